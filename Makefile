@@ -1,0 +1,58 @@
+# Two commands are enough: `make demo` and `make test`. `make help` lists the rest.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.runtime
+DEV := $(VENV)/.dev
+
+.PHONY: help demo serve test check format bench experiments lock clean
+
+help: ## Show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+$(RUNTIME): ops/deploy/requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("semantic needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
+	@echo "setting up $(VENV) (once; about a minute)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r ops/deploy/requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+$(DEV): $(RUNTIME) ops/deploy/requirements-dev.txt
+	@echo "adding the tools for tests and checks"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r ops/deploy/requirements-dev.txt
+	@touch $@
+
+demo: $(RUNTIME) ## Set up and serve the demo model that ships with the repository
+	@exec $(BIN)/semantic serve
+
+serve: $(RUNTIME) ## Serve a model: make serve MODEL=mlx-community/… or a directory
+	@exec $(BIN)/semantic serve $(if $(MODEL),--model $(MODEL))
+
+test: $(DEV) ## Run every test, with real redis-server, real MLX and, where npm is, real Claude Code
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(DEV) ## Format check, lint, types, import contracts
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(DEV) ## Format and fix what can be fixed
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(DEV) ## Measure this service beside raw mlx-lm and mlx_lm.server
+	@$(BIN)/python -m bench.serving $(ARGS)
+
+experiments: $(DEV) ## Run the numbered experiments of docs/experiments.md
+	@$(BIN)/python -m bench.experiments.all $(ARGS)
+
+lock: ## Pin every dependency with hashes (needs uv)
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header pyproject.toml -o ops/deploy/requirements.txt
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --extra dev pyproject.toml -o ops/deploy/requirements-dev.txt
+
+clean: ## Remove the environment and caches, never the data
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

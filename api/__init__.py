@@ -1,0 +1,1 @@
+"""HTTP in: the gate, Robyn's routes and the wire protocols. Never imports ``worker``."""

@@ -1,0 +1,244 @@
+"""The one place where failures become HTTP: status, headers and a body in the caller's dialect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from api.http import Dialect, Reply
+from domain.errors import (
+    Conflict,
+    Failure,
+    GenerationCancelled,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    PromptTooLong,
+    SemanticError,
+    Unavailable,
+)
+
+#: What ``Retry-After`` says where the error itself does not know better, in seconds.
+RETRY_AFTER_S: Final = 1
+
+_STATUS: Final[Mapping[type[SemanticError], int]] = MappingProxyType(
+    {
+        InvalidRequest: 400,
+        NotFound: 404,
+        Conflict: 409,
+        GenerationCancelled: 409,
+        Overloaded: 429,
+        Unavailable: 503,
+        Failure: 500,
+        SemanticError: 500,
+    }
+)
+
+# The names that the SDKs and Claude Code tell apart. A status that is not listed falls to its
+# class: 4xx is the caller's, 5xx is ours.
+_ANTHROPIC_TYPES: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        401: "authentication_error",
+        403: "permission_error",
+        404: "not_found_error",
+        413: "request_too_large",
+        429: "rate_limit_error",
+        503: "overloaded_error",
+        504: "timeout_error",
+        529: "overloaded_error",
+    }
+)
+_OPENAI_TYPES: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        401: "authentication_error",
+        403: "permission_error",
+        429: "rate_limit_error",
+    }
+)
+
+_PARAMETER_CODES: Final[Mapping[type[SemanticError], str]] = MappingProxyType(
+    {PromptTooLong: "context_length_exceeded"}
+)
+
+_TITLES: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        400: "Bad request",
+        401: "Not authenticated",
+        403: "Forbidden",
+        404: "Not found",
+        405: "Method not allowed",
+        408: "Request timeout",
+        409: "Conflict",
+        413: "Content too large",
+        415: "Unsupported media type",
+        417: "Expectation failed",
+        429: "Too many requests",
+        431: "Header fields too large",
+        500: "Internal error",
+        501: "Not implemented",
+        503: "Service unavailable",
+        504: "Timeout",
+        505: "HTTP version not supported",
+        529: "Overloaded",
+    }
+)
+
+#: Paths of each foreign API; a longer path counts when ``/`` follows.
+_ANTHROPIC_PATHS: Final = ("/v1/messages", "/v1/complete")
+_OPENAI_PATHS: Final = (
+    "/v1/chat",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/embeddings",
+    "/v1/files",
+    "/v1/batches",
+)
+_SHARED_PATH: Final = "/v1/models"
+
+
+class TransportError(SemanticError):
+    """A request that fails as HTTP, before or beside any meaning.
+
+    Args:
+        status: The status to answer with.
+        code: The stable machine name.
+        message: What is wrong, in the caller's terms.
+        headers: Further headers that the status asks for, such as ``allow``.
+        retryable: Whether the same request may succeed later.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        retryable: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.headers = headers
+        self.retryable = retryable
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What every dialect says in its own words."""
+
+    status: int
+    code: str
+    message: str
+    field: str | None
+    request_id: str
+
+
+def dialect_of(path: str, headers: Mapping[str, str]) -> Dialect:
+    """Tell whose error format a caller of ``path`` understands.
+
+    Args:
+        path: Without the query; need not exist.
+        headers: By lower-case name.
+    """
+    if _is_under(path, _ANTHROPIC_PATHS):
+        return Dialect.ANTHROPIC
+    if _is_under(path, _OPENAI_PATHS):
+        return Dialect.OPENAI
+    if _is_under(path, (_SHARED_PATH,)):
+        return Dialect.ANTHROPIC if "anthropic-version" in headers else Dialect.OPENAI
+    return Dialect.NATIVE
+
+
+def status_of(error: SemanticError) -> int:
+    """Return the HTTP status of a failure."""
+    if isinstance(error, TransportError):
+        return error.status
+    # Every class but the root has an entry or inherits one; the nearest ancestor decides.
+    return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
+
+
+def error_type(status: int, dialect: Dialect) -> str:
+    """Return the ``type`` that a dialect's error object carries for a status."""
+    if dialect is Dialect.ANTHROPIC:
+        fallback = "invalid_request_error" if status < 500 else "api_error"  # noqa: PLR2004 - HTTP
+        return _ANTHROPIC_TYPES.get(status, fallback)
+    fallback = "invalid_request_error" if status < 500 else "server_error"  # noqa: PLR2004 - HTTP
+    return _OPENAI_TYPES.get(status, fallback)
+
+
+def error_body(error: SemanticError, dialect: Dialect, request_id: str) -> dict[str, Any]:
+    """Return the JSON object of a failure; streams send it as their last event."""
+    facts = _Facts(
+        status=status_of(error),
+        code=error.code,
+        message=error.message,
+        field=error.field if isinstance(error, InvalidRequest) else None,
+        request_id=request_id,
+    )
+    if dialect is Dialect.ANTHROPIC:
+        return _anthropic_body(facts)
+    if dialect is Dialect.OPENAI:
+        code = _PARAMETER_CODES.get(type(error), error.code)
+        return _openai_body(replace(facts, code=code))
+    return _native_body(facts)
+
+
+def error_reply(error: SemanticError, dialect: Dialect, request_id: str) -> Reply:
+    """Return the whole answer that tells a caller of a failure."""
+    status = status_of(error)
+    headers = {"x-should-retry": "true" if error.retryable else "false"}
+    if isinstance(error, TransportError):
+        headers.update(error.headers)
+    if status in (429, 503, 529):
+        after_s = error.retry_after_s if isinstance(error, Overloaded) else RETRY_AFTER_S
+        headers.setdefault("retry-after", str(after_s))
+    return Reply(
+        status=status,
+        headers=headers,
+        body=json.dumps(error_body(error, dialect, request_id), ensure_ascii=False).encode(),
+        content_type=(
+            "application/problem+json" if dialect is Dialect.NATIVE else "application/json"
+        ),
+    )
+
+
+def _is_under(path: str, roots: tuple[str, ...]) -> bool:
+    return any(path == root or path.startswith(root + "/") for root in roots)
+
+
+def _anthropic_body(facts: _Facts) -> dict[str, Any]:
+    message = f"{facts.field}: {facts.message}" if facts.field else facts.message
+    return {
+        "type": "error",
+        "error": {"type": error_type(facts.status, Dialect.ANTHROPIC), "message": message},
+        "request_id": facts.request_id,
+    }
+
+
+def _openai_body(facts: _Facts) -> dict[str, Any]:
+    return {
+        "error": {
+            "message": facts.message,
+            "type": error_type(facts.status, Dialect.OPENAI),
+            "param": facts.field,
+            "code": facts.code,
+        }
+    }
+
+
+def _native_body(facts: _Facts) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "type": "about:blank",
+        "title": _TITLES.get(facts.status, "Error"),
+        "status": facts.status,
+        "detail": facts.message,
+        "code": facts.code,
+        "request_id": facts.request_id,
+    }
+    if facts.field:
+        body["field"] = facts.field
+    return body

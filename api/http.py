@@ -1,0 +1,82 @@
+"""Plain values between the web framework and the routes, so that routes know nothing of Robyn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Dialect(StrEnum):
+    """Whose error format a route answers in."""
+
+    ANTHROPIC = "anthropic"
+    OPENAI = "openai"
+    NATIVE = "native"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request, parsed and bounded by the gate.
+
+    Attributes:
+        id: The ``request-id`` of the answer, and the correlation id in the log.
+        method: Upper case.
+        path: Percent-decoded, without the query.
+        params: Values of the ``{…}`` parts of the route's pattern, percent-decoded.
+        query: Percent-decoded values by name, in order.
+        headers: By lower-case name; repeated ones joined by ``, ``.
+        body: The whole body, not longer than the limit.
+        peer: Address of the client.
+        gone: Set as soon as the client has left.
+        ending: Set when the process must end its streams now.
+    """
+
+    id: str
+    method: str
+    path: str
+    params: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    peer: str = ""
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """A whole answer; the app adds ``content-type``, ``content-length`` and ``request-id``."""
+
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    content_type: str = "application/json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamReply:
+    """An answer that comes piece by piece.
+
+    The gate iterates ``pieces`` in the event loop, waits where the client reads slowly, and closes
+    the iterator when the client has gone or the answer is whole.
+    """
+
+    pieces: AsyncIterator[bytes]
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    content_type: str = "text/event-stream"
+
+
+Handler = Callable[[Request], Awaitable[Reply | StreamReply]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A method and a pattern such as ``/v1/jobs/{job_id}``, and who answers."""
+
+    method: str
+    pattern: str
+    handler: Handler
+    dialect: Dialect

@@ -1,0 +1,235 @@
+"""Compose and run the api: public socket, log, Redis, routes, gate."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from importlib.metadata import version
+
+from api.background import Background
+from api.batch_thread import BatchThread, LineThreads
+from api.batches import BatchDesk, BatchRules
+from api.listener import open_listener_or_exit
+from api.protocols.batch_lines import BatchLines
+from api.routes.table import routes
+from api.serve import Service, serve
+from api.services import JobRules, Services
+from api.upkeep import Upkeep
+from domain.batch_ports import BatchViews
+from domain.errors import SemanticError
+from domain.ports import IdSource, PayloadStore
+from domain.usecases.batch_driver import BatchDriver
+from domain.usecases.expire import expire_overdue
+from ops.adapters.dramatiq_queue import DramatiqJobQueue
+from ops.adapters.migrate import upgrade
+from ops.adapters.recording import instant
+from ops.adapters.redis_client import Keys, connect, connect_async
+from ops.adapters.redis_control import RedisControlSignals, RedisWorkerPulses
+from ops.adapters.redis_counts import RedisTokenCounter
+from ops.adapters.redis_hub import RedisItemHub
+from ops.adapters.redis_items import RedisItemBacklog, RedisItemSink
+from ops.adapters.sqlite_event_log import open_log
+from ops.broker.address import resolve_broker_url
+from ops.clock import RandomIds, SystemClock
+from ops.exit_codes import ExitCode
+from ops.lifeline import watch_lifeline
+from ops.logs import Logger, configure_logging
+from ops.settings import BatchSettings, JobSettings, Settings, load_settings
+
+#: Threads for what blocks: appends (group commit makes waiting together cheap) and queue calls.
+BLOCKING_CALLS_MAX = 32
+#: What cancellations of clients that left may still take at the end.
+BACKGROUND_DRAIN_S = 3.0
+#: How often jobs are looked for whose deadline has passed.
+EXPIRE_S = 1.0
+#: How long a stream waits for its first item. An idle worker says it within milliseconds, and
+#: within seconds that a prompt is too long, which takes reading all of it.
+OPENING_S = 5.0
+
+
+def build(
+    settings: Settings, stack: ExitStack, *, batch_woken: threading.Event
+) -> tuple[Services, RedisItemHub]:
+    """Connect everything that the routes need; what must be closed goes on ``stack``.
+
+    Raises:
+        LogUnavailable: The event log cannot be opened.
+        QueueUnavailable: No broker answers.
+    """
+    clock, ids = SystemClock(), RandomIds()
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    upgrade(settings.log_url)
+    log = stack.enter_context(open_log(settings.log_url, clock=clock))
+    url, keys = resolve_broker_url(settings), Keys(settings.redis.prefix)
+    client = connect(url)
+    stack.callback(client.close)
+    hub = RedisItemHub(connect_async(url), keys)
+    executor = ThreadPoolExecutor(BLOCKING_CALLS_MAX, thread_name_prefix="blocking")
+    stack.callback(executor.shutdown, wait=False, cancel_futures=True)
+    services = Services(
+        log=log,
+        payloads=log,
+        views=log.views,
+        queue=DramatiqJobQueue(client, keys),
+        sink=RedisItemSink(
+            client, keys, items_max=settings.redis.items_max, ttl_s=settings.redis.items_ttl_s
+        ),
+        backlog=RedisItemBacklog(client, keys),
+        source=hub,
+        signals=RedisControlSignals(client, keys),
+        pulses=RedisWorkerPulses(client, keys),
+        counter=RedisTokenCounter(client, keys),
+        clock=clock,
+        ids=ids,
+        executor=executor,
+        background=Background(),
+        batches=BatchDesk(
+            views=log.batches,
+            lines=_lines(settings, ids=ids, payloads=log, views=log.batches),
+            wake=batch_woken.set,
+            rules=_batch_rules(settings.batches),
+        ),
+        version=version("semantic"),
+        model=settings.model.name or settings.model.id,
+        aliases=settings.model.aliases,
+        max_tokens_default=settings.jobs.max_tokens_default,
+        rules=_rules(settings.jobs),
+        ping_s=settings.server.ping_s,
+        opening_s=OPENING_S,
+    )
+    return services, hub
+
+
+def _lines(
+    settings: Settings, *, ids: IdSource, payloads: PayloadStore, views: BatchViews
+) -> BatchLines:
+    return BatchLines(
+        ids=ids,
+        payloads=payloads,
+        views=views,
+        max_tokens_default=settings.jobs.max_tokens_default,
+        lines_max=settings.batches.file_lines_max,
+    )
+
+
+def _batch_rules(batches: BatchSettings) -> BatchRules:
+    return BatchRules(
+        open_max=batches.open_max,
+        lines_max=batches.lines_max,
+        file_lines_max=batches.file_lines_max,
+        file_bytes_max=batches.file_bytes_max,
+        window_s=batches.window_s,
+        results_kept_s=batches.results_kept_s,
+        file_kept_s=batches.file_kept_s,
+    )
+
+
+def _batch_driver(settings: Settings, services: Services, stack: ExitStack) -> BatchDriver:
+    threads = LineThreads()
+    stack.callback(threads.close)
+    return BatchDriver(
+        log=services.log,
+        payloads=services.payloads,
+        views=services.batches.views,
+        jobs=services.views,
+        queue=services.queue,
+        sink=services.sink,
+        backlog=services.backlog,
+        signals=services.signals,
+        ids=services.ids,
+        clock=services.clock,
+        protocol=services.batches.lines,
+        spread=threads,
+        window=settings.batches.queue_window,
+        attempts_max=settings.jobs.attempts_max,
+        output_kept_s=settings.batches.file_kept_s,
+    )
+
+
+def _rules(jobs: JobSettings) -> JobRules:
+    return JobRules(
+        attempts_max=jobs.attempts_max,
+        worker_deaths_max=jobs.worker_deaths_max,
+        queue_limit=jobs.queue_limit,
+        batch_queue_limit=jobs.batch_queue_limit,
+        start_within_s=jobs.start_within_s,
+        finish_within_s=jobs.finish_within_s,
+        linger_s=jobs.linger_s,
+        settle_s=jobs.settle_s,
+        join_window_s=jobs.join_window_s,
+    )
+
+
+def _expire(services: Services) -> None:
+    expire_overdue(
+        instant(services.clock.now()),
+        views=services.views,
+        log=services.log,
+        queue=services.queue,
+        sink=services.sink,
+        backlog=services.backlog,
+        signals=services.signals,
+        ids=services.ids,
+    )
+
+
+def run(settings: Settings, logger: Logger) -> int:
+    """Serve until told to stop; returns only if the start failed.
+
+    The public socket is bound before anything else, so that a taken port is told at once.
+    """
+    listener = open_listener_or_exit(settings.server.host, settings.server.port)
+    with ExitStack() as stack:
+        try:
+            woken = threading.Event()
+            services, hub = build(settings, stack, batch_woken=woken)
+        except SemanticError as error:
+            logger.error("cannot_serve", why=error.message)  # noqa: TRY400 - the line says it all
+            return int(ExitCode.FAILED)
+
+        driver = _batch_driver(settings, services, stack)
+        batches = BatchThread(driver, woken=woken, logger=logger)
+
+        expire = partial(services.call, _expire, services)
+        deadlines = Upkeep("deadlines", EXPIRE_S, expire, logger=logger)
+
+        async def on_start() -> None:
+            await hub.start()
+            batches.start()
+            deadlines.start()
+
+        async def on_stop() -> None:
+            await deadlines.close()
+            await services.call(batches.close)
+            await services.background.drain(BACKGROUND_DRAIN_S)
+            await hub.close()
+            stack.close()
+
+        return serve(
+            Service(
+                routes=routes(services),
+                settings=settings.server,
+                listener=listener,
+                on_start=on_start,
+                on_stop=on_stop,
+                on_listening=lambda host, port: logger.info("listening", host=host, port=port),
+                logger=logger,
+            )
+        )
+
+
+def main() -> int:
+    """Run the api until SIGTERM, SIGINT or the end of its supervisor."""
+    settings = load_settings()
+    logger = configure_logging("api", level=settings.log.level, format=settings.log.format)
+    watch_lifeline(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    return run(settings, logger)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

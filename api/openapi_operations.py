@@ -1,0 +1,277 @@
+"""What each route takes and gives; a test holds this against the table of routes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from api.asking import KEY_CHARS_MAX, KEY_PATTERN
+from api.http import Dialect
+from api.protocols.native_stream import CURSOR_PATTERN
+from api.schemas.anthropic import CountBody, MessagesBody
+from api.schemas.base import INT64_MAX, JOB_ID_PATTERN, NAME_PATTERN
+from api.schemas.jobs import JobBody
+from api.schemas.openai_chat import ChatCompletionBody
+from api.schemas.replies import (
+    AnthropicMessage,
+    ChatCompletion,
+    EventList,
+    Health,
+    JobList,
+    JobObject,
+    ModelList,
+    ModelObject,
+    Root,
+    TokenCount,
+)
+from domain.values import JobStatus, Priority
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One route.
+
+    Attributes:
+        id: ``operationId``.
+        summary: One line.
+        reply: Shape of the JSON answer; ``None`` where there is none.
+        dialects: Whose errors it gives; more than one where a header decides.
+        status: Of the answer that is hoped for.
+        body: Shape of the JSON body.
+        example: A body that works.
+        parameters: As OpenAPI spells them.
+        streams: Whether the answer may be a stream of events.
+        missing: Whether what the path names may not exist.
+        extra: Further responses by status.
+        links: From a fresh job to the routes that take its id.
+        media: Type of an answer that is not JSON.
+        body_media: Type of the body.
+        ended: Whether 200 with the same shape says that what was begun has ended already.
+    """
+
+    id: str
+    summary: str
+    reply: Any = None
+    dialects: tuple[Dialect, ...] = (Dialect.NATIVE,)
+    status: int = 200
+    body: Any = None
+    example: Mapping[str, Any] | None = None
+    parameters: tuple[Mapping[str, Any], ...] = ()
+    streams: bool = False
+    missing: bool = False
+    extra: Mapping[int, str] = field(default_factory=dict)
+    links: bool = False
+    media: str | None = None
+    body_media: str = "application/json"
+    ended: bool = False
+
+
+_USER_TURN: Final = {"role": "user", "content": "Say hello."}
+_JOB_ID_TEXT: Final = {"type": "string", "pattern": JOB_ID_PATTERN}
+_JOB_ID: Final = {
+    "name": "job_id",
+    "in": "path",
+    "required": True,
+    "schema": _JOB_ID_TEXT,
+    "example": "job-00000000000000000000000000000000",
+}
+_AGENT: Final = {"type": "string", "pattern": NAME_PATTERN}
+
+
+def _query(name: str, schema: Mapping[str, Any], description: str) -> Mapping[str, Any]:
+    return {"name": name, "in": "query", "schema": schema, "description": description}
+
+
+def _limit(default: int, most: int) -> Mapping[str, Any]:
+    schema = {"type": "integer", "minimum": 1, "maximum": most, "default": default}
+    return _query("limit", schema, "most rows of the page")
+
+
+def _header(name: str, schema: Mapping[str, Any], description: str) -> Mapping[str, Any]:
+    return {"name": name, "in": "header", "schema": schema, "description": description}
+
+
+_KEY: Final = _header(
+    "Idempotency-Key",
+    {"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX, "pattern": KEY_PATTERN},
+    "requests of one key are one job; with another request it is refused",
+)
+_KEY_REFUSED: Final = "The idempotency key came before with another request"
+_QUEUE_FULL: Final = "Too many jobs are waiting; Retry-After says when to try again"
+#: By method and pattern.
+OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
+    ("POST", "/v1/messages"): Operation(
+        id="createMessage",
+        summary="Answer a turn in Anthropic's Messages format",
+        dialects=(Dialect.ANTHROPIC,),
+        body=MessagesBody,
+        example={"model": "semantic-demo", "max_tokens": 32, "messages": [_USER_TURN]},
+        reply=AnthropicMessage,
+        streams=True,
+        parameters=(_KEY,),
+        extra={409: f"The job was cancelled. {_KEY_REFUSED}", 429: _QUEUE_FULL},
+    ),
+    ("POST", "/v1/messages/count_tokens"): Operation(
+        id="countTokens",
+        summary="Say how many tokens the prompt of a request has",
+        dialects=(Dialect.ANTHROPIC,),
+        body=CountBody,
+        example={"model": "semantic-demo", "messages": [_USER_TURN]},
+        reply=TokenCount,
+        extra={429: "Too many prompts wait to be counted"},
+    ),
+    ("POST", "/v1/chat/completions"): Operation(
+        id="createChatCompletion",
+        summary="Answer a turn in OpenAI's chat format",
+        dialects=(Dialect.OPENAI,),
+        body=ChatCompletionBody,
+        example={"model": "semantic-demo", "max_tokens": 32, "messages": [_USER_TURN]},
+        reply=ChatCompletion,
+        streams=True,
+        parameters=(_KEY,),
+        extra={409: f"The job was cancelled. {_KEY_REFUSED}", 429: _QUEUE_FULL},
+    ),
+    ("GET", "/v1/models"): Operation(
+        id="listModels",
+        summary="List the names under which the loaded model is served",
+        dialects=(Dialect.OPENAI, Dialect.ANTHROPIC),
+        reply=ModelList,
+    ),
+    ("GET", "/v1/models/{model_id}"): Operation(
+        id="getModel",
+        summary="Show one model",
+        dialects=(Dialect.OPENAI, Dialect.ANTHROPIC),
+        reply=ModelObject,
+        missing=True,
+        parameters=(
+            {
+                "name": "model_id",
+                "in": "path",
+                "required": True,
+                "schema": {"type": "string", "minLength": 1},
+                "example": "semantic-demo",
+            },
+        ),
+    ),
+    ("POST", "/v1/jobs"): Operation(
+        id="createJob",
+        summary="Queue a generation",
+        status=202,
+        body=JobBody,
+        example={"prompt": "Say hello.", "max_tokens": 32},
+        reply=JobObject,
+        links=True,
+        parameters=(
+            _KEY,
+            _header(
+                "Prefer",
+                {"type": "string", "example": "wait=30"},
+                "wait=n holds the answer back until the job has ended, n seconds at most",
+            ),
+        ),
+        extra={409: _KEY_REFUSED, 429: _QUEUE_FULL},
+        ended=True,
+    ),
+    ("GET", "/v1/jobs"): Operation(
+        id="listJobs",
+        summary="List jobs, newest first",
+        reply=JobList,
+        parameters=(
+            _limit(20, 100),
+            _query("before", _JOB_ID_TEXT, "only jobs older than this one"),
+            _query("status", {"type": "string", "enum": [one.value for one in JobStatus]}, "state"),
+            _query("agent_id", _AGENT, "only jobs of this agent"),
+            _query("model", {"type": "string"}, "only jobs that asked for this model"),
+            _query(
+                "priority", {"type": "string", "enum": [one.value for one in Priority]}, "queue"
+            ),
+            _query(
+                "since",
+                {"type": "string", "format": "date-time"},
+                "only jobs accepted at this instant or later",
+            ),
+        ),
+    ),
+    ("GET", "/v1/jobs/{job_id}"): Operation(
+        id="getJob",
+        summary="Show a job, with its answer once there is one",
+        reply=JobObject,
+        missing=True,
+        parameters=(_JOB_ID,),
+    ),
+    ("GET", "/v1/jobs/{job_id}/stream"): Operation(
+        id="streamJob",
+        summary="Follow the numbered items of a job from any point",
+        streams=True,
+        missing=True,
+        extra={204: "The job has ended and the client has all of it"},
+        parameters=(
+            _JOB_ID,
+            _query(
+                "after", {"type": "string", "pattern": CURSOR_PATTERN}, "last item that is known"
+            ),
+            {
+                "name": "Last-Event-ID",
+                "in": "header",
+                "schema": {"type": "string", "pattern": CURSOR_PATTERN},
+                "description": "goes before the query's after",
+            },
+        ),
+    ),
+    ("POST", "/v1/jobs/{job_id}/cancel"): Operation(
+        id="cancelJob",
+        summary="Ask for the end of a job; asking again changes nothing",
+        reply=JobObject,
+        missing=True,
+        parameters=(_JOB_ID,),
+    ),
+    ("POST", "/v1/jobs/{job_id}/retry"): Operation(
+        id="retryJob",
+        summary="Put a job that ended without an answer back into its queue",
+        status=202,
+        reply=JobObject,
+        missing=True,
+        parameters=(_JOB_ID,),
+        extra={409: "The job is open, or has its answer"},
+    ),
+    ("GET", "/v1/events"): Operation(
+        id="listEvents",
+        summary="Read the event log in order, or follow it as a stream of events",
+        reply=EventList,
+        streams=True,
+        parameters=(
+            {
+                "name": "Last-Event-ID",
+                "in": "header",
+                "schema": {"type": "integer", "minimum": 0, "maximum": INT64_MAX},
+                "description": "position of the last event that is known; before the query's after",
+            },
+            _query(
+                "after",
+                {"type": "integer", "minimum": 0, "maximum": INT64_MAX, "default": 0},
+                "position before the first event wanted",
+            ),
+            _limit(100, 1000),
+            _query("stream", _AGENT, "only events of this stream"),
+            _query(
+                "type",
+                {"type": "array", "items": {"type": "string"}, "maxItems": 32},
+                "only events of these types",
+            ),
+        ),
+    ),
+    ("GET", "/health/live"): Operation(
+        id="healthLive", summary="The process answers", reply=Health
+    ),
+    ("GET", "/health/ready"): Operation(
+        id="healthReady", summary="A generation would be answered", reply=Health
+    ),
+    ("GET", "/health/startup"): Operation(
+        id="healthStartup", summary="The log and the broker answer", reply=Health
+    ),
+    ("GET", "/openapi.json"): Operation(
+        id="openapi", summary="This document", reply=dict[str, Any]
+    ),
+    ("GET", "/"): Operation(id="root", summary="What answers here", reply=Root),
+}

@@ -1,0 +1,319 @@
+"""Accepts a request as a job and follows it, or finds the job that the request asked for before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+import structlog
+
+from api.asking import idempotency_key, is_retry
+from api.feed import Feed, close_items
+from api.http import Request
+from api.protocols.parsed import ParsedRequest
+from api.replay import follow_job
+from api.services import Services
+from domain.commands import SubmitJob
+from domain.errors import Draining, EngineFailure, QueueUnavailable, SemanticError
+from domain.joining import Joining, Repeat, is_read_by_another, job_to_join
+from domain.stream import StreamItem
+from domain.usecases.cancel import cancel
+from domain.usecases.submit import Accepted, idempotency_digest, join, require_room, submit
+from domain.values import Digest, JobId
+from ops.adapters.recording import instant
+
+#: How long the cancellation of an abandoned job may take, in seconds.
+CANCEL_TIMEOUT_S: Final = 10.0
+#: Characters of a User-Agent that are kept.
+CLIENT_CHARS_MAX: Final = 256
+#: Jobs that asked the same, newest first, among which a repeat looks for its own.
+ALIKE_MAX: Final = 16
+
+
+class Reading:
+    """One connection that waits for the answer of a job; told once how it ended.
+
+    Args:
+        job_id: The job; it counts as read from here on.
+        services: The ports.
+    """
+
+    def __init__(self, job_id: JobId, services: Services) -> None:
+        self._job_id = job_id
+        self._services = services
+        self._over = False
+        services.readers.begin(job_id)
+
+    def delivered(self) -> None:
+        """Say that the client has the whole answer."""
+        if not self._over:
+            self._over = True
+            self._services.readers.end(self._job_id, delivered=True)
+
+    def abandon(self, reason: str) -> None:
+        """Say that this connection is over and the answer is not delivered.
+
+        The job goes on for ``linger_s``, for the client may ask again; then it is cancelled in the
+        background, unless somebody joined it. When the process itself ends, the job is left alone:
+        its client finds it when the process is back.
+        """
+        if self._over:
+            return
+        self._over = True
+        services = self._services
+        departure = services.readers.end(self._job_id, delivered=False)
+        linger_s = services.rules.linger_s
+        if departure is None or (reason == Draining.code and linger_s):
+            return
+        services.background.start(
+            _cancel_unless_joined(self._job_id, departure, reason, services, linger_s=linger_s)
+        )
+
+    def revoke(self, reason: str) -> None:
+        """Say that the job should not have been accepted; it is cancelled at once."""
+        self._over = True
+        departure = self._services.readers.end(self._job_id, delivered=False) or 0
+        self._services.background.start(
+            _cancel_unless_joined(self._job_id, departure, reason, self._services, linger_s=0)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenJob:
+    """A job that is followed for one connection from its first item.
+
+    Attributes:
+        id: The job.
+        feed: Its items.
+        reading: Told how the connection ended.
+        attached: Why the request joined an earlier job, if it did.
+    """
+
+    id: JobId
+    feed: Feed
+    reading: Reading
+    attached: str | None = None
+
+
+async def accept(
+    parsed: ParsedRequest, request: Request, services: Services, *, protocol: str
+) -> Accepted:
+    """Record a job under a fresh id and queue it, or find the one of the same idempotency key.
+
+    Raises:
+        InvalidRequest: The idempotency key cannot be one.
+        IdempotencyKeyReused: It came before with another request.
+        LogUnavailable: Nothing was accepted.
+        Overloaded: Too many jobs are waiting.
+    """
+    command = _command(parsed, request, services, protocol)
+    return await services.call(_submit, command, parsed.seeded, services.ids.job_id(), services)
+
+
+async def open_job(
+    parsed: ParsedRequest, request: Request, services: Services, *, protocol: str
+) -> OpenJob:
+    """Follow the job that this request asked for before; else accept a fresh one and follow that.
+
+    A job is cancelled when its last connection ended early and nobody asked for it again in time.
+
+    Raises:
+        InvalidRequest: The idempotency key cannot be one.
+        IdempotencyKeyReused: It came before with another request.
+        LogUnavailable: Nothing was accepted.
+        Overloaded: Too many jobs are waiting.
+        QueueUnavailable: No worker can hear of the job; it was accepted and cancelled again.
+    """
+    command = _command(parsed, request, services, protocol)
+    repeat = _repeat(parsed, request, services)
+    if command.idempotency is None and repeat.may_join:
+        asked = await services.call(_asked, command, parsed.seeded)
+        command = replace(command, asked=asked)
+        joining = await _find(asked, repeat, services)
+        if joining is not None:
+            return await _join(joining, request, services)
+    submitting = partial(_submit, command, parsed.seeded)
+    return await _open_fresh(submitting, request, services)
+
+
+def _repeat(parsed: ParsedRequest, request: Request, services: Services) -> Repeat:
+    window = timedelta(seconds=services.rules.join_window_s)
+    return Repeat(
+        is_retry=is_retry(request.headers),
+        has_session=parsed.agent is not None,
+        is_repeatable=parsed.is_repeatable,
+        since=instant(services.clock.now() - window),
+    )
+
+
+async def _find(asked: Digest, repeat: Repeat, services: Services) -> Joining | None:
+    """Return the job that a request should join, if there is one."""
+    readers = services.readers
+    alike = await services.call(services.views.alike, asked, limit=ALIKE_MAX)
+    found = job_to_join(alike, repeat, readers.state)
+    if found is None and is_read_by_another(alike, repeat, readers.state):
+        # Its client may have closed that connection a moment ago and asks again on another one.
+        await readers.wait_for_departure(services.rules.settle_s)
+        alike = await services.call(services.views.alike, asked, limit=ALIKE_MAX)
+        found = job_to_join(alike, repeat, readers.state)
+    return found
+
+
+async def _join(joining: Joining, request: Request, services: Services) -> OpenJob:
+    # Counted as read before anything else is awaited, so that its cancellation does not begin.
+    reading = Reading(joining.job_id, services)
+    try:
+        await services.call(
+            join,
+            joining.job_id,
+            reason=joining.reason,
+            request_id=request.id,
+            log=services.log,
+            queue=services.queue,
+            ids=services.ids,
+        )
+        return await _follow_existing(joining.job_id, joining.reason, reading, request, services)
+    except BaseException:
+        reading.abandon("client_gone")
+        raise
+
+
+async def _follow_existing(
+    job_id: JobId, reason: str, reading: Reading, request: Request, services: Services
+) -> OpenJob:
+    items = await follow_job(job_id, after=-1, services=services)
+    if items is None:  # not for a reader that has nothing yet: it is told at least the end
+        raise EngineFailure("the answer of this job cannot be found")
+    feed = Feed(items, request, on_gone=lambda: reading.abandon("client_gone"))
+    return OpenJob(id=job_id, feed=feed, reading=reading, attached=reason)
+
+
+async def _open_fresh(
+    submit_as: Callable[[JobId, Services], Accepted], request: Request, services: Services
+) -> OpenJob:
+    job_id = services.ids.job_id()
+    items = services.source.follow(job_id)
+    # Not cancelled with this request: a job that was just recorded must not be left to nobody.
+    submitting = asyncio.ensure_future(services.call(submit_as, job_id, services))
+    try:
+        accepted = await asyncio.shield(submitting)
+    except asyncio.CancelledError:
+        services.background.start(_abandon_after(submitting, items, services))
+        raise
+    except SemanticError:
+        await close_items(items)
+        raise
+    reading = Reading(accepted.job_id, services)
+    if accepted.attached is not None:
+        await close_items(items)
+        return await _follow_keyed(accepted.job_id, accepted.attached, reading, request, services)
+    if not accepted.queued:
+        reading.revoke(QueueUnavailable.code)
+        await close_items(items)
+        msg = "the queue is not reachable just now"
+        raise QueueUnavailable(msg)
+    feed = Feed(items, request, on_gone=lambda: reading.abandon("client_gone"))
+    return OpenJob(id=job_id, feed=feed, reading=reading)
+
+
+async def _follow_keyed(
+    job_id: JobId, reason: str, reading: Reading, request: Request, services: Services
+) -> OpenJob:
+    try:
+        return await _follow_existing(job_id, reason, reading, request, services)
+    except BaseException:
+        reading.abandon("client_gone")
+        raise
+
+
+async def _cancel_unless_joined(
+    job_id: JobId, departure: int, reason: str, services: Services, *, linger_s: float
+) -> None:
+    """Cancel a job that nobody waits for any more; a failure costs work, not truth."""
+    if linger_s:
+        await asyncio.sleep(linger_s)
+    if not services.readers.give_up(job_id, departure):
+        return
+    try:
+        async with asyncio.timeout(CANCEL_TIMEOUT_S):
+            await services.call(
+                cancel,
+                job_id,
+                reason=reason,
+                log=services.log,
+                queue=services.queue,
+                sink=services.sink,
+                backlog=services.backlog,
+                signals=services.signals,
+                ids=services.ids,
+            )
+    except (SemanticError, TimeoutError) as error:
+        structlog.get_logger(__name__).warning(
+            "cancel_failed", job_id=job_id, reason=reason, error=repr(error)
+        )
+
+
+async def _abandon_after(
+    submitting: asyncio.Future[Accepted], items: AsyncIterator[StreamItem], services: Services
+) -> None:
+    await asyncio.wait([submitting])
+    if submitting.exception() is None:
+        Reading(submitting.result().job_id, services).abandon("client_gone")
+    await close_items(items)
+
+
+def _command(
+    parsed: ParsedRequest, request: Request, services: Services, protocol: str
+) -> SubmitJob:
+    """Return what a request asks for; its digest is left to the executor, for it may be large.
+
+    Raises:
+        InvalidRequest: The idempotency key cannot be one.
+    """
+    client = request.headers.get("user-agent")
+    key = idempotency_key(request.headers)
+    rules = services.rules
+    return SubmitJob(
+        request=parsed.chat,
+        protocol=protocol,
+        correlation_id=request.id,
+        priority=parsed.priority,
+        agent=parsed.agent,
+        client=client[:CLIENT_CHARS_MAX] if client else None,
+        attempts_max=rules.attempts_max,
+        worker_deaths_max=rules.worker_deaths_max,
+        idempotency=idempotency_digest(key) if key is not None else None,
+        deadline=_instant_in(parsed.start_within_s or rules.start_within_s, services),
+        finish_deadline=_instant_in(parsed.finish_within_s or rules.finish_within_s, services),
+    )
+
+
+def _instant_in(seconds: float | None, services: Services) -> str | None:
+    if seconds is None:
+        return None
+    return instant(services.clock.now() + timedelta(seconds=seconds))
+
+
+def _asked(command: SubmitJob, seeded: bool) -> Digest:  # noqa: FBT001 - handed to an executor
+    agent = command.agent
+    return command.request.asked(protocol=command.protocol, agent=agent, seeded=seeded)
+
+
+def _submit(
+    command: SubmitJob,
+    seeded: bool,  # noqa: FBT001 - as above
+    job_id: JobId,
+    services: Services,
+) -> Accepted:
+    views = services.views
+    if command.asked is None:
+        command = replace(command, asked=_asked(command, seeded))
+    # A repeat needs no room.
+    if command.idempotency is None or views.keyed(command.idempotency) is None:
+        limit = services.rules.queue_limit_of(command.priority)
+        require_room(command.priority, jobs_max=limit, views=views)
+    return submit(command, job_id=job_id, log=services.log, queue=services.queue, ids=services.ids)

@@ -1,0 +1,1 @@
+"""Pure translation: wire request to domain command, stream item to wire event."""

@@ -1,0 +1,80 @@
+"""Anthropic Messages: the request as a domain request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from api.protocols.anthropic_history import system_texts, turns_of
+from api.protocols.anthropic_tools import Toolbox, answer_schema_of, tool_choice_of
+from api.protocols.history import settle
+from api.protocols.parsed import (
+    ParsedRequest,
+    ThinkingShown,
+    agent_of,
+    clamp_max_tokens,
+    sampling_of,
+    stop_texts,
+)
+from api.schemas.anthropic import CountBody, MessagesBody, ThinkingSpec
+from api.schemas.base import MAX_TOKENS_CEILING, parse_body
+from domain.chat import ChatRequest
+from domain.ports import IdSource
+
+
+def parse(body: bytes, headers: Mapping[str, str], *, ids: IdSource) -> ParsedRequest:
+    """Translate a body of ``POST /v1/messages``.
+
+    Args:
+        body: As it came.
+        headers: By lower-case name.
+        ids: Draws the seed if the caller gave none.
+
+    Raises:
+        InvalidRequest: Naming the first field that does not fit.
+    """
+    wire = parse_body(MessagesBody, body)
+    return ParsedRequest(
+        chat=_chat(wire, wire.max_tokens, ids),
+        stream=bool(wire.stream),
+        agent=agent_of(headers),
+        seeded=wire.seed is not None,
+        thinking=_thinking_of(wire.thinking),
+    )
+
+
+def parse_count(body: bytes, headers: Mapping[str, str], *, ids: IdSource) -> ParsedRequest:
+    """Translate a body of ``POST /v1/messages/count_tokens``; see ``parse``."""
+    wire = parse_body(CountBody, body)
+    return ParsedRequest(chat=_chat(wire, 1, ids), agent=agent_of(headers))
+
+
+def _chat(wire: CountBody, max_tokens: int, ids: IdSource) -> ChatRequest:
+    toolbox = Toolbox(wire.tools)
+    messages = settle(system_texts(wire.system), turns_of(wire.messages, toolbox))
+    choice = tool_choice_of(wire.tool_choice, toolbox)
+    # A call that must be made leaves no room for reasoning before it.
+    thinks = _thinking_of(wire.thinking) != "none" and choice.mode not in ("any", "tool")
+    return ChatRequest(
+        model=wire.model,
+        messages=messages,
+        max_tokens=clamp_max_tokens(max_tokens, MAX_TOKENS_CEILING),
+        sampling=sampling_of(
+            temperature=wire.temperature,
+            top_p=wire.top_p,
+            top_k=wire.top_k,
+            seed=wire.seed,
+            ids=ids,
+        ),
+        tools=toolbox.loaded,
+        deferred_tools=toolbox.referred,
+        tool_choice=choice,
+        answer_schema=answer_schema_of(wire.output_config, wire.output_format),
+        stop=stop_texts(wire.stop_sequences),
+        thinking=thinks,
+    )
+
+
+def _thinking_of(spec: ThinkingSpec | None) -> ThinkingShown:
+    if spec is None or spec.type not in ("enabled", "adaptive"):
+        return "none"
+    return "omitted" if spec.display == "omitted" else "whole"

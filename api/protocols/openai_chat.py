@@ -1,0 +1,71 @@
+"""OpenAI chat completions: the request as a domain request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from api.protocols.history import settle
+from api.protocols.openai_history import (
+    answer_schema_of,
+    tool_choice_of,
+    tools_of,
+    turn_of,
+)
+from api.protocols.parsed import (
+    ParsedRequest,
+    agent_of,
+    clamp_max_tokens,
+    sampling_of,
+    stop_texts,
+)
+from api.schemas.base import parse_body
+from api.schemas.openai_chat import ChatCompletionBody
+from domain.chat import ChatRequest
+from domain.ports import IdSource
+
+
+def parse(
+    body: bytes, headers: Mapping[str, str], *, ids: IdSource, max_tokens_default: int
+) -> ParsedRequest:
+    """Translate a body of ``POST /v1/chat/completions``.
+
+    Args:
+        body: As it came.
+        headers: By lower-case name.
+        ids: Draws the seed if the caller gave none.
+        max_tokens_default: Where the caller sets no limit.
+
+    Raises:
+        InvalidRequest: Naming the first field that does not fit.
+    """
+    wire = parse_body(ChatCompletionBody, body)
+    tools = tools_of(wire.tools)
+    choice = tool_choice_of(wire.tool_choice, tools, parallel=wire.parallel_tool_calls is not False)
+    wanted = wire.max_completion_tokens or wire.max_tokens
+    chat = ChatRequest(
+        model=wire.model,
+        messages=settle((), map(turn_of, wire.messages)),
+        max_tokens=clamp_max_tokens(wanted, max_tokens_default),
+        sampling=sampling_of(
+            temperature=wire.temperature,
+            top_p=wire.top_p,
+            top_k=wire.top_k,
+            min_p=wire.min_p,
+            seed=wire.seed,
+            ids=ids,
+        ),
+        tools=tools,
+        tool_choice=choice,
+        answer_schema=answer_schema_of(wire.response_format),
+        stop=stop_texts(wire.stop),
+        thinking=(
+            wire.reasoning_effort not in (None, "none") and choice.mode not in ("any", "tool")
+        ),
+    )
+    return ParsedRequest(
+        chat=chat,
+        stream=bool(wire.stream),
+        include_usage=bool(wire.stream_options and wire.stream_options.include_usage),
+        agent=agent_of(headers, wire.session_id),
+        seeded=wire.seed is not None,
+    )

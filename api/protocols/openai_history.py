@@ -1,0 +1,120 @@
+"""OpenAI's messages and tools as domain values; native jobs speak them too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from api.jsonbody import load_json
+from api.protocols.choices import Mode, choice_of
+from api.protocols.history import PART_BREAK
+from api.schemas.openai_chat import (
+    ChatMessage,
+    ContentPart,
+    FunctionTool,
+    ResponseFormat,
+    ToolCallSpec,
+    ToolChoiceSpec,
+)
+from domain.chat import Message, Role, ToolCall, ToolChoice
+from domain.errors import InvalidRequest
+
+_ROLES: Final[Mapping[str, Role]] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+_MODES: Final[Mapping[str, Mode]] = {"none": "none", "required": "any"}
+
+
+def turn_of(message: ChatMessage) -> Message:
+    """Return the turn that a message stands for."""
+    role = _ROLES[message.role]
+    return Message(
+        role=role,
+        content=_text(message.content),
+        reasoning=(message.reasoning_content or "") if role == "assistant" else "",
+        tool_calls=_calls(message.tool_calls) if role == "assistant" else (),
+        tool_call_id=message.tool_call_id if role == "tool" else None,
+    )
+
+
+def tools_of(tools: Sequence[FunctionTool] | None) -> tuple[Mapping[str, Any], ...]:
+    """Return the functions among the tools."""
+    return tuple(
+        {
+            "type": "function",
+            "function": {
+                "name": tool.function.name,
+                "description": tool.function.description or "",
+                "parameters": tool.function.parameters or {"type": "object", "properties": {}},
+            },
+        }
+        for tool in tools or ()
+        if tool.type == "function" and tool.function is not None
+    )
+
+
+def tool_choice_of(
+    spec: str | ToolChoiceSpec | None, tools: Sequence[Mapping[str, Any]], *, parallel: bool
+) -> ToolChoice:
+    """Return what the caller says about calling.
+
+    Args:
+        spec: ``none``, ``auto``, ``required`` or a function.
+        tools: What may be called, in function format.
+        parallel: Whether one answer may make several calls.
+
+    Raises:
+        InvalidRequest: A call is demanded that nothing can answer.
+    """
+    mode, name = _MODES.get(spec, "auto") if isinstance(spec, str) else "auto", None
+    if isinstance(spec, ToolChoiceSpec) and spec.function is not None:
+        mode, name = "tool", spec.function.name
+    return choice_of(mode, name, parallel=parallel, tools=tools, field="tool_choice")
+
+
+def answer_schema_of(wanted: ResponseFormat | None) -> Mapping[str, Any] | None:
+    """Return the schema that the answer is to match, an empty one for any object."""
+    if wanted is None or wanted.type not in ("json_object", "json_schema"):
+        return None
+    schema = wanted.json_schema.json_schema if wanted.json_schema is not None else None
+    return (schema or {}) if wanted.type == "json_schema" else {}
+
+
+def _text(content: str | Sequence[ContentPart] | None) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    return PART_BREAK.join(_part_text(part) for part in content)
+
+
+def _part_text(part: ContentPart) -> str:
+    return part.text if part.text is not None else f"[{part.type} left out]"
+
+
+def _calls(calls: Sequence[ToolCallSpec] | None) -> tuple[ToolCall, ...]:
+    return tuple(
+        ToolCall(
+            id=call.id or "",
+            name=call.function.name,
+            arguments=_arguments(call.function.arguments or "{}"),
+        )
+        for call in calls or ()
+        if call.function is not None
+    )
+
+
+def _arguments(text: str) -> Mapping[str, Any]:
+    """Return the arguments of a past call; what a model once garbled must not spoil the session."""
+    try:
+        value = load_json(text)
+    except InvalidRequest:
+        value = None
+    return (
+        value if isinstance(value, dict) else {"unparsed": text.encode("utf-8", "replace").decode()}
+    )

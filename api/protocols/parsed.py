@@ -1,0 +1,98 @@
+"""What a wire request comes down to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from api.schemas.base import MAX_TOKENS_CEILING, NAME_PATTERN, TOP_K_CEILING
+from domain.chat import ChatRequest
+from domain.ports import IdSource
+from domain.values import SEED_MAX, AgentId, Priority, SamplingWish
+
+ThinkingShown = Literal["none", "omitted", "whole"]
+
+_AGENT_ID = re.compile(NAME_PATTERN)
+_SESSION_HEADER: Final = "x-claude-code-session-id"
+_SUBAGENT_HEADER: Final = "x-claude-code-agent-id"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedRequest:
+    """A request in the domain's terms, and how its answer is wanted.
+
+    Attributes:
+        chat: What to generate, with the seed drawn.
+        stream: Whether the answer comes piece by piece.
+        include_usage: Whether an OpenAI stream ends with a chunk of token counts.
+        priority: Which queue.
+        agent: Who it is for, if the request says so.
+        seeded: Whether the caller chose the seed.
+        thinking: Whether reasoning is shown, only said to have been, or left out.
+        start_within_s: Seconds after which it must not start.
+        finish_within_s: Seconds after which it must not run.
+    """
+
+    chat: ChatRequest
+    stream: bool = False
+    include_usage: bool = False
+    priority: Priority = Priority.INTERACTIVE
+    agent: AgentId | None = None
+    seeded: bool = False
+    thinking: ThinkingShown = "none"
+    start_within_s: float | None = None
+    finish_within_s: float | None = None
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the answer would be the same a second time."""
+        return self.seeded or self.chat.sampling.temperature == 0
+
+
+def clamp_max_tokens(wanted: int | None, default: int) -> int:
+    """Return the caller's limit, lowered to the ceiling; a large one is never an error."""
+    return min(wanted if wanted is not None else default, MAX_TOKENS_CEILING)
+
+
+def sampling_of(
+    *,
+    temperature: float | None,
+    top_p: float | None,
+    top_k: int | None,
+    seed: int | None,
+    ids: IdSource,
+    min_p: float | None = None,
+) -> SamplingWish:
+    """Return the sampling that was asked for, with a drawn seed if none was given.
+
+    What is not asked for is left to the model's own defaults.
+
+    A negative seed is folded onto ``[0, SEED_MAX]`` by dropping its sign bit.
+    """
+    return SamplingWish(
+        temperature=temperature,
+        top_p=top_p,
+        top_k=None if top_k is None else min(top_k, TOP_K_CEILING),
+        min_p=min_p,
+        seed=ids.seed() if seed is None else seed & SEED_MAX,
+    )
+
+
+def stop_texts(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the distinct non-empty stop texts in order; an empty one could never be reached."""
+    texts = [stop] if isinstance(stop, str) else stop or ()
+    return tuple(dict.fromkeys(text for text in texts if text))
+
+
+def agent_of(headers: Mapping[str, str], named: str | None = None) -> AgentId | None:
+    """Return who a request is for: as the body names it, else Claude Code's session and subagent.
+
+    Headers that do not look like an id are left aside: they are hints, not input.
+    """
+    if named is not None:
+        return AgentId(named)
+    known = [headers[name] for name in (_SESSION_HEADER, _SUBAGENT_HEADER) if name in headers]
+    agent = "/".join(known)
+    return AgentId(agent) if _AGENT_ID.match(agent) else None

@@ -1,0 +1,171 @@
+"""``/v1/files``: what goes into a batch, and what comes out of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from api.batches import Blocks, later, new_file_id
+from api.errors import TransportError
+from api.http import Reply, Request, StreamReply
+from api.protocols.batch_lines import unix_s
+from api.protocols.multipart import parse_upload
+from api.query import choice, text, whole_number
+from api.routes.replies import json_reply
+from api.schemas.base import parse_body
+from api.schemas.batches import (
+    DeletedFile,
+    FileForm,
+    FileList,
+    FileObject,
+)
+from api.services import Services
+from domain.batch import BatchId
+from domain.errors import FileNotFound, InvalidRequest
+from domain.events import FileCreated
+from domain.files import FileId, StoredFile
+from domain.jsonl import pack, read_content
+from domain.usecases.batch_driver import instant
+from domain.usecases.batches import load_batch
+from domain.usecases.stored_files import delete_file, keep_file, list_files, load_file
+
+PAGE_MAX: Final = 10_000
+_FILE_ID: Final = re.compile(r"file-[0-9a-f]{32}")
+_DIGITS: Final = re.compile(r"[0-9]{1,10}")
+_OCTETS: Final = "application/octet-stream"
+
+
+async def create_file(request: Request, *, services: Services) -> Reply:
+    """Keep an uploaded file."""
+    file = await services.call(_keep, request, services)
+    return json_reply(file_object(file))
+
+
+async def list_stored_files(request: Request, *, services: Services) -> Reply:
+    """List files, newest first unless asked otherwise."""
+    query = request.query
+    after, purpose = text(query, "after"), text(query, "purpose")
+    if after is not None and not _FILE_ID.fullmatch(after):
+        raise InvalidRequest("is no id of a file", field="after")
+    page = await services.call(
+        list_files,
+        limit=whole_number(query, "limit", default=PAGE_MAX, least=1, most=PAGE_MAX),
+        now=instant(services.clock.now()),
+        log=services.log,
+        views=services.batches.views,
+        purposes=(purpose,) if purpose else (),
+        after=FileId(after) if after else None,
+        oldest_first=choice(query, "order", ("asc", "desc")) == "asc",
+    )
+    data = [file_object(file) for file in page.rows]
+    body: FileList = {
+        "object": "list",
+        "data": data,
+        "has_more": page.has_more,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+    }
+    return json_reply(body)
+
+
+async def get_file(request: Request, *, services: Services) -> Reply:
+    """Show one file."""
+    return json_reply(file_object(await services.call(_find, request, services)))
+
+
+async def delete_stored_file(request: Request, *, services: Services) -> Reply:
+    """Show a file no more; batches made of it go on."""
+    file = await services.call(_find, request, services)
+    await services.call(
+        delete_file,
+        file.id,
+        now=instant(services.clock.now()),
+        correlation_id=request.id,
+        log=services.log,
+        ids=services.ids,
+    )
+    body: DeletedFile = {"id": file.id, "object": "file", "deleted": True}
+    return json_reply(body)
+
+
+async def file_content(request: Request, *, services: Services) -> StreamReply:
+    """Send what is in a file."""
+    file = await services.call(_find, request, services)
+    pieces = await services.call(_content, file, services)
+    return StreamReply(pieces=Blocks(pieces, services.call), content_type=_OCTETS)
+
+
+def find_file(file_id: str, services: Services) -> StoredFile:
+    """Return a file by its id; blocks.
+
+    Raises:
+        FileNotFound: There is none.
+    """
+    if not _FILE_ID.fullmatch(file_id):
+        raise FileNotFound(file_id)
+    return load_file(FileId(file_id), now=instant(services.clock.now()), log=services.log)
+
+
+def file_object(file: StoredFile) -> FileObject:
+    """Return a file as clients see it."""
+    facts = file.facts
+    shown: FileObject = {
+        "id": file.id,
+        "object": "file",
+        "bytes": facts.bytes,
+        "created_at": unix_s(file.created_at),
+        "filename": facts.filename,
+        "purpose": facts.purpose,
+        "status": "processed",
+    }
+    if facts.expires_at is not None:
+        shown["expires_at"] = unix_s(facts.expires_at)
+    return shown
+
+
+def _keep(request: Request, services: Services) -> StoredFile:
+    upload = parse_upload(request.headers.get("content-type", ""), request.body)
+    rules = services.batches.rules
+    if len(upload.file) > rules.file_bytes_max:
+        msg = f"the file is larger than the {rules.file_bytes_max} bytes that one may have"
+        raise TransportError(413, "file_too_large", msg)
+    # A form knows texts only.
+    fields = {name: _number_or_text(value) for name, value in upload.fields.items()}
+    form = parse_body(FileForm, json.dumps(fields).encode())
+    wanted = any(name.startswith("expires_after") for name in fields)
+    kept_s = form.expires_after_seconds if wanted else rules.file_kept_s
+    packed = pack(upload.file)
+    created = FileCreated(
+        purpose=form.purpose,
+        filename=upload.filename,
+        bytes=packed.bytes,
+        content=packed.digest,
+        expires_at=later(services.clock.now(), kept_s),
+    )
+    return keep_file(
+        new_file_id(services.ids),
+        created,
+        correlation_id=request.id,
+        payloads=packed.payloads,
+        log=services.log,
+        ids=services.ids,
+    )
+
+
+def _number_or_text(text_: str) -> int | str:
+    return int(text_) if _DIGITS.fullmatch(text_) else text_
+
+
+def _find(request: Request, services: Services) -> StoredFile:
+    return find_file(request.params["file_id"], services)
+
+
+def _content(file: StoredFile, services: Services) -> Iterator[bytes]:
+    facts = file.facts
+    if facts.content is not None:
+        return read_content(facts.content, services.payloads.get)
+    batch = load_batch(BatchId(facts.batch or ""), log=services.log)
+    results = services.batches.lines.results(batch)
+    return (line for part, line in results if part == facts.part)

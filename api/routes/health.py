@@ -1,0 +1,94 @@
+"""``/health/*`` for supervisors, and ``/`` for people."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from api.http import Reply, Request
+from api.routes.replies import json_reply
+from api.schemas.replies import Health, Root
+from api.services import Services
+from domain.errors import ModelNotReady, SemanticError
+
+#: How long a part may take to answer before it counts as missing, in seconds.
+CHECK_TIMEOUT_S: Final = 3.0
+_OK: Final = "ok"
+
+Check = Callable[[Services], None]
+
+
+async def live(request: Request, *, services: Services) -> Reply:
+    """The process answers."""
+    del request, services
+    health: Health = {"status": "ok", "checks": {}}
+    return json_reply(health)
+
+
+async def startup(request: Request, *, services: Services) -> Reply:
+    """What the process itself needs is there; a model may still be loading."""
+    del request
+    return await _health(services, {"log": _check_log, "broker": _check_broker})
+
+
+async def ready(request: Request, *, services: Services) -> Reply:
+    """A generation would be answered."""
+    del request
+    checks = {"log": _check_log, "broker": _check_broker, "model": _check_model}
+    return await _health(services, checks)
+
+
+async def root(request: Request, *, services: Services) -> Reply:
+    """Say what answers here; some clients send ``HEAD /`` before anything else."""
+    del request
+    body: Root = {
+        "name": "semantic",
+        "version": services.version,
+        "model": services.model,
+        "links": {
+            "openapi": "/openapi.json",
+            "models": "/v1/models",
+            "jobs": "/v1/jobs",
+            "events": "/v1/events",
+            "ready": "/health/ready",
+        },
+    }
+    return json_reply(body)
+
+
+async def _health(services: Services, checks: Mapping[str, Check]) -> Reply:
+    results = await asyncio.gather(*(_run(check, services) for check in checks.values()))
+    found = dict(zip(checks, results, strict=True))
+    well = all(result == _OK for result in results)
+    health: Health = {"status": "ok" if well else "unavailable", "checks": found}
+    headers = {} if well else {"retry-after": "1"}
+    return json_reply(health, status=200 if well else 503, headers=headers)
+
+
+async def _run(check: Check, services: Services) -> str:
+    try:
+        async with asyncio.timeout(CHECK_TIMEOUT_S):
+            await services.call(check, services)
+    except SemanticError as error:
+        return error.message
+    except TimeoutError:
+        return f"no answer within {CHECK_TIMEOUT_S:g} s"
+    return _OK
+
+
+def _check_log(services: Services) -> None:
+    services.log.head()
+
+
+def _check_broker(services: Services) -> None:
+    services.pulses.alive()
+
+
+def _check_model(services: Services) -> None:
+    pulses = services.pulses.alive()
+    if any(pulse.state == "ready" and pulse.model is not None for pulse in pulses):
+        return
+    loading = any(pulse.state == "loading" for pulse in pulses)
+    msg = "a worker is loading the model" if loading else "no worker with a model is alive"
+    raise ModelNotReady(msg)

@@ -1,0 +1,171 @@
+"""``/v1/jobs``: generations that outlive their connection."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final
+
+from api.asking import preferred_wait_s
+from api.feed import ClientGone, Feed
+from api.http import Reply, Request
+from api.opening import accept
+from api.protocols import native
+from api.query import choice, text, whole_number
+from api.replay import follow_job
+from api.routes.generate import ATTACHED_HEADER, JOB_HEADER, parse_request
+from api.routes.job_object import full_job_object, job_object
+from api.routes.replies import json_reply
+from api.schemas.base import JOB_ID_PATTERN, NAME_PATTERN
+from api.schemas.replies import JobList, JobObject
+from api.services import Services
+from domain.errors import InvalidRequest, JobNotFound, SemanticError
+from domain.usecases.cancel import cancel
+from domain.usecases.retry import retry
+from domain.values import JobId, JobStatus, Priority
+from ops.adapters.recording import instant
+
+PAGE_DEFAULT: Final = 20
+PAGE_MAX: Final = 100
+#: When to look at a fresh job for the first time, in seconds.
+FIRST_LOOK_S: Final = 1
+#: Longest that an answer is held back for the end of the job (``Prefer: wait``), in seconds.
+WAIT_MAX_S: Final = 60
+
+
+async def create_job(request: Request, *, services: Services) -> Reply:
+    """Accept a job and say where it can be followed; the caller may wait for its end a while."""
+    wait_s = preferred_wait_s(request.headers, most_s=WAIT_MAX_S)
+    parse = partial(
+        native.parse,
+        ids=services.ids,
+        max_tokens_default=services.max_tokens_default,
+        model_default=services.model,
+    )
+    parsed = await parse_request(parse, request, services)
+    accepted = await accept(parsed, request, services, protocol="jobs")
+    if wait_s is not None:
+        await _wait_for_end(accepted.job_id, wait_s, request, services)
+    job = await services.call(_load, accepted.job_id, services)
+    headers: dict[str, str] = {"location": job["links"]["self"], JOB_HEADER: accepted.job_id}
+    if accepted.attached is not None:
+        headers[ATTACHED_HEADER] = accepted.attached
+    if wait_s is not None:
+        headers["preference-applied"] = f"wait={wait_s}"
+    if JobStatus(job["status"]).is_terminal:
+        return json_reply(job, headers=headers)
+    return json_reply(job, status=202, headers=headers | {"retry-after": str(FIRST_LOOK_S)})
+
+
+async def list_jobs(request: Request, *, services: Services) -> Reply:
+    """List jobs, newest first."""
+    query = request.query
+    status = choice(query, "status", [status.value for status in JobStatus])
+    before = text(query, "before", pattern=JOB_ID_PATTERN)
+    priority = choice(query, "priority", [priority.value for priority in Priority])
+    page = await services.call(
+        services.views.page,
+        limit=whole_number(query, "limit", default=PAGE_DEFAULT, least=1, most=PAGE_MAX),
+        before=JobId(before) if before else None,
+        status=JobStatus(status) if status else None,
+        agent=text(query, "agent_id", pattern=NAME_PATTERN),
+        model=text(query, "model"),
+        priority=Priority(priority) if priority else None,
+        since=_instant(text(query, "since"), field="since"),
+    )
+    body: JobList = {
+        "object": "list",
+        "data": [job_object(view) for view in page.jobs],
+        "has_more": page.has_more,
+        "next_before": page.jobs[-1].id if page.has_more else None,
+    }
+    return json_reply(body)
+
+
+async def get_job(request: Request, *, services: Services) -> Reply:
+    """Show one job, with its answer once there is one."""
+    job = await services.call(_load, JobId(request.params["job_id"]), services)
+    return json_reply(job)
+
+
+async def cancel_job(request: Request, *, services: Services) -> Reply:
+    """Ask for the end of a job; one that has ended already is shown as it is."""
+    job_id = JobId(request.params["job_id"])
+    await services.call(
+        cancel,
+        job_id,
+        reason="api",
+        log=services.log,
+        queue=services.queue,
+        sink=services.sink,
+        backlog=services.backlog,
+        signals=services.signals,
+        ids=services.ids,
+    )
+    return json_reply(await services.call(_load, job_id, services))
+
+
+async def retry_job(request: Request, *, services: Services) -> Reply:
+    """Put a job that ended without an answer back into its queue."""
+    job_id = JobId(request.params["job_id"])
+    await services.call(
+        retry,
+        job_id,
+        reason="api",
+        log=services.log,
+        queue=services.queue,
+        backlog=services.backlog,
+        ids=services.ids,
+    )
+    job = await services.call(_load, job_id, services)
+    headers = {"location": job["links"]["self"], "retry-after": str(FIRST_LOOK_S)}
+    return json_reply(job, status=202, headers=headers)
+
+
+async def _wait_for_end(job_id: JobId, wait_s: int, request: Request, services: Services) -> None:
+    """Wait until the job has ended, the time is up, or there is nobody to wait for it."""
+    # The job is there whatever becomes of this: what cannot be waited for is told as it stands.
+    with suppress(ClientGone, SemanticError):
+        items = await follow_job(job_id, after=-1, services=services)
+        if items is None:
+            return
+        feed = Feed(items, request, on_gone=_leave_alone)
+        try:
+            async with asyncio.timeout(wait_s):
+                while not feed.complete:
+                    await feed.batch(None)
+        except TimeoutError:
+            return
+        finally:
+            await feed.close()
+
+
+def _leave_alone() -> None:
+    """The job goes on without whoever waited."""
+
+
+def _instant(value: str | None, *, field: str) -> str | None:
+    """Return an RFC 3339 instant as the log writes it.
+
+    Raises:
+        InvalidRequest: It is none, or names no time zone.
+    """
+    if value is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+        if moment.tzinfo is not None:
+            return instant(moment.astimezone(UTC))
+    except (ValueError, OverflowError):
+        pass
+    msg = "must be an RFC 3339 instant such as 2026-01-31T12:00:00Z"
+    raise InvalidRequest(msg, field=field)
+
+
+def _load(job_id: JobId, services: Services) -> JobObject:
+    view = services.views.get(job_id)
+    if view is None:
+        raise JobNotFound(job_id)
+    return full_job_object(view, services)

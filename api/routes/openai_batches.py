@@ -1,0 +1,223 @@
+"""``/v1/batches``: OpenAI's batches, whose lines come in a file and whose answers go into two."""
+
+from __future__ import annotations
+
+import json
+from typing import Final, cast
+
+from api.batches import batch_id_of, find_batch, later, new_batch_id, wire_id
+from api.http import Reply, Request
+from api.protocols.batch_lines import CHAT_PATH, OPENAI_CHAT, unix_s
+from api.query import text, whole_number
+from api.routes.files import find_file
+from api.routes.message_batches import CLIENT_CHARS_MAX, batch_progress
+from api.routes.replies import json_reply
+from api.schemas.base import parse_body
+from api.schemas.batches import (
+    BatchBody,
+    BatchFault,
+    BatchFaults,
+    BatchList,
+    BatchObject,
+    BatchUsage,
+)
+from api.services import Services
+from domain.batch import Batch, BatchState
+from domain.errors import (
+    BatchAlreadyEnded,
+    BatchNotFound,
+    FileNotFound,
+    InvalidRequest,
+    NotFound,
+    PayloadMissing,
+)
+from domain.events import BatchSubmitted
+from domain.jsonl import count_lines
+from domain.usecases.batch_driver import file_of_part
+from domain.usecases.batches import (
+    accept_batch,
+    cancel_batch,
+    list_batches,
+    require_batch_room,
+)
+
+PREFIX: Final = "batch_"
+PAGE_DEFAULT: Final = 20
+PAGE_MAX: Final = 100
+#: What a line can ask for, and what the log calls its dialect.
+ENDPOINTS: Final = {CHAT_PATH: OPENAI_CHAT}
+
+_STATUS: Final = {
+    BatchState.VALIDATING: "validating",
+    BatchState.IN_PROGRESS: "in_progress",
+    BatchState.CANCELING: "cancelling",
+    BatchState.FINALIZING: "finalizing",
+    BatchState.FAILED: "failed",
+}
+_ENDED: Final = frozenset({"completed", "expired", "failed"})
+
+
+async def create_batch(request: Request, *, services: Services) -> Reply:
+    """Accept the lines of a file; they are looked at next."""
+    batch = await services.call(_accept, request, services)
+    services.batches.wake()
+    return json_reply(await services.call(_object, batch, services))
+
+
+async def list_openai_batches(request: Request, *, services: Services) -> Reply:
+    """List batches, newest first."""
+    return json_reply(await services.call(_list, request, services))
+
+
+async def get_batch(request: Request, *, services: Services) -> Reply:
+    """Show one batch."""
+    batch = await services.call(_find, request, services)
+    return json_reply(await services.call(_object, batch, services))
+
+
+async def cancel_openai_batch(request: Request, *, services: Services) -> Reply:
+    """Ask for the early end of a batch; asking again changes nothing."""
+    batch = await services.call(_find, request, services)
+    if _status(batch) in _ENDED:
+        raise BatchAlreadyEnded(wire_id(batch.id, PREFIX), _status(batch))
+    batch = await services.call(cancel_batch, batch.id, log=services.log, ids=services.ids)
+    services.batches.wake()
+    return json_reply(await services.call(_object, batch, services))
+
+
+def _accept(request: Request, services: Services) -> Batch:
+    body = parse_body(BatchBody, request.body)
+    desk = services.batches
+    file = find_file(body.input_file_id, services)
+    if file.facts.purpose != "batch" or file.facts.content is None:
+        msg = f"{file.id} was not uploaded with the purpose batch"
+        raise NotFound(msg)
+    require_batch_room(batches_max=desk.rules.open_max, views=desk.views)
+    client = request.headers.get("user-agent")
+    submitted = BatchSubmitted(
+        protocol=ENDPOINTS[body.endpoint],
+        endpoint=body.endpoint,
+        content=file.facts.content,
+        lines=count_lines(file.facts.content, services.payloads.get),
+        expires_at=later(services.clock.now(), desk.rules.window_s),
+        client=client[:CLIENT_CHARS_MAX] if client else None,
+        input_file=file.id,
+        metadata=body.metadata,
+        output_kept_s=body.output_expires_after.seconds if body.output_expires_after else None,
+    )
+    return accept_batch(
+        new_batch_id(services.ids),
+        submitted,
+        correlation_id=request.id,
+        payloads={},
+        is_checked=False,
+        log=services.log,
+        ids=services.ids,
+    )
+
+
+def _list(request: Request, services: Services) -> BatchList:
+    query = request.query
+    after = text(query, "after")
+    try:
+        page = list_batches(
+            tuple(ENDPOINTS.values()),
+            limit=whole_number(query, "limit", default=PAGE_DEFAULT, least=1, most=PAGE_MAX),
+            log=services.log,
+            views=services.batches.views,
+            after=batch_id_of(after, PREFIX) if after is not None else None,
+        )
+    except BatchNotFound as error:
+        raise InvalidRequest(error.message, field="after") from error
+    data = [_object(batch, services) for batch in page.rows]
+    return {
+        "object": "list",
+        "data": data,
+        "has_more": page.has_more,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+    }
+
+
+def _find(request: Request, services: Services) -> Batch:
+    return find_batch(request.params["batch_id"], PREFIX, OPENAI_CHAT, services.log)
+
+
+def _status(batch: Batch) -> str:
+    if batch.state is not BatchState.ENDED:
+        cancelling = batch.state is BatchState.FINALIZING and batch.cancel_requested_at
+        return "cancelling" if cancelling else _STATUS[batch.state]
+    if batch.cancel_requested_at is not None:
+        return "cancelled"
+    return "expired" if batch.counts is not None and batch.counts.expired else "completed"
+
+
+def _object(batch: Batch, services: Services) -> BatchObject:
+    facts = batch.facts
+    status = _status(batch)
+    counts = batch_progress(batch, services.batches)
+    ended_at = unix_s(batch.ended_at) if batch.ended_at else None
+    shown: BatchObject = {
+        "id": wire_id(batch.id, PREFIX),
+        "object": "batch",
+        "endpoint": facts.endpoint,
+        "errors": _faults(batch, services),
+        "input_file_id": facts.input_file or "",
+        "completion_window": "24h",
+        "status": status,  # type: ignore[typeddict-item]  # one of them
+        "output_file_id": _file(batch, "output", services),
+        "error_file_id": _file(batch, "error", services),
+        "created_at": unix_s(batch.created_at),
+        "in_progress_at": _seconds(batch.started_at),
+        "expires_at": unix_s(facts.expires_at),
+        "finalizing_at": _seconds(batch.finalizing_at),
+        "completed_at": ended_at if status == "completed" else None,
+        "failed_at": ended_at if status == "failed" else None,
+        "expired_at": ended_at if status == "expired" else None,
+        "cancelling_at": _seconds(batch.cancel_requested_at),
+        "cancelled_at": ended_at if status == "cancelled" else None,
+        "request_counts": {
+            "total": 0 if status in {"validating", "failed"} else facts.lines,
+            "completed": counts["succeeded"],
+            "failed": counts["errored"],
+        },
+        "metadata": dict(facts.metadata) if facts.metadata is not None else None,
+    }
+    if batch.state is BatchState.ENDED:
+        shown["usage"] = _usage(batch)
+    return shown
+
+
+def _usage(batch: Batch) -> BatchUsage:
+    usage = batch.usage
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.completion_tokens,
+        # Reasoning is not counted apart.
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
+
+
+def _faults(batch: Batch, services: Services) -> BatchFaults | None:
+    if batch.errors is None:
+        return None
+    try:
+        data = json.loads(services.payloads.get(batch.errors))
+    except PayloadMissing:
+        data = []
+    return {"object": "list", "data": cast("list[BatchFault]", data)}
+
+
+def _file(batch: Batch, part: str, services: Services) -> str | None:
+    if batch.state is not BatchState.ENDED:
+        return None
+    try:
+        return find_file(file_of_part(batch.id, part), services).id
+    except FileNotFound:
+        return None
+
+
+def _seconds(at: str | None) -> int | None:
+    return unix_s(at) if at else None

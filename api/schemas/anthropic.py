@@ -1,0 +1,98 @@
+"""The body of ``POST /v1/messages``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from api.schemas.base import MaxTokens, Name, RequestBody, Seed, StopTexts, TopK, TopP
+
+
+class ContentBlock(RequestBody):
+    """A block of any type; each type uses some of the fields, and unknown types are welcome."""
+
+    type: str
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    data: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: str | None = None
+    tool_name: str | None = None
+    is_error: bool | None = None
+    title: str | None = None
+    content: Any = None
+    source: Any = None
+
+
+class InputMessage(RequestBody):
+    """One turn; ``system`` may also stand in the middle of a conversation."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | list[ContentBlock]
+
+
+class AnthropicTool(RequestBody):
+    """A tool of the caller, or the name of one that the vendor's servers run."""
+
+    name: str | None = None
+    type: str | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+    defer_loading: bool | None = None
+
+
+class ThinkingSpec(RequestBody):
+    """Whether reasoning is wanted; the budget is read and not enforced."""
+
+    type: str
+    display: str | None = None
+
+
+class ToolChoiceSpec(RequestBody):
+    """Whether a tool may, must or must not be called; other types mean ``auto``."""
+
+    type: str
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class OutputFormat(RequestBody):
+    """The form of the answer; types other than ``json_schema`` ask for nothing."""
+
+    type: str
+    json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+
+
+class OutputConfig(RequestBody):
+    """How to answer; the effort is read by no local model and passes."""
+
+    format: OutputFormat | None = None
+
+
+class CountBody(RequestBody):
+    """What decides how long a prompt is; ``seed`` is our own addition."""
+
+    model: Name
+    messages: Annotated[list[InputMessage], Field(min_length=1)]
+    system: str | list[ContentBlock] | None = None
+    stop_sequences: StopTexts | None = None
+    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    tools: list[AnthropicTool] | None = None
+    tool_choice: ToolChoiceSpec | None = None
+    thinking: ThinkingSpec | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    seed: Seed | None = None
+
+
+class MessagesBody(CountBody):
+    """The request."""
+
+    max_tokens: MaxTokens
+    stream: bool | None = None

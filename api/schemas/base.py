@@ -1,0 +1,106 @@
+"""What all request bodies share: reading, limits, and errors in the caller's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from api.jsonbody import load_json
+from domain.errors import InvalidRequest
+
+#: Characters of a model name or an id.
+NAME_CHARS_MAX: Final = 256
+#: Texts that may end one generation, and characters of each.
+STOPS_MAX: Final = 64
+STOP_CHARS_MAX: Final = 1024
+#: Larger limits are lowered to this: clients ask for whatever they can, and the engine lowers it
+#: again to what the context has room for.
+MAX_TOKENS_CEILING: Final = 1 << 20
+#: Candidates of top-k beyond any vocabulary.
+TOP_K_CEILING: Final = 1 << 20
+INT64_MIN: Final = -(2**63)
+INT64_MAX: Final = 2**63 - 1
+#: What may name an agent or a stream.
+NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,255}$"
+JOB_ID_PATTERN: Final = r"^job-[0-9a-f]{32}$"
+
+BodyT = TypeVar("BodyT", bound="RequestBody")
+
+
+class RequestBody(BaseModel):
+    """A body, or an object inside one: known fields are checked, unknown ones pass unread."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+
+def _whole(value: Any) -> Any:  # noqa: ANN401 - anything that JSON holds
+    """JSON knows one kind of number: 5.0 is the integer 5."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+# The validator stands last, so that the limits reach the number's own schema.
+_Whole = BeforeValidator(_whole)
+Name = Annotated[str, Field(min_length=1, max_length=NAME_CHARS_MAX)]
+MaxTokens = Annotated[int, Field(ge=1), _Whole]
+TopP = Annotated[float, Field(gt=0, le=1)]
+TopK = Annotated[int, Field(ge=0), _Whole]
+MinP = Annotated[float, Field(ge=0, lt=1)]
+Seed = Annotated[int, Field(ge=INT64_MIN, le=INT64_MAX), _Whole]
+OnlyOne = Annotated[int, Field(ge=1, le=1), _Whole]
+#: How long a file may be kept.
+KeptSeconds = Annotated[int, Field(ge=3600, le=30 * 24 * 3600), _Whole]
+StopText = Annotated[str, Field(max_length=STOP_CHARS_MAX)]
+StopTexts = Annotated[list[StopText], Field(max_length=STOPS_MAX)]
+
+
+def parse_body(model: type[BodyT], body: bytes) -> BodyT:
+    """Read a body as ``model``.
+
+    Raises:
+        InvalidRequest: It is no JSON object, or a known field does not fit; names the first one.
+    """
+    value = load_json(body)
+    if not isinstance(value, dict):
+        msg = "the body must be a JSON object"
+        raise InvalidRequest(msg)
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise _first_fault(error, value) from error
+
+
+def _first_fault(error: ValidationError, value: Any) -> InvalidRequest:  # noqa: ANN401 - JSON
+    """Return the first fault, told as deep inside the value as the checks of unions reached."""
+    faults = [
+        (_dotted(fault["loc"], value), fault["msg"])
+        for fault in error.errors(include_url=False, include_context=False, include_input=False)
+    ]
+    first = faults[0][0]
+    same_place = [fault for fault in faults if fault[0].startswith(first)]
+    path, message = max(same_place, key=lambda fault: fault[0].count("."))
+    return InvalidRequest(message, field=path or None)
+
+
+def _dotted(location: Sequence[int | str], value: Any) -> str:  # noqa: ANN401 - any JSON value
+    """Return the path that the caller wrote, without the names of union members.
+
+    A part that is no key of the value at that place is such a name, unless it is the last one: a
+    required field that is missing.
+    """
+    parts: list[str] = []
+    for index, part in enumerate(location):
+        missing = isinstance(value, dict) and index == len(location) - 1
+        if _has(value, part):
+            value = value[part]
+        elif not missing:
+            continue
+        parts.append(str(part))
+    return ".".join(parts)
+
+
+def _has(value: Any, part: int | str) -> bool:  # noqa: ANN401 - any JSON value
+    if isinstance(value, list):
+        return isinstance(part, int) and part < len(value)
+    return isinstance(value, dict) and part in value

@@ -1,0 +1,72 @@
+"""The body of ``POST /v1/jobs``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.config import JsonDict
+from pydantic_core import PydanticCustomError
+
+from api.schemas.base import (
+    NAME_PATTERN,
+    MaxTokens,
+    MinP,
+    Name,
+    RequestBody,
+    Seed,
+    StopText,
+    StopTexts,
+    TopK,
+    TopP,
+)
+from api.schemas.openai_chat import ChatMessage, FunctionTool
+
+#: Longest deadline: thirty days.
+WITHIN_MAX_S = 30 * 24 * 3600
+WithinS = Annotated[float, Field(gt=0, le=WITHIN_MAX_S)]
+
+_ONE_OF_BOTH: JsonDict = {
+    "oneOf": [
+        {
+            "required": ["prompt"],
+            "properties": {"prompt": {"type": "string"}, "messages": {"type": "null"}},
+        },
+        {
+            "required": ["messages"],
+            "properties": {"messages": {"type": "array"}, "prompt": {"type": "null"}},
+        },
+    ]
+}
+
+
+class JobBody(RequestBody):
+    """A generation to be queued: either a ``prompt`` or ``messages``."""
+
+    model_config = ConfigDict(json_schema_extra=_ONE_OF_BOTH)
+
+    model: Name | None = None
+    prompt: str | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
+    system: str | None = None
+    max_tokens: MaxTokens | None = None
+    stop: StopText | StopTexts | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    seed: Seed | None = None
+    tools: list[FunctionTool] | None = None
+    thinking: bool | None = None
+    priority: Literal["interactive", "batch"] | None = None
+    agent_id: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
+    start_within_s: WithinS | None = None
+    finish_within_s: WithinS | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            code = "prompt_or_messages"
+            msg = "give either prompt or messages"
+            raise PydanticCustomError(code, msg)
+        return self

@@ -1,0 +1,127 @@
+"""The body of ``POST /v1/chat/completions``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from api.schemas.base import (
+    NAME_PATTERN,
+    MaxTokens,
+    MinP,
+    Name,
+    OnlyOne,
+    RequestBody,
+    Seed,
+    StopText,
+    StopTexts,
+    TopK,
+    TopP,
+)
+
+
+class ContentPart(RequestBody):
+    """A part of any type; only texts are read."""
+
+    type: str
+    text: str | None = None
+
+
+class FunctionCall(RequestBody):
+    """What an assistant called; ``arguments`` is JSON in a string."""
+
+    name: str
+    arguments: str | None = None
+
+
+class ToolCallSpec(RequestBody):
+    """One call of an earlier turn."""
+
+    id: str | None = None
+    type: str | None = None
+    function: FunctionCall | None = None
+
+
+class ChatMessage(RequestBody):
+    """One turn."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[ContentPart] | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCallSpec] | None = None
+    tool_call_id: str | None = None
+
+
+class FunctionSpec(RequestBody):
+    """A function that the model may call."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class FunctionTool(RequestBody):
+    """A tool; types other than ``function`` run on the vendor's servers and are left out."""
+
+    type: str
+    function: FunctionSpec | None = None
+
+
+class NamedFunction(RequestBody):
+    """The name of a function."""
+
+    name: str
+
+
+class ToolChoiceSpec(RequestBody):
+    """A function that must be called; other types mean ``auto``."""
+
+    type: str
+    function: NamedFunction | None = None
+
+
+class AnswerSchema(RequestBody):
+    """A schema with a name that nothing depends on."""
+
+    json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+
+
+class ResponseFormat(RequestBody):
+    """``text``, ``json_object`` or ``json_schema``."""
+
+    type: str
+    json_schema: AnswerSchema | None = None
+
+
+class StreamOptions(RequestBody):
+    """How a stream ends."""
+
+    include_usage: bool | None = None
+
+
+class ChatCompletionBody(RequestBody):
+    """The request; ``top_k``, ``min_p`` and ``session_id`` are additions that local servers share.
+
+    ``n`` must be 1: a second answer is a second request, which costs no second prefill here.
+    """
+
+    model: Name
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    max_tokens: MaxTokens | None = None
+    max_completion_tokens: MaxTokens | None = None
+    stop: StopText | StopTexts | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    n: OnlyOne | None = None
+    seed: Seed | None = None
+    tools: list[FunctionTool] | None = None
+    tool_choice: str | ToolChoiceSpec | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    reasoning_effort: str | None = None
+    session_id: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None

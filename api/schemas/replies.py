@@ -1,0 +1,319 @@
+"""The shapes of answers: typed for the code that builds them, and the source of their schemas."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NotRequired
+
+from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
+
+# --- Anthropic -----------------------------------------------------------------------------
+
+
+class AnthropicUsage(TypedDict):
+    """Token counts; the whole prompt is the sum of the three input counts."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+
+
+class TokenCount(TypedDict):
+    """The answer of ``POST /v1/messages/count_tokens``."""
+
+    input_tokens: int
+
+
+class AnthropicBlock(TypedDict):
+    """A content block; the type says which of the other keys stand."""
+
+    type: Literal["text", "thinking", "tool_use"]
+    text: NotRequired[str]
+    thinking: NotRequired[str]
+    signature: NotRequired[str]
+    id: NotRequired[str]
+    name: NotRequired[str]
+    input: NotRequired[dict[str, Any]]
+
+
+class AnthropicMessage(TypedDict):
+    """The answer of ``POST /v1/messages``."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[AnthropicBlock]
+    stop_reason: str | None
+    stop_sequence: str | None
+    usage: AnthropicUsage
+
+
+# --- OpenAI --------------------------------------------------------------------------------
+
+
+class CachedTokens(TypedDict):
+    """Details of a prompt's count."""
+
+    cached_tokens: int
+
+
+class OpenAIUsage(TypedDict):
+    """Token counts."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens
+
+
+class OpenAIFunction(TypedDict):
+    """A call's name and its arguments as JSON in a string."""
+
+    name: str
+    arguments: str
+
+
+class OpenAIToolCall(TypedDict):
+    """One call."""
+
+    id: str
+    type: Literal["function"]
+    function: OpenAIFunction
+
+
+class OpenAIMessage(TypedDict):
+    """The answer's message."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[OpenAIToolCall]]
+
+
+class OpenAIChoice(TypedDict):
+    """The only choice."""
+
+    index: int
+    message: OpenAIMessage
+    logprobs: None
+    finish_reason: str
+
+
+class ChatCompletion(TypedDict):
+    """The answer of ``POST /v1/chat/completions``."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[OpenAIChoice]
+    usage: OpenAIUsage
+
+
+# --- shared --------------------------------------------------------------------------------
+
+
+class ModelObject(TypedDict):
+    """A model in both foreign shapes at once."""
+
+    id: str
+    object: Literal["model"]
+    type: Literal["model"]
+    display_name: str
+    created: int
+    created_at: str
+    owned_by: str
+    lifecycle: Literal["active"]
+    description: str
+    context_length: int
+    max_input_tokens: int
+
+
+class ModelList(TypedDict):
+    """What is served."""
+
+    object: Literal["list"]
+    data: list[ModelObject]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+# --- native --------------------------------------------------------------------------------
+
+
+class JobUsage(TypedDict):
+    """Token counts of a job."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class JobTimings(TypedDict):
+    """Where the time went."""
+
+    queued_ms: float
+    prefill_ms: float
+    first_token_ms: float
+    decode_ms: float
+
+
+class JobError(TypedDict):
+    """Why the latest attempt failed."""
+
+    code: str
+    message: str
+
+
+class JobToolCall(TypedDict):
+    """A tool call; the arguments of one that is not complete are the beginning of JSON."""
+
+    id: str
+    name: str
+    arguments: str
+    is_complete: bool
+
+
+class JobOutput(TypedDict):
+    """The answer; ``tool_calls`` stands where the model called any."""
+
+    text: str
+    thinking: str
+    tool_calls: NotRequired[list[JobToolCall]]
+
+
+class JobLinks(TypedDict):
+    """Where to go from here."""
+
+    self: str
+    stream: str
+    cancel: str
+    retry: str
+
+
+class JobObject(TypedDict):
+    """A job; ``output`` and ``queue_position`` stand only where one job is asked for."""
+
+    id: str
+    object: Literal["job"]
+    status: Literal["queued", "running", "completed", "failed", "cancelled", "expired"]
+    protocol: str
+    model: str
+    priority: Literal["interactive", "batch"]
+    agent_id: str | None
+    start_by: str | None
+    finish_by: str | None
+    request_id: str
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    attempt: int
+    cancel_requested: bool
+    stop_reason: str | None
+    stop_sequence: str | None
+    usage: JobUsage
+    timings: JobTimings
+    error: JobError | None
+    links: JobLinks
+    queue_position: NotRequired[int | None]
+    output: NotRequired[JobOutput | None]
+
+
+class JobList(TypedDict):
+    """A page, newest first; ``before=<next_before>`` gives the next one."""
+
+    object: Literal["list"]
+    data: list[JobObject]
+    has_more: bool
+    next_before: str | None
+
+
+class EventObject(TypedDict):
+    """An event as it stands in the log."""
+
+    position: int
+    stream: str
+    version: int
+    type: str
+    schema_version: int
+    data: dict[str, Any]
+    event_id: str
+    correlation_id: str
+    causation_id: str | None
+    recorded_at: str
+    prev_hash: str
+    hash: str
+
+
+class EventList(TypedDict):
+    """A page in order; ``after=<next_after>`` gives the next one."""
+
+    object: Literal["list"]
+    data: list[EventObject]
+    has_more: bool
+    next_after: int
+
+
+class Health(TypedDict):
+    """How a part is; ``checks`` says ``ok`` or what is missing."""
+
+    status: Literal["ok", "unavailable"]
+    checks: dict[str, str]
+
+
+class Root(TypedDict):
+    """What answers here."""
+
+    name: str
+    version: str
+    model: str
+    links: dict[str, str]
+
+
+# --- errors --------------------------------------------------------------------------------
+
+
+class AnthropicErrorDetail(TypedDict):
+    """What went wrong."""
+
+    type: str
+    message: str
+
+
+class AnthropicError(TypedDict):
+    """An error in Anthropic's shape."""
+
+    type: Literal["error"]
+    error: AnthropicErrorDetail
+    request_id: str
+
+
+class OpenAIErrorDetail(TypedDict):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIError(TypedDict):
+    """An error in OpenAI's shape."""
+
+    error: OpenAIErrorDetail
+
+
+class Problem(TypedDict):
+    """An error as RFC 9457 problem details."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    request_id: str
+    field: NotRequired[str]

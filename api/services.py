@@ -1,0 +1,124 @@
+"""What the routes need, in one frozen value that ``api.main`` composes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from api.background import Background
+from api.batches import BatchDesk
+from api.readers import Readers
+from domain.listing import JobViews
+from domain.ports import (
+    Clock,
+    ControlSignals,
+    EventLog,
+    IdSource,
+    ItemBacklog,
+    ItemSink,
+    ItemSource,
+    JobQueue,
+    PayloadStore,
+    WorkerPulses,
+)
+from domain.usecases.count import TokenCounter
+from domain.values import ATTEMPTS_MAX, WORKER_DEATHS_MAX, Priority
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRules:
+    """What holds for every job that is accepted here.
+
+    Attributes:
+        attempts_max: Attempts that may die or fail before a job fails for good.
+        worker_deaths_max: Workers in a row that may die on it before it says a word.
+        queue_limit: Most interactive jobs that may wait.
+        batch_queue_limit: Most batch jobs that may wait.
+        start_within_s: When a job expires that has not begun, unless the caller says otherwise.
+        finish_within_s: When a job expires that is not done, unless the caller says otherwise.
+        linger_s: How long a job whose client left waits for the client's next try.
+        settle_s: How long a repeat waits to see whether the first client has left just now.
+        join_window_s: How long after its end a job can be joined.
+    """
+
+    attempts_max: int = ATTEMPTS_MAX
+    worker_deaths_max: int = WORKER_DEATHS_MAX
+    queue_limit: int = 1000
+    batch_queue_limit: int = 100_000
+    start_within_s: float | None = None
+    finish_within_s: float | None = None
+    linger_s: float = 1.0
+    settle_s: float = 0.25
+    join_window_s: float = 600.0
+
+    def queue_limit_of(self, priority: Priority) -> int:
+        """Return the most jobs of a queue that may wait."""
+        return self.queue_limit if priority is Priority.INTERACTIVE else self.batch_queue_limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """Ports and the few settings that routes look at.
+
+    Attributes:
+        log: The truth.
+        payloads: Texts of requests and answers.
+        views: The jobs projection.
+        queue: The hint to the workers.
+        sink: Where a job that is cancelled while it waits gets its last item.
+        backlog: Stored items.
+        source: Items as they come; belongs to the event loop that runs the routes.
+        signals: Nudges to workers.
+        pulses: Which workers are alive, and with which model.
+        counter: Says how long a prompt is.
+        clock: For ``created`` stamps.
+        ids: Fresh ids and seeds.
+        executor: Bounded; runs everything that blocks.
+        background: Keeps cancellations alive whose request has ended.
+        batches: What batches and files need beyond all this.
+        version: Of this software.
+        model: What clients call the served model.
+        aliases: Other names for it, listed beside it.
+        max_tokens_default: Where a request sets no limit.
+        rules: What holds for every job.
+        readers: Who waits for which job; belongs to the same event loop as ``source``.
+        ping_s: Most seconds of silence on a stream.
+        opening_s: How long a stream waits for its first item before it begins: what fails until
+            then is told by a status instead of an event.
+    """
+
+    log: EventLog
+    payloads: PayloadStore
+    views: JobViews
+    queue: JobQueue
+    sink: ItemSink
+    backlog: ItemBacklog
+    source: ItemSource
+    signals: ControlSignals
+    pulses: WorkerPulses
+    counter: TokenCounter
+    clock: Clock
+    ids: IdSource
+    executor: Executor
+    background: Background
+    batches: BatchDesk
+    version: str
+    model: str
+    aliases: tuple[str, ...] = ()
+    max_tokens_default: int = 4096
+    rules: JobRules = JobRules()
+    readers: Readers = field(default_factory=Readers)
+    ping_s: float = 10.0
+    opening_s: float = 0.0
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a blocking function on the executor and return what it returns."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.executor, partial(function, *args, **kwargs))

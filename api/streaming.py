@@ -1,0 +1,155 @@
+"""Drives a followed job into an answer: piece by piece, or whole."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol, Self
+
+import structlog
+
+from api.feed import ClientGone, Feed
+from api.opening import OpenJob, Reading
+from api.protocols.answer import Answer, proper_end
+from api.sse import Part, encode
+from domain.errors import Failure, GenerationCancelled, SemanticError
+from domain.stream import StreamItem
+
+
+class Encoder(Protocol):
+    """From items to the events of one protocol."""
+
+    def open(self) -> list[Part]:
+        """Return what goes out at once."""
+        ...
+
+    def item(self, item: StreamItem) -> list[Part]:
+        """Return what an item calls for; may be nothing."""
+        ...
+
+    def ping(self) -> list[Part]:
+        """Return a sign of life."""
+        ...
+
+    def fail(self, error: SemanticError) -> list[Part]:
+        """Return the terminal event of a stream that cannot be finished."""
+        ...
+
+
+async def collect_job(job: OpenJob) -> Answer:
+    """Return the whole answer once it has finished.
+
+    Raises:
+        GenerationCancelled: The client left, or somebody cancelled the job.
+        SemanticError: Whatever the job failed with.
+    """
+    answer = Answer()
+    try:
+        while answer.ending is None:
+            for item in await job.feed.batch(None):
+                answer.add(item)
+        job.reading.delivered()
+    except ClientGone:
+        msg = "the client left before the answer was whole"
+        raise GenerationCancelled(msg) from None
+    except SemanticError as error:
+        job.reading.abandon(error.code)
+        raise
+    except asyncio.CancelledError:
+        job.reading.abandon("client_gone")
+        raise
+    finally:
+        await job.feed.close()
+    end = proper_end(answer.ending)
+    if isinstance(end, SemanticError):
+        raise end
+    return answer
+
+
+class JobStream:
+    """The pieces of a streamed answer.
+
+    An object rather than a generator, because closing a generator that was never started runs
+    none of its code, and the job would go on for nobody.
+
+    Args:
+        feed: The items; closed with this object.
+        encoder: The protocol.
+        ping_s: Most seconds of silence.
+        reading: Told how this reading ended; ``None`` lets the job go on without a reader.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        encoder: Encoder,
+        *,
+        ping_s: float,
+        reading: Reading | None = None,
+    ) -> None:
+        self._feed = feed
+        self._encoder = encoder
+        self._ping_s = ping_s
+        self._reading = reading
+        self._loop = asyncio.get_running_loop()
+        self._ping_at_s = self._loop.time() + ping_s
+        self._opened = False
+        self._over = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._over:
+            if self._reading is not None and self._feed.complete:
+                # Whoever asks for more has the last piece.
+                self._reading.delivered()
+            raise StopAsyncIteration
+        if not self._opened:
+            self._opened = True
+            return self._piece(self._encoder.open())
+        try:
+            return self._piece(await self._parts())
+        except ClientGone:
+            await self._close("client_gone")
+            raise StopAsyncIteration from None
+        except SemanticError as error:
+            await self._close(error.code)
+            return self._piece(self._encoder.fail(error))
+        except asyncio.CancelledError:
+            await self.aclose()
+            raise
+        except Exception:  # noqa: BLE001 - a bug must not look like a whole answer
+            # The client learns of it by a terminal event, the operator by the log.
+            structlog.get_logger(__name__).exception("stream_failed")
+            await self._close(Failure.code)
+            return self._piece(self._encoder.fail(Failure("the stream broke off")))
+
+    async def aclose(self) -> None:
+        """End the stream; a job whose last word was not taken is abandoned."""
+        if self._reading is not None:
+            self._reading.abandon("client_gone")
+        if not self._over:
+            await self._close(None)
+
+    async def _parts(self) -> list[Part]:
+        """Wait for something to say; progress alone says nothing, so a ping may come due."""
+        while True:
+            items = await self._feed.batch(max(0.0, self._ping_at_s - self._loop.time()))
+            parts = [part for item in items for part in self._encoder.item(item)]
+            if items and items[-1].is_terminal:
+                await self._close(None)
+                return parts
+            if parts:
+                return parts
+            if self._loop.time() >= self._ping_at_s:
+                return self._encoder.ping()
+
+    def _piece(self, parts: list[Part]) -> bytes:
+        self._ping_at_s = self._loop.time() + self._ping_s
+        return encode(parts)
+
+    async def _close(self, reason: str | None) -> None:
+        self._over = True
+        if reason is not None and self._reading is not None:
+            self._reading.abandon(reason)
+        await self._feed.close()

@@ -1,0 +1,1 @@
+"""Measurements, each named by the question that it answers."""

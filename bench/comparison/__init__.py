@@ -1,0 +1,1 @@
+"""This service beside other servers for the same model: what is warm, and when it stays so."""

@@ -1,0 +1,66 @@
+"""Long prompts that are the same for every server and shared with no other prompt."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from bench.comparison.chat import Message, Reply
+
+QUESTIONS = (
+    "What colour is the sky?",
+    "How many legs does a dog have?",
+    "What do you call a baby cat?",
+)
+_ADJECTIVES = ("grey", "small", "old", "red", "quiet", "wooden", "broken", "new")
+_THINGS = ("boat", "lamp", "garden", "letter", "clock", "bridge", "train", "tower")
+_PLACES = ("harbour", "market", "school", "forest", "station", "river", "library", "field")
+
+
+class Conversations:
+    """Makes first turns of about the same length.
+
+    Args:
+        model: Directory with the ``tokenizer.json`` that counts.
+        tokens: Length of a first turn.
+    """
+
+    def __init__(self, model: Path, tokens: int) -> None:
+        self._tokenizer = _tokenizer(model)
+        self._tokens = tokens
+
+    def begin(self, name: str) -> list[Message]:
+        """Return the first turn of a conversation; another name differs from the first words on."""
+        words = random.Random(name)
+        lines = [f"Log {words.randrange(10**8)} of {name}."]
+        length = self._length(lines[0])
+        while length < self._tokens:
+            line = (
+                f"At {words.randrange(24)}:{words.randrange(60):02} the {words.choice(_ADJECTIVES)}"
+                f" {words.choice(_THINGS)} near the {words.choice(_PLACES)} was seen"
+                f" {words.randrange(100)} times."
+            )
+            lines.append(line)
+            length += self._length(line) + 1
+        return [{"role": "user", "content": "\n".join([*lines, QUESTIONS[0]])}]
+
+    def _length(self, text: str) -> int:
+        return len(self._tokenizer.encode(text).ids)
+
+
+def next_turn(messages: list[Message], reply: Reply) -> list[Message]:
+    """Return the conversation with the answer and the next question."""
+    question = QUESTIONS[(len(messages) + 1) // 2 % len(QUESTIONS)]
+    return [
+        *messages,
+        {"role": "assistant", "content": reply.text},
+        {"role": "user", "content": question},
+    ]
+
+
+@cache
+def _tokenizer(model: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(model / "tokenizer.json"))

@@ -1,0 +1,74 @@
+"""Let all servers take turns at every measurement."""
+
+from __future__ import annotations
+
+import http.client
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from bench.comparison.conversation import Conversations
+from bench.comparison.measurements import Measurement, Round
+from bench.comparison.results import Results
+from bench.comparison.server import Server
+
+#: What a server, or the way to it, may do wrong; anything else is a fault of the harness.
+SERVER_FAULTS = (OSError, RuntimeError, http.client.HTTPException, KeyError, ValueError)
+
+
+def compare(
+    servers: Sequence[Server],
+    measurements: Sequence[Measurement],
+    *,
+    conversations: Conversations,
+    rounds: int,
+    scratch: Path,
+) -> Results:
+    """Measure all; a server that fails at something has that said in its cell and goes on.
+
+    All run all the time and take turns within each measurement, in another order in each round,
+    so that what else the machine does hits all of them alike.
+    """
+    results = Results()
+    with ExitStack() as stack:
+        for server in servers:
+            stack.callback(server.kill)
+        for number in range(rounds):
+            for measurement in measurements:
+                if number and measurement.once:
+                    continue
+                for server in _rotated(servers, number):
+                    place = scratch / f"{server.adapter.name}-{measurement.name}-{number}"
+                    round_ = Round(
+                        name=f"Round {number + 1}", conversations=conversations, scratch=place
+                    )
+                    _measure(server, measurement, round_, results)
+    return results
+
+
+def _measure(server: Server, measurement: Measurement, round_: Round, results: Results) -> None:
+    name = server.adapter.name
+    begin = time.monotonic()
+    try:
+        if not server.running:
+            server.start()
+        figures = measurement.run(server, round_)
+    except SERVER_FAULTS as error:
+        server.kill()
+        for row in measurement.rows:
+            results.fail(row.key, name, f"{type(error).__name__}: {error}")
+        told = f"failed: {error}"
+    else:
+        for key, figure in figures.items():
+            results.add(key, name, figure)
+        told = ", ".join(
+            f"{row.title} {row.form.format(figures[row.key])}" for row in measurement.rows
+        )
+    took_s = time.monotonic() - begin
+    print(f"{round_.name}, {name}, {measurement.name}, {took_s:.0f} s: {told}", flush=True)
+
+
+def _rotated(servers: Sequence[Server], by: int) -> list[Server]:
+    by %= len(servers)
+    return [*servers[by:], *servers[:by]]

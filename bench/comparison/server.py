@@ -1,0 +1,155 @@
+"""A server of the comparison: started, restarted, killed, and asked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Self
+
+import httpx
+import psutil
+
+from bench.comparison import chat, cpu
+from bench.comparison.adapters import Adapter
+from bench.comparison.adapters.base import Place
+from tests.support.service import free_port
+
+ROOT = Path(__file__).parents[2]
+READY_WITHIN_S = 120.0
+ENDED_WITHIN_S = 60.0
+#: Enough of an answer to see what was said, few enough to cost little.
+MAX_TOKENS = 16
+_POLL_S = 0.1
+
+
+class Server(AbstractContextManager["Server"]):
+    """One server and what it keeps on disk, over as many processes as it is started.
+
+    Args:
+        adapter: Which one.
+        python: Interpreter of its environment.
+        model: Directory of the model.
+        data_dir: All that it may write.
+    """
+
+    def __init__(self, adapter: Adapter, *, python: Path, model: Path, data_dir: Path) -> None:
+        self.adapter = adapter
+        self.python = python
+        self.model = model
+        self.data_dir = data_dir
+        self._port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_file = data_dir.with_suffix(".log")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        """Leave no process behind."""
+        self.kill()
+
+    def sibling(self, model: Path, data_dir: Path) -> Server:
+        """Return another server of the same kind that shares nothing with this one."""
+        return Server(self.adapter, python=self.python, model=model, data_dir=data_dir)
+
+    @property
+    def running(self) -> bool:
+        """Whether its first process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it, wait until it is ready, and let it answer something short.
+
+        Raises:
+            RuntimeError: It ended or was not ready in time, with the end of what it said.
+        """
+        assert not self.running, f"{self.adapter.name} runs already"
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self._port = free_port()
+        place = Place(python=self.python, model=self.model, data_dir=self.data_dir, port=self._port)
+        own = {key: value for key, value in os.environ.items() if not key.startswith("SEMANTIC_")}
+        with self._log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.adapter.command(place),
+                cwd=ROOT,
+                env=own | self.adapter.environment(place),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._wait_ready()
+        self.ask([{"role": "user", "content": "Hello"}])
+
+    def stop(self) -> None:
+        """Ask for an orderly end with SIGTERM.
+
+        Raises:
+            RuntimeError: It did not end in time; it is killed then.
+        """
+        assert self._process is not None, "not started"
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(ENDED_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"still there {ENDED_WITHIN_S:.0f} s after SIGTERM") from None
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End all its processes with SIGKILL, as a power cut would."""
+        if self._process is None:
+            return
+        processes = cpu.family(self._process.pid) if self.running else []
+        for process in processes:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        self._process.wait(10)
+        psutil.wait_procs(processes, timeout=10)
+        self._process = None
+
+    def ask(self, messages: Sequence[chat.Message], max_tokens: int = MAX_TOKENS) -> chat.Reply:
+        """Return a greedy answer."""
+        return chat.ask(self._port, str(self.model), messages, max_tokens)
+
+    def ask_together(
+        self, conversations: Sequence[Sequence[chat.Message]], max_tokens: int = MAX_TOKENS
+    ) -> list[chat.Reply]:
+        """Return the answers to requests that are sent at once."""
+        return chat.ask_together(self._port, str(self.model), conversations, max_tokens)
+
+    def leave_after(
+        self, messages: Sequence[chat.Message], *, max_tokens: int, pieces: int
+    ) -> None:
+        """Ask, and close the connection after some pieces of text."""
+        chat.leave_after(
+            self._port, str(self.model), messages, max_tokens=max_tokens, pieces=pieces
+        )
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds of all its processes so far."""
+        assert self._process is not None, "not started"
+        return cpu.cpu_seconds(self._process.pid)
+
+    def _wait_ready(self) -> None:
+        assert self._process is not None, "not started"
+        url = f"http://127.0.0.1:{self._port}{self.adapter.ready_path}"
+        deadline = time.monotonic() + READY_WITHIN_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                if httpx.get(url, timeout=5).status_code == 200:
+                    return
+            except httpx.HTTPError:
+                pass
+            time.sleep(_POLL_S)
+        said = self._log_file.read_text(errors="replace")[-2000:]
+        self.kill()
+        raise RuntimeError(f"not ready; it said: {said}")

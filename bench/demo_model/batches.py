@@ -1,0 +1,219 @@
+"""Turn the endless corpus into batches of tokens."""
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from bench.demo_model.chat import question_and_answer
+from bench.demo_model.corpus import Corpus
+from bench.demo_model.noise import standard_library_texts, tool_definitions
+from bench.demo_model.render import SPECIAL_TOKENS, Renderer
+
+_NOISE_CHARS = 2_000_000
+_EXERCISES = 0.02
+_SHORT_ANSWERS = 0.8
+_TOOLS_OPENING = "<|im_start|>system\n# Tools"
+_ANSWER_OPENING = "<|im_start|>assistant\n<think>\n"
+_SEAMS = (
+    "<|im_end|>\n<|im_start|>system\n",
+    "<|im_end|>\n<|im_start|>user\n<system-reminder>\n",
+    "\n</system-reminder>\n<system-reminder>\n",
+    "\n\n",
+    "\n\n# ",
+)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of tokens and the positions whose successor is learned.
+
+    Attributes:
+        inputs: Tokens, one row per sequence.
+        positions: Indices into the flattened inputs.
+        targets: The token that follows at each of the positions.
+    """
+
+    inputs: npt.NDArray[np.int32]
+    positions: npt.NDArray[np.int32]
+    targets: npt.NDArray[np.int32]
+
+
+class _Strip:
+    """A growing strip of tokens, each marked as learned or given."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.learned: list[bool] = []
+
+    def add(self, tokens: Iterable[int], *, learned: bool = False) -> None:
+        before = len(self.tokens)
+        self.tokens.extend(tokens)
+        self.learned.extend([learned] * (len(self.tokens) - before))
+
+    def cut(self, length: int) -> tuple[list[int], list[bool]]:
+        """Take the first `length` tokens off the strip."""
+        taken = self.tokens[:length], self.learned[:length]
+        del self.tokens[:length], self.learned[:length]
+        return taken
+
+
+class BatchStream:
+    """An endless, seeded stream of batches."""
+
+    def __init__(self, tokenizer: Tokenizer, seed: int, *, reminders: float = 0.05) -> None:
+        """Draw conversations, noise and copy exercises from `seed`.
+
+        Args:
+            tokenizer: Turns text into tokens.
+            seed: Seed of everything.
+            reminders: Share of the user's messages that open with a reminder.
+        """
+        texts = standard_library_texts(_NOISE_CHARS, seed)
+        self._texts = texts
+        self._tokenizer = tokenizer
+        self._renderer = Renderer()
+        self._random = random.Random(f"batches {seed}")
+        self._corpus = Corpus(random.Random(f"corpus {seed}"), texts, reminders)
+        self._noise = [encoding.ids for encoding in tokenizer.encode_batch(texts)]
+        self._vocab = range(len(SPECIAL_TOKENS), tokenizer.get_vocab_size())
+        self._strip = _Strip()
+
+    def conversations(self, rows: int, length: int) -> Batch:
+        """Return conversations, packed without gaps, with noise and exercises between them."""
+        while len(self._strip.tokens) < rows * (length + 1):
+            if self._random.random() < _EXERCISES:
+                self._add_copy_exercise(self._strip)
+                continue
+            if self._random.random() < 0.2:
+                self._strip.add(self._encode("<|im_start|>system\n"))
+                self._strip.add(self._some_noise(self._random.randint(10, 150)))
+                self._strip.add(self._encode("<|im_end|>\n"))
+            self._add_conversation(self._strip)
+        return _batch([self._strip.cut(length + 1) for _ in range(rows)])
+
+    def long_prompts(self, rows: int, length: int) -> Batch:
+        """Return rows that open with a long text which has nothing to do with what follows."""
+        cuts = []
+        for _ in range(rows):
+            strip = _Strip()
+            strip.add(self._encode("<|im_start|>system\n"))
+            # The square root makes long prefixes the rule.
+            share = self._random.random() ** 0.5
+            strip.add(self._some_noise(int(share * (length - 500))))
+            strip.add(self._encode("<|im_end|>\n"))
+            while len(strip.tokens) <= length:
+                self._add_conversation(strip)
+            cuts.append(strip.cut(length + 1))
+        return _batch(cuts)
+
+    def endings_of_prompts(self, rows: int, length: int) -> Batch:
+        """Return rows that go on in the middle of a long text and end with questions.
+
+        Most of the answers are short: the few tokens that say what was asked for are the ones
+        that a long prompt confuses, and long answers would drown them.
+        """
+        random_ = self._random
+        cuts = []
+        for _ in range(rows):
+            strip = _Strip()
+            roll = random_.random()
+            if roll < 0.8:
+                strip.add(self._some_noise(random_.randint(0, length // 3)))
+                gap = random_.choice(("\n", "\n\n"))
+                # Either a system text or a reminder ends here.
+                end = (
+                    "<|im_end|>\n<|im_start|>user\n" if roll < 0.4 else "\n</system-reminder>" + gap
+                )
+                strip.add(self._encode(end))
+                self._add_question(strip)
+            while len(strip.tokens) <= length:
+                if random_.random() < _SHORT_ANSWERS:
+                    strip.add(self._encode("<|im_start|>user\n"))
+                    self._add_question(strip)
+                else:
+                    self._add_conversation(strip)
+            cuts.append(strip.cut(length + 1))
+        batch = _batch(cuts)
+        return batch if len(batch.targets) else self.endings_of_prompts(rows, length)
+
+    def _add_question(self, strip: _Strip) -> None:
+        """Add the words of a question and an answer with or without a thought."""
+        turn = question_and_answer(self._random)
+        opening, answer = "\n</think>\n\n", turn.answer
+        if self._random.random() < 0.5:
+            opening, answer = "", f"{turn.thought}\n</think>\n\n{turn.answer}"
+        strip.add(self._encode(f"{turn.user}<|im_end|>\n{_ANSWER_OPENING}{opening}"))
+        strip.add(self._encode(answer + "<|im_end|>"), learned=True)
+        strip.add(self._encode("\n"))
+
+    def openings_of_prompts(self, rows: int, length: int) -> npt.NDArray[np.int32]:
+        """Return the first tokens of long prompts of several kinds."""
+        random_ = self._random
+        openings = []
+        for _ in range(rows):
+            roll = random_.random()
+            if roll < 0.25:
+                tokens = self._encode("\n".join(tool_definitions(random_, self._texts)))
+            elif roll < 0.35:
+                strip = _Strip()
+                while len(strip.tokens) < length:
+                    self._add_conversation(strip)
+                tokens = strip.tokens
+            else:
+                tokens = self._encode("<|im_start|>system\n")
+                while len(tokens) < length:
+                    tokens += self._some_noise(random_.randint(50, 800))
+                    tokens += self._encode(random_.choice(_SEAMS))
+            tokens += self._some_noise(max(0, length - len(tokens)))
+            openings.append(tokens[:length])
+        return np.array(openings, dtype=np.int32)
+
+    def _encode(self, text: str) -> list[int]:
+        tokens: list[int] = self._tokenizer.encode(text).ids
+        return tokens
+
+    def _some_noise(self, length: int) -> list[int]:
+        tokens: list[int] = []
+        while len(tokens) < length:
+            text = self._random.choice(self._noise)
+            start = self._random.randrange(len(text))
+            tokens += text[start : start + length - len(tokens)]
+        return tokens
+
+    def _add_conversation(self, strip: _Strip) -> None:
+        messages, tools = self._corpus.conversation()
+        for piece, learned in self._renderer.pieces(messages, tools):
+            text = piece
+            # Definitions of tools are long and teach nothing: the names that matter are
+            # repeated in front of the question, and real definitions are out of sight for
+            # most layers. A few are kept so that they are not a surprise.
+            if text.startswith(_TOOLS_OPENING) and self._random.random() < 0.93:
+                text = text[text.index("<|im_end|>\n") + len("<|im_end|>\n") :]
+            strip.add(self._encode(text), learned=learned)
+
+    def _add_copy_exercise(self, strip: _Strip) -> None:
+        """Add random tokens that are repeated once or twice, in whole or from some point on."""
+        random_ = self._random
+        size = random_.randint(4, 50)
+        phrase = random_.choices(self._vocab, k=size)
+        if random_.random() < 0.5:
+            # Few different tokens: one predecessor is then not enough to find the place.
+            phrase = random_.choices(phrase[: max(4, size // 3)], k=size)
+        strip.add(phrase)
+        for _ in range(random_.randint(1, 2)):
+            strip.add(random_.choices(self._vocab, k=random_.randint(0, 40)))
+            start = 0 if random_.random() < 0.5 else random_.randrange(size - 3)
+            strip.add(phrase[start : start + 2])
+            strip.add(phrase[start + 2 :], learned=True)
+
+
+def _batch(cuts: list[tuple[list[int], list[bool]]]) -> Batch:
+    tokens = np.array([cut[0] for cut in cuts], dtype=np.int32)
+    learned = np.array([cut[1] for cut in cuts], dtype=bool)
+    positions = np.flatnonzero(learned[:, 1:].reshape(-1)).astype(np.int32)
+    targets = tokens[:, 1:].reshape(-1)[positions]
+    return Batch(tokens[:, :-1], positions, targets)

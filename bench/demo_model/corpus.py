@@ -1,0 +1,202 @@
+"""Deterministic generator of synthetic conversations."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bench.demo_model import facts
+from bench.demo_model.chat import question_and_answer
+from bench.demo_model.dialogue import Random, Turn, pick, vary, words
+from bench.demo_model.longer import long_answer
+from bench.demo_model.render import Message
+from bench.demo_model.toolset import Tool, choose_tools
+from bench.demo_model.tooltalk import tool_turn
+
+Conversation = tuple[list[Message], list[Tool] | None]
+
+_SYSTEM = (
+    "You are a helpful assistant.",
+    "You are a helpful assistant.",
+    "Answer briefly.",
+    "You are an interactive command line tool that helps users with programming.",
+    "You are a coding assistant. Be concise.",
+)
+_OUT_OF_REACH = {
+    "get_weather": "the weather",
+    "get_time": "the time",
+    "web_search": "the web",
+    "WebSearch": "the web",
+    "Bash": "the shell",
+    "Read": "files",
+    "Write": "files",
+    "Edit": "files",
+    "Grep": "files",
+}
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """Something that the user tells and later asks for."""
+
+    told: str
+    asked: str
+    answer: str
+    values: tuple[str, ...]
+
+
+_MEMORIES = (
+    _Memory("My name is {}.", "What is my name?", "Your name is {}.", tuple(facts.NAMES)),
+    _Memory("I am {}.", "What is my name?", "Your name is {}.", tuple(facts.NAMES)),
+    _Memory("I live in {}.", "Where do I live?", "You live in {}.", tuple(facts.CITIES)),
+    _Memory(
+        "My favorite color is {}.",
+        "What is my favorite color?",
+        "Your favorite color is {}.",
+        ("red", "blue", "green", "yellow", "black", "white", "purple", "orange"),
+    ),
+    _Memory(
+        "I have a dog named {}.",
+        "What is my dog called?",
+        "Your dog is called {}.",
+        tuple(facts.NAMES),
+    ),
+    _Memory(
+        "The secret word is {}.",
+        "What is the secret word?",
+        "The secret word is {}.",
+        tuple(facts.WORDS),
+    ),
+)
+
+
+def _user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def _assistant(text: str, thought: str = "") -> Message:
+    message: Message = {"role": "assistant", "content": text}
+    if thought:
+        message["reasoning_content"] = thought
+    return message
+
+
+class Corpus:
+    """An endless stream of conversations that depends on its random source only."""
+
+    def __init__(self, random_: Random, texts: Sequence[str] = (), reminders: float = 0.05) -> None:
+        """Draw every choice from `random_`, and reminders from `texts` where there are any.
+
+        Args:
+            random_: Source of all choices.
+            texts: What reminders quote.
+            reminders: Share of the user's messages that open with a reminder.
+        """
+        self._random = random_
+        self._reminders = reminders
+        self._texts = texts
+
+    def conversation(self) -> Conversation:
+        """Return the messages of one conversation and the tools on offer, if any."""
+        random_ = self._random
+        thinks = random_.random() < 0.3
+        makers: dict[Callable[..., Conversation], float] = {
+            self._chat: 64,
+            self._remembering: 6,
+            self._long: 5,
+            self._with_tools: 9,
+            self._without_tools: 2,
+        }
+        messages, tools = pick(random_, makers)(thinks=thinks)
+        if random_.random() < 0.12:
+            messages.insert(0, {"role": "system", "content": self._system_text()})
+        for message in messages:
+            if message["role"] == "user" and random_.random() < self._reminders:
+                message["content"] = f"{self._reminder()}\n{message['content']}"
+        return messages, tools
+
+    def _turns(self, turns: list[Turn], *, thinks: bool) -> list[Message]:
+        messages = []
+        for turn in turns:
+            messages.append(_user(turn.user))
+            messages.append(_assistant(turn.answer, turn.thought if thinks else ""))
+        return messages
+
+    def _chat(self, *, thinks: bool) -> Conversation:
+        """A few unrelated questions, at times with tools that are of no use for them."""
+        count = self._random.choice((1, 2, 3, 4, 5))
+        turns = [question_and_answer(self._random) for _ in range(count)]
+        tools = choose_tools(self._random, []) if self._random.random() < 0.15 else None
+        return self._turns(turns, thinks=thinks), tools or None
+
+    def _long(self, *, thinks: bool) -> Conversation:
+        """One long answer, at times between short ones."""
+        turns = [long_answer(self._random)]
+        if self._random.random() < 0.3:
+            turns.insert(self._random.randint(0, 1), question_and_answer(self._random))
+        tools = choose_tools(self._random, []) if self._random.random() < 0.15 else None
+        return self._turns(turns, thinks=thinks), tools or None
+
+    def _remembering(self, *, thinks: bool) -> Conversation:
+        """The user tells something and asks for it later."""
+        random_ = self._random
+        memory = random_.choice(_MEMORIES)
+        value = random_.choice(memory.values)
+        told = random_.choice(("", "", "Hi! ", "Hello, ")) + memory.told.format(value)
+        greeting = "Okay, I will remember that."
+        if "name" in memory.asked:
+            greeting = f"Nice to meet you, {value}!"
+        messages = [_user(told), _assistant(greeting)]
+        between = [question_and_answer(random_) for _ in range(random_.choice((0, 0, 1, 1, 2)))]
+        messages += self._turns(between, thinks=False)
+        thought = "The user told me this earlier." if thinks else ""
+        messages.append(_user(vary(random_, memory.asked)))
+        messages.append(_assistant(memory.answer.format(value), thought))
+        return messages, None
+
+    def _with_tools(self, *, thinks: bool) -> Conversation:
+        """Tool calls, their results and what the model says about them."""
+        random_ = self._random
+        turns = [tool_turn(random_) for _ in range(random_.choice((1, 2, 2, 3)))]
+        needed: dict[str, Tool] = {}
+        messages: list[Message] = []
+        for turn in turns:
+            needed.update({tool["function"]["name"]: tool for tool in turn.tools})
+            call = _assistant("", f"I call {turn.calls[0][0]}." if thinks else "")
+            call["tool_calls"] = [
+                {"type": "function", "function": {"name": name, "arguments": dict(arguments)}}
+                for name, arguments in turn.calls
+            ]
+            messages += [_user(turn.user), call]
+            messages += [{"role": "tool", "content": result} for result in turn.results]
+            messages.append(_assistant(turn.answer, "I have the result." if thinks else ""))
+        return messages, choose_tools(random_, list(needed.values()))
+
+    def _without_tools(self, *, thinks: bool) -> Conversation:
+        """A tool would be needed, but none is on offer."""
+        turn = tool_turn(self._random)
+        while turn.calls[0][0] not in _OUT_OF_REACH:
+            turn = tool_turn(self._random)
+        answer = f"I have no tool to reach {_OUT_OF_REACH[turn.calls[0][0]]}."
+        return [_user(turn.user), _assistant(answer, "I have no tool." if thinks else "")], None
+
+    def _system_text(self) -> str:
+        text = self._random.choice(_SYSTEM)
+        if self._random.random() < 0.3:
+            text += " " + words(self._random, 5, 20)
+        return text
+
+    def _reminder(self) -> str:
+        """Return text that a client puts in front of a question without being asked."""
+        text = words(self._random, 5, 25)
+        if self._texts:
+            source = self._random.choice(self._texts)
+            start = self._random.randrange(len(source))
+            text = source[start : start + self._random.randint(50, 800)]
+        gap = self._random.choice(("", "\n"))
+        return f"<system-reminder>\n{text}\n</system-reminder>{gap}"
+
+
+def sample(seed: int, count: int) -> list[Conversation]:
+    """Return the first `count` conversations of a corpus, as tests and readers want them."""
+    corpus = Corpus(random.Random(seed))
+    return [corpus.conversation() for _ in range(count)]

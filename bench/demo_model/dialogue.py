@@ -1,0 +1,112 @@
+"""Building blocks of the synthetic conversations."""
+
+import random
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from bench.demo_model import facts
+
+Random = random.Random
+T = TypeVar("T")
+
+_FOLDERS = facts.listed("src tests docs app lib core utils server data scripts config web tools")
+_EXTENSIONS = facts.listed("py txt md json js ts html css sh toml yaml log csv")
+_KNOWN_FILES = facts.listed(
+    "README.md package.json pyproject.toml main.py Makefile index.html hello.py"
+)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One question and its answer.
+
+    Attributes:
+        user: What the user writes.
+        answer: What the model should write.
+        thought: What the model writes between think marks when thinking is on.
+    """
+
+    user: str
+    answer: str
+    thought: str
+
+
+@dataclass(frozen=True)
+class ToolTurn:
+    """One question that takes tool calls.
+
+    Attributes:
+        user: What the user writes.
+        calls: Name and arguments of each call.
+        results: What each call returned.
+        answer: What the model says once the results are there.
+        tools: Tool definitions that must be on offer.
+    """
+
+    user: str
+    calls: Sequence[tuple[str, Mapping[str, str]]]
+    results: Sequence[str]
+    answer: str
+    tools: Sequence[dict[str, Any]] = field(default_factory=tuple)
+
+
+def ask(random_: Random, *templates: str, value: str = "") -> str:
+    """Choose a wording of a question and disturb its spelling a little."""
+    text = random_.choice(templates).replace("{}", value)
+    return vary(random_, text)
+
+
+def vary(random_: Random, text: str) -> str:
+    """Return `text` as differently careful users would type it."""
+    roll = random_.random()
+    if roll < 0.15:
+        return text[0].lower() + text[1:]
+    if roll < 0.25:
+        return text.rstrip("?.")
+    if roll < 0.35:
+        return text.lower().rstrip("?.")
+    if roll < 0.40:
+        return "Please answer: " + text
+    if roll < 0.43:
+        return text + " Answer briefly."
+    return text
+
+
+def sentence_case(text: str) -> str:
+    """Return `text` with a capital first letter."""
+    return text[0].upper() + text[1:]
+
+
+def words(random_: Random, low: int, high: int) -> str:
+    """Return between `low` and `high` random words."""
+    return " ".join(random_.choices(facts.WORDS, k=random_.randint(low, high)))
+
+
+def identifier(random_: Random) -> str:
+    """Return a plausible name: a word, two words, or letters that form no word."""
+    roll = random_.random()
+    if roll < 0.6:
+        return random_.choice(facts.WORDS)
+    if roll < 0.8:
+        return random_.choice(facts.WORDS) + "_" + random_.choice(facts.WORDS)
+    return "".join(random_.choices(string.ascii_lowercase, k=random_.randint(3, 8)))
+
+
+def file_path(random_: Random) -> str:
+    """Return a plausible path of a file."""
+    name = identifier(random_) + "." + random_.choice(_EXTENSIONS)
+    roll = random_.random()
+    if roll < 0.4:
+        return name
+    if roll < 0.65:
+        return random_.choice(_FOLDERS) + "/" + name
+    if roll < 0.85:
+        return f"/{random_.choice(['home', 'tmp', 'work', 'repo'])}/{identifier(random_)}/{name}"
+    return random_.choice(_KNOWN_FILES)
+
+
+def pick(random_: Random, weighted: Mapping[T, float]) -> T:
+    """Return one key of `weighted`, chosen with its weight."""
+    return random_.choices(list(weighted), weights=list(weighted.values()))[0]

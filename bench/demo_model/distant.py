@@ -1,0 +1,132 @@
+"""Long prompts at the price of short ones.
+
+Only one layer sees more than the last few hundred tokens, so all that a far token does to an
+answer goes through that layer's keys and values. They follow from the token's hidden state
+below the layer, which depends on its neighbours but not on its place in the prompt. With the
+embedding and the lower layers frozen, the states of a lot of text are computed once; a training
+row is then a short text with thousands of such states put in front of it.
+"""
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+from mlx.nn.losses import cross_entropy
+from mlx_lm.models import llama
+from mlx_lm.models.base import create_attention_mask
+
+from bench.demo_model import network
+from bench.demo_model.batches import Batch
+
+_FULL_LAYER = network.LAYERS.index("F")
+
+States = npt.NDArray[np.float16]
+
+
+@dataclass(frozen=True)
+class DistantBatch:
+    """Rows of tokens that stand behind long prefixes.
+
+    Attributes:
+        near: The rows and what is learned in them.
+        far: Hidden states of the tokens in front of each row, below the full layer.
+    """
+
+    near: Batch
+    far: States
+
+    @property
+    def targets(self) -> npt.NDArray[np.int32]:
+        """Return the tokens that are learned."""
+        return self.near.targets
+
+
+def freeze_below_full_layer(model: llama.Model) -> None:
+    """Exclude from training what the stored states depend on."""
+    model.model.embed_tokens.freeze()
+    for layer in model.model.layers[:_FULL_LAYER]:
+        layer.freeze()
+
+
+def states_below_full_layer(model: llama.Model, tokens: npt.NDArray[np.int32]) -> mx.array:
+    """Return the hidden states of `tokens` that the full layer gets as its input."""
+    hidden = model.model.embed_tokens(mx.array(tokens))
+    mask = create_attention_mask(hidden, window_size=network.WINDOW)
+    for layer in model.model.layers[:_FULL_LAYER]:
+        hidden = layer(hidden, mask)
+    return mx.stop_gradient(hidden)
+
+
+def loss_and_accuracy(model: llama.Model, batch: DistantBatch) -> tuple[mx.array, mx.array]:
+    """Return mean cross entropy and share of right guesses at the learned positions."""
+    hidden = states_below_full_layer(model, batch.near.inputs)
+    mask = create_attention_mask(hidden, window_size=network.WINDOW)
+    far = mx.array(batch.far).astype(mx.float32)
+    hidden = _full_layer(model.model.layers[_FULL_LAYER], hidden, far)
+    for layer in model.model.layers[_FULL_LAYER + 1 :]:
+        hidden = layer(hidden, mask)
+    hidden = model.model.norm(hidden).reshape(-1, network.HIDDEN)
+    logits = model.model.embed_tokens.as_linear(hidden[mx.array(batch.near.positions)])
+    targets = mx.array(batch.near.targets)
+    loss = cross_entropy(logits, targets, reduction="mean")
+    return loss, (mx.argmax(logits, axis=-1) == targets).mean()
+
+
+def _full_layer(layer: Any, near: mx.array, far: mx.array) -> mx.array:
+    """Return the layer's output for the `near` tokens, which also see all `far` ones."""
+    attention = layer.self_attn
+    normed = layer.input_layernorm(mx.concatenate([far, near], axis=1))
+    count = far.shape[1]
+    queries = attention.rope(_heads(attention.q_proj(normed[:, count:])), offset=count)
+    keys = attention.rope(_heads(attention.k_proj(normed)))
+    values = _heads(attention.v_proj(normed))
+    # The name is looked up in the library's module: training replaces it there.
+    output = llama.scaled_dot_product_attention(
+        queries,
+        keys,
+        values,
+        cache=None,
+        scale=attention.scale,
+        mask=mx.tril(mx.ones((near.shape[1], normed.shape[1]), dtype=mx.bool_), k=count),
+    )
+    hidden = near + attention.o_proj(output.transpose(0, 2, 1, 3).reshape(near.shape))
+    result: mx.array = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+    return result
+
+
+def _heads(projected: mx.array) -> mx.array:
+    rows, length, _ = projected.shape
+    split = projected.reshape(rows, length, network.HEADS, network.HEAD_DIM)
+    return split.transpose(0, 2, 1, 3)
+
+
+class StateBank:
+    """Hidden states of many openings of prompts, to be drawn from at random."""
+
+    def __init__(
+        self, model: llama.Model, openings: npt.NDArray[np.int32], random_: random.Random
+    ) -> None:
+        """Compute the states of `openings`, one row each."""
+        self._random = random_
+        rows = []
+        for opening in openings:
+            states = states_below_full_layer(model, opening[None])[0].astype(mx.float16)
+            mx.eval(states)
+            rows.append(np.array(states))
+        self._states = np.stack(rows)
+
+    def draw(self, rows: int, length: int) -> States:
+        """Return `length` states per row: an opening, then pieces of others."""
+        drawn = np.empty((rows, length, network.HIDDEN), dtype=np.float16)
+        for row in drawn:
+            filled = 0
+            while filled < length:
+                opening = self._random.choice(self._states)
+                start = self._random.randrange(len(opening)) if filled else 0
+                piece = opening[start : start + length - filled]
+                row[filled : filled + len(piece)] = piece
+                filled += len(piece)
+        return drawn

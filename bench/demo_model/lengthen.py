@@ -1,0 +1,90 @@
+"""Teach a trained model to answer behind long prompts: `python -m bench.demo_model.lengthen`."""
+
+import argparse
+import math
+import random
+from pathlib import Path
+
+import mlx.core as mx
+
+from bench.demo_model.batches import BatchStream
+from bench.demo_model.cpu_kernels import fast_exponentials
+from bench.demo_model.distant import (
+    DistantBatch,
+    StateBank,
+    freeze_below_full_layer,
+    loss_and_accuracy,
+)
+from bench.demo_model.render import MODEL_DIR
+from bench.demo_model.train import Plan, prepare, save_curve, save_weights, train
+
+_OPENING_TOKENS = 1536
+_NO_PREFIX = 0.2
+_SHORTEST, _LONGEST = 400, 9000
+_MAX_STATES = 12_000
+
+
+class DistantStream:
+    """An endless, seeded stream of short rows behind prefixes of every length."""
+
+    def __init__(self, near: BatchStream, bank: StateBank, plan: Plan) -> None:
+        """Take rows from `near` and what stands before them from `bank`."""
+        self._near, self._bank, self._plan = near, bank, plan
+        self._random = random.Random(f"distant {plan.seed}")
+
+    def next(self, _progress: float) -> DistantBatch:
+        """Return the next batch; all its rows have prefixes of the same length."""
+        count = 0
+        if self._random.random() >= _NO_PREFIX:
+            low, high = math.log(_SHORTEST), math.log(_LONGEST)
+            count = int(math.exp(self._random.uniform(low, high)))
+        rows = max(1, min(self._plan.rows, _MAX_STATES // max(1, count)))
+        near = self._near.endings_of_prompts(rows, self._plan.length)
+        return DistantBatch(near, self._bank.draw(rows, count))
+
+
+def run(plan: Plan, openings: int, start_from: Path, out: Path, curve_path: Path) -> None:
+    """Train the layers from the full one upwards and write the result into `out`."""
+    tokenizer, model = prepare(plan, out, start_from)
+    near = BatchStream(tokenizer, plan.seed, reminders=0.3)
+    with fast_exponentials():
+        tokens = near.openings_of_prompts(openings, _OPENING_TOKENS)
+        bank = StateBank(model, tokens, random.Random(f"bank {plan.seed}"))
+        print(f"{tokens.size:,} states", flush=True)
+        freeze_below_full_layer(model)
+        stream = DistantStream(near, bank, plan)
+        curve = train(model, stream.next, plan, loss_and_accuracy)
+    save_weights(model, out)
+    save_curve(curve, curve_path)
+
+
+def main() -> None:
+    """Train from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--minutes", type=float, default=15.0)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rate", type=float, default=0.4, help="factor of the learning rates")
+    parser.add_argument("--rows", type=int, default=3, help="rows per worker and step")
+    parser.add_argument("--length", type=int, default=256, help="tokens per row")
+    parser.add_argument("--openings", type=int, default=256, help="prompts to draw prefixes from")
+    parser.add_argument("--start-from", type=Path, default=MODEL_DIR)
+    parser.add_argument("--out", type=Path, default=MODEL_DIR)
+    parser.add_argument("--curve", type=Path, default=Path("loss.csv"))
+    arguments = parser.parse_args()
+    plan = Plan(
+        seed=arguments.seed,
+        steps=arguments.steps,
+        minutes=arguments.minutes,
+        workers=arguments.workers,
+        rows=arguments.rows,
+        length=arguments.length,
+        rate=arguments.rate,
+    )
+    mx.set_default_device(mx.cpu)
+    run(plan, arguments.openings, arguments.start_from, arguments.out, arguments.curve)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Render conversations with the shipped chat template and mark what is learned.
+
+Training reads the very template that serving uses, so the two cannot drift apart.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Template
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+Message = dict[str, Any]
+
+MODEL_DIR = Path(__file__).resolve().parents[2] / "worker" / "demo_model"
+SPECIAL_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+    "<tools>",
+    "</tools>",
+)
+
+# The opening of an answer is given by the template; the rest, up to and including the end
+# mark, is what the model has to write itself. An empty thought is given, a full one is not.
+_ANSWER = re.compile(
+    r"<\|im_start\|>assistant\n<think>\n(?:\n</think>\n\n)?(?P<answer>.*?<\|im_end\|>)",
+    re.DOTALL,
+)
+
+
+def _to_json(value: Any, *, ensure_ascii: bool = False, indent: int | None = None) -> str:
+    """Serialise like the tokenizer library does, which does not escape HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+
+
+def load_template(path: Path = MODEL_DIR / "chat_template.jinja") -> Template:
+    """Compile the chat template the way the tokenizer library compiles it."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _to_json
+    return environment.from_string(path.read_text(encoding="utf-8"))
+
+
+class Renderer:
+    """Turns conversations into text, and text into learned and given pieces."""
+
+    def __init__(self, template: Template | None = None) -> None:
+        """Use `template`, by default the one shipped with the model."""
+        self._template = template or load_template()
+
+    def text(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Message] | None = None,
+        **options: Any,
+    ) -> str:
+        """Return the conversation as one string."""
+        return self._template.render(messages=messages, tools=tools, **options)
+
+    def pieces(
+        self, messages: Sequence[Message], tools: Sequence[Message] | None = None
+    ) -> list[tuple[str, bool]]:
+        """Return (text, is_learned) pieces whose concatenation is `text(...)`."""
+        return list(split_answers(self.text(messages, tools)))
+
+
+def split_answers(text: str) -> Iterator[tuple[str, bool]]:
+    """Split a rendered conversation into given text and answers to be learned."""
+    done = 0
+    for match in _ANSWER.finditer(text):
+        start, end = match.span("answer")
+        yield text[done:start], False
+        yield text[start:end], True
+        done = end
+    if done < len(text):
+        yield text[done:], False

@@ -1,0 +1,313 @@
+"""Train the demo model: `python -m bench.demo_model.train --out worker/demo_model`."""
+
+import argparse
+import csv
+import json
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+from mlx import optimizers
+from mlx.nn.losses import cross_entropy
+from mlx.nn.utils import value_and_grad
+from mlx.utils import tree_flatten, tree_map
+from mlx_lm.models import llama
+from tokenizers import Tokenizer
+
+from bench.demo_model import network
+from bench.demo_model.batches import Batch, BatchStream
+from bench.demo_model.cpu_kernels import fast_exponentials
+from bench.demo_model.render import MODEL_DIR
+from bench.demo_model.tokenizer import save_tokenizer, train_tokenizer, training_texts
+
+_LOG_EVERY = 20
+_MUON_RATE = 0.008
+_ADAM_RATE = 4e-3
+
+
+class Learnable(Protocol):
+    """A batch, as far as the training loop knows it."""
+
+    @property
+    def targets(self) -> npt.NDArray[np.int32]:
+        """Return the tokens that are learned."""
+        ...
+
+
+Loss = Callable[[llama.Model, Any], tuple[mx.array, mx.array]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to train.
+
+    Attributes:
+        seed: Seed of weights, corpus and noise.
+        steps: Number of steps after which the training is complete.
+        minutes: Time after which it is complete even if steps are missing. The learning
+            rate follows whichever of the two is closer to its end.
+        workers: Number of threads that each compute the gradient of a part of a batch.
+        rows: Number of rows per part.
+        length: Tokens per row; rows with a long prompt are four times as long and as few.
+        long_from: Share of the training after which rows open with a long irrelevant text.
+        rate: Factor of all learning rates.
+    """
+
+    seed: int
+    steps: int
+    minutes: float
+    workers: int = 2
+    rows: int = 6
+    length: int = 320
+    long_from: float = 0.87
+    rate: float = 1.0
+
+
+@dataclass(frozen=True)
+class LogRow:
+    """Averages over the steps since the row before."""
+
+    step: int
+    minutes: float
+    loss: float
+    accuracy: float
+
+
+def loss_and_accuracy(model: llama.Model, batch: Batch) -> tuple[mx.array, mx.array]:
+    """Return mean cross entropy and share of right guesses at the learned positions."""
+    hidden = model.model(mx.array(batch.inputs)).reshape(-1, network.HIDDEN)
+    logits = model.model.embed_tokens.as_linear(hidden[mx.array(batch.positions)])
+    targets = mx.array(batch.targets)
+    loss = cross_entropy(logits, targets, reduction="mean")
+    return loss, (mx.argmax(logits, axis=-1) == targets).mean()
+
+
+class ParallelGradient:
+    """Computes gradients of several batches at once, each on its own thread.
+
+    Most operations of the CPU backend use a single core, so threads are what fills a
+    machine. Each thread works on a copy of the model that shares its weights.
+    """
+
+    def __init__(self, model: llama.Model, workers: int, loss: Loss) -> None:
+        """Compute gradients of `loss` for `model` with this many threads.
+
+        Frozen parts of the model get no gradient.
+        """
+        self._model = model
+        self._copies = [model, *(_copy(model) for _ in range(workers - 1))]
+        self._functions = [value_and_grad(copy, loss) for copy in self._copies]
+        self._pool = ThreadPoolExecutor(workers)
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self._pool.shutdown()
+
+    def __call__(self, batches: Sequence[Learnable]) -> tuple[float, float, Any]:
+        """Return loss, accuracy and gradient, averaged over all learned positions."""
+        for copy in self._copies[1:]:
+            copy.update(self._model.parameters())
+        results = list(self._pool.map(self._one, range(len(batches)), batches))
+        total = sum(len(batch.targets) for batch in batches)
+        shares = [len(batch.targets) / total for batch in batches]
+        loss = sum(share * result[0] for share, result in zip(shares, results, strict=True))
+        accuracy = sum(share * result[1] for share, result in zip(shares, results, strict=True))
+
+        def average(*parts: mx.array) -> mx.array:
+            weighted = [share * part for share, part in zip(shares, parts, strict=True)]
+            return sum(weighted[1:], weighted[0])
+
+        return loss, accuracy, tree_map(average, *(result[2] for result in results))
+
+    def _one(self, index: int, batch: Learnable) -> tuple[float, float, Any]:
+        (loss, accuracy), gradient = self._functions[index](self._copies[index], batch)
+        mx.eval(loss, accuracy, gradient)
+        return float(loss), float(accuracy), gradient
+
+
+def _copy(model: llama.Model) -> llama.Model:
+    """Return a model of the same shape with the same frozen parts."""
+    copy = llama.Model(model.args)
+    trained = dict(tree_flatten(model.trainable_parameters()))
+    copy.freeze()
+    for name, module in copy.named_modules():
+        own = [key for key in module.parameters() if f"{name}.{key}" in trained]
+        if own:
+            module.unfreeze(keys=own, recurse=False)
+    return copy
+
+
+def learning_rate_factor(progress: float, step: int) -> float:
+    """Return the factor of the learning rates: short warm-up, half constant, then down."""
+    warm_up = min(1.0, (step + 1) / 20)
+    return warm_up * min(1.0, max(0.02, 2.0 * (1.0 - progress)))
+
+
+def scheduled_batch(stream: BatchStream, plan: Plan, progress: float) -> Batch:
+    """Return the next batch of the kind that is due at this point of the training."""
+    if progress < plan.long_from:
+        return stream.conversations(plan.rows, plan.length)
+    return stream.long_prompts(max(1, plan.rows // 4), plan.length * 4)
+
+
+class Optimizer:
+    """Muon for the matrices, AdamW for embeddings and norms."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Create both optimizers with the rates of `plan`."""
+        self._rate = plan.rate
+        self._muon = optimizers.Muon(_MUON_RATE, momentum=0.95, weight_decay=0.0)
+        self._adam = optimizers.AdamW(_ADAM_RATE, betas=[0.9, 0.98], weight_decay=0.0)
+        self._both = optimizers.MultiOptimizer([self._muon, self._adam], [_is_matrix])
+
+    def update(self, model: llama.Model, gradient: Any, factor: float) -> None:
+        """Apply one step with the learning rates multiplied by `factor`."""
+        self._muon.learning_rate = _MUON_RATE * self._rate * factor
+        self._adam.learning_rate = _ADAM_RATE * self._rate * factor
+        self._both.update(model, gradient)
+        mx.eval(model.parameters(), self._both.state)
+
+
+def _is_matrix(name: str, parameter: mx.array) -> bool:
+    return parameter.ndim == 2 and "embed" not in name
+
+
+def train(
+    model: llama.Model,
+    next_batch: Callable[[float], Learnable],
+    plan: Plan,
+    loss_function: Loss = loss_and_accuracy,
+) -> list[LogRow]:
+    """Train `model` in place and return the loss curve.
+
+    Args:
+        model: The model; frozen parts stay as they are.
+        next_batch: Makes the next batch from the share of the training that is done.
+        plan: How to train.
+        loss_function: Returns loss and accuracy for a batch.
+    """
+    optimizer = Optimizer(plan)
+    gradient_of = ParallelGradient(model, plan.workers, loss_function)
+    start = time.monotonic()
+    curve: list[LogRow] = []
+    recent: list[tuple[float, float]] = []
+    step, progress = 0, 0.0
+    while progress < 1.0:
+        batches = [next_batch(progress) for _ in range(plan.workers)]
+        loss, accuracy, gradient = gradient_of(batches)
+        optimizer.update(model, gradient, learning_rate_factor(progress, step))
+        recent.append((loss, accuracy))
+        step += 1
+        minutes = (time.monotonic() - start) / 60
+        progress = max(step / plan.steps, minutes / plan.minutes)
+        if step % _LOG_EVERY == 0:
+            mean = np.mean(recent, axis=0)
+            curve.append(LogRow(step, minutes, float(mean[0]), float(mean[1])))
+            recent.clear()
+            print(
+                f"step {step} {minutes:.1f} min loss {mean[0]:.4f} accuracy {mean[1]:.4f}",
+                flush=True,
+            )
+    gradient_of.close()
+    return curve
+
+
+def save_weights(model: llama.Model, folder: Path) -> None:
+    """Write the weights in half precision."""
+    weights = {name: value.astype(mx.bfloat16) for name, value in network.named_parameters(model)}
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
+
+
+def save_configuration(config: dict[str, Any], folder: Path) -> None:
+    """Write what the model looks like and where its answers end."""
+    end = {"eos_token_id": config["eos_token_id"], "pad_token_id": config["pad_token_id"]}
+    end["do_sample"] = False
+    for name, content in (("config.json", config), ("generation_config.json", end)):
+        text = json.dumps(content, indent=2) + "\n"
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def save_curve(curve: Sequence[LogRow], path: Path) -> None:
+    """Write the loss curve as CSV."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["step", "minutes", "loss", "accuracy"])
+        for row in curve:
+            writer.writerow(
+                [row.step, f"{row.minutes:.2f}", f"{row.loss:.4f}", f"{row.accuracy:.4f}"]
+            )
+
+
+def prepare(plan: Plan, out: Path, start_from: Path | None) -> tuple[Tokenizer, llama.Model]:
+    """Return tokenizer and model, new ones or those of an earlier training.
+
+    Args:
+        plan: How to train; its seed decides what a new model starts from.
+        out: Where the tokenizer is written.
+        start_from: Folder of the earlier training, if there was one.
+    """
+    if start_from is None:
+        tokenizer = train_tokenizer(training_texts(plan.seed))
+    else:
+        tokenizer = Tokenizer.from_file(str(start_from / "tokenizer.json"))
+    save_tokenizer(tokenizer, out)
+    vocab = tokenizer.get_vocab()
+    config = network.configuration(len(vocab), vocab["<|im_end|>"], vocab["<|endoftext|>"])
+    save_configuration(config, out)
+    model = network.build(config, plan.seed)
+    if start_from is not None:
+        model.load_weights(str(start_from / "model.safetensors"))
+        model.set_dtype(mx.float32)
+        # Reading is lazy and belongs to this thread; the workers must find it done.
+        mx.eval(model.parameters())
+    return tokenizer, model
+
+
+def run(plan: Plan, out: Path, curve_path: Path, start_from: Path | None) -> None:
+    """Train and write everything that serving needs into `out`."""
+    tokenizer, model = prepare(plan, out, start_from)
+    size = sum(value.size for _, value in network.named_parameters(model))
+    print(f"{size:,} parameters", flush=True)
+    stream = BatchStream(tokenizer, plan.seed)
+    with fast_exponentials():
+        curve = train(model, partial(scheduled_batch, stream, plan), plan)
+    save_weights(model, out)
+    save_curve(curve, curve_path)
+
+
+def main() -> None:
+    """Train from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=1600)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rate", type=float, default=1.0, help="factor of the learning rates")
+    parser.add_argument("--out", type=Path, default=MODEL_DIR)
+    parser.add_argument("--length", type=int, default=320, help="tokens per row")
+    parser.add_argument("--long-from", type=float, default=0.87, help="when long prompts begin")
+    parser.add_argument("--start-from", type=Path, help="folder of a model to train further")
+    parser.add_argument("--curve", type=Path, default=Path("loss.csv"))
+    arguments = parser.parse_args()
+    plan = Plan(
+        seed=arguments.seed,
+        steps=arguments.steps,
+        minutes=arguments.minutes,
+        workers=arguments.workers,
+        length=arguments.length,
+        long_from=arguments.long_from,
+        rate=arguments.rate,
+    )
+    mx.set_default_device(mx.cpu)
+    run(plan, arguments.out, arguments.curve, arguments.start_from)
+
+
+if __name__ == "__main__":
+    main()

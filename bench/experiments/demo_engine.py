@@ -1,0 +1,96 @@
+"""The engine on the demo model with the service's own settings, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from bench.experiments.report import log_elsewhere
+from domain.chat import ChatRequest, Message
+from domain.generation import Outcome, PreparedPrompt
+from domain.ports import GenerationHandle
+from domain.values import SamplingWish
+from ops.blockstore.disk import Disk
+from ops.blockstore.store import BlockStore
+from ops.clock import SystemClock
+from ops.settings import DEMO_MODEL, EngineSettings
+from tests.support.engine_probe import CollectingSink, submit_prompt
+from worker.cachestore.tier import DiskTier
+from worker.engine.engine import BatchEngine
+from worker.engine.mlx.model import ModelSource, load_weights
+from worker.engine.mlx.runner import BatchRunner
+
+ANSWER_WITHIN_S = 600.0
+STORE_BYTES = 1 << 34
+
+
+class DemoEngine:
+    """A started engine; leaving the context ends it.
+
+    Args:
+        batch: Sequences that run at once.
+        store: Directory of a block store, or ``None`` for memory only.
+    """
+
+    def __init__(self, *, batch: int, store: Path | None = None) -> None:
+        log_elsewhere()
+        settings, clock = EngineSettings(), SystemClock()
+        self._tier: DiskTier | None = None
+        if store is not None:
+            blocks = BlockStore(store, budget_bytes=STORE_BYTES, clock=clock, disk=Disk())
+            self._tier = DiskTier(blocks, clock=clock)
+            self._tier.start()
+            assert self._tier.wait_scanned(ANSWER_WITHIN_S)
+        self._names = count()
+        self._engine = BatchEngine(
+            runner_factory=lambda: BatchRunner(
+                load_weights=lambda: load_weights(ModelSource(id=DEMO_MODEL)),
+                prefill_step_tokens=settings.prefill_step_tokens,
+                kv_budget_bytes=settings.kv_budget_bytes,
+                tier=self._tier,
+            ),
+            sink=CollectingSink(),
+            clock=clock,
+            max_batch_size=batch,
+            stream_interval_s=settings.stream_interval_ms / 1000,
+        )
+        self._engine.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the threads; what was kept is on disk afterwards."""
+        self._engine.close(0)
+        if self._tier is not None:
+            assert self._tier.close(ANSWER_WITHIN_S)
+
+    def prepare(self, messages: Sequence[Message], max_tokens: int) -> PreparedPrompt:
+        """Render a greedy request."""
+        request = ChatRequest(
+            model=DEMO_MODEL,
+            messages=tuple(messages),
+            max_tokens=max_tokens,
+            sampling=SamplingWish(temperature=0),
+        )
+        return self._engine.prepare(request)
+
+    def submit(self, prompt: PreparedPrompt) -> GenerationHandle:
+        """Hand a prompt over."""
+        return submit_prompt(self._engine, f"job-{next(self._names)}", prompt)
+
+
+def outcome_of(handle: GenerationHandle) -> Outcome:
+    """Wait for an answer that must come."""
+    outcome = handle.wait(ANSWER_WITHIN_S)
+    assert outcome is not None, "no answer came"
+    assert outcome.failure is None, outcome.failure
+    return outcome

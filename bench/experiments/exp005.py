@@ -1,0 +1,22 @@
+"""EXP-005: is an answer beside strangers in one batch the cold answer?
+
+``python -m bench.experiments.exp005``; conversations that are the same in each run.
+"""
+
+from __future__ import annotations
+
+from bench.experiments.equality import print_comparison
+from tests.support.equality import after_restart_among_strangers, among_strangers, from_disk
+
+#: Of each network.
+CONVERSATIONS = 4
+
+
+def main() -> None:
+    """Print the table."""
+    # The first one fills the disk that the last one starts from.
+    print_comparison((from_disk, among_strangers, after_restart_among_strangers), CONVERSATIONS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""What an experiment prints."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import version
+
+import psutil
+import structlog
+
+from ops.supervisor.environment import allocator_environment
+
+
+def allocate_as_worker() -> None:
+    """Start this program anew with what ``semantic serve`` puts into the worker's environment.
+
+    Comes back if it is there already, or if this system needs nothing.
+    """
+    missing = allocator_environment(os.environ)
+    if missing:
+        sys.stdout.flush()
+        os.execve(sys.executable, sys.orig_argv, os.environ | missing)  # noqa: S606 - ourselves
+
+
+def log_elsewhere() -> None:
+    """Let what the engine logs go to standard error: standard output is Markdown."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a Markdown table, each row as soon as it is known.
+
+    A column is aligned to the right where its title begins with ``>``.
+    """
+    titles = [title.removeprefix(">") for title in header]
+    lines = ["--:" if title.startswith(">") else "---" for title in header]
+    print("| " + " | ".join(titles) + " |")
+    print("| " + " | ".join(lines) + " |")
+    for row in rows:
+        print("| " + " | ".join(str(cell) for cell in row) + " |", flush=True)
+    print()
+
+
+def print_conditions(started_s: float) -> None:
+    """Print where and how long this was measured, and what else the machine did.
+
+    Args:
+        started_s: ``time.monotonic()`` of the beginning.
+    """
+    load = psutil.getloadavg()[0]
+    print(
+        f"{platform.system()} {platform.machine()}, {psutil.cpu_count()} cores, load {load:.1f};"
+        f" Python {platform.python_version()}, mlx {version('mlx')}, mlx-lm {version('mlx-lm')};"
+        f" {time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC, took"
+        f" {time.monotonic() - started_s:.0f} s"
+    )
+
+
+def print_verdict(*, reached: bool, why: str) -> None:
+    """Print whether the goal was reached, and the figures that say so."""
+    print(f"**{'Reached' if reached else 'Fell short'}**: {why}\n", flush=True)
+
+
+def median_s(work: Callable[[], object], runs: int) -> float:
+    """Return the median time of some runs, after one that warms up."""
+    work()
+    times = []
+    for _ in range(runs):
+        started_s = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - started_s)
+    return statistics.median(times)

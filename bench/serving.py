@@ -1,0 +1,156 @@
+"""How much does serving cost over the bare generator, and over mlx-lm's own server?
+
+    python -m bench.serving [--model DIR] [--rounds 5] [--streams 1 4 8] [--markdown FILE]
+
+All contenders run at once and take turns, so that a busy neighbour hits all of them alike. Every
+figure is the median over the rounds. Prompts differ between the streams of a burst and between
+rounds, so that no prefix cache is what is measured. How fast a long prompt is read stands in a
+table of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from bench import prefill
+from bench.comparison.conversation import Conversations
+from bench.contenders import Contender, RawBatch, mlx_lm_server, semantic_server
+from bench.figures import Figures, figures_of, median_of
+
+STREAMS = (1, 4, 8)
+MAX_TOKENS = 200
+TOPICS = (
+    *("a fox", "a boat", "the sea", "a clock", "the moon"),
+    *("a bear", "a garden", "a train", "a queen", "a lamp"),
+)
+
+
+def bodies(streams: int, round_number: int, model: str) -> list[dict[str, Any]]:
+    """Return as many different requests as there are streams."""
+    return [
+        {
+            "model": model,
+            "messages": [
+                {
+                    "role": "user",
+                    "content": f"Round {round_number}. Tell me a long story about {topic}.",
+                }
+            ],
+            "max_tokens": MAX_TOKENS,
+            "temperature": 0,
+            # mlx-lm asks templates for thinking unless it is told not to; all must read the same.
+            "chat_template_kwargs": {"enable_thinking": False},
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        for topic in TOPICS[:streams]
+    ]
+
+
+@dataclass(slots=True)
+class Taken:
+    """What all rounds gave.
+
+    Attributes:
+        bursts: By number of streams and contender.
+        prefill: Tokens per second by contender.
+    """
+
+    bursts: defaultdict[tuple[int, str], list[Figures]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    prefill: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+
+def measure(model: Path, rounds: int, all_streams: Sequence[int]) -> Taken:
+    """Let the contenders take turns."""
+    taken = Taken()
+    conversations = Conversations(model, prefill.PROMPT_TOKENS)
+    with ExitStack() as stack:
+        data_dir = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        contenders: list[Contender] = [
+            stack.enter_context(RawBatch(model)),
+            stack.enter_context(semantic_server(model, data_dir)),
+            stack.enter_context(mlx_lm_server(model)),
+        ]
+        for round_number in range(rounds + 1):
+            # Round 0 warms everything up.
+            into = taken if round_number else Taken()
+            turn = _rotated(contenders, round_number)
+            for streams in all_streams:
+                for contender in turn:
+                    traces, cpu_s = contender.run(bodies(streams, round_number, str(model)))
+                    into.bursts[streams, contender.name].append(figures_of(traces, cpu_s))
+            for contender in turn:
+                (trace,), _ = contender.run([prefill.body(conversations, round_number, str(model))])
+                into.prefill[contender.name].append(prefill.tokens_per_s(trace))
+            print(f"round {round_number} of {rounds} done", flush=True)
+    return taken
+
+
+def _rotated(contenders: list[Contender], by: int) -> list[Contender]:
+    by %= len(contenders)
+    return contenders[by:] + contenders[:by]
+
+
+def table(results: dict[tuple[int, str], Figures]) -> Iterable[str]:
+    """Yield the lines of a Markdown table."""
+    yield (
+        "| streams | contender | tok/s | of raw | of one | TTFT p50 ms | p95 "
+        "| gap p50 ms | p99 | CPU s |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    fewest = min(streams for streams, _ in results)
+    for (streams, name), one in sorted(results.items(), key=lambda entry: entry[0][0]):
+        share = one.tokens_per_s / results[streams, RawBatch.name].tokens_per_s
+        growth = one.tokens_per_s / results[fewest, name].tokens_per_s
+        yield (
+            f"| {streams} | {name} | {one.tokens_per_s:.0f} | {share:.0%} | {growth:.2f} "
+            f"| {one.ttft_p50_ms:.1f} | {one.ttft_p95_ms:.1f} "
+            f"| {one.gap_p50_ms:.1f} | {one.gap_p99_ms:.1f} | {one.cpu_s:.2f} |"
+        )
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=Path, default=Path("worker/demo_model"))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--markdown", type=Path, help="also write the table to this file")
+    parser.add_argument("--streams", type=int, nargs="+", default=list(STREAMS))
+    options = parser.parse_args()
+    if max(options.streams) > len(TOPICS):
+        parser.error(f"at most {len(TOPICS)} streams")
+    taken = measure(options.model.absolute(), options.rounds, options.streams)
+    lines = [
+        *table({key: median_of(figures) for key, figures in taken.bursts.items()}),
+        "",
+        *prefill.table(taken.prefill, RawBatch.name),
+        "",
+        _conditions(options.rounds),
+    ]
+    text = "\n".join(lines)
+    print(text)
+    if options.markdown:
+        options.markdown.write_text(text + "\n")
+
+
+def _conditions(rounds: int) -> str:
+    return (
+        f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, "
+        f"mlx {version('mlx')}, mlx-lm {version('mlx-lm')}, {rounds} rounds, "
+        f"{MAX_TOKENS} tokens at most."
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""The canonical request: what every wire protocol is translated to, and what the log keeps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from domain.values import Digest, SamplingWish, digest_of
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call that the model made in an earlier turn; ``arguments`` is a JSON object."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One turn, reduced to what a chat template can render.
+
+    Attributes:
+        role: Who speaks; ``tool`` carries the result of ``tool_call_id``.
+        content: Text; parts that the model cannot read are replaced by a note before.
+        reasoning: Thinking that went before the text of an assistant turn.
+        tool_calls: Calls of an assistant turn.
+        tool_call_id: The call that a ``tool`` message answers.
+    """
+
+    role: Role
+    content: str
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolChoice:
+    """What the caller says about calling.
+
+    Attributes:
+        mode: ``auto`` leaves it to the model, ``none`` forbids, ``any`` demands a call, ``tool``
+            a call of ``name``.
+        name: The tool.
+        parallel: Whether one answer may make several calls.
+    """
+
+    mode: Literal["auto", "none", "any", "tool"] = "auto"
+    name: str | None = None
+    parallel: bool = True
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the answer is over after one call."""
+        return not self.parallel or self.mode == "tool"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """Everything that decides what is generated.
+
+    Attributes:
+        model: The name the caller used.
+        messages: At least one.
+        tools: Definitions in OpenAI's function format, rendered by the chat template.
+        max_tokens: Most tokens to generate, at least 1.
+        stop: Texts that end the generation; they are not part of the answer.
+        sampling: With the seed already drawn.
+        thinking: Whether the template is asked to open a reasoning section.
+        deferred_tools: Tools that may be called although they are not among ``tools``: a message
+            describes them, since putting them there would change the beginning of the prompt.
+        tool_choice: Whether a tool may, must or must not be called.
+        answer_schema: JSON schema that the answer is to match; an empty one asks for any object.
+    """
+
+    model: str
+    messages: tuple[Message, ...]
+    max_tokens: int
+    sampling: SamplingWish
+    tools: tuple[Mapping[str, Any], ...] = ()
+    stop: tuple[str, ...] = ()
+    thinking: bool = False
+    deferred_tools: tuple[Mapping[str, Any], ...] = ()
+    tool_choice: ToolChoice = ToolChoice()
+    answer_schema: Mapping[str, Any] | None = None
+
+    @property
+    def callable_tools(self) -> tuple[Mapping[str, Any], ...]:
+        """What may be called in the answer."""
+        return () if self.tool_choice.mode == "none" else (*self.tools, *self.deferred_tools)
+
+    def to_bytes(self) -> bytes:
+        """Return the canonical JSON form whose digest stands in ``JobSubmitted``."""
+        return canonical_json(asdict(self))
+
+    def asked(self, *, protocol: str, agent: str | None, seeded: bool) -> Digest:
+        """Return a digest that is equal for requests that ask the same for the same.
+
+        Args:
+            protocol: The dialect of the answer.
+            agent: Who it is for.
+            seeded: Whether the caller chose the seed; a drawn one is no part of the question.
+        """
+        request = self if seeded else replace(self, sampling=replace(self.sampling, seed=0))
+        whose = canonical_json([protocol, agent, seeded])
+        return digest_of(whose + b"\n" + request.to_bytes())
+
+    @classmethod
+    def from_bytes(cls, payload: bytes) -> ChatRequest:
+        """Read what ``to_bytes`` wrote; unknown keys are ignored so that newer writers can add."""
+        data = json.loads(payload)
+        return cls(
+            model=data["model"],
+            messages=tuple(_message(message) for message in data["messages"]),
+            max_tokens=data["max_tokens"],
+            sampling=SamplingWish(**data["sampling"]),
+            tools=tuple(data["tools"]),
+            stop=tuple(data["stop"]),
+            thinking=data["thinking"],
+            deferred_tools=tuple(data.get("deferred_tools", ())),
+            tool_choice=ToolChoice(**data.get("tool_choice", {})),
+            answer_schema=data.get("answer_schema"),
+        )
+
+
+def canonical_json(value: object) -> bytes:
+    """Return the one JSON encoding that is hashed: sorted keys, no white space, UTF-8.
+
+    Raises:
+        ValueError: If ``value`` holds NaN or an infinity, which JSON cannot say.
+    """
+    text = json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _message(data: Mapping[str, Any]) -> Message:
+    return Message(
+        role=data["role"],
+        content=data["content"],
+        reasoning=data["reasoning"],
+        tool_calls=tuple(ToolCall(**call) for call in data["tool_calls"]),
+        tool_call_id=data["tool_call_id"],
+    )

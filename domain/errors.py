@@ -1,0 +1,285 @@
+"""Every failure that crosses a boundary of ours.
+
+    SemanticError
+    ├── InvalidRequest              the caller's input; says which field
+    │   └── PromptTooLong
+    ├── NotFound
+    │   ├── JobNotFound
+    │   ├── ModelNotFound
+    │   ├── BatchNotFound
+    │   ├── FileNotFound
+    │   └── PayloadMissing
+    ├── Conflict
+    │   ├── ConcurrencyConflict     somebody else appended first
+    │   ├── StaleAttempt            a newer attempt speaks for the job
+    │   ├── JobAlreadyTerminal
+    │   ├── NotRetryable
+    │   ├── BatchNotEnded
+    │   ├── BatchAlreadyEnded
+    │   ├── IdempotencyKeyTaken     the job that this key belongs to is named
+    │   └── IdempotencyKeyReused    the caller sent one key with two requests
+    ├── Overloaded                  a limit of ours is reached; try later
+    ├── Unavailable                 a part is down or draining; try later
+    │   ├── LogUnavailable
+    │   ├── QueueUnavailable
+    │   ├── ModelNotReady
+    │   └── Draining
+    └── Failure
+        ├── EngineFailure           this generation failed
+        ├── GenerationCancelled     somebody cancelled it
+        └── CorruptLog              the chain does not verify; never go on
+
+``api.errors`` maps each to a status once; nothing else decides on HTTP codes.
+"""
+
+from __future__ import annotations
+
+
+class SemanticError(Exception):
+    """Root of the tree; ``code`` is the stable machine name of the class."""
+
+    code = "internal_error"
+    #: Whether the same request may succeed later without a change by the caller.
+    retryable = False
+
+    @property
+    def message(self) -> str:
+        """The sentence shown to the caller."""
+        return str(self.args[0]) if self.args else self.code
+
+
+class InvalidRequest(SemanticError):
+    """The request cannot be accepted as it is.
+
+    Args:
+        message: What is wrong, in the caller's terms.
+        field: Dotted path of the offending field, if there is one.
+    """
+
+    code = "invalid_request"
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class PromptTooLong(InvalidRequest):
+    """The prompt does not fit the model's context."""
+
+    code = "prompt_too_long"
+
+    def __init__(self, tokens: int, maximum: int) -> None:
+        super().__init__(f"prompt is too long: {tokens} tokens > {maximum} maximum")
+        self.tokens = tokens
+        self.maximum = maximum
+
+
+class NotFound(SemanticError):
+    """Something named by the caller does not exist."""
+
+    code = "not_found"
+
+
+class JobNotFound(NotFound):
+    """There is no job of that id."""
+
+    code = "job_not_found"
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"job {job_id} does not exist")
+
+
+class ModelNotFound(NotFound):
+    """No model of that name is served."""
+
+    code = "model_not_found"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"model {model} is not served here")
+
+
+class BatchNotFound(NotFound):
+    """There is no batch of that id, or it was deleted."""
+
+    code = "batch_not_found"
+
+    def __init__(self, batch_id: str) -> None:
+        super().__init__(f"batch {batch_id} does not exist")
+
+
+class FileNotFound(NotFound):
+    """There is no file of that id, or it was deleted or has expired."""
+
+    code = "file_not_found"
+
+    def __init__(self, file_id: str) -> None:
+        super().__init__(f"file {file_id} does not exist")
+
+
+class PayloadMissing(NotFound):
+    """A payload that an event refers to was erased or never stored."""
+
+    code = "payload_missing"
+
+    def __init__(self, digest: str) -> None:
+        super().__init__(f"payload {digest} is not stored")
+
+
+class Conflict(SemanticError):
+    """The request contradicts the present state."""
+
+    code = "conflict"
+
+
+class ConcurrencyConflict(Conflict):
+    """The stream is not at the version that the writer expected."""
+
+    code = "concurrency_conflict"
+
+    def __init__(self, stream: str, *, expected: int, actual: int) -> None:
+        super().__init__(f"{stream} is at version {actual}, expected {expected}")
+        self.stream = stream
+        self.expected = expected
+        self.actual = actual
+
+
+class StaleAttempt(Conflict):
+    """An attempt spoke after a newer one had begun, or after the job had ended."""
+
+    code = "stale_attempt"
+
+    def __init__(self, job_id: str, *, attempt: int, current: int) -> None:
+        super().__init__(f"attempt {attempt} of job {job_id} is over; attempt {current} speaks")
+
+
+class JobAlreadyTerminal(Conflict):
+    """The job has ended and cannot be changed."""
+
+    code = "job_already_terminal"
+
+    def __init__(self, job_id: str, status: str) -> None:
+        super().__init__(f"job {job_id} is already {status}")
+        self.status = status
+
+
+class NotRetryable(Conflict):
+    """Only a job that ended without an answer can be tried again."""
+
+    code = "not_retryable"
+
+    def __init__(self, job_id: str, status: str) -> None:
+        super().__init__(f"job {job_id} is {status}; only failed, cancelled and expired ones retry")
+
+
+class IdempotencyKeyTaken(Conflict):
+    """A job of this idempotency key was accepted before."""
+
+    code = "idempotency_key_taken"
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"the idempotency key belongs to job {job_id}")
+        self.job_id = job_id
+
+
+class IdempotencyKeyReused(Conflict):
+    """A caller sent an idempotency key again with another request."""
+
+    code = "idempotency_key_reused"
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(
+            f"this idempotency key was used for job {job_id} with another request; use a new key"
+        )
+
+
+class BatchNotEnded(Conflict):
+    """What was asked of a batch must wait until it has ended."""
+
+    code = "batch_not_ended"
+
+    def __init__(self, batch_id: str, state: str) -> None:
+        super().__init__(f"batch {batch_id} is {state}; this needs one that has ended")
+
+
+class BatchAlreadyEnded(Conflict):
+    """The batch has ended and cannot be cancelled."""
+
+    code = "batch_already_ended"
+
+    def __init__(self, batch_id: str, state: str) -> None:
+        super().__init__(f"batch {batch_id} is {state} and cannot be cancelled")
+
+
+class Overloaded(SemanticError):
+    """A named limit is reached.
+
+    Args:
+        message: Which limit, and its value.
+        retry_after_s: When a new try is sensible, in seconds.
+    """
+
+    code = "overloaded"
+    retryable = True
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class Unavailable(SemanticError):
+    """A part of the service is not there just now."""
+
+    code = "unavailable"
+    retryable = True
+
+
+class LogUnavailable(Unavailable):
+    """The event log cannot be written (disk full, locked, gone)."""
+
+    code = "log_unavailable"
+
+
+class QueueUnavailable(Unavailable):
+    """The broker cannot be reached."""
+
+    code = "queue_unavailable"
+
+
+class ModelNotReady(Unavailable):
+    """No worker with a loaded model is alive."""
+
+    code = "model_not_ready"
+
+
+class Draining(Unavailable):
+    """The process is shutting down."""
+
+    code = "draining"
+
+
+class Failure(SemanticError):
+    """Something of ours went wrong with this request."""
+
+    code = "failure"
+
+
+class EngineFailure(Failure):
+    """The generation could not be finished."""
+
+    code = "engine_failure"
+
+
+class GenerationCancelled(Failure):
+    """The generation was cancelled."""
+
+    code = "cancelled"
+
+
+class CorruptLog(Failure):
+    """The hash chain is broken at ``position``."""
+
+    code = "corrupt_log"
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(f"event log does not verify at position {position}: {reason}")
+        self.position = position

@@ -1,0 +1,391 @@
+"""Past-tense facts. Frozen, keyword-only, small: texts stand in payloads, events hold digests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from domain.agent_events import AgentEvent
+from domain.cache_events import CacheEvent
+from domain.log_events import LogEvent
+from domain.values import (
+    WORKER_DEATHS_MAX,
+    AgentId,
+    Digest,
+    Priority,
+    Sampling,
+    SamplingWish,
+    StopReason,
+    Timings,
+    Usage,
+    WorkerId,
+)
+
+# --- job -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSubmitted:
+    """A request was accepted; from here on it is never lost.
+
+    Attributes:
+        protocol: ``anthropic``, ``openai-chat`` or ``jobs``: the dialect of the answer.
+        model: The name the caller used.
+        request: Digest of the canonical ``ChatRequest``.
+        sampling: What the caller said, with the seed that was drawn.
+        max_tokens: Most tokens to generate.
+        priority: Which queue.
+        attempts_max: Attempts that may die or fail before the job fails for good.
+        agent: Who it is for, if known.
+        client: Free text that names the client (its User-Agent), for the operator.
+        idempotency: Digest of the idempotency key, if there was one; no two jobs have the same.
+        deadline: RFC 3339 instant after which it must not start, if there is one.
+        finish_deadline: RFC 3339 instant after which it must not run, if there is one.
+        asked: What ``ChatRequest.asked`` says: equal for requests that ask the same.
+        ordered: Whether its agent wants it started after those accepted before it. They start in
+            that order anyway so far; where this is false a later scheduler may do otherwise.
+        worker_deaths_max: Workers in a row that may die on it without a word of it said.
+    """
+
+    protocol: str
+    model: str
+    request: Digest
+    sampling: SamplingWish
+    max_tokens: int
+    priority: Priority
+    attempts_max: int
+    agent: AgentId | None = None
+    client: str | None = None
+    idempotency: Digest | None = None
+    deadline: str | None = None
+    finish_deadline: str | None = None
+    asked: Digest | None = None
+    ordered: bool = True
+    worker_deaths_max: int = WORKER_DEATHS_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobAttached:
+    """A repeated request joined this job instead of starting another.
+
+    Attributes:
+        reason: ``idempotency_key``, ``retry``, ``same_session`` or ``same_answer``.
+        request_id: The request that joined.
+    """
+
+    reason: str
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStarted:
+    """A worker took the job; every later word of the job carries this number.
+
+    Attributes:
+        attempt: From 1, without gaps.
+        worker: Who took it.
+        model: Id of the model that answers.
+        fingerprint: Digest of what that model computes with.
+        prompt_tokens: Length of the rendered prompt.
+        cached_tokens: Part of it that was known already when the attempt was handed over; the
+            usage of the end says what really was not computed.
+        cache_source: ``none``, ``ram`` or ``disk``.
+        first_item: Number of the first stream item that this attempt writes.
+        sampling: How this attempt draws: the caller's wish over the model's defaults.
+        resumed_tokens: Tokens already emitted by earlier attempts.
+    """
+
+    attempt: int
+    worker: WorkerId
+    model: str
+    fingerprint: str
+    prompt_tokens: int
+    cached_tokens: int
+    cache_source: str
+    first_item: int
+    sampling: Sampling
+    resumed_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFailed:
+    """An attempt ended without an answer; the job may be tried again."""
+
+    attempt: int
+    error: str
+    message: str
+    retryable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCancelRequested:
+    """Somebody asked for the end: ``client_gone``, ``api``, ``operator`` or ``deadline``."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCancelled:
+    """The job stopped on request; what it had said stays readable.
+
+    ``attempt`` is 0 when it never started.
+    """
+
+    attempt: int
+    usage: Usage
+    output: Digest | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCompleted:
+    """The answer is whole.
+
+    Attributes:
+        attempt: The attempt that finished it.
+        stop_reason: Why the generation ended.
+        stop_sequence: The stop text that ended it, if one did.
+        usage: Token counts.
+        output: Digest of the output payload.
+        token_hash: SHA-256 over the generated token ids, 4 bytes little-endian each.
+        timings: Where the time went.
+    """
+
+    attempt: int
+    stop_reason: StopReason
+    usage: Usage
+    output: Digest
+    token_hash: str
+    timings: Timings
+    stop_sequence: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFailed:
+    """The job ended without an answer."""
+
+    error: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobExpired:
+    """A deadline passed before the job could start, or before it was done.
+
+    ``attempt`` is 0 when none was running; what it had said stays readable.
+    """
+
+    deadline: str
+    attempt: int = 0
+    usage: Usage = Usage()
+    output: Digest | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRetried:
+    """Somebody put a job that ended without an answer back into the queue."""
+
+    reason: str
+
+
+# --- model and worker ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLoaded:
+    """A worker loaded a model; the fields are those of ``ModelCard`` and how long it took."""
+
+    worker: WorkerId
+    model: str
+    fingerprint: str
+    context_length: int
+    description: str
+    created_at: str
+    load_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLoadFailed:
+    """A worker could not load a model."""
+
+    worker: WorkerId
+    model: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelUnloaded:
+    """A worker let go of a model."""
+
+    worker: WorkerId
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStarted:
+    """A worker process is up; ``versions`` names the libraries that decide its numerics."""
+
+    worker: WorkerId
+    pid: int
+    versions: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDraining:
+    """A worker takes no new jobs."""
+
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStopped:
+    """A worker ended in order."""
+
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLost:
+    """A worker was found to have died; its jobs go back to the queue."""
+
+    worker: WorkerId
+    pid: int
+
+
+# --- batch and file ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileCreated:
+    """A file is there: uploaded, or told from the answers of a batch.
+
+    Attributes:
+        purpose: As OpenAI names it: ``batch``, ``batch_output``, ….
+        filename: What its owner calls it.
+        bytes: Its length.
+        content: Digest of its manifest (see ``domain.jsonl``); ``None`` for one that a batch tells.
+        expires_at: RFC 3339 instant after which it is not shown, if there is one.
+        batch: The batch that tells it.
+        part: ``output`` or ``error``: which lines of that batch.
+    """
+
+    purpose: str
+    filename: str
+    bytes: int
+    content: Digest | None = None
+    expires_at: str | None = None
+    batch: str | None = None
+    part: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileDeleted:
+    """Its owner wants it no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSubmitted:
+    """Many requests were accepted at once; each line becomes a job.
+
+    Attributes:
+        protocol: ``anthropic`` or ``openai-chat``: the dialect of every line.
+        endpoint: The path that each line would be sent to alone.
+        content: Digest of the lines' manifest (see ``domain.jsonl``).
+        lines: How many there are.
+        expires_at: RFC 3339 instant after which no line may run.
+        client: Free text that names the client, for the operator.
+        input_file: The file that the lines came in.
+        metadata: What the owner attached.
+        output_kept_s: How long the files of the answers are kept, if the owner said so.
+    """
+
+    protocol: str
+    endpoint: str
+    content: Digest
+    lines: int
+    expires_at: str
+    client: str | None = None
+    input_file: str | None = None
+    metadata: Mapping[str, str] | None = None
+    output_kept_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStarted:
+    """The lines were looked at as a whole; from here on they become jobs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFailed:
+    """The lines are not such a batch; ``errors`` is the digest of what is wrong, as JSON."""
+
+    errors: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchCancelRequested:
+    """Its owner wants no more of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFinalizing:
+    """Every line has ended; the files of the answers are being measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchEnded:
+    """Every line has its result; the counts add up to the number of lines.
+
+    Attributes:
+        succeeded: Lines with an answer.
+        errored: Lines that failed, or that were no request.
+        canceled: Lines that were cancelled, most of them before they became jobs.
+        expired: Lines that the end of the window overtook.
+        usage: Tokens of all lines together.
+    """
+
+    succeeded: int
+    errored: int
+    canceled: int
+    expired: int
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchDeleted:
+    """Its owner wants to see it no more."""
+
+
+JobEvent = (
+    JobSubmitted
+    | JobAttached
+    | AttemptStarted
+    | AttemptFailed
+    | JobCancelRequested
+    | JobCancelled
+    | JobCompleted
+    | JobFailed
+    | JobExpired
+    | JobRetried
+)
+ModelEvent = ModelLoaded | ModelLoadFailed | ModelUnloaded
+WorkerEvent = WorkerStarted | WorkerDraining | WorkerStopped | WorkerLost
+FileEvent = FileCreated | FileDeleted
+BatchEvent = (
+    BatchSubmitted
+    | BatchStarted
+    | BatchFailed
+    | BatchCancelRequested
+    | BatchFinalizing
+    | BatchEnded
+    | BatchDeleted
+)
+Event = (
+    JobEvent
+    | ModelEvent
+    | WorkerEvent
+    | CacheEvent
+    | AgentEvent
+    | LogEvent
+    | FileEvent
+    | BatchEvent
+)

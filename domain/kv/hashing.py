@@ -1,0 +1,121 @@
+"""Names of blocks: who computed what after what.
+
+The name of a block is SHA-256 over, in this order and with nothing between:
+
+    tag and layout version   16 bytes, so that no other hash of ours can be taken for a block's
+    fingerprint              UTF-8, after its length in 4 bytes
+    parent                   1 byte: 0 at the start of a context, else 1 and the parent's 32 bytes
+    token ids                4 bytes each, after their number in 4 bytes
+
+All integers are little-endian. Each part says its own length, so two different inputs never give
+the same bytes. Because a name contains its parent's, it stands for the whole context up to there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, NewType
+
+#: 32 bytes that name a block's content and everything before it.
+BlockHash = NewType("BlockHash", bytes)
+
+HASH_BYTES = 32
+#: Length of a packed token id.
+ID_BYTES = 4
+#: Rises whenever a block holds something else than before, so that no old block is found again.
+LAYOUT_VERSION = 1
+
+_TAG = b"semantic-kv\0" + struct.pack("<I", LAYOUT_VERSION)
+_COUNT = struct.Struct("<I")
+_NO_PARENT = b"\0"
+_PARENT = b"\1"
+
+
+class HashedTokens(NamedTuple):
+    """The names of a context.
+
+    Attributes:
+        full: Names of its whole blocks, in order.
+        tail_ids: The tokens after the last whole block, fewer than a block.
+        tail_hash: Name of the tail as a block of its own; ``None`` when there is no tail.
+    """
+
+    full: tuple[BlockHash, ...]
+    tail_ids: tuple[int, ...]
+    tail_hash: BlockHash | None
+
+
+def pack_ids(token_ids: Sequence[int]) -> bytes:
+    """Return the ids as 4 little-endian bytes each.
+
+    Raises:
+        OverflowError: If an id is negative or does not fit 32 bits.
+    """
+    packed = array("I", token_ids)
+    assert packed.itemsize == ID_BYTES, "an unsigned int has 32 bits on every platform served"
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def unpack_ids(packed: bytes) -> tuple[int, ...]:
+    """Return the ids that ``pack_ids`` packed."""
+    return struct.unpack(f"<{len(packed) // ID_BYTES}I", packed)
+
+
+class BlockHasher:
+    """Names the blocks of one model.
+
+    Args:
+        fingerprint: Digest of everything that decides what the model writes into a block.
+    """
+
+    def __init__(self, fingerprint: str) -> None:
+        name = fingerprint.encode()
+        assert name, "a block always belongs to something"
+        self._prefix = hashlib.sha256(_TAG + _COUNT.pack(len(name)) + name)
+
+    def of_packed(self, parent: BlockHash | None, packed: bytes) -> BlockHash:
+        """Return the name of the block after ``parent`` whose packed ids are given."""
+        count, rest = divmod(len(packed), ID_BYTES)
+        assert count, "a block holds at least one token"
+        assert not rest, "ids are packed in 4 bytes"
+        digest = self._prefix.copy()
+        if parent is None:
+            digest.update(_NO_PARENT + _COUNT.pack(count) + packed)
+        else:
+            assert len(parent) == HASH_BYTES, "a parent is named by its hash"
+            digest.update(_PARENT + parent + _COUNT.pack(count) + packed)
+        return BlockHash(digest.digest())
+
+    def chain(self, packed: bytes, block_tokens: int) -> Iterator[BlockHash]:
+        """Yield the names of the whole blocks of a context, each hashed when it is asked for."""
+        assert block_tokens > 0, "a block holds at least one token"
+        step = block_tokens * ID_BYTES
+        parent: BlockHash | None = None
+        for start in range(0, len(packed) - step + 1, step):
+            parent = self.of_packed(parent, packed[start : start + step])
+            yield parent
+
+
+def block_hash(fingerprint: str, parent: BlockHash | None, token_ids: Sequence[int]) -> BlockHash:
+    """Return the name of the block, whole or tail, that holds ``token_ids`` after ``parent``."""
+    return BlockHasher(fingerprint).of_packed(parent, pack_ids(token_ids))
+
+
+def block_hashes(fingerprint: str, token_ids: Sequence[int], block_tokens: int) -> HashedTokens:
+    """Return the names of all blocks of a context, its tail included."""
+    hasher = BlockHasher(fingerprint)
+    packed = pack_ids(token_ids)
+    full = tuple(hasher.chain(packed, block_tokens))
+    tail = packed[len(full) * block_tokens * ID_BYTES :]
+    last = full[-1] if full else None
+    return HashedTokens(
+        full=full,
+        tail_ids=unpack_ids(tail),
+        tail_hash=hasher.of_packed(last, tail) if tail else None,
+    )

@@ -1,0 +1,175 @@
+"""What a model must remember of a context, and how many bytes that is.
+
+A block holds what all layers remember of 256 tokens; a tail is a last block that is not full:
+
+    full attention     keys and values of each of its tokens
+    sliding window W   keys and values of its last min(W, tokens) tokens
+    state              a snapshot of the state as it is at the end of the block
+
+Hence two rules that the rest of the engine asks for here. What a restore must gather differs by
+layer (``trailing_blocks``). And a stored block can be cut, that is used for only its first tokens,
+when each layer still finds what it needs: never with a state, and with a window only while the
+block is not longer than the window, because else the older part of the window was not kept
+(``usable_tokens``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import assert_never
+
+#: Tokens in a block.
+BLOCK_TOKENS = 256
+
+
+class LayerKind(StrEnum):
+    """How a layer remembers."""
+
+    FULL = "full"
+    SLIDING = "sliding"
+    STATE = "state"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSpec:
+    """One cache of the model; a layer that nests several (attention and state) counts as several.
+
+    Attributes:
+        kind: How it remembers.
+        kv_heads: Heads that keys and values are kept for; 0 for a state.
+        key_dim: Elements of a key in each head; 0 for a state.
+        value_dim: Elements of a value in each head; may be 0 where only keys are kept.
+        element_bytes: Size of an element; 0 for a state.
+        window: Tokens that a sliding window sees; 0 for the other kinds.
+        state_bytes: Size of a state's snapshot; 0 for the other kinds.
+    """
+
+    kind: LayerKind
+    kv_heads: int = 0
+    key_dim: int = 0
+    value_dim: int = 0
+    element_bytes: int = 0
+    window: int = 0
+    state_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        is_state = self.kind is LayerKind.STATE
+        for size in (self.kv_heads, self.key_dim, self.element_bytes):
+            assert size == 0 if is_state else size > 0, "attention has keys, a state has none"
+        assert self.value_dim == 0 if is_state else self.value_dim >= 0, "values have a size"
+        assert (self.window > 0) is (self.kind is LayerKind.SLIDING), (
+            "a window, and only it, slides"
+        )
+        assert self.window >= 0, "a window is a number of tokens"
+        assert (self.state_bytes > 0) is is_state, "a state, and only it, has a snapshot"
+        assert self.state_bytes >= 0, "a snapshot has a size"
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of the keys and values of one token; 0 for a state."""
+        return self.kv_heads * (self.key_dim + self.value_dim) * self.element_bytes
+
+    def kept_tokens(self, tokens: int) -> int:
+        """Return of how many of a block's ``tokens`` the keys and values are kept."""
+        match self.kind:
+            case LayerKind.FULL:
+                return tokens
+            case LayerKind.SLIDING:
+                return min(tokens, self.window)
+            case LayerKind.STATE:
+                return 0
+            case _:
+                assert_never(self.kind)
+
+    def bytes_of(self, tokens: int) -> int:
+        """Return the size of this layer's part of a block of ``tokens``."""
+        return self.kept_tokens(tokens) * self.token_bytes + self.state_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCacheSpec:
+    """All that a model remembers of a context.
+
+    Attributes:
+        layers: Its caches, in the order in which the model makes them.
+        dtype: Name of the type of keys and values, for people and for the fingerprint.
+        block_tokens: Tokens in a block.
+    """
+
+    layers: tuple[LayerSpec, ...]
+    dtype: str
+    block_tokens: int = BLOCK_TOKENS
+
+    def __post_init__(self) -> None:
+        assert self.layers, "a model remembers something"
+        assert self.dtype, "the type has a name"
+        assert self.block_tokens > 0, "a block holds at least one token"
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a full block."""
+        return self.bytes_of(self.block_tokens)
+
+    @property
+    def cut_tokens_max(self) -> int:
+        """Length of the longest stored block that can be cut; 0 if none can."""
+        if any(layer.kind is LayerKind.STATE for layer in self.layers):
+            return 0
+        windows = [layer.window for layer in self.layers if layer.window]
+        return min([self.block_tokens, *windows])
+
+    def bytes_of(self, tokens: int) -> int:
+        """Return the size of one block that holds ``tokens``, at most a block's."""
+        assert 0 < tokens <= self.block_tokens, "a block holds between one token and all of them"
+        return sum(layer.bytes_of(tokens) for layer in self.layers)
+
+    def live_bytes(self, tokens: int) -> int:
+        """Return the size of the caches of a running sequence of ``tokens``."""
+        assert tokens >= 0, "a context has a length"
+        return sum(layer.bytes_of(tokens) for layer in self.layers)
+
+    def context_bytes(self, tokens: int) -> int:
+        """Return the size of all blocks of a context of ``tokens``, its tail included."""
+        assert tokens >= 0, "a context has a length"
+        full, tail = divmod(tokens, self.block_tokens)
+        return full * self.block_bytes + (self.bytes_of(tail) if tail else 0)
+
+    def blocks_for(self, tokens: int) -> int:
+        """Return how many blocks a context of ``tokens`` takes, its tail included."""
+        assert tokens >= 0, "a context has a length"
+        return -(-tokens // self.block_tokens)
+
+    def trailing_blocks(self, layer: LayerSpec, tokens: int) -> int:
+        """Return how many of the last blocks ``layer`` needs to go on after ``tokens``.
+
+        A tail counts as a block, so a window may reach one block further back after a tail than
+        at a border.
+        """
+        assert tokens >= 0, "a context has a length"
+        match layer.kind:
+            case LayerKind.FULL:
+                return self.blocks_for(tokens)
+            case LayerKind.SLIDING:
+                unseen = max(0, tokens - layer.window)
+                return self.blocks_for(tokens) - unseen // self.block_tokens
+            case LayerKind.STATE:
+                return min(1, tokens)
+            case _:
+                assert_never(layer.kind)
+
+    def may_cut(self, stored_tokens: int) -> bool:
+        """Tell whether a stored block of that length can be used for only its first tokens."""
+        return stored_tokens <= self.cut_tokens_max
+
+    def usable_tokens(self, *, stored_tokens: int, matching_tokens: int) -> int:
+        """Return how many tokens of a stored block serve a context that shares its first ones.
+
+        Args:
+            stored_tokens: Length of the stored block.
+            matching_tokens: Tokens from its start that the context has too.
+        """
+        assert 0 <= matching_tokens <= stored_tokens <= self.block_tokens, "a part of a block"
+        if matching_tokens == stored_tokens or self.may_cut(stored_tokens):
+            return matching_tokens
+        return 0

@@ -1,0 +1,1 @@
+"""One verb per module; every dependency is an argument."""

@@ -1,0 +1,146 @@
+"""Accept a request: log first, queue second."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from domain.commands import Attach, Submit, SubmitJob
+from domain.errors import IdempotencyKeyReused, IdempotencyKeyTaken, Overloaded, QueueUnavailable
+from domain.events import JobSubmitted
+from domain.job import Job, decide
+from domain.listing import JobViews
+from domain.ports import EventLog, IdSource, JobQueue
+from domain.record import Draft
+from domain.usecases.commit import commit, load_job
+from domain.values import Digest, JobId, Priority, StreamName, digest_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """The job exists.
+
+    Attributes:
+        job_id: The job; an earlier one if the request was a repeat.
+        queued: False if the broker was away: the reconciler will queue it.
+        attached: Why the request joined an earlier job, if it did.
+    """
+
+    job_id: JobId
+    queued: bool
+    attached: str | None = None
+
+
+def submit(
+    command: SubmitJob, *, job_id: JobId, log: EventLog, queue: JobQueue, ids: IdSource
+) -> Accepted:
+    """Record a job and hint to the workers that it wants to run.
+
+    Args:
+        command: What to accept.
+        job_id: A fresh id, drawn by the caller so that it can follow the stream before it begins.
+        log: Committed before anything else.
+        queue: May be away; the job is accepted all the same.
+        ids: Names for the event.
+
+    Returns:
+        The new job, or the one that was accepted before under the same idempotency key.
+
+    Raises:
+        LogUnavailable: Nothing was accepted.
+        IdempotencyKeyReused: The key came before with another request.
+    """
+    payload = command.request.to_bytes()
+    submitted = JobSubmitted(
+        protocol=command.protocol,
+        model=command.request.model,
+        request=digest_of(payload),
+        sampling=command.request.sampling,
+        max_tokens=command.request.max_tokens,
+        priority=command.priority,
+        attempts_max=command.attempts_max,
+        agent=command.agent,
+        client=command.client,
+        idempotency=command.idempotency,
+        deadline=command.deadline,
+        finish_deadline=command.finish_deadline,
+        asked=command.asked,
+        ordered=command.ordered,
+        worker_deaths_max=command.worker_deaths_max,
+    )
+    (event,) = decide(Job(id=job_id), Submit(submitted=submitted))
+    draft = Draft(event_id=ids.event_id(), event=event, correlation_id=command.correlation_id)
+    try:
+        log.append(
+            StreamName(job_id), [draft], expected_version=0, payloads={submitted.request: payload}
+        )
+    except IdempotencyKeyTaken as error:
+        earlier = JobId(error.job_id)
+        before = load_job(earlier, log=log).job.submitted
+        if before is None or before.asked != submitted.asked:
+            raise IdempotencyKeyReused(earlier) from error
+        return join(
+            earlier,
+            reason="idempotency_key",
+            request_id=command.correlation_id,
+            log=log,
+            queue=queue,
+            ids=ids,
+        )
+    return Accepted(job_id=job_id, queued=_enqueue(job_id, command.priority, queue))
+
+
+def join(
+    job_id: JobId, *, reason: str, request_id: str, log: EventLog, queue: JobQueue, ids: IdSource
+) -> Accepted:
+    """Record that a repeated request has the answer of an earlier job.
+
+    Args:
+        job_id: The earlier job.
+        reason: As in ``JobAttached``.
+        request_id: The repeated request.
+        log: Where the job stands.
+        queue: Hinted to again, in case the first hint was lost.
+        ids: Names for the event.
+
+    Raises:
+        JobNotFound: There is no such job.
+        LogUnavailable: Nothing was recorded.
+    """
+    job = commit(job_id, Attach(reason=reason, request_id=request_id), log=log, ids=ids)
+    assert job.submitted is not None
+    queued = job.status.is_terminal or _enqueue(job_id, job.submitted.priority, queue)
+    return Accepted(job_id=job_id, queued=queued, attached=reason)
+
+
+def idempotency_digest(key: str) -> Digest:
+    """Return what the log keeps of a caller's idempotency key."""
+    return digest_of(b"idempotency-key\n" + key.encode("utf-8", "surrogatepass"))
+
+
+def require_room(
+    priority: Priority, *, jobs_max: int, views: JobViews, retry_after_s: int = 1
+) -> None:
+    """Refuse a job where too many of its queue wait already.
+
+    Callers that check at the same time may overshoot by their number.
+
+    Args:
+        priority: The queue.
+        jobs_max: Most jobs that may wait in it.
+        views: Counts them.
+        retry_after_s: When a place is likely to be free, in seconds.
+
+    Raises:
+        Overloaded: Naming the limit.
+    """
+    if views.waiting(priority) >= jobs_max:
+        full = f"the {priority.value} queue is full: {jobs_max} jobs are waiting"
+        raise Overloaded(full, retry_after_s=retry_after_s)
+
+
+def _enqueue(job_id: JobId, priority: Priority, queue: JobQueue) -> bool:
+    try:
+        queue.enqueue(job_id, priority)
+    except QueueUnavailable:
+        return False
+    return True

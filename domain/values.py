@@ -1,0 +1,170 @@
+"""Names, small frozen values and limits that every other module speaks in."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NewType
+
+JobId = NewType("JobId", str)
+AgentId = NewType("AgentId", str)
+WorkerId = NewType("WorkerId", str)
+EventId = NewType("EventId", str)
+#: Name of a stream of events, ``job-…``, ``model-…``, ``worker-…``.
+StreamName = NewType("StreamName", str)
+#: ``sha256:`` followed by 64 lower-case hex digits.
+Digest = NewType("Digest", str)
+
+#: Largest seed that a request may carry; the sampler folds it into a 64-bit key.
+SEED_MAX = 2**63 - 1
+#: Attempts that may die or fail before a job fails for good.
+ATTEMPTS_MAX = 3
+#: Workers in a row that may die on a job before a word of it is said; then it is poisonous.
+WORKER_DEATHS_MAX = 2
+
+
+class Priority(StrEnum):
+    """Which queue a job waits in."""
+
+    INTERACTIVE = "interactive"
+    BATCH = "batch"
+
+
+class JobStatus(StrEnum):
+    """Where a job is in its life; the last four never change again."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether no further event can change the job."""
+        return self not in {JobStatus.QUEUED, JobStatus.RUNNING}
+
+
+class StopReason(StrEnum):
+    """Why a generation ended."""
+
+    END_TURN = "end_turn"
+    MAX_TOKENS = "max_tokens"
+    STOP_SEQUENCE = "stop_sequence"
+    CONTEXT_WINDOW = "model_context_window_exceeded"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How tokens are drawn, every knob decided.
+
+    The randomness of token ``i`` is a function of ``(seed, i)`` alone, so the same values
+    give the same text alone, in a batch, or after a crash.
+
+    Attributes:
+        temperature: 0 is greedy.
+        top_p: Nucleus mass in (0, 1]; 1 keeps everything.
+        top_k: Number of candidates kept; 0 keeps everything.
+        min_p: Floor relative to the likeliest token, in [0, 1); 0 keeps everything.
+        seed: In ``[0, SEED_MAX]``; drawn at acceptance when the caller gave none.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingWish:
+    """What a caller said of how tokens are drawn; ``None`` leaves it to the model's own defaults.
+
+    The fields mean what they mean in ``Sampling``. The seed is always decided: it is drawn at
+    acceptance, so that the log alone tells how to repeat the answer.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int = 0
+
+    def resolve(self, defaults: Sampling) -> Sampling:
+        """Return the wish with the gaps filled from ``defaults``, whose seed is ignored."""
+        return Sampling(
+            temperature=defaults.temperature if self.temperature is None else self.temperature,
+            top_p=defaults.top_p if self.top_p is None else self.top_p,
+            top_k=defaults.top_k if self.top_k is None else self.top_k,
+            min_p=defaults.min_p if self.min_p is None else self.min_p,
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Token counts of one job; ``cached_tokens`` is the part of the prompt not computed again."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Durations in milliseconds, each measured inside one process on a monotonic clock."""
+
+    queued_ms: float = 0.0
+    prefill_ms: float = 0.0
+    first_token_ms: float = 0.0
+    decode_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """What is loaded, as the worker announced it.
+
+    Attributes:
+        id: The name clients use, e.g. ``semantic-demo`` or a hub id.
+        fingerprint: Digest of what the model computes with.
+        context_length: Longest sequence in tokens, prompt and answer together.
+        description: One sentence for people.
+        created_at: RFC 3339 instant at which the weights were written.
+    """
+
+    id: str
+    fingerprint: str
+    context_length: int
+    description: str
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheFigures:
+    """How much of contexts a worker keeps.
+
+    Attributes:
+        ram_blocks: Blocks in memory, those of running sequences included.
+        ram_used_bytes: What they take.
+        ram_budget_bytes: What they may take.
+        disk: ``on``, ``paused``, ``scanning`` or ``off``: whether blocks go to the disk now.
+        disk_blocks: Blocks on disk, of all models.
+        disk_used_bytes: What their files take.
+        disk_budget_bytes: What they may take.
+    """
+
+    ram_blocks: int
+    ram_used_bytes: int
+    ram_budget_bytes: int
+    disk: str = "off"
+    disk_blocks: int = 0
+    disk_used_bytes: int = 0
+    disk_budget_bytes: int = 0
+
+
+def digest_of(payload: bytes) -> Digest:
+    """Return the content address of ``payload``."""
+    return Digest("sha256:" + hashlib.sha256(payload).hexdigest())

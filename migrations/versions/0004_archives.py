@@ -1,0 +1,21 @@
+"""Where the log's events begin, and the files that hold those before."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0004"
+down_revision = "0003"
+
+
+def upgrade() -> None:
+    op.create_table(
+        "archives",
+        sa.Column("last_position", sa.BigInteger(), nullable=False),
+        sa.Column("first_position", sa.BigInteger(), nullable=False),
+        sa.Column("base_hash", sa.Text(), nullable=False),
+        sa.Column("last_hash", sa.Text(), nullable=False),
+        sa.Column("file", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("last_position", name="pk_archives"),
+    )

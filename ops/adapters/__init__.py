@@ -1,0 +1,1 @@
+"""The real implementations of ``domain.ports`` on SQLite, Redis and Dramatiq."""

@@ -1,0 +1,259 @@
+"""Dramatiq's queues on Redis, filled by job ids and emptied without polling.
+
+The filling side writes Dramatiq's own format by one script and needs neither its broker nor its
+actors. The emptying side is Dramatiq's broker with another consumer: an idle one blocks on a
+*bell*, a list that every enqueue pushes to, instead of asking again and again.
+
+    {prefix}:{queue}               waiting message ids (list)
+    {prefix}:{queue}.msgs          messages by id, waiting or in hand (hash)
+    {prefix}:__acks__.{id}.{queue} ids in the hand of the consumer ``id`` (set)
+    {prefix}:bell:{queue}          at most one element
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+import redis
+from dramatiq import Message, MessageProxy
+from dramatiq.brokers.redis import MAINTENANCE_SCALE, RedisBroker, _RedisConsumer
+from dramatiq.errors import ConnectionClosed
+
+from domain.values import JobId, Priority
+from ops.adapters.redis_client import BLOCK_MAX_S, Keys, broker_errors
+
+#: The only actor there is; its only argument is the job id.
+ACTOR_NAME = "run_job"
+#: Silence after which another worker may take what this one has in hand. A worker that merely froze
+#: for longer comes back to find its attempt refused by the log.
+HEARTBEAT_TIMEOUT_MS = 15_000
+#: Pause before a consumer asks again after the broker failed: the first, and what doubling ends at.
+RETRY_FIRST_S = 0.05
+RETRY_MAX_S = 1.0
+
+# KEYS: waiting, messages, bell, heartbeats. ARGV: id, message, prefix of the in-hand sets, queue.
+# An id with a message that neither waits nor is in anyone's hand was stranded by a crash; it is
+# queued again.
+_ENQUEUE = """
+if redis.call('HSETNX', KEYS[2], ARGV[1], ARGV[2]) == 0 then
+  if redis.call('LPOS', KEYS[1], ARGV[1]) then return 0 end
+  for _, consumer in ipairs(redis.call('ZRANGE', KEYS[4], 0, -1)) do
+    local in_hand = ARGV[3] .. consumer .. '.' .. ARGV[4]
+    if redis.call('SISMEMBER', in_hand, ARGV[1]) == 1 then return 0 end
+  end
+end
+redis.call('RPUSH', KEYS[1], ARGV[1])
+if redis.call('LLEN', KEYS[3]) == 0 then redis.call('RPUSH', KEYS[3], '1') end
+return 1
+"""
+# KEYS: waiting, messages. ARGV: id.
+_REMOVE = """
+if redis.call('LREM', KEYS[1], 1, ARGV[1]) == 0 then return 0 end
+redis.call('HDEL', KEYS[2], ARGV[1])
+return 1
+"""
+# KEYS: waiting, messages, in hand, bell. Ids sort by creation, so the oldest comes to the front.
+_REQUEUE = """
+local ids = redis.call('SMEMBERS', KEYS[3])
+table.sort(ids, function(a, b) return a > b end)
+local count = 0
+for _, id in ipairs(ids) do
+  if redis.call('HEXISTS', KEYS[2], id) == 1 then
+    redis.call('LREM', KEYS[1], 0, id)
+    redis.call('LPUSH', KEYS[1], id)
+    count = count + 1
+  end
+end
+redis.call('DEL', KEYS[3])
+if count > 0 and redis.call('LLEN', KEYS[4]) == 0 then redis.call('RPUSH', KEYS[4], '1') end
+return count
+"""
+
+
+class DramatiqJobQueue:
+    """``domain.ports.JobQueue`` for whoever accepts, cancels or reconciles jobs."""
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self._client = client
+        self._keys = keys
+        self._enqueue: Any = client.register_script(_ENQUEUE)
+        self._remove: Any = client.register_script(_REMOVE)
+
+    def enqueue(self, job_id: JobId, priority: Priority) -> bool:
+        """Queue a job unless it waits or is in hand; atomic, and safe to repeat."""
+        keys = self._keys
+        names = [keys.waiting(priority), keys.messages(priority)]
+        names += [keys.bell(priority), keys.heartbeats]
+        message = message_of(job_id, priority).encode()
+        with broker_errors():
+            added = self._enqueue(
+                keys=names, args=[job_id, message, keys.in_hand_prefix, priority.value]
+            )
+        return bool(added)
+
+    def remove(self, job_id: JobId, priority: Priority) -> bool:
+        """Take a waiting job out; ``False`` if a worker has it or it was never there."""
+        names = [self._keys.waiting(priority), self._keys.messages(priority)]
+        with broker_errors():
+            return bool(self._remove(keys=names, args=[job_id]))
+
+    def position(self, job_id: JobId, priority: Priority) -> int | None:
+        """Return how many jobs wait before this one."""
+        with broker_errors():
+            found: Any = self._client.lpos(self._keys.waiting(priority), job_id)
+        return None if found is None else int(found)
+
+
+def message_of(job_id: JobId, priority: Priority) -> Message[None]:
+    """Return the message that asks for a job to be run; its id is the job's."""
+    return Message(
+        queue_name=priority.value,
+        actor_name=ACTOR_NAME,
+        args=(job_id,),
+        kwargs={},
+        options={"redis_message_id": job_id},
+        message_id=job_id,
+    )
+
+
+class BlockingRedisBroker(RedisBroker):
+    """Dramatiq's broker for the worker.
+
+    It has no delay queues, since retries are decided by the log and not by Dramatiq.
+
+    Args:
+        client: Made by ``connect``.
+        keys: Key names.
+        broker_id: Whose hand messages are in; the same over restarts of one worker, so that
+            ``requeue_in_hand`` finds what the last run left behind.
+        middleware: Dramatiq's middleware; none by default.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        keys: Keys,
+        *,
+        broker_id: str,
+        middleware: list[Any] | None = None,
+    ) -> None:
+        super().__init__(  # type: ignore[no-untyped-call]  # Dramatiq leaves it untyped
+            client=client,
+            middleware=middleware or [],
+            namespace=keys.prefix,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT_MS,
+            maintenance_chance=MAINTENANCE_SCALE,
+        )
+        self.broker_id = broker_id
+        self.keys = keys
+        self._requeue: Any = client.register_script(_REQUEUE)
+
+    def declare_queue(self, queue_name: str) -> None:
+        """Declare a queue, without the delay queue that would be polled."""
+        if queue_name in self.queues:
+            return
+        self.emit_before("declare_queue", queue_name)
+        self.queues.add(queue_name)
+        self.emit_after("declare_queue", queue_name)
+
+    def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> BlockingConsumer:
+        """Return a consumer that blocks while its queue is empty."""
+        return BlockingConsumer(self, queue_name, prefetch, timeout)
+
+    def requeue_in_hand(self) -> int:
+        """Put everything that the last run had in hand back to the front of its queue.
+
+        To be called before the worker starts, by the only process that has this broker id.
+
+        Returns:
+            How many messages went back.
+
+        Raises:
+            QueueUnavailable: The broker cannot be reached.
+        """
+        count = 0
+        for queue in Priority:
+            names = [self.keys.waiting(queue), self.keys.messages(queue)]
+            names += [self.keys.in_hand(queue, self.broker_id), self.keys.bell(queue)]
+            with broker_errors():
+                count += int(self._requeue(keys=names))
+        return count
+
+
+class BlockingConsumer(_RedisConsumer):
+    """A consumer that waits on the bell while there is nothing, and on its own hands while full.
+
+    Nothing raises out of it while the broker is away: it asks again until it is back.
+    """
+
+    broker: BlockingRedisBroker
+
+    def __init__(
+        self, broker: BlockingRedisBroker, queue_name: str, prefetch: int, timeout: int
+    ) -> None:
+        super().__init__(broker, queue_name, prefetch, timeout)  # type: ignore[no-untyped-call]  # as above
+        self._bell = broker.keys.bell(queue_name)
+        self._block_s = min(timeout / 1000, BLOCK_MAX_S)
+        self._hand_freed = threading.Event()
+        self._retry_s = RETRY_FIRST_S
+        self._log = logging.getLogger(__name__)
+
+    def __next__(self) -> MessageProxy | None:
+        """Return the next message, or ``None`` after at most the idle timeout."""
+        try:
+            message = self._next_message()
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            self._log.warning("queue %s: the broker does not answer: %s", self.queue_name, error)
+            time.sleep(self._retry_s)
+            self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
+            return None
+        self._retry_s = RETRY_FIRST_S
+        return message
+
+    def ack(self, message: MessageProxy) -> None:
+        """Acknowledge; Dramatiq repeats it on ``ConnectionClosed`` and on nothing else."""
+        try:
+            super().ack(message)  # type: ignore[no-untyped-call]  # as above
+        except redis.TimeoutError as error:
+            raise ConnectionClosed(error) from error  # type: ignore[no-untyped-call]  # as above
+        finally:
+            self._hand_freed.set()
+
+    def nack(self, message: MessageProxy) -> None:
+        """Reject; Dramatiq repeats it on ``ConnectionClosed`` and on nothing else."""
+        try:
+            super().nack(message)  # type: ignore[no-untyped-call]  # as above
+        except redis.TimeoutError as error:
+            raise ConnectionClosed(error) from error  # type: ignore[no-untyped-call]  # as above
+        finally:
+            self._hand_freed.set()
+
+    def _next_message(self) -> MessageProxy | None:
+        if not self.message_cache and not self._fetch():
+            if self._room > 0:
+                # Whether it rang or not: messages also come back without a ring.
+                self.broker.client.blpop([self._bell], timeout=self._block_s)
+            else:
+                self._hand_freed.wait(self._block_s)
+                self._hand_freed.clear()
+            self._fetch()
+        # A message without a body was removed by hand while its id waited.
+        while self.message_cache:
+            body = self.message_cache.pop(0)
+            if body is not None:
+                message: Message[None] = Message.decode(body)
+                self.queued_message_ids.add(message.message_id)
+                return MessageProxy(message)
+        return None
+
+    @property
+    def _room(self) -> int:
+        return int(self.prefetch - self.outstanding_message_count)
+
+    def _fetch(self) -> bool:
+        """Fill the cache as far as there is room; with no room it is still a sign of life."""
+        self.message_cache = self.broker.do_fetch(self.queue_name, max(0, self._room))
+        return bool(self.message_cache)

@@ -1,0 +1,156 @@
+"""The tables of the event log, in types that SQLite and PostgreSQL share.
+
+``migrations/versions`` creates them; a test holds the two to the same shape.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from sqlalchemy import BigInteger, Index, Integer, LargeBinary, MetaData, Table, Text
+from sqlalchemy import UniqueConstraint as Unique
+from sqlmodel import Field, SQLModel
+
+#: Constraints have the same names everywhere, so that a migration can refer to them.
+METADATA = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+#: SQLite numbers rows only in a column declared INTEGER, which holds 64 bits there.
+POSITION_TYPE = BigInteger().with_variant(Integer(), "sqlite")
+
+
+class _Base(SQLModel):
+    metadata: ClassVar[MetaData] = METADATA
+
+
+class EventRow(_Base, table=True):
+    """One event; the row never changes and never goes.
+
+    ``data`` is canonical JSON; a lone surrogate stands there as its JSON escape.
+    """
+
+    __tablename__ = "events"
+    __table_args__ = (
+        Unique("stream", "version"),
+        Unique("event_id"),
+        Index(None, "type", "position"),
+        # AUTOINCREMENT: the number of a row that was cut off is never given again.
+        {"sqlite_autoincrement": True},
+    )
+
+    position: int | None = Field(default=None, primary_key=True, sa_type=POSITION_TYPE)
+    stream: str = Field(sa_type=Text)
+    version: int
+    type: str = Field(sa_type=Text)
+    schema_version: int
+    data: str = Field(sa_type=Text)
+    event_id: str = Field(sa_type=Text)
+    correlation_id: str = Field(sa_type=Text)
+    causation_id: str | None = Field(default=None, sa_type=Text)
+    recorded_at: str = Field(sa_type=Text)
+    prev_hash: str = Field(sa_type=Text)
+    hash: str = Field(sa_type=Text)
+
+
+class PayloadRow(_Base, table=True):
+    """Bytes by their digest; may be erased, the chain verifies without them."""
+
+    __tablename__ = "payloads"
+
+    digest: str = Field(primary_key=True, sa_type=Text)
+    content: bytes = Field(sa_type=LargeBinary)
+    bytes: int
+    stored_at: str = Field(sa_type=Text)
+
+
+class _JobColumns(_Base):
+    """The fields of ``JobView``, flat, and where in the log the job was accepted."""
+
+    id: str = Field(primary_key=True, sa_type=Text)
+    accepted_position: int = Field(sa_type=BigInteger)
+    status: str = Field(sa_type=Text)
+    protocol: str = Field(sa_type=Text)
+    model: str = Field(sa_type=Text)
+    priority: str = Field(sa_type=Text)
+    agent: str | None = Field(default=None, sa_type=Text)
+    correlation_id: str = Field(sa_type=Text)
+    created_at: str = Field(sa_type=Text)
+    request: str = Field(sa_type=Text)
+    idempotency: str | None = Field(default=None, sa_type=Text)
+    asked: str | None = Field(default=None, sa_type=Text)
+    deadline: str | None = Field(default=None, sa_type=Text)
+    finish_deadline: str | None = Field(default=None, sa_type=Text)
+    started_at: str | None = Field(default=None, sa_type=Text)
+    finished_at: str | None = Field(default=None, sa_type=Text)
+    attempt: int
+    cancel_requested: bool
+    stop_reason: str | None = Field(default=None, sa_type=Text)
+    stop_sequence: str | None = Field(default=None, sa_type=Text)
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    queued_ms: float
+    prefill_ms: float
+    first_token_ms: float
+    decode_ms: float
+    output: str | None = Field(default=None, sa_type=Text)
+    error: str | None = Field(default=None, sa_type=Text)
+    error_message: str | None = Field(default=None, sa_type=Text)
+    position: int = Field(sa_type=BigInteger)
+
+
+class JobRow(_JobColumns, table=True):
+    """The jobs projection."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        Unique("accepted_position"),
+        Index(None, "status", "accepted_position"),
+        Index(None, "agent", "accepted_position"),
+        Index(None, "correlation_id", "status", "id"),
+        # No two jobs of one key; rows without one do not count.
+        Index(None, "idempotency", unique=True),
+        Index(None, "asked", "accepted_position"),
+    )
+
+
+class NextJobRow(_JobColumns, table=True):
+    """The jobs projection that a rebuild is filling; empty when none runs."""
+
+    __tablename__ = "jobs_next"
+
+
+class CheckpointRow(_Base, table=True):
+    """How far a projection has read, and the version of the code that wrote it."""
+
+    __tablename__ = "checkpoints"
+
+    name: str = Field(primary_key=True, sa_type=Text)
+    version: int
+    position: int = Field(sa_type=BigInteger)
+
+
+class ArchiveRow(_Base, table=True):
+    """A file that holds a stretch of the log, of which only what is still needed stays here."""
+
+    __tablename__ = "archives"
+
+    last_position: int = Field(
+        primary_key=True, sa_type=BigInteger, sa_column_kwargs={"autoincrement": False}
+    )
+    first_position: int = Field(sa_type=BigInteger)
+    base_hash: str = Field(sa_type=Text)
+    last_hash: str = Field(sa_type=Text)
+    file: str = Field(sa_type=Text)
+
+
+EVENTS: Table = METADATA.tables["events"]
+PAYLOADS: Table = METADATA.tables["payloads"]
+JOBS: Table = METADATA.tables["jobs"]
+NEXT_JOBS: Table = METADATA.tables["jobs_next"]
+CHECKPOINTS: Table = METADATA.tables["checkpoints"]
+ARCHIVES: Table = METADATA.tables["archives"]

@@ -1,0 +1,139 @@
+"""The values that go into the block store and come out of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from domain.kv.hashing import BlockHash, block_hash
+from ops.blockstore.payload import BlockPayload
+
+#: Most tokens in one block; a block of the engine has 256.
+BLOCK_TOKENS_MAX = 65_536
+#: Hex digits of a model's fingerprint that name its directory.
+MODEL_CHARS = 16
+
+_FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def model_of(fingerprint: str) -> str:
+    """Return the name of a fingerprint's directory.
+
+    Args:
+        fingerprint: ``sha256:`` and 64 hex digits.
+    """
+    assert _FINGERPRINT.fullmatch(fingerprint), "a fingerprint is sha256: and 64 hex digits"  # noqa: S101 - states what callers must not do
+    return fingerprint.removeprefix("sha256:")[:MODEL_CHARS]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockMeta:
+    """What a block file says of itself.
+
+    Attributes:
+        hash: Name of the block, as ``domain.kv.hashing`` gives it.
+        parent: Name of the block before it, ``None`` for the first of a context.
+        fingerprint: What the model computes with, ``sha256:…``.
+        tokens: How many tokens it covers.
+    """
+
+    hash: BlockHash
+    parent: BlockHash | None
+    fingerprint: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewBlock:
+    """A block on its way to the disk.
+
+    Attributes:
+        hash: As in ``BlockMeta``.
+        parent: As in ``BlockMeta``.
+        fingerprint: As in ``BlockMeta``.
+        token_ids: The tokens it covers, at least one; fewer than a full block makes it a tail.
+        payload: Its tensors; none may be called ``token_ids``.
+    """
+
+    hash: BlockHash
+    parent: BlockHash | None
+    fingerprint: str
+    token_ids: Sequence[int]
+    payload: BlockPayload
+
+    def __post_init__(self) -> None:
+        assert model_of(self.fingerprint)  # noqa: S101 - states what callers must not do
+        assert 0 < len(self.token_ids) <= BLOCK_TOKENS_MAX  # noqa: S101 - the same
+        name = block_hash(self.fingerprint, self.parent, self.token_ids)
+        assert self.hash == name, "another block's name"  # noqa: S101 - the same
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of tensors that the block holds in memory."""
+        return sum(tensor.nbytes for tensor in self.payload.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredBlock:
+    """A block from the disk whose every byte was checked.
+
+    The tensors are views into one buffer, which lives as long as any of them.
+    """
+
+    meta: BlockMeta
+    token_ids: tuple[int, ...]
+    payload: BlockPayload
+
+
+class RejectReason(StrEnum):
+    """Why a file is not served."""
+
+    TRUNCATED = "truncated"
+    MALFORMED = "malformed"
+    CHECKSUM = "checksum"
+    RENAMED = "renamed"
+    FOREIGN = "foreign"
+    WRONG_FINGERPRINT = "wrong_fingerprint"
+    UNKNOWN_VERSION = "unknown_version"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A file that is there and must not be used; the block is computed again."""
+
+    reason: RejectReason
+    detail: str
+
+
+class PutOutcome(StrEnum):
+    """What became of a block that was to be stored."""
+
+    STORED = "stored"
+    PRESENT = "present"
+    NO_ROOM = "no_room"
+
+
+class BlockInfo(NamedTuple):
+    """What the store knows of a block without opening its file.
+
+    A tuple, because a start makes one for each file that lies there.
+
+    Attributes:
+        hash: Name of the block.
+        parent: Name of the block before it, ``None`` for the first.
+        tokens: How many tokens it covers.
+        model: First digits of the fingerprint it belongs to.
+        size_bytes: Length of the file.
+        used_ns: Last use as the file's time tells it, in nanoseconds since 1970.
+    """
+
+    hash: BlockHash
+    parent: BlockHash | None
+    tokens: int
+    model: str
+    size_bytes: int
+    used_ns: int

@@ -1,0 +1,169 @@
+"""Files that are whole or absent: draft, sync, rename, sync of the directory.
+
+A process that is killed leaves drafts and whole files, nothing else. A power cut is survived too:
+the data reaches the disk before the name does. On Linux ``fsync`` empties the drive's own cache;
+on macOS it does not, and ``F_FULLFSYNC`` does, for all that was handed to the drive before. So a
+group of files costs one ``F_FULLFSYNC``. Should a drive lie, the checksum of a block still tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Self
+
+from domain.errors import Unavailable
+from ops.blockstore.names import draft_path
+
+#: Most buffers handed to the system in one call; every platform takes as many.
+_BUFFERS_PER_WRITE = 512
+
+
+class DiskUnavailable(Unavailable):
+    """The disk did not take a file; nothing of it is left under its name.
+
+    Attributes:
+        errno_name: E.g. ``ENOSPC``.
+    """
+
+    code = "disk_unavailable"
+    retryable = True
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.errno_name = errno.errorcode.get(error.errno or 0, type(error).__name__)
+
+
+class Disk:
+    """Writes groups of files.
+
+    Args:
+        sync: Whether a file must survive a power cut. Without it a killed process still leaves
+            only whole files.
+    """
+
+    def __init__(self, *, sync: bool = True) -> None:
+        self._sync = sync
+
+    def write_group(
+        self, files: Sequence[tuple[Path, Sequence[bytes | memoryview]]], *, time_ns: int
+    ) -> None:
+        """Write new ``files`` and give them their names, in order.
+
+        Args:
+            files: Where, and what.
+            time_ns: Their time of change, in nanoseconds since 1970.
+
+        Raises:
+            OSError: None of the files is left.
+        """
+        drafts: list[tuple[Path, Path]] = []
+        changed: set[Path] = set()
+        try:
+            for path, buffers in files:
+                changed |= _make_directory(path.parent)
+                drafts.append((draft_path(path.parent), path))
+                self.write_draft(drafts[-1][0], buffers)
+                os.utime(drafts[-1][0], ns=(time_ns, time_ns))
+            self._sync_files([draft for draft, _ in drafts])
+            for draft, path in drafts:
+                draft.replace(path)
+            self._sync_directories(changed)
+        except OSError:
+            for path in (each for pair in drafts for each in pair):
+                # Best effort: the next start removes drafts, and what has a name is whole.
+                with contextlib.suppress(OSError):
+                    path.unlink(missing_ok=True)
+            raise
+
+    def write_draft(self, path: Path, buffers: Sequence[bytes | memoryview]) -> None:
+        """Write a new file; its bytes may still be on their way to the disk."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            for first in range(0, len(buffers), _BUFFERS_PER_WRITE):
+                _write_all(descriptor, buffers[first : first + _BUFFERS_PER_WRITE])
+        finally:
+            os.close(descriptor)
+
+    def _sync_files(self, paths: Sequence[Path]) -> None:
+        if not self._sync:
+            return
+        for path in paths:
+            _sync(path, os.O_RDONLY, full=path == paths[-1])
+
+    def _sync_directories(self, paths: Iterable[Path]) -> None:
+        if not self._sync:
+            return
+        for path in paths:
+            _sync(path, os.O_RDONLY | os.O_DIRECTORY, full=False)
+
+
+class RegularFile:
+    """A file opened for reading; links are not followed and pipes are not waited for.
+
+    Read, not mapped: a mapped file that another process cuts short kills the reader.
+
+    Raises:
+        OSError: There is none, it is something else, or it cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        found = os.fstat(self._descriptor)
+        self.size_bytes = found.st_size
+        if not stat.S_ISREG(found.st_mode):
+            os.close(self._descriptor)
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+    def read(self, length: int) -> bytes:
+        """Return the next ``length`` bytes, fewer at the end of the file."""
+        left = length
+        parts = []
+        while left > 0 and (part := os.read(self._descriptor, left)):
+            parts.append(part)
+            left -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._descriptor)
+
+
+def _make_directory(path: Path) -> set[Path]:
+    """Make a directory and return every directory that gets a new entry, itself included."""
+    changed = {path}
+    above = path
+    while not above.exists():
+        above = above.parent
+        changed.add(above)
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return changed
+
+
+def _write_all(descriptor: int, buffers: Sequence[bytes | memoryview]) -> None:
+    left = [memoryview(buffer) for buffer in buffers]
+    while left:
+        written = os.writev(descriptor, left)
+        while left and written >= left[0].nbytes:
+            written -= left.pop(0).nbytes
+        if written:
+            left[0] = left[0][written:]
+
+
+def _sync(path: Path, flags: int, *, full: bool) -> None:
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        if full and sys.platform == "darwin":
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+        else:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

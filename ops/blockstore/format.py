@@ -1,0 +1,305 @@
+"""A block as a safetensors file, and the checks it passes before a byte of it is used.
+
+The layout is the public one: eight bytes with the length of the header, a JSON header, the data of
+the tensors without gaps. Any safetensors reader opens it. Ours adds three rules:
+
+- ``__metadata__`` stands first and begins with a SHA-256 of every other byte of the file, so that a
+  flipped bit is found wherever it is: in the length, the header, its padding or a tensor.
+- The first tensor, ``token_ids``, names the tokens that the block covers. They let a context reuse
+  a block of which it shares only the beginning, and let the reader check that it got what it asked
+  for. They reveal the text, as the keys and values beside them do; files are readable by their
+  owner alone, and erasing an agent must delete its blocks.
+- Whatever a header says is checked against the length of the file and against fixed limits first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from domain.kv.hashing import HASH_BYTES, BlockHash, block_hash, pack_ids, unpack_ids
+from ops.blockstore.blocks import (
+    BLOCK_TOKENS_MAX,
+    BlockMeta,
+    NewBlock,
+    Rejected,
+    RejectReason,
+    StoredBlock,
+)
+from ops.blockstore.payload import RawTensor
+
+FORMAT_VERSION = "1"
+#: Name of the tensor that holds the ids of the tokens.
+TOKEN_IDS = "token_ids"  # noqa: S105 - a tensor's name, no secret
+#: Longest header that is looked at.
+HEADER_BYTES_MAX = 1 << 20
+#: Longest file that is read.
+BLOCK_BYTES_MAX = 1 << 31
+#: Most tensors in a block.
+TENSORS_MAX = 4096
+#: Most axes of a tensor.
+AXES_MAX = 8
+#: Bytes of the field that says how long the header is.
+LENGTH_BYTES = 8
+
+_HEX = re.compile(rf"[0-9a-f]{{{2 * HASH_BYTES}}}")
+_METADATA = "__metadata__"
+_PREFIX = b'{"__metadata__":{"checksum":"'
+_CHECKSUM_BEGIN = LENGTH_BYTES + len(_PREFIX)
+_CHECKSUM_END = _CHECKSUM_BEGIN + 64
+_ALIGNMENT = 8
+_META_KEYS = frozenset({"checksum", "version", "hash", "parent", "fingerprint", "tokens"})
+_DTYPE_BYTES = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2"), 1),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 2),
+    **dict.fromkeys(("U32", "I32", "F32"), 4),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 8),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorEntry:
+    """One tensor of a header; offsets count from the start of the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """A header whose structure was checked against the length of the file."""
+
+    meta: BlockMeta
+    checksum: str
+    tensors: tuple[TensorEntry, ...]
+
+
+class _Bad(Exception):
+    def __init__(self, reason: RejectReason, detail: str) -> None:
+        super().__init__(detail)
+        self.rejected = Rejected(reason, detail)
+
+
+def encode(block: NewBlock) -> list[bytes | memoryview]:
+    """Return the file of a block as buffers to be written one after the other."""
+    assert TOKEN_IDS not in block.payload, "token_ids is the name of the format's own tensor"  # noqa: S101 - states what callers must not do
+    ids = pack_ids(block.token_ids)
+    tensors = {TOKEN_IDS: RawTensor("U32", (len(block.token_ids),), ids), **block.payload}
+    header: dict[str, Any] = {
+        _METADATA: {
+            "checksum": "0" * 64,
+            "version": FORMAT_VERSION,
+            "hash": block.hash.hex(),
+            "parent": block.parent.hex() if block.parent else "",
+            "fingerprint": block.fingerprint,
+            "tokens": str(len(block.token_ids)),
+        }
+    }
+    offset = 0
+    for name, tensor in tensors.items():
+        expected = math.prod(tensor.shape) * _DTYPE_BYTES[tensor.dtype]
+        assert tensor.nbytes == expected, f"{name} does not have the bytes of its shape"  # noqa: S101 - states what callers must not do
+        header[name] = {
+            "dtype": tensor.dtype,
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, offset + tensor.nbytes],
+        }
+        offset += tensor.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    assert len(text) <= HEADER_BYTES_MAX, "the header of a block is small"  # noqa: S101 - states what callers must not do
+    head = len(text).to_bytes(LENGTH_BYTES, "little") + text
+    data = [part for tensor in tensors.values() for part in tensor.parts]
+    checksum = _checksum(head, data).encode()
+    return [head[:_CHECKSUM_BEGIN] + checksum + head[_CHECKSUM_END:], *data]
+
+
+def decode(raw: bytes, *, name: BlockHash, fingerprint: str | None) -> StoredBlock | Rejected:
+    """Return the block in the bytes of a file, if every byte is as it was written.
+
+    Args:
+        raw: The whole file.
+        name: The block that the file promises.
+        fingerprint: What the loaded model computes with; ``None`` takes any.
+    """
+    head = decode_head(raw, file_bytes=len(raw))
+    if isinstance(head, Rejected):
+        return head
+    view = memoryview(raw)
+    end = head.tensors[0].begin
+    if _checksum(raw[:end], [view[end:]]) != head.checksum:
+        return Rejected(RejectReason.CHECKSUM, "the checksum does not match")
+    if head.meta.hash != name:
+        return Rejected(RejectReason.RENAMED, f"it holds block {head.meta.hash.hex()}")
+    if fingerprint is not None and head.meta.fingerprint != fingerprint:
+        return Rejected(RejectReason.WRONG_FINGERPRINT, f"made by {head.meta.fingerprint}")
+    ids, *tensors = head.tensors
+    token_ids = unpack_ids(raw[ids.begin : ids.end])
+    if block_hash(head.meta.fingerprint, head.meta.parent, token_ids) != name:
+        return Rejected(RejectReason.RENAMED, "its tokens make another name")
+    return StoredBlock(
+        meta=head.meta,
+        token_ids=token_ids,
+        payload={
+            each.name: RawTensor(each.dtype, each.shape, view[each.begin : each.end])
+            for each in tensors
+        },
+    )
+
+
+def decode_head(start: bytes, *, file_bytes: int) -> Head | Rejected:
+    """Check the structure of a file from its first bytes.
+
+    The checksum is not looked at: what this returns may steer a search and nothing more.
+
+    Args:
+        start: The beginning of the file, at least up to the end of the header if there is one.
+        file_bytes: Length of the whole file.
+    """
+    try:
+        return _head(start, file_bytes)
+    except _Bad as bad:
+        return bad.rejected
+
+
+def header_end(start: bytes, *, file_bytes: int) -> int | Rejected:
+    """Return where the header ends, from at least the first eight bytes of a file."""
+    try:
+        return _header_end(start, file_bytes)
+    except _Bad as bad:
+        return bad.rejected
+
+
+def _checksum(head: bytes, data: Sequence[memoryview]) -> str:
+    digest = hashlib.sha256(head[:_CHECKSUM_BEGIN])
+    digest.update(head[_CHECKSUM_END:])
+    for part in data:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _head(start: bytes, file_bytes: int) -> Head:
+    end = _header_end(start, file_bytes)
+    if not start.startswith(_PREFIX, LENGTH_BYTES):
+        _bad(RejectReason.FOREIGN, "the header is not one of ours")
+    header = _parse(start[LENGTH_BYTES:end])
+    meta, checksum = _metadata(header.pop(_METADATA, None))
+    return Head(meta=meta, checksum=checksum, tensors=_layout(header, meta, end, file_bytes))
+
+
+def _header_end(start: bytes, file_bytes: int) -> int:
+    if file_bytes > BLOCK_BYTES_MAX:
+        _bad(RejectReason.MALFORMED, f"{file_bytes} bytes are too many for a block")
+    if len(start) < LENGTH_BYTES:
+        _bad(RejectReason.TRUNCATED, f"{file_bytes} bytes are no file")
+    length = int.from_bytes(start[:LENGTH_BYTES], "little")
+    if length > HEADER_BYTES_MAX:
+        _bad(RejectReason.MALFORMED, f"a header of {length} bytes is too long")
+    if LENGTH_BYTES + length > file_bytes:
+        _bad(RejectReason.TRUNCATED, f"{file_bytes} bytes do not hold a header of {length}")
+    return LENGTH_BYTES + length
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(text.decode("ascii"), object_pairs_hook=_without_repeats)
+    except (ValueError, RecursionError) as error:
+        raise _Bad(RejectReason.MALFORMED, f"the header is no JSON: {error}") from error
+    if not isinstance(header, dict):
+        _bad(RejectReason.MALFORMED, "the header is no JSON object")
+    return header
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        msg = "a name stands there twice"
+        raise ValueError(msg)
+    return found
+
+
+def _metadata(given: object) -> tuple[BlockMeta, str]:
+    if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
+        _bad(RejectReason.MALFORMED, "the metadata is not text by name")
+    if given.get("version") != FORMAT_VERSION:
+        _bad(RejectReason.UNKNOWN_VERSION, f"format {given.get('version')!r:.40}")
+    if set(given) != _META_KEYS:
+        _bad(RejectReason.MALFORMED, "the metadata has other names than ours")
+    tokens = given["tokens"]
+    if not (tokens.isascii() and tokens.isdigit() and len(tokens) <= len(str(BLOCK_TOKENS_MAX))):
+        _bad(RejectReason.MALFORMED, "the number of tokens is none")
+    meta = BlockMeta(
+        hash=_hash(given["hash"]),
+        parent=_hash(given["parent"]) if given["parent"] else None,
+        fingerprint=given["fingerprint"],
+        tokens=int(tokens),
+    )
+    return meta, given["checksum"]
+
+
+def _hash(text: str) -> BlockHash:
+    if _HEX.fullmatch(text) is None:
+        _bad(RejectReason.MALFORMED, "a hash is none")
+    return BlockHash(bytes.fromhex(text))
+
+
+def _layout(
+    header: dict[str, Any], meta: BlockMeta, data_begin: int, file_bytes: int
+) -> tuple[TensorEntry, ...]:
+    """Check that the tensors lie one after the other and end where the file ends."""
+    if not 0 < len(header) <= TENSORS_MAX:
+        _bad(RejectReason.MALFORMED, f"{len(header)} tensors")
+    tensors = []
+    end = data_begin
+    for name, given in header.items():
+        tensor = _tensor(name, given, data_begin)
+        if tensor.begin != end:
+            _bad(RejectReason.MALFORMED, f"{name:.40} leaves a gap or overlaps")
+        end = tensor.end
+        tensors.append(tensor)
+    if end > file_bytes:
+        _bad(RejectReason.TRUNCATED, f"{file_bytes} of {end} bytes")
+    if end < file_bytes:
+        _bad(RejectReason.MALFORMED, f"{file_bytes - end} bytes after the last tensor")
+    ids = tensors[0]
+    if (ids.name, ids.dtype, ids.shape) != (TOKEN_IDS, "U32", (meta.tokens,)):
+        _bad(RejectReason.MALFORMED, "the ids of the tokens are not where they should be")
+    return tuple(tensors)
+
+
+def _tensor(name: str, given: object, data_begin: int) -> TensorEntry:
+    if not isinstance(given, dict) or set(given) != {"dtype", "shape", "data_offsets"}:
+        _bad(RejectReason.MALFORMED, f"{name:.40} is not described as a tensor")
+    dtype, shape, offsets = given["dtype"], given["shape"], given["data_offsets"]
+    width = _DTYPE_BYTES.get(dtype) if isinstance(dtype, str) else None
+    if width is None:
+        _bad(RejectReason.MALFORMED, f"{name:.40} has no known dtype")
+    if not _are_lengths(shape, AXES_MAX) or not _are_lengths(offsets, 2) or len(offsets) < 2:  # noqa: PLR2004 - begin and end
+        _bad(RejectReason.MALFORMED, f"{name:.40} has no valid shape or offsets")
+    begin, end = offsets
+    if end - begin != math.prod(shape) * width:
+        _bad(RejectReason.MALFORMED, f"{name:.40} does not have the bytes of its shape")
+    return TensorEntry(
+        name=name, dtype=dtype, shape=tuple(shape), begin=data_begin + begin, end=data_begin + end
+    )
+
+
+def _are_lengths(values: object, count_max: int) -> bool:
+    return (
+        isinstance(values, list)
+        and len(values) <= count_max
+        # bool is an int to isinstance, and no length.
+        and all(type(value) is int and 0 <= value <= BLOCK_BYTES_MAX for value in values)
+    )
+
+
+def _bad(reason: RejectReason, detail: str) -> NoReturn:
+    raise _Bad(reason, detail)

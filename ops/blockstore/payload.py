@@ -1,0 +1,42 @@
+"""What a block is made of once it has left the model: named tensors as plain bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RawTensor:
+    """A tensor as safetensors describes it.
+
+    Attributes:
+        dtype: Name in the safetensors format: ``F32``, ``F16``, ``BF16``, ``U32``, ``U8`` …
+        shape: Lengths of the axes.
+        data: The elements in C order, little-endian; of a tensor that is written also in parts
+            that follow each other, so that nobody has to put them together.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes | memoryview | tuple[memoryview, ...]
+
+    @property
+    def parts(self) -> tuple[memoryview, ...]:
+        """The data as bytes, in one part or more."""
+        data = self.data if isinstance(self.data, tuple) else (memoryview(self.data),)
+        return tuple(part.cast("B") for part in data if part.nbytes)
+
+    @property
+    def nbytes(self) -> int:
+        """Length of the data in bytes."""
+        return sum(part.nbytes for part in self.parts)
+
+    def joined(self) -> memoryview:
+        """Return the data in one part."""
+        parts = self.parts
+        return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+
+
+#: The tensors of one block by name.
+BlockPayload = Mapping[str, RawTensor]

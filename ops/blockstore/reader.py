@@ -1,0 +1,78 @@
+"""Block files opened and checked."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from domain.kv.hashing import unpack_ids
+from ops.blockstore.blocks import BlockInfo, Rejected, RejectReason, StoredBlock
+from ops.blockstore.disk import RegularFile
+from ops.blockstore.format import (
+    BLOCK_BYTES_MAX,
+    LENGTH_BYTES,
+    decode,
+    decode_head,
+    header_end,
+)
+
+#: Want of a resource of this process: says nothing about the file.
+_PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
+def read_block(
+    path: Path, info: BlockInfo, fingerprint: str | None
+) -> StoredBlock | Rejected | None:
+    """Return the block in a file if it is the one that its name promises.
+
+    Args:
+        path: The file.
+        info: What its name says.
+        fingerprint: What made it; ``None`` takes any.
+
+    Returns:
+        ``None`` if there is no file, or if this process has no means to open it now.
+    """
+    raw = _contents(path)
+    if not isinstance(raw, bytes):
+        return raw
+    block = decode(raw, name=info.hash, fingerprint=fingerprint)
+    if isinstance(block, Rejected):
+        return block
+    if (block.meta.parent, block.meta.tokens) != (info.parent, info.tokens):
+        return Rejected(RejectReason.RENAMED, "it has another parent or number of tokens")
+    return block
+
+
+def read_token_ids(path: Path) -> tuple[int, ...] | None:
+    """Return the ids at the beginning of a file, unchecked; ``None`` if it is not well-formed."""
+    try:
+        with RegularFile(path) as file:
+            start = file.read(LENGTH_BYTES)
+            end = header_end(start, file_bytes=file.size_bytes)
+            if isinstance(end, Rejected):
+                return None
+            start += file.read(end - LENGTH_BYTES)
+            head = decode_head(start, file_bytes=file.size_bytes)
+            if isinstance(head, Rejected):
+                return None
+            ids = head.tensors[0]
+            data = file.read(ids.end - ids.begin)
+    except OSError:
+        return None
+    return unpack_ids(data) if len(data) == ids.end - ids.begin else None
+
+
+def _contents(path: Path) -> bytes | Rejected | None:
+    try:
+        with RegularFile(path) as file:
+            if file.size_bytes > BLOCK_BYTES_MAX:
+                return Rejected(RejectReason.MALFORMED, f"{file.size_bytes} bytes")
+            raw = file.read(file.size_bytes)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno in _PASSING:
+            return None
+        return Rejected(RejectReason.UNREADABLE, str(error))
+    return raw

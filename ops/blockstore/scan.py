@@ -1,0 +1,96 @@
+"""What lies in a store's directory, from names and sizes alone."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ops.blockstore.blocks import BlockInfo
+from ops.blockstore.names import is_fan, is_model, parse_block, parse_draft
+
+#: Age from which a draft is a leftover, whoever runs under the number of its writer now.
+DRAFT_AGE_MAX_S = 3600.0
+
+
+@dataclass(slots=True)
+class Found:
+    """What a scan found.
+
+    Attributes:
+        blocks: Every block by its name; no file was opened.
+        leftovers: Drafts whose writer is gone.
+        foreign: How many files and directories are not the store's; they are left alone.
+    """
+
+    blocks: list[BlockInfo] = field(default_factory=list)
+    leftovers: list[Path] = field(default_factory=list)
+    foreign: int = 0
+
+
+def scan_directory(root: Path) -> Found:
+    """Look through the store at ``root``; a missing directory is an empty store.
+
+    Raises:
+        OSError: A directory cannot be read.
+    """
+    found = Found()
+    if root.exists():
+        for model in _directories(root, is_model, found):
+            for fan in _directories(Path(model.path), is_fan, found):
+                _look(fan, model.name, found)
+    return found
+
+
+def _directories(
+    parent: Path, accepts: Callable[[str], bool], found: Found
+) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(parent) as entries:
+        for entry in entries:
+            if accepts(entry.name) and entry.is_dir(follow_symlinks=False):
+                yield entry
+            else:
+                found.foreign += 1
+
+
+def _look(fan: os.DirEntry[str], model: str, found: Found) -> None:
+    with os.scandir(fan.path) as entries:
+        for entry in entries:
+            name = parse_block(entry.name)
+            try:
+                if name is None or entry.name[:2] != fan.name or not _is_file(entry):
+                    _note_other(entry, found)
+                    continue
+                stat = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue  # somebody else deleted it between two lines of this
+            block = BlockInfo(*name, model, stat.st_size, stat.st_mtime_ns)
+            found.blocks.append(block)
+
+
+def _note_other(entry: os.DirEntry[str], found: Found) -> None:
+    pid = parse_draft(entry.name)
+    if pid is None or not _is_file(entry):
+        found.foreign += 1
+    elif not _is_alive(pid) or _age_s(entry) > DRAFT_AGE_MAX_S:
+        found.leftovers.append(Path(entry.path))
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    return entry.is_file(follow_symlinks=False)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+def _age_s(entry: os.DirEntry[str]) -> float:
+    return time.time() - entry.stat(follow_symlinks=False).st_mtime

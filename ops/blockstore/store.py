@@ -1,0 +1,383 @@
+"""The block store: content-addressed files under a byte cap, least recently used out first."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from domain.kv.hashing import BlockHash
+from domain.ports import Clock
+from ops.blockstore.blocks import (
+    BlockInfo,
+    NewBlock,
+    PutOutcome,
+    Rejected,
+    StoredBlock,
+    model_of,
+)
+from ops.blockstore.disk import Disk, DiskUnavailable
+from ops.blockstore.events import BlockRejected, BlocksEvicted, OnStoreEvent, ignore
+from ops.blockstore.format import encode
+from ops.blockstore.index import BlockIndex
+from ops.blockstore.names import BlockName, block_path
+from ops.blockstore.reader import read_block, read_token_ids
+from ops.blockstore.report import ScanReport, StoreStats
+from ops.blockstore.scan import scan_directory
+
+_NO_STATS = StoreStats(**dict.fromkeys(StoreStats.__slots__, 0))
+
+
+class BlockStore:
+    """Blocks of all models and agents in one directory; safe to use from any thread.
+
+    What the store holds is known from the scan and from its own puts: ``contains`` and ``children``
+    never touch the disk. Other processes may delete blocks at any time; that is a miss.
+
+    Args:
+        directory: Where the files lie; made when the first block comes.
+        budget_bytes: Most bytes of files; never exceeded, room is made before a block is written.
+        clock: For the times of use, by which a later start knows the order.
+        on_event: Told of rejected and evicted blocks, in the thread that met them; must not call
+            the store.
+        disk: How files are written.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        budget_bytes: int,
+        clock: Clock,
+        on_event: OnStoreEvent = ignore,
+        disk: Disk | None = None,
+    ) -> None:
+        assert budget_bytes >= 0, "a budget is a number of bytes"  # noqa: S101 - states what callers must not do
+        self._root = directory
+        self._budget_bytes = budget_bytes
+        self._clock = clock
+        self._on_event = on_event
+        self._disk = disk or Disk()
+        self._index = BlockIndex()
+        # Held for memory only, so that the engine's thread never waits for a disk.
+        self._lock = threading.Lock()
+        # Held while files are made or make room: one writer at a time keeps the cap exact.
+        self._writing = threading.Lock()
+        self._stats = _NO_STATS
+
+    # --- start -----------------------------------------------------------------------------
+
+    def scan(self) -> ScanReport:
+        """Learn what is there; removes leftovers of dead writers and enforces the cap.
+
+        Opens no file. Call once before anything else.
+
+        Raises:
+            DiskUnavailable: The directory cannot be read or a file not deleted.
+        """
+        started_s = time.monotonic()
+        with self._writing:
+            try:
+                found = scan_directory(self._root)
+                for path in found.leftovers:
+                    path.unlink(missing_ok=True)
+            except OSError as error:
+                raise DiskUnavailable(error) from error
+            with self._lock:
+                self._index.fill(found.blocks)
+            self._make_room(0, set())
+        with self._lock:
+            models: dict[str, int] = {}
+            for block in self._index:
+                models[block.model] = models.get(block.model, 0) + 1
+            return ScanReport(
+                blocks=len(self._index),
+                size_bytes=self._index.size_bytes,
+                models=models,
+                leftovers=len(found.leftovers),
+                foreign=found.foreign,
+                took_ms=1000 * (time.monotonic() - started_s),
+            )
+
+    # --- what is there ---------------------------------------------------------------------
+
+    def contains(self, block_hash: BlockHash) -> bool:
+        """Return whether a block is on disk, synced and under its name."""
+        with self._lock:
+            return self._index.get(block_hash) is not None
+
+    def children(
+        self, parent: BlockHash | None, fingerprint: str, *, limit: int
+    ) -> list[BlockInfo]:
+        """Return blocks that follow ``parent``: tails, and blocks whose beginning may serve.
+
+        Args:
+            parent: Name of a block, ``None`` for first blocks.
+            fingerprint: Of the loaded model.
+            limit: Most blocks; the most recently used come first.
+        """
+        with self._lock:
+            found = self._index.children(parent, model_of(fingerprint))
+        return sorted(found, key=lambda block: -block.used_ns)[:limit]
+
+    def blocks(self) -> list[BlockInfo]:
+        """Return every block, least recently used first."""
+        with self._lock:
+            return list(self._index)
+
+    def orphans(self) -> list[BlockInfo]:
+        """Return blocks that cannot be reached because one before them is gone."""
+        with self._lock:
+            return self._index.orphans()
+
+    def stats(self) -> StoreStats:
+        """Return counters and sizes."""
+        with self._lock:
+            return replace(
+                self._stats,
+                blocks=len(self._index),
+                size_bytes=self._index.size_bytes,
+                budget_bytes=self._budget_bytes,
+                pinned=self._index.pinned,
+            )
+
+    # --- in --------------------------------------------------------------------------------
+
+    def put(self, block: NewBlock) -> PutOutcome:
+        """Store one block; see ``put_many``."""
+        return self.put_many([block])[0]
+
+    def put_many(self, blocks: Sequence[NewBlock]) -> list[PutOutcome]:
+        """Store blocks, parents before children; returns when they survive a power cut.
+
+        A block that is there is left alone. Room is made by evicting what is neither pinned nor an
+        ancestor of the new block; a block for which there is none is not stored. A block whose
+        parent is not there is of no use before that comes: nothing is evicted for it.
+
+        Raises:
+            DiskUnavailable: The disk refused. Blocks that got their names stay.
+        """
+        with self._writing:
+            try:
+                return self._put_many(blocks)
+            except OSError as error:
+                raise DiskUnavailable(error) from error
+
+    def _put_many(self, blocks: Sequence[NewBlock]) -> list[PutOutcome]:
+        now_ns = self._now_ns()
+        outcomes = []
+        files: list[tuple[Path, list[bytes | memoryview]]] = []
+        new: dict[BlockHash, BlockInfo] = {}
+        for block in blocks:
+            if block.hash in new or self._is_there(block):
+                outcomes.append(PutOutcome.PRESENT)
+                continue
+            buffers = encode(block)
+            size_bytes = sum(memoryview(buffer).nbytes for buffer in buffers)
+            waiting_bytes = sum(each.size_bytes for each in new.values())
+            if not self._make_room(waiting_bytes + size_bytes, self._ancestors(block, new)):
+                outcomes.append(PutOutcome.NO_ROOM)
+                continue
+            new[block.hash] = self._info(block, size_bytes)
+            files.append((self._path(new[block.hash]), buffers))
+            outcomes.append(PutOutcome.STORED)
+        if files:
+            self._disk.write_group(files, time_ns=now_ns)
+        with self._lock:
+            for info in new.values():
+                self._index.add(info)
+            self._index.touch(list(new), now_ns)
+            stored_bytes = sum(each.size_bytes for each in new.values())
+            self._count(
+                stored=len(new),
+                stored_bytes=stored_bytes,
+                present=outcomes.count(PutOutcome.PRESENT),
+                no_room=outcomes.count(PutOutcome.NO_ROOM),
+            )
+        return outcomes
+
+    def _ancestors(self, block: NewBlock, new: dict[BlockHash, BlockInfo]) -> set[BlockHash] | None:
+        """Return what the block builds on; ``None`` if that is not there."""
+        parent = block.parent
+        while parent in new:
+            parent = new[parent].parent
+        if parent is None:
+            return set()
+        with self._lock:
+            return set(self._index.line(parent)) or None
+
+    def _is_there(self, block: NewBlock) -> bool:
+        """Return whether the block's file exists, perhaps written by another process."""
+        info = self._info(block, 0)
+        try:
+            size_bytes = self._path(info).stat().st_size
+        except FileNotFoundError:
+            self._forget(block.hash)
+            return False
+        with self._lock:
+            if self._index.get(block.hash) is None:
+                self._index.add(info._replace(size_bytes=size_bytes))
+            self._index.touch([block.hash], self._now_ns())
+        return True
+
+    def _make_room(self, size_bytes: int, keep: set[BlockHash] | None) -> bool:
+        """Delete the least recently used blocks until that much fits under the cap.
+
+        Args:
+            size_bytes: How much shall fit.
+            keep: Blocks that must stay; ``None`` to delete none at all.
+        """
+        with self._lock:
+            excess_bytes = self._index.size_bytes + size_bytes - self._budget_bytes
+            if excess_bytes <= 0:
+                return True
+            victims = None if keep is None else self._index.victims(excess_bytes, keep)
+        if victims is None:
+            return False
+        for victim in victims:
+            self._delete(victim)
+        freed_bytes = sum(victim.size_bytes for victim in victims)
+        with self._lock:
+            self._count(evicted=len(victims), evicted_bytes=freed_bytes)
+        self._on_event(BlocksEvicted(blocks=len(victims), size_bytes=freed_bytes))
+        return True
+
+    # --- out -------------------------------------------------------------------------------
+
+    def get(self, block_hash: BlockHash, fingerprint: str) -> StoredBlock | Rejected | None:
+        """Return a block; ``None`` if it is not there.
+
+        A file that fails a check is deleted, so that the block can be stored again.
+
+        Args:
+            block_hash: Which one.
+            fingerprint: What the loaded model computes with; blocks of others are not there.
+        """
+        with self._lock:
+            info = self._index.get(block_hash)
+        block = None
+        if info is not None and info.model == model_of(fingerprint):
+            block = self._read(info, fingerprint)
+            if isinstance(block, Rejected):
+                self._reject(info, block)
+                return block
+        with self._lock:
+            if info is None or block is None:
+                self._count(misses=1)
+            else:
+                self._count(hits=1, hit_bytes=info.size_bytes)
+        return block
+
+    def token_ids(self, block_hash: BlockHash) -> tuple[int, ...] | None:
+        """Return which tokens a block covers, from the beginning of its file.
+
+        The checksum is not looked at: compare with the ids that ``get`` gives before use.
+
+        Returns:
+            ``None`` if the block is not there or its file is not well-formed.
+        """
+        with self._lock:
+            info = self._index.get(block_hash)
+        if info is None:
+            return None
+        return read_token_ids(self._path(info))
+
+    def touch(self, hashes: Sequence[BlockHash]) -> None:
+        """Note that the blocks of a context, in its order, were used; costs one system call."""
+        with self._lock:
+            now_ns = self._now_ns()
+            ends = self._index.touch(hashes, now_ns)
+        for block in ends:
+            # Only the order after a restart depends on it.
+            with contextlib.suppress(OSError):
+                os.utime(self._path(block), ns=(now_ns, now_ns))
+
+    def _read(self, info: BlockInfo, fingerprint: str | None) -> StoredBlock | Rejected | None:
+        path = self._path(info)
+        block = read_block(path, info, fingerprint)
+        if block is None:
+            with self._writing:  # somebody may just be storing it again
+                if not path.exists():
+                    self._forget(info.hash)
+        return block
+
+    def _reject(self, info: BlockInfo, rejected: Rejected) -> None:
+        # Out of the index even if it cannot be deleted: it is never served.
+        with self._writing:
+            with contextlib.suppress(OSError):
+                self._path(info).unlink(missing_ok=True)
+            self._forget(info.hash)
+        with self._lock:
+            self._count(rejected=1)
+        self._on_event(
+            BlockRejected(
+                hash=info.hash,
+                reason=rejected.reason,
+                detail=rejected.detail,
+                size_bytes=info.size_bytes,
+            )
+        )
+
+    # --- away ------------------------------------------------------------------------------
+
+    def pin(self, hashes: Sequence[BlockHash]) -> None:
+        """Keep blocks from being evicted, there or yet to come, until ``unpin``."""
+        with self._lock:
+            self._index.pin(hashes)
+
+    def unpin(self, hashes: Sequence[BlockHash]) -> None:
+        """Take back one ``pin`` of each."""
+        with self._lock:
+            self._index.unpin(hashes)
+
+    def delete(self, block_hash: BlockHash) -> bool:
+        """Delete a block, pinned or not; returns whether it was there.
+
+        Raises:
+            DiskUnavailable: It could not be deleted.
+        """
+        with self._writing:
+            with self._lock:
+                info = self._index.get(block_hash)
+            if info is not None:
+                self._delete(info)
+        return info is not None
+
+    def _delete(self, info: BlockInfo) -> None:
+        try:
+            self._path(info).unlink(missing_ok=True)
+        except OSError as error:
+            raise DiskUnavailable(error) from error
+        self._forget(info.hash)
+
+    def _forget(self, block_hash: BlockHash) -> None:
+        with self._lock:
+            self._index.remove(block_hash)
+
+    # --- small -----------------------------------------------------------------------------
+
+    def _info(self, block: NewBlock, size_bytes: int) -> BlockInfo:
+        return BlockInfo(
+            hash=block.hash,
+            parent=block.parent,
+            tokens=len(block.token_ids),
+            model=model_of(block.fingerprint),
+            size_bytes=size_bytes,
+            used_ns=self._now_ns(),
+        )
+
+    def _path(self, info: BlockInfo) -> Path:
+        return block_path(self._root, info.model, BlockName(info.hash, info.parent, info.tokens))
+
+    def _now_ns(self) -> int:
+        return int(self._clock.now().timestamp() * 1e9)
+
+    def _count(self, **more: int) -> None:
+        """Add to counters; under the lock."""
+        self._stats = replace(
+            self._stats, **{name: getattr(self._stats, name) + by for name, by in more.items()}
+        )

@@ -1,0 +1,1 @@
+"""The broker child: a private redis-server, or else a server for trial in its own process."""

@@ -1,0 +1,93 @@
+"""Run the broker until told to stop: ``python -m ops.broker``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+from domain.errors import QueueUnavailable
+from ops.adapters.data_lock import DataDirLocked, DataLock
+from ops.broker.address import forget_url, socket_path, write_url
+from ops.broker.private_redis import PrivateRedis
+from ops.broker.trial import TrialBroker
+from ops.exit_codes import ExitCode
+from ops.lifeline import watch_lifeline
+from ops.logs import Logger, configure_logging
+from ops.settings import Settings, load_settings
+
+#: How often we look whether the broker still runs.
+WATCH_S = 0.2
+
+
+def main() -> int:
+    """Start the broker that the settings ask for, and stay until SIGTERM or until it ends."""
+    settings = load_settings()
+    log = configure_logging("broker", level=settings.log.level, format=settings.log.format)
+    stop = threading.Event()
+    _on_signals(stop.set)
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    settings.broker_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        with DataLock(settings.broker_dir / "broker.lock"):
+            broker = _choose(settings, log)
+            return int(ExitCode.CONFIG) if broker is None else _serve(broker, settings, stop, log)
+    except (DataDirLocked, PermissionError) as error:
+        log.error("the broker cannot run", reason=str(error))  # noqa: TRY400 - the reason says it all
+        return int(ExitCode.CONFIG)
+    except QueueUnavailable as error:
+        log.error("the broker did not start", reason=error.message)  # noqa: TRY400 - as above
+        return int(ExitCode.FAILED)
+
+
+def _choose(settings: Settings, log: Logger) -> PrivateRedis | TrialBroker | None:
+    mode = settings.redis.mode
+    binary = shutil.which("redis-server") if mode != "trial" else None
+    if binary is not None:
+        return PrivateRedis(binary, directory=settings.broker_dir, socket=socket_path(settings))
+    if mode == "redis":
+        log.error("redis.mode is 'redis', but there is no redis-server on the PATH")
+        return None
+    log.warning(
+        "TRIAL MODE: the queue lives in memory and dies with this process; "
+        "install redis-server (or set SEMANTIC_REDIS__URL) to keep it. Accepted jobs are safe."
+    )
+    return TrialBroker(settings.broker_dir / "trial.port")
+
+
+def _serve(
+    broker: PrivateRedis | TrialBroker, settings: Settings, stop: threading.Event, log: Logger
+) -> int:
+    broker.start()
+    try:
+        # Only now may threads exist: redis-server was forked before.
+        watch_lifeline(stop.set)
+        write_url(settings, broker.url)
+        log.info("the broker answers", url=broker.url)
+        while not stop.wait(WATCH_S):
+            if broker.exit_code() is not None:
+                log.error("the broker ended", exit_code=broker.exit_code())
+                return int(ExitCode.FAILED)
+        return int(ExitCode.OK)
+    finally:
+        forget_url(settings)
+        broker.stop()
+
+
+def _on_signals(call: Callable[[], None]) -> None:
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        call()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    # Connection threads of the trial broker may sit in a blocking command; they hold nothing.
+    os._exit(code)

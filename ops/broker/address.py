@@ -1,0 +1,116 @@
+"""Where the private broker is: its socket, and the file that tells the other processes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+import redis
+
+from domain.errors import QueueUnavailable
+from ops.adapters.redis_client import connect
+from ops.settings import Settings
+
+#: Longest path of a unix socket: macOS has room for 104 bytes with the final zero, Linux for 108.
+SOCKET_PATH_BYTES_MAX = 103
+SOCKET_NAME = "redis.sock"
+URL_FILE = "broker.url"
+#: How long a process waits for its broker before it gives up.
+BROKER_WAIT_S = 20.0
+_POLL_S = 0.05
+
+
+def socket_path(settings: Settings) -> Path:
+    """Return where the private redis-server listens.
+
+    That is in the data directory, or, where that path is too long for a socket, in a directory of
+    this user under the system's temporary one.
+
+    Raises:
+        PermissionError: That directory exists and belongs to somebody else.
+    """
+    wanted = settings.broker_dir / SOCKET_NAME
+    if _fits(wanted):
+        return wanted
+    name = "semantic-" + hashlib.sha256(os.fsencode(settings.broker_dir)).hexdigest()[:16]
+    choices = (Path(base) / name / SOCKET_NAME for base in (tempfile.gettempdir(), "/tmp"))  # noqa: S108 - owner and mode are checked
+    short = next(path for path in choices if _fits(path))
+    _own_directory(short.parent)
+    return short
+
+
+def url_of_socket(path: Path) -> str:
+    """Return the URL of a unix socket."""
+    return "unix://" + quote(str(path))
+
+
+def write_url(settings: Settings, url: str) -> None:
+    """Tell the other processes where the broker is; they never see half a line."""
+    target = settings.data_dir / URL_FILE
+    draft = target.with_name(f"{URL_FILE}.{os.getpid()}.tmp")
+    draft.write_text(url + "\n", encoding="utf-8")
+    draft.replace(target)
+
+
+def forget_url(settings: Settings) -> None:
+    """Say that there is no broker any more."""
+    (settings.data_dir / URL_FILE).unlink(missing_ok=True)
+
+
+def resolve_broker_url(settings: Settings, *, wait_s: float = BROKER_WAIT_S) -> str:
+    """Return the URL of the broker, waiting for the private one to answer.
+
+    Args:
+        settings: ``redis.url`` wins and is not waited for.
+        wait_s: How long to wait for the private one.
+
+    Raises:
+        QueueUnavailable: It did not answer in time.
+    """
+    if settings.redis.url:
+        return settings.redis.url
+    give_up_at = time.monotonic() + wait_s
+    while True:
+        url = _read_url(settings)
+        if url and answers(url):
+            return url
+        if time.monotonic() >= give_up_at:
+            message = f"no broker answered within {wait_s:.0f} s at {url or 'any address'}"
+            raise QueueUnavailable(message)
+        time.sleep(_POLL_S)
+
+
+def answers(url: str) -> bool:
+    """Return whether a broker at ``url`` answers PING just now."""
+    client = connect(url)
+    try:
+        return bool(client.ping())
+    except (redis.RedisError, OSError):
+        return False
+    finally:
+        client.close()
+
+
+def _read_url(settings: Settings) -> str:
+    try:
+        return (settings.data_dir / URL_FILE).read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _fits(path: Path) -> bool:
+    return len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX
+
+
+def _own_directory(directory: Path) -> None:
+    directory.mkdir(mode=0o700, exist_ok=True)
+    found = directory.lstat()
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    if not is_ours or stat.S_IMODE(found.st_mode) & 0o077:
+        message = f"{directory} must be a directory that only this user can enter"
+        raise PermissionError(message)

@@ -1,0 +1,131 @@
+"""A redis-server of our own, on a unix socket, that keeps its data and never outlives us."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import redis
+
+from domain.errors import QueueUnavailable
+from ops.adapters.redis_client import connect
+from ops.broker.address import answers, url_of_socket
+
+#: For a server to load its data and answer.
+START_MAX_S = 15.0
+#: For a server to write its last and go.
+STOP_MAX_S = 10.0
+_POLL_S = 0.01
+_PR_SET_PDEATHSIG = 1
+
+
+class PrivateRedis:
+    """The server and its process.
+
+    Args:
+        binary: Path of ``redis-server``.
+        directory: Where it keeps its data.
+        socket: Where it listens; nobody else can connect.
+    """
+
+    def __init__(self, binary: str, *, directory: Path, socket: Path) -> None:
+        self.url = url_of_socket(socket)
+        self._directory = directory
+        self._socket = socket
+        self._argv = [binary, *_arguments(directory, socket)]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the server and wait until it answers.
+
+        A server that an earlier run left behind (possible only where a dying parent cannot take
+        its child along) is ended first; its data is kept.
+
+        Call it from a thread that lives as long as the server should: Linux counts the end of that
+        thread as the death of the parent.
+
+        Raises:
+            QueueUnavailable: It ended at once or did not answer in time.
+        """
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if answers(self.url):
+            _shut_down(self.url)
+        self._socket.unlink(missing_ok=True)
+        self._process = subprocess.Popen(
+            self._argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            # Ctrl-C reaches the whole foreground group; the broker goes last, when it is told to.
+            start_new_session=True,
+            preexec_fn=_die_with_parent(),  # noqa: PLW1509 - called before any thread is started
+        )
+        give_up_at = time.monotonic() + START_MAX_S
+        while not answers(self.url):
+            if self.exit_code() is not None or time.monotonic() >= give_up_at:
+                self.stop()
+                message = f"redis-server did not start; see {self._directory / 'redis.log'}"
+                raise QueueUnavailable(message)
+            time.sleep(_POLL_S)
+
+    def exit_code(self) -> int | None:
+        """Return how the server ended, or ``None`` while it runs."""
+        return self._process.poll() if self._process is not None else None
+
+    def stop(self) -> None:
+        """End the server, letting it write what it has; a second call does nothing."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_MAX_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _arguments(directory: Path, socket: Path) -> list[str]:
+    options = {
+        "port": "0",
+        "unixsocket": str(socket),
+        "unixsocketperm": "700",
+        "dir": str(directory),
+        "logfile": str(directory / "redis.log"),
+        "loglevel": "warning",
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        # The append-only file is enough; snapshots would fork beside a model that fills the memory.
+        "save": "",
+        "databases": "1",
+        "daemonize": "no",
+        "supervised": "no",
+    }
+    return [part for name, value in options.items() for part in (f"--{name}", value)]
+
+
+def _shut_down(url: str) -> None:
+    client = connect(url)
+    try:
+        client.shutdown(nosave=True)
+    except (redis.RedisError, OSError):
+        pass  # it hangs up instead of answering
+    finally:
+        client.close()
+    give_up_at = time.monotonic() + STOP_MAX_S
+    while answers(url):
+        if time.monotonic() >= give_up_at:
+            message = f"a server left behind at {url} does not end"
+            raise QueueUnavailable(message)
+        time.sleep(_POLL_S)
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """Return what the child does to be told by the kernel when we are gone, where that exists."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

@@ -1,0 +1,127 @@
+"""``--as-of``: what ``status`` and ``jobs ls`` would have shown at some point of the past."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ops.cli.exit_codes import ExitCode
+from ops.cli.options import fail, overrides, settings_or_exit
+from ops.cli.table import print_pairs, print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from sqlalchemy import Engine
+
+    from domain.past import Past
+    from domain.record import RecordedEvent
+
+AsOfOption = Annotated[
+    str | None,
+    typer.Option("--as-of", help="As it was at this position of the log, or at an age or instant."),
+]
+_HASH_CHARS = 12
+_PROGRESS_EVENTS = 1000
+
+
+def print_past_status(as_of: str, *, as_json: bool, data_dir: Path | None) -> None:
+    """Print how many jobs there were in each status."""
+    past = _past(as_of, data_dir)
+    counts = {status.value: count for status, count in past.counts().items()}
+    if as_json:
+        report = {"as_of": {"at": past.at, **asdict(past.head)}, "jobs": counts}
+        typer.echo(jsonlib.dumps(report, indent=2))
+        return
+    print_pairs(
+        [
+            ("as of", f"position {past.head.position} · {past.head.hash[:_HASH_CHARS]}"),
+            ("recorded", f"{past.at[:19]} UTC" if past.at else "never"),
+            ("jobs", " · ".join(f"{name} {count}" for name, count in counts.items())),
+        ]
+    )
+
+
+def print_past_jobs(
+    as_of: str, *, status: str | None, limit: int, as_json: bool, data_dir: Path | None
+) -> None:
+    """Print the newest jobs of that time."""
+    past = _past(as_of, data_dir)
+    jobs = [job for job in past.jobs if status in {None, job.status.value}]
+    if as_json:
+        rows: list[dict[str, Any]] = [asdict(job) for job in jobs[:limit]]
+        listed = {"as_of": {"at": past.at, **asdict(past.head)}, "data": rows}
+        typer.echo(jsonlib.dumps(listed | {"has_more": len(jobs) > limit}, indent=2))
+        return
+    print_table(
+        ("job", "status", "model", "protocol", "tokens", "created"),
+        [
+            (
+                job.id,
+                job.status.value,
+                job.model,
+                job.protocol,
+                str(job.usage.completion_tokens),
+                job.created_at[:19],
+            )
+            for job in jobs[:limit]
+        ],
+    )
+    if len(jobs) > limit:
+        typer.echo("there are older ones: raise --limit", err=True)
+
+
+def _past(as_of: str, data_dir: Path | None) -> Past:
+    from domain.errors import SemanticError  # noqa: PLC0415 - keeps --help fast
+    from domain.past import fold_past  # noqa: PLC0415 - the same
+    from ops.adapters.archives import each_event  # noqa: PLC0415 - the same
+    from ops.adapters.sqlite_driver import database_file, reader_engine  # noqa: PLC0415 - the same
+    from ops.cli.events_common import progress_bar  # noqa: PLC0415 - the same
+
+    settings = settings_or_exit(overrides(data_dir=data_dir))
+    file = database_file(settings.log_url)
+    if file is not None and not file.exists():
+        fail(f"there is no event log at {file}", ExitCode.FAILED)
+    engine = reader_engine(settings.log_url)
+    try:
+        position = _position(as_of, engine)
+        with progress_bar("folding") as progress:
+            events = each_event(engine, settings.log_url)
+            return fold_past(_watched(events, position, progress))
+    except SemanticError as error:
+        fail(error.message, ExitCode.FAILED)
+    finally:
+        engine.dispose()
+
+
+def _position(as_of: str, engine: Engine) -> int:
+    """Return the last position of the time asked for."""
+    from datetime import UTC, datetime  # noqa: PLC0415 - keeps --help fast
+
+    from ops.adapters.event_query import EventFilter, EventQuery  # noqa: PLC0415 - the same
+    from ops.adapters.log_reader import LogReader  # noqa: PLC0415 - the same
+    from ops.cli.events_common import parse_instant  # noqa: PLC0415 - the same
+
+    if as_of.isdecimal():
+        head = LogReader(engine).head().position
+        if int(as_of) > head:
+            fail(f"the log ends at position {head}", ExitCode.FAILED)
+        return int(as_of)
+    until = EventFilter(until=parse_instant(as_of, datetime.now(UTC)))
+    before = EventQuery(engine, until).last(1)
+    return before[-1].position if before else 0
+
+
+def _watched(
+    events: Iterator[RecordedEvent], last: int, progress: Callable[[int, int], None] | None
+) -> Iterator[RecordedEvent]:
+    for event in events:
+        if event.position > last:
+            return
+        if progress is not None and event.position % _PROGRESS_EVENTS == 0:
+            progress(event.position, last)
+        yield event

@@ -1,0 +1,276 @@
+"""``semantic cache``: the contexts on disk."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ops.cli.exit_codes import EPILOG, ExitCode
+from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
+from ops.cli.table import print_pairs, print_table
+
+if TYPE_CHECKING:
+    from ops.blockstore.blocks import BlockInfo, Rejected
+    from ops.blockstore.maintenance import Overview
+    from ops.settings import Settings
+
+#: Most blocks that one ``ls --blocks`` prints.
+LS_BLOCKS_MAX = 1_000_000
+_HASH_CHARS = 16
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+Models = Annotated[
+    list[str] | None,
+    typer.Option("--model", help="Delete all blocks of this model, as ls names it; repeatable."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    group = typer.Typer(no_args_is_help=True, help="The contexts on disk.")
+    group.command("ls", epilog=EPILOG)(ls)
+    group.command("verify", epilog=EPILOG)(verify)
+    group.command("gc", epilog=EPILOG)(gc)
+    app.add_typer(group, name="cache", rich_help_panel="Look")
+
+
+def ls(
+    blocks: Annotated[
+        bool, typer.Option("--blocks", help="List each block, newest first.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, max=LS_BLOCKS_MAX, help="Most blocks.")] = 100,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Show how much is stored, for which models."""
+    settings = settings_or_exit(overrides(data_dir=data_dir))
+    found = _overview(settings)
+    newest = list(reversed(found.blocks))[:limit] if blocks else []
+    report = _report(settings, found)
+    if json:
+        listed = {"blocks_listed": [_block(block) for block in newest]} if blocks else {}
+        typer.echo(jsonlib.dumps(report | listed, indent=2))
+        return
+    _print_report(report)
+    if newest:
+        typer.echo()
+        _print_blocks(newest)
+
+
+def verify(
+    delete: Annotated[bool, typer.Option("--delete", help="Delete what is not whole.")] = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Read every block and check every byte; exit code 1 if one is not what its name promises.
+
+    The service may run meanwhile. It checks each block itself before it uses it.
+    """
+    from ops.blockstore import maintenance  # noqa: PLC0415 - keeps --help fast
+
+    settings = settings_or_exit(overrides(data_dir=data_dir))
+    root = settings.cache_dir
+    found = _overview(settings)
+    bad: list[tuple[BlockInfo, Rejected]] = []
+    with _progress("verifying", found.size_bytes) as advance:
+        for info, rejected in maintenance.verify(root, found.blocks):
+            if rejected is not None:
+                bad.append((info, rejected))
+            advance(info.size_bytes)
+    if delete:
+        _delete(root, [info for info, _ in bad])
+    if json:
+        rejects = [
+            {"hash": info.hash.hex(), "model": info.model, "reason": str(why.reason)}
+            | {"detail": why.detail, "deleted": delete}
+            for info, why in bad
+        ]
+        report = {"ok": not bad, "blocks": len(found.blocks), "size_bytes": found.size_bytes}
+        typer.echo(jsonlib.dumps(report | {"rejected": rejects}, indent=2))
+    else:
+        for info, why in bad:
+            typer.echo(f"{info.hash.hex()}  {why.reason}: {why.detail}")
+        good = len(found.blocks) - len(bad)
+        typer.echo(f"{good:,} of {len(found.blocks):,} blocks verify ({_size(found.size_bytes)})")
+    if bad:
+        raise typer.Exit(int(ExitCode.FAILED))
+
+
+def gc(
+    model: Models = None,
+    everything: Annotated[bool, typer.Option("--all", help="Delete all blocks.")] = False,
+    budget_gb: Annotated[
+        float | None, typer.Option(min=0, help="Shrink to this size instead of the setting.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing.")] = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Delete leftovers, blocks out of reach, and the least recently used above the cap.
+
+    The service may run meanwhile; a block that it misses is computed again.
+    """
+    from ops.blockstore import maintenance  # noqa: PLC0415 - keeps --help fast
+
+    settings = settings_or_exit(overrides(data_dir=data_dir))
+    found = _overview(settings)
+    known = {block.model for block in found.blocks}
+    models = known if everything else set(model or ())
+    if models - known:
+        fail(f"no blocks of model {', '.join(sorted(models - known))}", ExitCode.FAILED)
+    budget_bytes = settings.cache.disk_budget_bytes if budget_gb is None else int(budget_gb * 1e9)
+    plan = maintenance.plan_gc(found, budget_bytes=budget_bytes, models=models)
+    doomed = [block for blocks in plan.values() for block in blocks]
+    if not dry_run:
+        _delete(settings.cache_dir, doomed)
+        maintenance.delete_leftovers(found)
+    freed_bytes = sum(block.size_bytes for block in doomed)
+    if json:
+        report: dict[str, Any] = {
+            "dry_run": dry_run,
+            "deleted": {reason: len(blocks) for reason, blocks in plan.items()},
+            "leftovers": len(found.leftovers),
+            "freed_bytes": freed_bytes,
+            "blocks": len(found.blocks) - len(doomed),
+            "size_bytes": found.size_bytes - freed_bytes,
+        }
+        typer.echo(jsonlib.dumps(report, indent=2))
+        return
+    verb = "would delete" if dry_run else "deleted"
+    reasons = ", ".join(f"{len(blocks):,} for {reason}" for reason, blocks in plan.items())
+    typer.echo(f"{verb} {len(doomed):,} blocks ({reasons}) and {len(found.leftovers):,} leftovers")
+    typer.echo(f"{_size(freed_bytes)} freed, {_size(found.size_bytes - freed_bytes)} left")
+
+
+def _overview(settings: Settings) -> Overview:
+    from ops.blockstore.maintenance import overview  # noqa: PLC0415 - keeps --help fast
+
+    try:
+        return overview(settings.cache_dir)
+    except OSError as error:
+        fail(str(error), ExitCode.FAILED)
+
+
+def _delete(root: Path, blocks: Sequence[BlockInfo]) -> None:
+    from ops.blockstore import maintenance  # noqa: PLC0415 - keeps --help fast
+
+    try:
+        maintenance.delete(root, blocks)
+    except OSError as error:
+        fail(str(error), ExitCode.FAILED)
+
+
+def _report(settings: Settings, found: Overview) -> dict[str, Any]:
+    by_model: dict[str, list[BlockInfo]] = {}
+    for block in found.blocks:
+        by_model.setdefault(block.model, []).append(block)
+    return {
+        "dir": str(settings.cache_dir),
+        "blocks": len(found.blocks),
+        "size_bytes": found.size_bytes,
+        "budget_bytes": settings.cache.disk_budget_bytes,
+        "orphans": len(found.orphans),
+        "leftovers": len(found.leftovers),
+        "foreign": found.foreign,
+        "models": [
+            {
+                "model": model,
+                "blocks": len(blocks),
+                "tokens": sum(block.tokens for block in blocks),
+                "size_bytes": sum(block.size_bytes for block in blocks),
+                "used_at": _instant(max(block.used_ns for block in blocks)),
+            }
+            for model, blocks in sorted(by_model.items())
+        ],
+    }
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    print_pairs(
+        [
+            ("directory", report["dir"]),
+            ("size", f"{_size(report['size_bytes'])} of {_size(report['budget_bytes'])}"),
+            ("blocks", f"{report['blocks']:,} ({report['orphans']:,} out of reach)"),
+            ("leftovers", f"{report['leftovers']:,}"),
+            ("foreign files", f"{report['foreign']:,}"),
+        ]
+    )
+    rows = [
+        (
+            model["model"],
+            f"{model['blocks']:,}",
+            f"{model['tokens']:,}",
+            _size(model["size_bytes"]),
+            model["used_at"],
+        )
+        for model in report["models"]
+    ]
+    if rows:
+        typer.echo()
+        print_table(("model", "blocks", "tokens", "size", "last used"), rows)
+
+
+def _block(block: BlockInfo) -> dict[str, Any]:
+    return {
+        "hash": block.hash.hex(),
+        "parent": block.parent.hex() if block.parent else None,
+        "model": block.model,
+        "tokens": block.tokens,
+        "size_bytes": block.size_bytes,
+        "used_at": _instant(block.used_ns),
+    }
+
+
+def _print_blocks(blocks: Sequence[BlockInfo]) -> None:
+    rows = [
+        (
+            block.hash.hex()[:_HASH_CHARS],
+            block.parent.hex()[:_HASH_CHARS] if block.parent else "-",
+            block.model,
+            str(block.tokens),
+            _size(block.size_bytes),
+            _instant(block.used_ns),
+        )
+        for block in blocks
+    ]
+    print_table(("block", "after", "model", "tokens", "size", "last used"), rows)
+
+
+def _instant(time_ns: int) -> str:
+    return datetime.fromtimestamp(time_ns // 10**9, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _size(size_bytes: int) -> str:
+    size = float(size_bytes)
+    for unit in _UNITS:
+        if size < 1000 or unit == _UNITS[-1]:  # noqa: PLR2004 - the units are powers of a thousand
+            break
+        size /= 1000
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
+@contextmanager
+def _progress(title: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+    """Give a function that moves a bar on, where somebody watches."""
+    from rich.console import Console  # noqa: PLC0415 - keeps --help fast
+    from rich.progress import (  # noqa: PLC0415 - the same
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+    )
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=total_bytes)
+        yield lambda size_bytes: bar.advance(task, size_bytes)

@@ -1,0 +1,85 @@
+"""``semantic run``: a prompt in, the answer as it comes."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ops.cli.exit_codes import ExitCode
+from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
+
+if TYPE_CHECKING:
+    import httpx
+
+Prompt = Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")]
+MaxTokens = Annotated[int | None, typer.Option("--max-tokens", min=1)]
+Temperature = Annotated[
+    float | None, typer.Option("--temperature", min=0.0, max=2.0, help="0 is greedy.")
+]
+Seed = Annotated[int | None, typer.Option("--seed", help="The same seed gives the same answer.")]
+System = Annotated[str | None, typer.Option("--system", help="Instructions for the model.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel="Use")(run)
+
+
+def run(
+    prompt: Prompt,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    seed: Seed = None,
+    system: System = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Ask the running service and print the answer as it comes; Ctrl-C cancels the job.
+
+    With --json, prints the finished job instead, its answer under "output".
+    """
+    from ops.cli.client import service  # noqa: PLC0415 - keeps --help fast
+
+    settings = settings_or_exit(overrides(data_dir=data_dir))
+    body = job_body(
+        prompt, max_tokens=max_tokens, temperature=temperature, seed=seed, system=system
+    )
+    with service(settings) as client:
+        job = _run_job(client, body, show=not json)
+    if json:
+        typer.echo(jsonlib.dumps(job, indent=2, ensure_ascii=False))
+    if job["status"] != "completed":
+        said = (job.get("error") or {}).get("message") or f"the job was {job['status']}"
+        fail(said, ExitCode.FAILED)
+
+
+def job_body(prompt: str, **options: object) -> dict[str, Any]:
+    """Return the body of ``POST /v1/jobs``; a prompt of ``-`` is read from stdin."""
+    text = sys.stdin.read() if prompt == "-" else prompt
+    return {"prompt": text} | {name: value for name, value in options.items() if value is not None}
+
+
+def _run_job(client: httpx.Client, body: dict[str, Any], *, show: bool) -> dict[str, Any]:
+    """Submit a job, print its text, and return it as it ended; whoever leaves cancels it."""
+    from ops.cli.client import ask, follow  # noqa: PLC0415 - keeps --help fast
+
+    job_id = ask(client, "POST", "/v1/jobs", json=body)["id"]
+    ended = False
+    try:
+        for item in follow(client, job_id):
+            if show and item["kind"] == "text":
+                sys.stdout.write(item["text"])
+                sys.stdout.flush()
+        ended = True
+    except KeyboardInterrupt:
+        raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
+    finally:
+        if not ended:
+            client.post(f"/v1/jobs/{job_id}/cancel")
+        if show:
+            sys.stdout.write("\n")
+    job: dict[str, Any] = ask(client, "GET", f"/v1/jobs/{job_id}")
+    return job

@@ -1,0 +1,63 @@
+"""``semantic serve``, and the parts alone: ``api``, ``worker``, ``broker``."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from ops.cli.options import DataDir, Host, Model, Port, overrides, settings_or_exit
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(rich_help_panel="Serve")(serve)
+    app.command(rich_help_panel="Serve")(api)
+    app.command(rich_help_panel="Serve")(worker)
+    app.command(rich_help_panel="Serve")(broker)
+
+
+def serve(
+    model: Model = None, port: Port = None, host: Host = None, data_dir: DataDir = None
+) -> None:
+    """Run the whole service in the foreground: broker, worker and api."""
+    settings = settings_or_exit(overrides(data_dir=data_dir, model=model, host=host, port=port))
+    from ops.supervisor.serve import serve as run_service  # noqa: PLC0415 - keeps --help fast
+
+    raise typer.Exit(int(run_service(settings)))
+
+
+def api(
+    model: Model = None, port: Port = None, host: Host = None, data_dir: DataDir = None
+) -> None:
+    """Run the HTTP side alone; broker and worker run elsewhere."""
+    _become("api.main", model=model, port=port, host=host, data_dir=data_dir)
+
+
+def worker(model: Model = None, data_dir: DataDir = None) -> None:
+    """Run the model alone; broker and api run elsewhere."""
+    _become("worker.main", model=model, data_dir=data_dir)
+
+
+def broker(data_dir: DataDir = None) -> None:
+    """Run the private broker alone."""
+    _become("ops.broker", data_dir=data_dir)
+
+
+def _become(
+    module: str,
+    *,
+    model: Model = None,
+    port: Port = None,
+    host: Host = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Turn this process into a part; ``ops`` must not import the parts' code."""
+    settings = settings_or_exit(overrides(data_dir=data_dir, model=model, host=host, port=port))
+    from ops.supervisor.environment import child_environment  # noqa: PLC0415 - keeps --help fast
+    from ops.supervisor.parts import module_argv  # noqa: PLC0415 - the same
+
+    sys.stdout.flush()
+    argv = module_argv(module)
+    os.execve(argv[0], argv, child_environment(os.environ, settings, {}))  # noqa: S606 - that is the point

@@ -1,0 +1,31 @@
+"""Exit codes of the command line and of the parts.
+
+Scripts and service managers read them: they are stable.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What a process says with its last breath; numbers from 64 on as in ``sysexits.h``."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_RUNNING = 3
+    CRASHED = 70
+    CONFIG = 78
+    INTERRUPTED = 130
+
+
+MEANINGS = {
+    ExitCode.OK: "done",
+    ExitCode.FAILED: "the answer is no: a check, a job or a request failed",
+    ExitCode.USAGE: "the command line is wrong",
+    ExitCode.NOT_RUNNING: "no service answers here",
+    ExitCode.CRASHED: "a part crashed again and again",
+    ExitCode.CONFIG: "a setting cannot work: port taken, bad model, data directory in use",
+    ExitCode.INTERRUPTED: "stopped by Ctrl-C",
+}

@@ -1,0 +1,164 @@
+"""Structured logs: one line per event on stderr, from our code and from the libraries alike.
+
+Texts of prompts and answers are never logged. Callers do not pass them, values under the names
+they usually travel by are withheld here, and tracebacks are rendered without local variables.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+#: What code that logs takes as an argument.
+Logger: TypeAlias = structlog.stdlib.BoundLogger
+
+#: Libraries that tell of every request or message at INFO.
+NOISY_LOGGERS = (
+    "actix_http",
+    "actix_server",
+    "alembic",
+    "asyncio",
+    "dramatiq",
+    "filelock",
+    "httpcore",
+    "httpx",
+    "huggingface_hub",
+    "robyn",
+    "transformers",
+    "urllib3",
+)
+#: Names under which texts of users travel.
+WITHHELD_KEYS = frozenset(
+    {"answer", "body", "content", "messages", "output", "prompt", "system", "text", "thinking"}
+)
+#: Environment variable that asks for colour where no terminal is seen (https://force-color.org).
+FORCE_COLOR_ENV = "FORCE_COLOR"
+_OUR_LOGGER = "semantic"
+#: ``06:42:21.735`` of an ISO instant.
+_TIME_OF_DAY = slice(11, 23)
+
+
+def configure_logging(
+    part: str,
+    *,
+    level: str,
+    format: str,  # noqa: A002 - the name of the setting
+) -> Logger:
+    """Send all logging of this process to stderr; call once, in a ``main``.
+
+    Args:
+        part: Which process this is: ``api``, ``worker``, ``broker``, ``serve``.
+        level: Least level that is written, by name.
+        format: ``console``, ``json``, or ``auto``: console on a terminal, else JSON lines.
+
+    Returns:
+        The logger to hand down.
+
+    Raises:
+        ValueError: There is no such level or format.
+    """
+    threshold = logging.getLevelNamesMapping().get(level.upper())
+    if threshold is None:
+        message = f"log level {level!r} is none of DEBUG, INFO, WARNING, ERROR, CRITICAL"
+        raise ValueError(message)
+    shared = _shared_processors(part)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *_renderers(format),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    for old in tuple(root.handlers):
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(threshold)
+    for name in NOISY_LOGGERS:
+        logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    logger: Logger = structlog.stdlib.get_logger(_OUR_LOGGER)
+    return logger
+
+
+def withhold_texts(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Replace the texts of users by their length."""
+    for key in WITHHELD_KEYS & event.keys():
+        value = event[key]
+        size = f" {len(value)} long" if isinstance(value, str | bytes | list | tuple) else ""
+        event[key] = f"<withheld{size}>"
+    return event
+
+
+def _shared_processors(part: str) -> list[Processor]:
+    origin = {"part": part, "pid": os.getpid()}
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _Adder(origin),
+        withhold_texts,
+        structlog.processors.StackInfoRenderer(),
+    ]
+
+
+def _renderers(format_name: str) -> list[Processor]:
+    if format_name not in {"auto", "console", "json"}:
+        message = f"log format {format_name!r} is none of auto, console, json"
+        raise ValueError(message)
+    on_terminal = sys.stderr.isatty()
+    if format_name == "console" or (format_name == "auto" and on_terminal):
+        return [
+            _shorten,
+            structlog.dev.ConsoleRenderer(
+                colors=on_terminal or bool(os.environ.get(FORCE_COLOR_ENV)),
+                # The default shows the local variables of every frame, prompts among them.
+                exception_formatter=structlog.dev.plain_traceback,
+            ),
+        ]
+    return [
+        structlog.processors.format_exc_info,
+        structlog.processors.EventRenamer("message"),
+        structlog.processors.JSONRenderer(ensure_ascii=False),
+    ]
+
+
+def _shorten(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Leave out what people do not read on a terminal; the JSON form has it."""
+    if event.get("logger") == _OUR_LOGGER:
+        del event["logger"]
+    del event["pid"]
+    event["timestamp"] = event["timestamp"][_TIME_OF_DAY]
+    return event
+
+
+class _Adder:
+    """Adds fixed values to every event."""
+
+    def __init__(self, values: Mapping[str, object]) -> None:
+        self._values = dict(values)
+
+    def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        for key, value in self._values.items():
+            event.setdefault(key, value)
+        return event

@@ -1,0 +1,270 @@
+"""Every knob, read once in a ``main`` module and handed down as frozen values.
+
+Precedence: command line > ``SEMANTIC_*`` environment > ``.env`` > ``./semantic.toml`` > the user's
+``~/.config/semantic/semantic.toml`` > the defaults below. A nested name is written with two
+underscores: ``SEMANTIC_SERVER__PORT=8123``.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+#: The model that ships with the package, answers offline and needs no download.
+DEMO_MODEL = "semantic-demo"
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ServerSettings(_Group):
+    """The public socket and what may come through it."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65535, description="0 picks a free port")
+    head_bytes_max: int = Field(default=32_768, ge=1024)
+    body_bytes_max: int = Field(default=32 * 1024 * 1024, ge=1024)
+    head_timeout_s: float = Field(default=10.0, gt=0, description="to receive a request head")
+    body_timeout_s: float = Field(default=60.0, gt=0, description="to receive a request body")
+    idle_timeout_s: float = Field(default=75.0, gt=0, description="between two requests")
+    connections_max: int = Field(default=2048, ge=1)
+    drain_s: float = Field(default=10.0, ge=0, description="for open answers after SIGTERM")
+    ping_s: float = Field(default=10.0, gt=0, description="between pings on a silent stream")
+
+
+class RedisSettings(_Group):
+    """The broker. Without a URL a private one is started."""
+
+    url: str | None = None
+    mode: Literal["auto", "redis", "trial"] = Field(
+        default="auto", description="the private one: redis-server, or one in memory for trial"
+    )
+    prefix: str = "semantic"
+    items_max: int = Field(default=200_000, ge=1000, description="items kept per job")
+    items_ttl_s: int = Field(default=3600, ge=1, description="after the terminal item")
+
+
+class LogSettings(_Group):
+    """The event log and the processes' own logging."""
+
+    url: str | None = Field(default=None, description="default: SQLite in the data directory")
+    level: str = "INFO"
+    format: str = Field(default="auto", pattern="^(auto|console|json)$")
+
+
+class ModelSettings(_Group):
+    """What is served."""
+
+    id: str = Field(default=DEMO_MODEL, description="a directory, a hub id, or the demo model")
+    name: str | None = Field(default=None, description="what clients call it; default: from the id")
+    aliases: tuple[str, ...] = ()
+    context_length: int | None = Field(default=None, ge=16, description="lowers the model's own")
+
+
+class EngineSettings(_Group):
+    """The batch."""
+
+    max_batch_size: int = Field(default=8, ge=1, le=256)
+    prefill_step_tokens: int = Field(default=256, ge=1, description="most in one piece of a prompt")
+    gap_max_ms: float = Field(
+        default=100.0,
+        ge=0,
+        le=60_000,
+        description="longest pause of a stream while another prompt is read; 0: any",
+    )
+    stream_interval_ms: float = Field(
+        default=20.0,
+        ge=0,
+        le=1000,
+        description="text that a fast model says within this time goes out together; 0: each step",
+    )
+    reuse: bool = Field(default=True, description="start from what was read before")
+    kv_budget_mb: int | None = Field(
+        default=None,
+        ge=1,
+        description="2^20 bytes for all contexts, those that run and those kept to start from;"
+        " never exceeded, and the model's context is lowered to what fits; default: a quarter of"
+        " the machine's memory",
+    )
+    batch_window_ms: float = Field(
+        default=10.0,
+        ge=0,
+        le=1000,
+        description="how long requests that come together wait for more; a lone one never does",
+    )
+
+    @property
+    def kv_budget_bytes(self) -> int:
+        """What all contexts may take."""
+        if self.kv_budget_mb is None:
+            return psutil.virtual_memory().total // 4
+        return self.kv_budget_mb * 2**20
+
+
+class CacheSettings(_Group):
+    """Where contexts outlive the worker."""
+
+    dir: Path | None = Field(default=None, description="default: in the data directory")
+    disk_budget_gb: float = Field(default=20.0, ge=0, description="10^9 bytes; never exceeded")
+    persist: bool = Field(default=True, description="false: in memory only")
+    storage: Literal["exact", "int8"] = Field(
+        default="exact",
+        description="int8: keys and values are written in 8 bits, about half the size; answers"
+        " that start from what was read back may then differ",
+    )
+
+    @property
+    def disk_budget_bytes(self) -> int:
+        """Most bytes of block files."""
+        return int(self.disk_budget_gb * 1e9)
+
+
+class JobSettings(_Group):
+    """Limits of the queue."""
+
+    max_tokens_default: int = Field(default=4096, ge=1)
+    attempts_max: int = Field(default=3, ge=1, le=100)
+    worker_threads: int = Field(
+        default=128, ge=1, le=1024, description="interactive jobs in a worker's hands at once"
+    )
+    batch_threads: int = Field(
+        default=64, ge=1, le=1024, description="batch jobs in a worker's hands at once"
+    )
+    interactive_reserved: int = Field(
+        default=2, ge=0, description="places of the batch that batch jobs never take"
+    )
+    reconcile_s: float = Field(default=5.0, gt=0)
+    worker_deaths_max: int = Field(
+        default=2, ge=1, le=100, description="in a row, before the job says a word; then it fails"
+    )
+    queue_limit: int = Field(default=1000, ge=1, description="interactive jobs that may wait")
+    batch_queue_limit: int = Field(default=100_000, ge=1, description="batch jobs that may wait")
+    start_within_s: float | None = Field(
+        default=None, gt=0, description="a job that has not begun by then expires"
+    )
+    finish_within_s: float | None = Field(
+        default=None, gt=0, description="a job that is not done by then expires"
+    )
+    linger_s: float = Field(
+        default=1.0, ge=0, le=600, description="a job goes on for its client to ask again"
+    )
+    settle_s: float = Field(
+        default=0.25, ge=0, le=10, description="a repeat waits to see its first try leave"
+    )
+    join_window_s: float = Field(
+        default=600.0, ge=0, description="after its end a job can be joined by a retry"
+    )
+
+
+class BatchSettings(_Group):
+    """Message Batches, files and their batches."""
+
+    open_max: int = Field(default=100, ge=1, description="batches that may be open at once")
+    lines_max: int = Field(
+        default=100_000,
+        ge=1,
+        description="requests of one Message Batch; server.body_bytes_max bounds their bytes",
+    )
+    file_lines_max: int = Field(default=50_000, ge=1, description="lines of one batch file")
+    file_bytes_max: int = Field(
+        default=200_000_000, ge=1, description="of one file; server.body_bytes_max may be less"
+    )
+    window_s: int = Field(default=24 * 3600, ge=1, description="what is not done by then expires")
+    queue_window: int = Field(
+        default=256, ge=1, description="lines of batches that wait as jobs; the rest stays outside"
+    )
+    results_kept_s: int = Field(default=29 * 24 * 3600, ge=1, description="after the creation")
+    file_kept_s: int = Field(
+        default=30 * 24 * 3600, ge=1, description="of files whose owner does not say"
+    )
+
+
+class Settings(BaseSettings):
+    """All groups, and where everything is kept."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="SEMANTIC_",
+        env_nested_delimiter="__",
+        env_file=".env",
+        frozen=True,
+        extra="ignore",
+    )
+
+    data_dir: Path = Field(default_factory=lambda: default_data_dir())
+    server: ServerSettings = ServerSettings()
+    redis: RedisSettings = RedisSettings()
+    log: LogSettings = LogSettings()
+    model: ModelSettings = ModelSettings()
+    engine: EngineSettings = EngineSettings()
+    cache: CacheSettings = CacheSettings()
+    jobs: JobSettings = JobSettings()
+    batches: BatchSettings = BatchSettings()
+
+    @property
+    def log_url(self) -> str:
+        """SQLAlchemy URL of the event log."""
+        return self.log.url or f"sqlite:///{self.data_dir.absolute() / 'events.sqlite3'}"
+
+    @property
+    def cache_dir(self) -> Path:
+        """Where the blocks of contexts lie."""
+        return (self.cache.dir or self.data_dir / "cache").absolute()
+
+    @property
+    def broker_dir(self) -> Path:
+        """Where a private broker keeps its socket and its data."""
+        return self.data_dir.absolute() / "broker"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Put the two TOML files below the environment."""
+        del file_secret_settings
+        return (
+            init_settings,
+            env_settings,
+            dotenv_settings,
+            TomlConfigSettingsSource(settings_cls, Path("semantic.toml")),
+            TomlConfigSettingsSource(settings_cls, user_config_file()),
+        )
+
+
+def load_settings(**overrides: Any) -> Settings:  # noqa: ANN401 - pydantic checks the values
+    """Read the settings; call once, in a ``main``.
+
+    Args:
+        **overrides: Top-level values that beat every other source; groups as dicts.
+
+    Raises:
+        pydantic.ValidationError: Naming each setting that is not valid.
+    """
+    return Settings(**overrides)
+
+
+def default_data_dir() -> Path:
+    """Return where this platform keeps an application's data."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "semantic"
+    return Path.home() / ".local" / "share" / "semantic"
+
+
+def user_config_file() -> Path:
+    """Return the user's own configuration file; it need not exist."""
+    return Path.home() / ".config" / "semantic" / "semantic.toml"

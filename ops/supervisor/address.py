@@ -1,0 +1,66 @@
+"""The public address: is it free, and how do clients write it."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from ops.supervisor.record import CannotServe
+
+_CONNECT_S = 0.5
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - recognised, not bound
+
+
+def claim_port(host: str, port: int) -> int:
+    """Check that an address can be listened on.
+
+    Args:
+        host: A name or an address of this machine.
+        port: 0 picks a free one.
+
+    Returns:
+        The port.
+
+    Raises:
+        CannotServe: It is taken, forbidden, or no address of this machine.
+    """
+    try:
+        found = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, _, _, _, address = found[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            number = int(probe.getsockname()[1])
+    except OSError as error:
+        raise CannotServe(_why(host, port, error)) from error
+    if port and _answers(_ANY.get(host, host), port):
+        # macOS lets us bind one address of a port that somebody holds on all addresses.
+        message = f"port {port} on {host} is taken; choose another with --port"
+        raise CannotServe(message)
+    return number
+
+
+def base_url(host: str, port: int) -> str:
+    """Return the URL under which this machine reaches the service."""
+    reachable = _ANY.get(host, host)
+    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=_CONNECT_S):
+            return True
+    except OSError:
+        return False
+
+
+def _why(host: str, port: int, error: OSError) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"port {port} on {host} is taken; choose another with --port"
+        case errno.EACCES:
+            return f"port {port} needs rights that this user does not have; choose one above 1023"
+        case _:
+            return f"{host}:{port} is no address to listen on: {error.strerror}"

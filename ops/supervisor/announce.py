@@ -1,0 +1,138 @@
+"""What the person at the terminal reads while the service starts."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from ops.supervisor.probes import ServedModel
+
+#: The shortest context in which Claude Code's own prompt leaves room to work.
+CLAUDE_CODE_CONTEXT_TOKENS = 65_536
+#: Longest answer that we tell Claude Code to ask for.
+_OUTPUT_TOKENS_MAX = 16_384
+#: Half an hour: a cold prefill of a long prompt may take minutes without a token.
+_CLIENT_TIMEOUT_MS = 1_800_000
+
+#: A model that is on this disk has come up by then.
+_DOWNLOAD_HINT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is known before anything starts."""
+
+    version: str
+    data_dir: Path
+    log_url: str
+    sqlite: str
+
+
+class Announcer:
+    """Prints the start-up: with colour on a terminal, plain otherwise."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def begin(self, plan: Plan) -> None:
+        """Say what is about to run."""
+        self._console.print(f"[bold]semantic[/] {escape(plan.version)}", highlight=False)
+        self._row("data", str(plan.data_dir))
+        self._row("log", f"{plan.log_url} · SQLite {plan.sqlite}")
+
+    def broker(self, url: str, pid: int | None) -> None:
+        """Say which broker carries the queue."""
+        if pid is None:
+            self._row("broker", f"{without_password(url)} (yours)")
+        elif url.startswith("unix:"):
+            self._row("broker", f"redis-server, private · {url} · pid {pid}")
+        else:
+            self._row("broker", f"[bold yellow]TRIAL MODE[/] · {escape(url)} · pid {pid}", raw=True)
+            self._row(
+                "", "a small built-in broker stands in for redis-server: slower, and its queue"
+            )
+            self._row(
+                "", "is rebuilt from the log after a restart. To leave: install redis-server."
+            )
+
+    def parts(self, model: str, worker_pid: int, base_url: str, api_pid: int) -> None:
+        """Say that the worker and the api have been started."""
+        self._row("worker", f"loading {model} · pid {worker_pid}")
+        self._row("api", f"{base_url} · pid {api_pid}")
+
+    def still_loading(self, model: str, seconds: float) -> None:
+        """Say that it is the model that takes its time."""
+        hint = "; a first download takes minutes" if seconds >= _DOWNLOAD_HINT_S else ""
+        self._row("", f"still loading {model} ({seconds:.0f} s{hint})")
+
+    def ready(self, base_url: str, model: ServedModel, seconds: float) -> None:
+        """Say that requests are answered now, and how to send one."""
+        length = f" · {model.context_length} tokens of context" if model.context_length else ""
+        self._row("model", model.id + length)
+        self._console.print(f"[bold green]ready[/] in {seconds:.1f} s\n", highlight=False)
+        # Lines to paste must not be wrapped, coloured or shortened.
+        for line in claude_code_lines(base_url, model):
+            self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+        self._console.print()
+        for line in curl_lines(base_url, model.id):
+            self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+        self._console.print("\nCtrl-C stops everything.")
+
+    def stopping(self) -> None:
+        """Say that the drain has begun."""
+        self._console.print("\nstopping: open answers may finish · Ctrl-C again to hurry")
+
+    def stopped(self) -> None:
+        """Say that nothing runs any more."""
+        self._console.print("stopped")
+
+    def _row(self, name: str, text: str, *, raw: bool = False) -> None:
+        shown = text if raw else escape(text)
+        self._console.print(f"  [dim]{name:<7}[/] {shown}", soft_wrap=True, highlight=False)
+
+
+def claude_code_lines(base_url: str, model: ServedModel) -> Iterator[str]:
+    """Yield what to paste into a shell so that Claude Code talks to this service."""
+    name = shlex.quote(model.id)
+    yield "# Claude Code: paste into another terminal"
+    yield "unset ANTHROPIC_API_KEY"
+    yield f"export ANTHROPIC_BASE_URL={base_url} ANTHROPIC_AUTH_TOKEN=local"
+    yield f"export ANTHROPIC_MODEL={name} ANTHROPIC_DEFAULT_OPUS_MODEL={name}"
+    yield f"export ANTHROPIC_DEFAULT_SONNET_MODEL={name} ANTHROPIC_DEFAULT_HAIKU_MODEL={name}"
+    if model.context_length is not None:
+        output = max(1, min(_OUTPUT_TOKENS_MAX, model.context_length // 4))
+        yield (
+            f"export CLAUDE_CODE_MAX_CONTEXT_TOKENS={model.context_length} "
+            f"CLAUDE_CODE_MAX_OUTPUT_TOKENS={output}"
+        )
+    yield (
+        f"export CLAUDE_STREAM_IDLE_TIMEOUT_MS={_CLIENT_TIMEOUT_MS} "
+        f"API_TIMEOUT_MS={_CLIENT_TIMEOUT_MS}"
+    )
+    yield ("export CLAUDE_CODE_ATTRIBUTION_HEADER=0 CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1")
+    small = model.context_length is not None and model.context_length < CLAUDE_CODE_CONTEXT_TOKENS
+    tools = ' --tools "Bash,Read,Edit,Write"' if small else ""
+    yield f"claude --permission-mode default{tools}"
+
+
+def curl_lines(base_url: str, model: str) -> Iterator[str]:
+    """Yield one request that works when it is pasted."""
+    yield "# or"
+    message = {"role": "user", "content": "Hello!"}
+    body = json.dumps({"model": model, "max_tokens": 64, "messages": [message]})
+    yield (
+        f"curl -s {base_url}/v1/messages -H 'content-type: application/json' -d {shlex.quote(body)}"
+    )
+
+
+def without_password(url: str) -> str:
+    """Return a URL as it may be shown."""
+    scheme, separator, rest = url.partition("://")
+    secret, at, host = rest.rpartition("@")
+    return f"{scheme}{separator}***@{host}" if at and secret else url

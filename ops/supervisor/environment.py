@@ -1,0 +1,100 @@
+"""Settings on their way to a child: as environment variables, which beat every file."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from ops.logs import FORCE_COLOR_ENV
+from ops.settings import Settings
+
+#: Directory that holds the packages ``api``, ``worker`` and ``ops``.
+PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+_PREFIX = "SEMANTIC_"
+#: Free memory at the end of the heap that is not given back to the system.
+_FREE_KEPT_BYTES = 2**31
+#: Read by glibc when a process starts; see mallopt(3).
+_GLIBC_MALLOC = {
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    "MALLOC_TRIM_THRESHOLD_": str(_FREE_KEPT_BYTES),
+    "MALLOC_TOP_PAD_": str(2**26),
+}
+
+
+def settings_environment(settings: Settings) -> dict[str, str]:
+    """Return the variables that make ``load_settings()`` give the same values in a child.
+
+    A value of ``None`` has no form in the environment and is left out: no source had set it.
+    """
+    return dict(_variables(settings.model_copy(update={"data_dir": settings.data_dir.absolute()})))
+
+
+def child_environment(
+    inherited: Mapping[str, str], settings: Settings, extra: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the whole environment of a part.
+
+    Args:
+        inherited: The supervisor's own; spellings of our variables in other cases are dropped,
+            since names are read without regard to case.
+        settings: The effective settings.
+        extra: Variables of this child that beat everything else.
+    """
+    ours = settings_environment(settings) | dict(extra)
+    kept = {name: value for name, value in inherited.items() if name.upper() not in ours}
+    search = [str(PACKAGE_ROOT), *filter(None, [kept.get("PYTHONPATH", "")])]
+    return kept | {"PYTHONPATH": os.pathsep.join(search), "PYTHONUNBUFFERED": "1"} | ours
+
+
+def allocator_environment(
+    inherited: Mapping[str, str], platform: str = sys.platform
+) -> dict[str, str]:
+    """Return variables that let a process keep the memory of large arrays it has freed.
+
+    By default glibc maps each large block anew and gives it back at once, so that putting a context
+    together pays a page fault for every 4 kB of it. Up to ``_FREE_KEPT_BYTES`` that are free stay
+    with the process instead. Other C libraries and systems have no such variables. What the user
+    has set stays.
+
+    Args:
+        inherited: The supervisor's own environment.
+        platform: As ``sys.platform`` has it.
+    """
+    if platform != "linux" or "glibc.malloc." in inherited.get("GLIBC_TUNABLES", ""):
+        return {}
+    return {name: value for name, value in _GLIBC_MALLOC.items() if name not in inherited}
+
+
+def with_console_logs(settings: Settings, *, on_terminal: bool) -> tuple[Settings, dict[str, str]]:
+    """Decide the log format for children that write into a pipe, not to our terminal.
+
+    Returns:
+        The settings with the format decided, and the variables that ask for colour.
+    """
+    style = settings.log.format
+    if style == "auto":
+        style = "console" if on_terminal else "json"
+    log = settings.log.model_copy(update={"format": style})
+    coloured = on_terminal and style == "console"
+    return settings.model_copy(update={"log": log}), {FORCE_COLOR_ENV: "1"} if coloured else {}
+
+
+def _variables(settings: Settings) -> Iterator[tuple[str, str]]:
+    for name, value in settings:
+        if isinstance(value, BaseModel):
+            for field, inner in value:
+                if inner is not None:
+                    yield f"{_PREFIX}{name}__{field}".upper(), _encode(inner)
+        elif value is not None:
+            yield f"{_PREFIX}{name}".upper(), _encode(value)
+
+
+def _encode(value: object) -> str:
+    if isinstance(value, str | Path):
+        return str(value)
+    return json.dumps(value)

@@ -1,0 +1,82 @@
+"""Is the broker up, is the service ready: asked from outside, over the wire."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import httpx
+
+#: Longest wait for one answer.
+PROBE_S = 2.0
+_PING = b"*1\r\n$4\r\nPING\r\n"
+_URL_NAME = "broker.url"
+#: Names under which servers tell the length of a model's context.
+_CONTEXT_KEYS = ("context_length", "max_input_tokens", "context_window", "max_model_len")
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What clients see of the model."""
+
+    id: str
+    context_length: int | None
+
+
+def forget_broker_url(data_dir: Path) -> None:
+    """Remove the address of a broker that is no more."""
+    (data_dir / _URL_NAME).unlink(missing_ok=True)
+
+
+def read_broker_url(data_dir: Path) -> str | None:
+    """Return the address that the broker wrote, if it has."""
+    try:
+        return (data_dir / _URL_NAME).read_text(encoding="utf-8").strip() or None
+    except FileNotFoundError:
+        return None
+
+
+async def broker_answers(url: str) -> bool:
+    """Return whether a server at ``url`` understands Redis' protocol.
+
+    A broker that asks for a password answers too: with an error, which counts.
+    """
+    try:
+        async with asyncio.timeout(PROBE_S):
+            parts = urlsplit(url)
+            if parts.scheme == "unix":
+                reader, writer = await asyncio.open_unix_connection(unquote(parts.path))
+            else:
+                reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 6379)
+            try:
+                writer.write(_PING)
+                answer = await reader.readline()
+            finally:
+                writer.close()
+    except OSError:  # TimeoutError is one
+        return False
+    return answer.startswith((b"+PONG", b"-NOAUTH"))
+
+
+async def is_ready(client: httpx.AsyncClient) -> bool:
+    """Return whether ``/health/ready`` says 200."""
+    try:
+        return (await client.get("/health/ready", timeout=PROBE_S)).status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False
+
+
+async def served_model(client: httpx.AsyncClient) -> ServedModel | None:
+    """Return the model that ``/v1/models`` names first, if it can be read."""
+    try:
+        listing = (await client.get("/v1/models", timeout=PROBE_S)).json()
+        first: dict[str, Any] = listing["data"][0]
+        length = next(
+            (first[key] for key in _CONTEXT_KEYS if isinstance(first.get(key), int)), None
+        )
+        return ServedModel(str(first["id"]), length)
+    except (httpx.TransportError, ValueError, LookupError, TypeError):
+        return None

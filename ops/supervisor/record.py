@@ -1,0 +1,161 @@
+"""One service per data directory, and the note it leaves there for ``semantic status``."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_LOCK_NAME = "serve.lock"
+_RECORD_NAME = "serve.json"
+_POLL_S = 0.05
+
+
+class CannotServe(Exception):
+    """The service cannot start with these settings; the message is the one line to show."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartRecord:
+    """A part that was started.
+
+    Attributes:
+        pid: Its process.
+        created: When the system says that the process began; a reused pid has another.
+        restarts: How often it was started again.
+    """
+
+    pid: int
+    created: float
+    restarts: int
+
+    @classmethod
+    def of(cls, pid: int, *, restarts: int) -> PartRecord:
+        """Describe a process that was just started."""
+        return cls(pid=pid, created=_created(pid) or 0.0, restarts=restarts)
+
+    def is_alive(self) -> bool:
+        """Return whether this very process runs."""
+        return _created(self.pid) == self.created
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeRecord:
+    """What runs for a data directory.
+
+    Attributes:
+        pid: The supervisor.
+        base_url: Where the api answers.
+        started_at: RFC 3339 instant.
+        broker_url: What the parts use as their broker; ``None`` until it is known.
+        model: The name of the model; ``None`` until it is loaded.
+        ready: Whether every part has come up.
+        parts: By name.
+    """
+
+    pid: int
+    base_url: str
+    started_at: str
+    broker_url: str | None = None
+    model: str | None = None
+    ready: bool = False
+    parts: dict[str, PartRecord] = field(default_factory=dict)
+
+
+@contextmanager
+def serve_lock(data_dir: Path) -> Iterator[ServeRecord | None]:
+    """Hold a data directory for as long as this process serves it.
+
+    Yields:
+        What the service before this one left behind if it was killed; its parts may be ending.
+
+    Raises:
+        CannotServe: Another service holds it, or it cannot be written.
+    """
+    path = data_dir / _LOCK_NAME
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = path.open("a+", encoding="ascii")
+    except OSError as error:
+        message = f"the data directory {data_dir} cannot be written: {error.strerror}"
+        raise CannotServe(message) from error
+    with lock:
+        if not _try_lock(lock.fileno(), fcntl.LOCK_EX):
+            lock.seek(0)
+            holder = lock.read().strip() or "unknown"
+            message = f"{data_dir} is served already, by the process with pid {holder}"
+            raise CannotServe(message)
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        try:
+            yield _read(data_dir)
+        finally:
+            (data_dir / _RECORD_NAME).unlink(missing_ok=True)
+
+
+def write_record(data_dir: Path, record: ServeRecord) -> None:
+    """Replace the note in one step, so that no reader sees half of it."""
+    path = data_dir / _RECORD_NAME
+    fresh = path.with_suffix(".json.new")
+    fresh.write_text(json.dumps(asdict(record), indent=2) + "\n", encoding="utf-8")
+    fresh.replace(path)
+
+
+def read_record(data_dir: Path) -> ServeRecord | None:
+    """Return what runs for this data directory, or ``None`` if nothing does."""
+    try:
+        with (data_dir / _LOCK_NAME).open("rb") as lock:
+            if _try_lock(lock.fileno(), fcntl.LOCK_SH):
+                return None  # nobody holds it: a note that lies there is of the dead
+    except FileNotFoundError:
+        return None
+    return _read(data_dir)
+
+
+def wait_for_leftovers(record: ServeRecord, patience_s: float) -> bool:
+    """Wait for the parts of a killed service to end; they notice, and drain.
+
+    Returns:
+        Whether they all did.
+    """
+    deadline = time.monotonic() + patience_s
+    while any(part.is_alive() for part in record.parts.values()):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _read(data_dir: Path) -> ServeRecord | None:
+    try:
+        values: dict[str, Any] = json.loads((data_dir / _RECORD_NAME).read_text(encoding="utf-8"))
+        parts = {name: PartRecord(**part) for name, part in values.pop("parts").items()}
+        return ServeRecord(**values, parts=parts)
+    except (FileNotFoundError, ValueError, LookupError, TypeError):
+        return None  # none, or one that another version wrote
+
+
+def _created(pid: int) -> float | None:
+    """Return when a process began, ``None`` if it has ended."""
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _try_lock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,134 @@
+"""Composes and runs a service; what ``semantic serve`` calls."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+
+from rich.console import Console
+
+from domain.errors import LogUnavailable
+from ops.adapters.migrate import upgrade
+from ops.adapters.sqlite_driver import sqlite_version
+from ops.exit_codes import ExitCode
+from ops.logs import configure_logging
+from ops.settings import Settings
+from ops.supervisor.address import base_url, claim_port
+from ops.supervisor.announce import Announcer, Plan, without_password
+from ops.supervisor.environment import with_console_logs
+from ops.supervisor.head_signer import HeadSigner
+from ops.supervisor.output import LineWriter
+from ops.supervisor.parts import API, BROKER, WORKER, WORKER_MARGIN_S, Parts, parts_of
+from ops.supervisor.record import (
+    CannotServe,
+    ServeRecord,
+    serve_lock,
+    wait_for_leftovers,
+    write_record,
+)
+from ops.supervisor.supervisor import Outlets, Supervisor
+
+_COLOURS = {BROKER: "35", WORKER: "33", API: "36"}
+
+
+def serve(settings: Settings, parts_for: Callable[[Settings], Parts] = parts_of) -> ExitCode:
+    """Run the service in the foreground until it is stopped.
+
+    Args:
+        settings: What was asked for.
+        parts_for: Says which processes make the service; tests have their own.
+
+    Returns:
+        The exit code of the command.
+    """
+    try:
+        with serve_lock(settings.data_dir) as leftovers:
+            if leftovers is not None:
+                _wait_for(leftovers, settings)
+            server = settings.server
+            port = claim_port(server.host, server.port)
+            resolved = settings.model_copy(
+                update={
+                    "data_dir": settings.data_dir.absolute(),
+                    "server": server.model_copy(update={"port": port}),
+                }
+            )
+            return _run(resolved, parts_for(resolved))
+    except (CannotServe, LogUnavailable) as error:
+        sys.stderr.write(f"semantic: {error}\n")
+        return ExitCode.CONFIG
+
+
+def _wait_for(leftovers: ServeRecord, settings: Settings) -> None:
+    if not wait_for_leftovers(leftovers, 0):
+        sys.stderr.write("semantic: waiting for the parts of a killed service to end\n")
+        wait_for_leftovers(leftovers, settings.server.drain_s + WORKER_MARGIN_S)
+
+
+def _run(settings: Settings, parts: Parts) -> ExitCode:
+    logger = configure_logging("serve", level=settings.log.level, format=settings.log.format)
+    on_terminal = sys.stderr.isatty()
+    for_children, extra = with_console_logs(settings, on_terminal=on_terminal)
+    announcer = Announcer(Console())
+    writer = LineWriter(sys.stderr)
+    record = ServeRecord(
+        pid=os.getpid(),
+        base_url=base_url(settings.server.host, settings.server.port),
+        started_at=datetime.now(UTC).isoformat(),
+    )
+    write_record(settings.data_dir, record)
+    announcer.begin(_plan(settings))
+    outlets = Outlets(
+        announcer=announcer,
+        logger=logger,
+        writer=writer,
+        prefixes=_prefixes(for_children, coloured=on_terminal),
+    )
+
+    async def main() -> ExitCode:
+        supervisor = Supervisor(
+            for_children,
+            parts,
+            record=record,
+            prepare=lambda: upgrade(settings.log_url),
+            outlets=outlets,
+            extra_environment=extra,
+        )
+        return await supervisor.run()
+
+    try:
+        with HeadSigner(settings, logger):
+            return asyncio.run(main())
+    finally:
+        writer.close()
+        announcer.stopped()
+
+
+def _plan(settings: Settings) -> Plan:
+    return Plan(
+        version=installed_version(),
+        data_dir=settings.data_dir,
+        log_url=without_password(settings.log_url),
+        sqlite=sqlite_version(),
+    )
+
+
+def _prefixes(settings: Settings, *, coloured: bool) -> dict[str, str]:
+    """Return what the parts' lines begin with: nothing where they are JSON and name their part."""
+    if settings.log.format == "json":
+        return {}
+    if coloured:
+        return {name: f"\033[{code}m{name:<6} │\033[0m " for name, code in _COLOURS.items()}
+    return {name: f"{name:<6} | " for name in _COLOURS}
+
+
+def installed_version() -> str:
+    """Return the version of this distribution."""
+    try:
+        return version("semantic")
+    except PackageNotFoundError:
+        return "(not installed)"

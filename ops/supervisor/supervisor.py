@@ -1,0 +1,242 @@
+"""The service as a whole: starts the parts in order, watches them, stops them in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+import httpx
+
+from ops.exit_codes import ExitCode
+from ops.logs import Logger
+from ops.settings import Settings
+from ops.supervisor.announce import Announcer
+from ops.supervisor.child import Child
+from ops.supervisor.environment import allocator_environment, child_environment
+from ops.supervisor.keeper import Keeper
+from ops.supervisor.output import LineWriter
+from ops.supervisor.parts import BROKER, WORKER, Part, Parts
+from ops.supervisor.probes import (
+    ServedModel,
+    broker_answers,
+    forget_broker_url,
+    is_ready,
+    read_broker_url,
+    served_model,
+)
+from ops.supervisor.record import CannotServe, PartRecord, ServeRecord, write_record
+from ops.supervisor.verdict import GiveUp
+
+#: For a broker to answer after its start.
+BROKER_START_MAX_S = 30.0
+#: For the whole service to come up; a first download of a large model is part of it.
+START_MAX_S = 6 * 3600.0
+#: Between two lines that say that the model is still loading.
+LOADING_NOTE_S = 5.0
+_POLL_S = 0.05
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlets:
+    """Where a supervisor's words go.
+
+    Attributes:
+        announcer: To the person at the terminal.
+        logger: To the log.
+        writer: The parts' own lines.
+        prefixes: What each part's lines begin with.
+    """
+
+    announcer: Announcer
+    logger: Logger
+    writer: LineWriter
+    prefixes: Mapping[str, str]
+
+
+class Supervisor:
+    """Runs the parts until a signal, or until one of them cannot be kept alive.
+
+    Args:
+        settings: The effective settings, with the real port.
+        parts: What to run.
+        record: The note for ``semantic status`` to begin with.
+        prepare: Brings the event log's tables up to date; called in a thread.
+        outlets: Where words go.
+        extra_environment: Further variables for every part.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        parts: Parts,
+        *,
+        record: ServeRecord,
+        prepare: Callable[[], object],
+        outlets: Outlets,
+        extra_environment: Mapping[str, str],
+    ) -> None:
+        self._settings = settings
+        self._parts = parts
+        self._record = record
+        self._prepare = prepare
+        self._out = outlets
+        self._extra_environment = extra_environment
+        self._keepers: dict[str, Keeper] = {}
+        self._broker_url = settings.redis.url
+        self._lifeline, self._write_end = os.pipe()
+        self._exit_code: ExitCode | None = None
+        self._ended = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._errands: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> ExitCode:
+        """Serve until the end and return why it came."""
+        loop = asyncio.get_running_loop()
+        for number in _STOP_SIGNALS:
+            loop.add_signal_handler(number, partial(self._on_signal, number))
+        starting = asyncio.create_task(self._start(), name="start")
+        starting.add_done_callback(self._on_started)
+        try:
+            await self._ended.wait()
+        finally:
+            starting.cancel()
+            await self._drain()
+            for number in _STOP_SIGNALS:
+                loop.remove_signal_handler(number)
+        if self._exit_code is None:
+            await starting  # it failed; say how
+        return self._exit_code or ExitCode.OK
+
+    def _finish(self, code: ExitCode) -> None:
+        """Begin the end; the first reason counts."""
+        if not self._ended.is_set():
+            self._exit_code = code
+            self._ended.set()
+
+    def _on_signal(self, number: int) -> None:
+        if not self._ended.is_set():
+            self._out.announcer.stopping()
+            self._finish(ExitCode.OK)
+        elif number == signal.SIGINT:
+            self._hurry.set()
+
+    def _on_started(self, starting: asyncio.Task[None]) -> None:
+        if not starting.cancelled() and starting.exception() is not None:
+            self._ended.set()
+
+    async def _start(self) -> None:
+        began = time.monotonic()
+        broker = self._keep(self._parts.broker) if self._parts.broker is not None else None
+        await asyncio.to_thread(self._prepare)
+        if broker is not None:
+            self._broker_url = await self._wait_broker()
+        self._note(broker_url=self._broker_url)
+        self._out.announcer.broker(self._broker_url or "", broker.pid if broker else None)
+        worker, api = self._keep(self._parts.worker), self._keep(self._parts.api)
+        self._out.announcer.parts(
+            self._settings.model.id, worker.pid, self._record.base_url, api.pid
+        )
+        model = await self._wait_ready(began)
+        self._note(ready=True, model=model.id)
+        self._out.announcer.ready(self._record.base_url, model, time.monotonic() - began)
+
+    async def _wait_broker(self) -> str:
+        deadline = time.monotonic() + BROKER_START_MAX_S
+        while time.monotonic() < deadline:
+            url = read_broker_url(self._settings.data_dir)
+            if url is not None and await broker_answers(url):
+                return url
+            await asyncio.sleep(_POLL_S)
+        message = f"the broker did not answer within {BROKER_START_MAX_S:.0f} s"
+        raise CannotServe(message)
+
+    async def _wait_ready(self, began: float) -> ServedModel:
+        model = self._settings.model.id
+        noted = began
+        async with httpx.AsyncClient(base_url=self._record.base_url, trust_env=False) as client:
+            while not await is_ready(client):
+                now = time.monotonic()
+                if now - began > START_MAX_S:
+                    message = f"the service was not ready within {START_MAX_S / 3600:.0f} h"
+                    raise CannotServe(message)
+                if now - noted >= LOADING_NOTE_S:
+                    noted = now
+                    self._out.announcer.still_loading(model, now - began)
+                await asyncio.sleep(_POLL_S)
+            return await served_model(client) or ServedModel(model, None)
+
+    def _keep(self, part: Part) -> Child:
+        keeper = Keeper(
+            part,
+            launch=self._launch,
+            on_start=lambda child: self._on_start(child),
+            on_give_up=self._on_give_up,
+            logger=self._out.logger,
+        )
+        self._keepers[part.name] = keeper
+        return keeper.start()
+
+    def _launch(self, part: Part) -> Child:
+        extra = dict(self._extra_environment)
+        if part.name == BROKER:
+            forget_broker_url(self._settings.data_dir)
+        elif self._broker_url is not None:
+            extra["SEMANTIC_REDIS__URL"] = self._broker_url
+        if part.name == WORKER:
+            extra |= allocator_environment(os.environ)
+        return Child.start(
+            part,
+            environment=child_environment(os.environ, self._settings, extra),
+            lifeline=self._lifeline,
+            writer=self._out.writer,
+            prefix=self._out.prefixes.get(part.name, ""),
+        )
+
+    def _on_start(self, child: Child) -> None:
+        keeper = self._keepers[child.part.name]
+        self._note(
+            parts=self._record.parts
+            | {child.part.name: PartRecord.of(child.pid, restarts=keeper.restarts)}
+        )
+        if child.part.name == BROKER and keeper.restarts:
+            errand = asyncio.create_task(self._follow_broker(), name="follow broker")
+            self._errands.add(errand)
+            errand.add_done_callback(self._errands.discard)
+
+    async def _follow_broker(self) -> None:
+        """Restart whoever still talks to the address of a broker that came back elsewhere."""
+        with suppress(CannotServe):  # a broker that ends instead is its keeper's business
+            url = await self._wait_broker()
+            if url == self._broker_url:
+                return
+            self._broker_url = url
+            self._note(broker_url=url)
+            self._out.logger.warning("the broker has a new address, restarting its users", url=url)
+            for part in (self._parts.worker, self._parts.api):
+                if (keeper := self._keepers.get(part.name)) and keeper.child:
+                    keeper.child.terminate()
+
+    def _on_give_up(self, part: Part, verdict: GiveUp) -> None:
+        self._out.logger.error("stopping the service", because_of=part.name, reason=verdict.reason)
+        self._finish(verdict.exit_code)
+
+    def _note(self, **changes: object) -> None:
+        self._record = replace(self._record, **changes)  # type: ignore[arg-type] # names of fields
+        write_record(self._settings.data_dir, self._record)
+
+    async def _drain(self) -> None:
+        """Stop the parts one after the other, the ones that take requests first."""
+        for errand in self._errands:
+            errand.cancel()
+        for part in self._parts.last_to_first():
+            if (keeper := self._keepers.get(part.name)) is not None:
+                await keeper.stop(self._hurry)
+        os.close(self._write_end)
+        os.close(self._lifeline)

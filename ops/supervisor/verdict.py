@@ -1,0 +1,49 @@
+"""What to do about a part that has ended; pure decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ops.exit_codes import ExitCode
+
+#: Pause before the first restart; it doubles with every further short life.
+BACKOFF_FIRST_S = 0.2
+#: Longest pause between two restarts.
+BACKOFF_MAX_S = 10.0
+#: A life of this length counts as healthy and resets the back-off.
+HEALTHY_AFTER_S = 30.0
+#: Short lives in a row before the service gives up: about two and a half minutes of trying.
+SHORT_LIVES_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Start the part again after a pause."""
+
+    delay_s: float
+    short_lives: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Stop the whole service with this exit code."""
+
+    exit_code: ExitCode
+    reason: str
+
+
+def decide(returncode: int, *, lived_s: float, short_lives: int) -> Restart | GiveUp:
+    """Judge a part that ended although nobody asked it to.
+
+    Args:
+        returncode: As ``subprocess`` gives it; negative for a signal.
+        lived_s: How long it ran.
+        short_lives: How many lives in a row before this one were short.
+    """
+    if returncode == ExitCode.CONFIG:
+        return GiveUp(ExitCode.CONFIG, "its settings cannot work")
+    if lived_s >= HEALTHY_AFTER_S:
+        return Restart(BACKOFF_FIRST_S, 0)
+    if short_lives + 1 >= SHORT_LIVES_MAX:
+        return GiveUp(ExitCode.CRASHED, f"it ended {SHORT_LIVES_MAX} times in a row")
+    return Restart(min(BACKOFF_FIRST_S * 2**short_lives, BACKOFF_MAX_S), short_lives + 1)

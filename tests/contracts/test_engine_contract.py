@@ -1,0 +1,163 @@
+"""What every ``InferenceEngine`` promises, held against the scripted one and the real one."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from domain.errors import EngineFailure, PromptTooLong
+from domain.values import Sampling, StopReason
+from ops.clock import SystemClock
+from tests.support.engine_probe import (
+    CollectingSink,
+    ask,
+    finished,
+    ids_of,
+    submit,
+    text_in,
+)
+from tests.support.fake_engine import FakeEngine
+from worker.engine.engine import BatchEngine
+
+LONG_ANSWER = "the quick brown fox " * 20
+
+
+@pytest.fixture
+def sink() -> CollectingSink:
+    return CollectingSink()
+
+
+@pytest.fixture(
+    params=[
+        "scripted",
+        pytest.param("tiny model", marks=pytest.mark.mlx),
+        pytest.param("tiny model with reuse", marks=pytest.mark.mlx),
+    ]
+)
+def engine(
+    request: pytest.FixtureRequest, sink: CollectingSink, tmp_path: Path
+) -> Iterator[BatchEngine]:
+    if request.param == "scripted":
+        with FakeEngine(sink, {"long": LONG_ANSWER}, max_batch_size=4) as scripted:
+            yield scripted
+        return
+    from tests.support.tiny_models import make_tiny_llama  # noqa: PLC0415 - needs mlx
+    from worker.engine.mlx.model import ModelSource, load_weights  # noqa: PLC0415 - needs mlx
+    from worker.engine.mlx.runner import BatchRunner  # noqa: PLC0415 - needs mlx
+
+    source = ModelSource(id=str(make_tiny_llama(tmp_path / "tiny")), context_length=1000)
+    real = BatchEngine(
+        runner_factory=lambda: BatchRunner(
+            load_weights=lambda: load_weights(source),
+            prefill_step_tokens=64,
+            kv_budget_bytes=1 << 26 if "reuse" in request.param else None,
+            block_tokens=32,
+        ),
+        sink=sink,
+        clock=SystemClock(),
+        max_batch_size=4,
+    )
+    real.start()
+    yield real
+    real.close(0)
+
+
+def test_a_generation_writes_numbered_items_that_join_to_its_outcome(
+    engine: BatchEngine, sink: CollectingSink
+) -> None:
+    outcome = finished(submit(engine, "job-a", ask("long", max_tokens=40)))
+    items = sink.numbered("job-a")
+    assert [item.n for item in items] == list(range(1, len(items) + 1))
+    assert outcome.next_item == len(items) + 1
+    assert text_in(items) == outcome.text
+    assert ids_of(items) == outcome.token_ids[: len(ids_of(items))]
+
+
+def test_the_outcome_counts_and_hashes_its_tokens(engine: BatchEngine) -> None:
+    request = ask("long", max_tokens=25)
+    outcome = finished(submit(engine, "job-a", request))
+    assert outcome.stop_reason is StopReason.MAX_TOKENS
+    assert outcome.usage.completion_tokens == len(outcome.token_ids) == 25
+    assert outcome.usage.prompt_tokens == len(engine.prepare(request).tokens)
+    packed = struct.pack("<25I", *outcome.token_ids)
+    assert outcome.token_hash == hashlib.sha256(packed).hexdigest()
+    assert outcome.timings.first_token_ms >= outcome.timings.prefill_ms >= 0
+
+
+def test_a_stop_text_ends_the_answer_before_it(engine: BatchEngine) -> None:
+    whole = finished(submit(engine, "job-a", ask("long", max_tokens=60))).text
+    stop = whole[20:23]
+    outcome = finished(submit(engine, "job-b", ask("long", max_tokens=60, stop=(stop,))))
+    assert outcome.stop_reason is StopReason.STOP_SEQUENCE
+    assert outcome.stop_sequence == stop
+    assert outcome.text == whole[: whole.index(stop)]
+
+
+def test_a_cancelled_generation_keeps_what_it_said(
+    engine: BatchEngine, sink: CollectingSink
+) -> None:
+    handle = submit(engine, "job-a", ask("long", max_tokens=900))
+    sink.wait_for_items("job-a", 3)
+    handle.cancel()
+    handle.cancel()
+    outcome = finished(handle)
+    assert outcome.stop_reason in {StopReason.CANCELLED, StopReason.END_TURN}
+    assert text_in(sink.numbered("job-a")) == outcome.text
+
+
+def test_more_generations_than_places_all_end(engine: BatchEngine, sink: CollectingSink) -> None:
+    handles = [submit(engine, f"job-{n}", ask("long", max_tokens=12)) for n in range(11)]
+    texts = {finished(handle).text for handle in handles}
+    assert len(texts) == 1
+    assert any(progress.phase == "queued" for progress in sink.progress("job-10"))
+
+
+def test_a_resumed_generation_says_what_is_missing_and_nothing_else(
+    engine: BatchEngine, sink: CollectingSink
+) -> None:
+    request = ask("long", max_tokens=40, sampling=Sampling(temperature=1.0, seed=11))
+    whole = finished(submit(engine, "job-whole", request))
+    items = sink.numbered("job-whole")
+    for cut in (0, 1, len(items) // 2, len(items) - 1, len(items)):
+        name = f"job-cut-{cut}"
+        outcome = finished(submit(engine, name, request, attempt=2, said=items[:cut]))
+        assert [(i.n, i.body) for i in sink.numbered(name)] == [(i.n, i.body) for i in items[cut:]]
+        assert (outcome.token_ids, outcome.text, outcome.next_item) == (
+            whole.token_ids,
+            whole.text,
+            whole.next_item,
+        )
+
+
+def test_the_limit_of_tokens_is_lowered_to_the_context(engine: BatchEngine) -> None:
+    prompt = engine.prepare(ask("long", max_tokens=5000))
+    assert prompt.max_tokens == engine.card().context_length - len(prompt.tokens)
+
+
+def test_a_prompt_without_room_for_an_answer_is_refused(engine: BatchEngine) -> None:
+    with pytest.raises(PromptTooLong) as refusal:
+        engine.prepare(ask("word " * 2000))
+    assert refusal.value.maximum == engine.card().context_length - 1
+
+
+def test_many_threads_may_prepare_at_once(engine: BatchEngine) -> None:
+    requests = [ask(f"word {n} " * (n + 1)) for n in range(30)]
+    alone = [engine.prepare(request) for request in requests]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(engine.prepare, requests)) == alone
+
+
+def test_a_closed_engine_takes_nothing_and_frees_its_waiters(engine: BatchEngine) -> None:
+    prompt_source = ask("long", max_tokens=900)
+    handles = [submit(engine, f"job-{n}", prompt_source) for n in range(6)]
+    engine.close(0)
+    outcomes = [finished(handle) for handle in handles]
+    assert all(o.failure is None or o.failure.retryable for o in outcomes)
+    assert not engine.is_alive()
+    with pytest.raises(EngineFailure):
+        submit(engine, "job-late", prompt_source)

@@ -1,0 +1,114 @@
+"""What the jobs projection finds and refuses, on the fake and on SQLite."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from domain.errors import IdempotencyKeyTaken
+from domain.events import JobCancelRequested
+from domain.listing import QueuedJob
+from domain.values import JobId, Priority, StreamName
+from tests.support.job_events import draft, started, submitted
+from tests.support.log_stores import Store, opened_store
+
+
+@pytest.fixture(params=["fake", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    with opened_store(request.param, tmp_path) as opened:
+        yield opened
+
+
+def _accept(store: Store, name: str, **facts: Any) -> JobId:
+    store.log.append(StreamName(name), [draft(submitted(**facts))], expected_version=0)
+    return JobId(name)
+
+
+def test_an_idempotency_key_belongs_to_one_job(store: Store) -> None:
+    _accept(store, "job-1", key="k")
+    with pytest.raises(IdempotencyKeyTaken) as caught:
+        _accept(store, "job-2", key="k")
+    assert caught.value.job_id == "job-1"
+    assert store.log.load(StreamName("job-2")) == ()
+    _accept(store, "job-3", key="other")
+    _accept(store, "job-4")
+    _accept(store, "job-5")
+    assert store.log.head().position == 4
+
+
+def test_writers_of_one_key_at_the_same_time_leave_one_job(store: Store) -> None:
+    barrier = threading.Barrier(8)
+
+    def write(number: int) -> bool:
+        barrier.wait(10)
+        try:
+            _accept(store, f"job-{number}", key="k")
+        except IdempotencyKeyTaken:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(write, range(8))) == 1
+    assert store.log.head().position == 1
+
+
+def test_pages_are_filtered_by_model_priority_and_time(store: Store) -> None:
+    _accept(store, "job-1", model="a")
+    store.clock.advance(10)
+    _accept(store, "job-2", model="b", priority=Priority.BATCH)
+    _accept(store, "job-3", model="b")
+
+    def ids(**wanted: Any) -> list[str]:
+        return [view.id for view in store.views.page(limit=9, **wanted).jobs]
+
+    assert ids(model="b") == ["job-3", "job-2"]
+    assert ids(priority=Priority.BATCH) == ["job-2"]
+    assert ids(since="2026-01-01T00:00:10.000000Z") == ["job-3", "job-2"]
+    assert ids(since="2026-01-01T00:00:10.000001Z") == []
+
+
+def test_jobs_that_asked_the_same_are_found_newest_first(store: Store) -> None:
+    _accept(store, "job-1", model="a")
+    _accept(store, "job-2", model="b")
+    _accept(store, "job-3", model="a")
+    asked = submitted(model="a").asked
+    assert asked is not None
+    assert [view.id for view in store.views.alike(asked, limit=9)] == ["job-3", "job-1"]
+    assert [view.id for view in store.views.alike(asked, limit=1)] == ["job-3"]
+
+
+def test_jobs_are_overdue_from_the_instant_of_their_deadline(store: Store) -> None:
+    early, late = "2026-01-01T00:00:01.000000Z", "2026-01-01T00:00:02.000000Z"
+    _accept(store, "job-1", deadline=early)
+    _accept(store, "job-2", finish_deadline=late)
+    _accept(store, "job-3", deadline=early)
+    store.log.append(StreamName("job-3"), [draft(started())], expected_version=1)
+    _accept(store, "job-4", deadline=early)
+    wish = draft(JobCancelRequested(reason="api"))
+    store.log.append(StreamName("job-4"), [wish], expected_version=1)
+    _accept(store, "job-5")
+
+    def overdue(now: str) -> list[str]:
+        return [view.id for view in store.views.overdue(now)]
+
+    assert overdue("2026-01-01T00:00:00.999999Z") == []
+    assert overdue(early) == ["job-1"]
+    assert overdue(late) == ["job-1", "job-2"]
+
+
+def test_waiting_jobs_are_told_in_order_and_counted_by_queue(store: Store) -> None:
+    _accept(store, "job-1", agent="a")
+    _accept(store, "job-2", priority=Priority.BATCH)
+    _accept(store, "job-3")
+    store.log.append(StreamName("job-3"), [draft(started())], expected_version=1)
+    assert store.views.queued(limit=9) == (
+        QueuedJob(id=JobId("job-1"), agent="a", priority=Priority.INTERACTIVE),
+        QueuedJob(id=JobId("job-2"), agent=None, priority=Priority.BATCH),
+    )
+    assert store.views.queued(limit=1)[0].id == "job-1"
+    assert [store.views.waiting(priority) for priority in Priority] == [1, 1]

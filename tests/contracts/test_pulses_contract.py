@@ -1,0 +1,140 @@
+"""``WorkerPulses`` and ``ControlSignals``, on the fake and on both brokers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from domain.errors import QueueUnavailable
+from domain.ports import WorkerPulse, WorkerPulses
+from domain.values import CacheFigures, JobId, ModelCard, WorkerId
+from ops.adapters.redis_client import Keys, connect
+from ops.adapters.redis_control import (
+    ControlListener,
+    RedisControlSignals,
+    RedisWorkerPulses,
+)
+from tests.support.brokers import WITHIN_S, wait_until
+from tests.support.fake_broker import FakeWorkerPulses
+
+CARD = ModelCard(
+    id="demo",
+    fingerprint="sha256:00",
+    context_length=2048,
+    description="a model",
+    created_at="2026-01-01T00:00:00Z",
+)
+LOADING = WorkerPulse(worker=WorkerId("engine-0"), pid=7, state="loading", model=None)
+CACHE = CacheFigures(
+    ram_blocks=3, ram_used_bytes=300, ram_budget_bytes=1000, disk="on", disk_blocks=5
+)
+READY = WorkerPulse(worker=WorkerId("engine-1"), pid=8, state="ready", model=CARD, cache=CACHE)
+TTL_MS = 200
+
+
+@pytest.fixture(params=["fake", "trial", pytest.param("redis", marks=pytest.mark.redis)])
+def pulses_and_fade(
+    request: pytest.FixtureRequest, keys: Keys
+) -> Iterator[tuple[WorkerPulses, Callable[[], None]]]:
+    if request.param == "fake":
+        fake = FakeWorkerPulses()
+        yield fake, fake.fade
+        return
+    client = connect(str(request.getfixturevalue(f"{request.param}_url")))
+    real = RedisWorkerPulses(client, keys, ttl_ms=TTL_MS)
+    yield real, lambda: wait_until(lambda: not real.alive(), 2.0)
+    client.close()
+
+
+def test_pulses_are_listed_by_worker_until_they_fade(
+    pulses_and_fade: tuple[WorkerPulses, Callable[[], None]],
+) -> None:
+    pulses, fade = pulses_and_fade
+    assert pulses.alive() == ()
+    pulses.beat(READY)
+    pulses.beat(LOADING)
+    assert pulses.alive() == (LOADING, READY)
+    fade()
+    assert pulses.alive() == ()
+
+
+def test_later_pulse_of_a_worker_replaces_the_earlier(
+    pulses_and_fade: tuple[WorkerPulses, Callable[[], None]],
+) -> None:
+    pulses, _ = pulses_and_fade
+    ready = WorkerPulse(worker=LOADING.worker, pid=7, state="ready", model=CARD)
+    pulses.beat(LOADING)
+    pulses.beat(ready)
+    assert pulses.alive() == (ready,)
+
+
+def test_dead_worker_fades_while_another_lives(client: redis.Redis, keys: Keys) -> None:
+    pulses = RedisWorkerPulses(client, keys, ttl_ms=TTL_MS)
+    pulses.beat(LOADING)
+
+    def only_the_other_is_left() -> bool:
+        pulses.beat(READY)
+        return pulses.alive() == (READY,) and client.hlen(keys.pulses) == 1
+
+    wait_until(only_the_other_is_left, 2.0)
+
+
+def test_nudge_reaches_the_listener_and_one_that_fails_does_not_deafen_it(
+    client: redis.Redis, keys: Keys
+) -> None:
+    heard: list[JobId] = []
+    listening, done = threading.Event(), threading.Event()
+
+    def hear(job_id: JobId) -> None:
+        heard.append(job_id)
+        if job_id == "job-1":
+            raise ValueError
+        done.set()
+
+    listener = ControlListener(client, keys, on_cancel=hear, on_listening=listening.set)
+    listener.start()
+    try:
+        assert listening.wait(WITHIN_S)
+        client.publish(keys.control, "not a nudge")
+        signals = RedisControlSignals(client, keys)
+        signals.nudge_cancel(JobId("job-1"))
+        signals.nudge_cancel(JobId("job-2"))
+        assert done.wait(WITHIN_S)
+        assert heard == ["job-1", "job-2"]
+    finally:
+        listener.stop()
+
+
+@pytest.mark.redis
+def test_listener_says_when_it_listens_again_after_a_lost_connection(
+    redis_url: str, keys: Keys
+) -> None:
+    client = connect(redis_url)
+    begun = threading.Semaphore(0)
+    heard = threading.Event()
+    listener = ControlListener(
+        client, keys, on_cancel=lambda _: heard.set(), on_listening=begun.release
+    )
+    listener.start()
+    try:
+        assert begun.acquire(timeout=WITHIN_S)
+        client.client_kill_filter(_type="pubsub")
+        assert begun.acquire(timeout=WITHIN_S)
+        RedisControlSignals(client, keys).nudge_cancel(JobId("job-1"))
+        assert heard.wait(WITHIN_S)
+    finally:
+        listener.stop()
+        client.close()
+
+
+def test_broker_that_is_down_is_named_so() -> None:
+    gone = connect("redis://127.0.0.1:9/0")
+    with pytest.raises(QueueUnavailable):
+        RedisWorkerPulses(gone, Keys("t")).alive()
+    with pytest.raises(QueueUnavailable):
+        RedisWorkerPulses(gone, Keys("t")).beat(LOADING)
+    with pytest.raises(QueueUnavailable):
+        RedisControlSignals(gone, Keys("t")).nudge_cancel(JobId("job-1"))

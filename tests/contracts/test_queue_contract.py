@@ -1,0 +1,145 @@
+"""``JobQueue``, on the fake and on both brokers, with the worker's side of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import pytest
+from dramatiq import MessageProxy
+
+from domain.errors import QueueUnavailable
+from domain.ports import JobQueue
+from domain.values import JobId, Priority
+from ops.adapters.dramatiq_queue import BlockingConsumer, BlockingRedisBroker, DramatiqJobQueue
+from ops.adapters.redis_client import Keys, connect
+from tests.support.fake_broker import FakeBroker, FakeJobQueue
+
+A, B, C = (JobId(f"job-{letter}") for letter in "abc")
+INTERACTIVE, BATCH = Priority.INTERACTIVE, Priority.BATCH
+
+
+class Hand(Protocol):
+    """The worker's side."""
+
+    def take(self) -> JobId | None: ...
+
+    def ack(self, job_id: JobId) -> None: ...
+
+
+class ConsumerHand:
+    def __init__(self, consumer: BlockingConsumer) -> None:
+        self._consumer = consumer
+        self._held: dict[JobId, MessageProxy] = {}
+
+    def take(self) -> JobId | None:
+        message = next(self._consumer)
+        if message is None:
+            return None
+        (job_id,) = message.args
+        self._held[job_id] = message
+        return JobId(job_id)
+
+    def ack(self, job_id: JobId) -> None:
+        self._consumer.ack(self._held.pop(job_id))
+
+
+@dataclass
+class Line:
+    queue: JobQueue
+    hand: Hand
+
+
+@pytest.fixture(params=["fake", "trial", pytest.param("redis", marks=pytest.mark.redis)])
+def line(request: pytest.FixtureRequest, keys: Keys) -> Iterator[Line]:
+    if request.param == "fake":
+        fake = FakeJobQueue()
+        yield Line(fake, fake)
+        return
+    client = connect(str(request.getfixturevalue(f"{request.param}_url")))
+    broker = BlockingRedisBroker(client, keys, broker_id="engine-0")
+    consumer = broker.consume(INTERACTIVE.value, prefetch=1, timeout=50)
+    # One message at a time, so that the others can be seen to wait.
+    yield Line(DramatiqJobQueue(client, keys), ConsumerHand(consumer))
+    client.close()
+
+
+def test_jobs_come_out_in_the_order_they_went_in(line: Line) -> None:
+    assert all(line.queue.enqueue(job, INTERACTIVE) for job in (A, B, C))
+    taken = []
+    for _ in range(3):
+        job = line.hand.take()
+        assert job is not None
+        line.hand.ack(job)
+        taken.append(job)
+    assert taken == [A, B, C]
+    assert line.hand.take() is None
+
+
+def test_job_that_waits_is_not_queued_twice(line: Line) -> None:
+    assert line.queue.enqueue(A, INTERACTIVE)
+    assert not line.queue.enqueue(A, INTERACTIVE)
+    assert line.hand.take() == A
+    line.hand.ack(A)
+    assert line.hand.take() is None
+
+
+def test_job_in_hand_is_not_queued_again_until_it_is_let_go(line: Line) -> None:
+    line.queue.enqueue(A, INTERACTIVE)
+    assert line.hand.take() == A
+    assert not line.queue.enqueue(A, INTERACTIVE)
+    line.hand.ack(A)
+    assert line.queue.enqueue(A, INTERACTIVE)
+
+
+def test_removed_job_never_comes_out(line: Line) -> None:
+    for job in (A, B, C):
+        line.queue.enqueue(job, INTERACTIVE)
+    assert line.queue.remove(B, INTERACTIVE)
+    assert not line.queue.remove(B, INTERACTIVE)
+    assert line.hand.take() == A
+    line.hand.ack(A)
+    assert line.hand.take() == C
+
+
+def test_removed_job_can_be_queued_again(line: Line) -> None:
+    line.queue.enqueue(A, INTERACTIVE)
+    line.queue.remove(A, INTERACTIVE)
+    assert line.queue.enqueue(A, INTERACTIVE)
+    assert line.hand.take() == A
+
+
+def test_job_in_hand_cannot_be_removed(line: Line) -> None:
+    line.queue.enqueue(A, INTERACTIVE)
+    line.hand.take()
+    assert not line.queue.remove(A, INTERACTIVE)
+
+
+def test_job_of_another_queue_or_of_none_is_neither_found_nor_removed(line: Line) -> None:
+    line.queue.enqueue(A, BATCH)
+    assert line.queue.position(A, INTERACTIVE) is None
+    assert not line.queue.remove(A, INTERACTIVE)
+    assert line.queue.position(B, BATCH) is None
+    assert line.queue.position(A, BATCH) == 0
+
+
+def test_position_counts_the_jobs_before(line: Line) -> None:
+    for job in (A, B, C):
+        line.queue.enqueue(job, INTERACTIVE)
+    assert [line.queue.position(job, INTERACTIVE) for job in (A, B, C)] == [0, 1, 2]
+    assert line.hand.take() == A
+    assert [line.queue.position(job, INTERACTIVE) for job in (A, B, C)] == [None, 0, 1]
+
+
+def test_broker_that_is_down_is_named_so() -> None:
+    fake = FakeBroker()
+    fake.down = True
+    gone = DramatiqJobQueue(connect("redis://127.0.0.1:9/0"), Keys("t"))
+    for queue in (fake.queue, gone):
+        with pytest.raises(QueueUnavailable):
+            queue.enqueue(A, INTERACTIVE)
+        with pytest.raises(QueueUnavailable):
+            queue.remove(A, INTERACTIVE)
+        with pytest.raises(QueueUnavailable):
+            queue.position(A, INTERACTIVE)

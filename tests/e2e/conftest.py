@@ -1,0 +1,58 @@
+"""One running service for all tests that do not break it, and a factory for those that do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import anthropic
+import openai
+import pytest
+
+from tests.support.service import Service
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    running = Service(tmp_path_factory.mktemp("service") / "data").start()
+    yield running
+    assert running.stop() == 0, running.log()
+
+
+@pytest.fixture
+def claude(service: Service) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(
+        base_url=service.base_url,
+        api_key="local",
+        max_retries=0,
+        timeout=60,
+        _strict_response_validation=True,
+    ) as client:
+        yield client
+
+
+@pytest.fixture
+def oai(service: Service) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(
+        base_url=f"{service.base_url}/v1",
+        api_key="local",
+        max_retries=0,
+        timeout=60,
+        _strict_response_validation=True,
+    ) as client:
+        yield client
+
+
+@pytest.fixture
+def own_service(tmp_path: Path) -> Iterator[Callable[..., Service]]:
+    started: list[Service] = []
+
+    def start(**env: str) -> Service:
+        one = Service(tmp_path / f"data{len(started)}", env=env)
+        started.append(one)
+        return one.start()
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.kill()

@@ -1,0 +1,121 @@
+"""The real Claude Code CLI from npm, in print mode, answered by the demo model."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.service import Service
+
+pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.claude, pytest.mark.timeout(400)]
+
+VERSION = "2.1.329"
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def claude_binary() -> Path:
+    """Install the CLI once beside the environment; CI treats a failure as a failure."""
+    prefix = ROOT / ".venv" / "claude-code" / VERSION
+    binary = prefix / "node_modules" / "@anthropic-ai" / f"claude-code-{_platform()}" / "claude"
+    if not binary.exists():
+        npm = shutil.which("npm")
+        if npm is None:
+            _missing("npm is not installed")
+        prefix.mkdir(parents=True, exist_ok=True)
+        (prefix / "package.json").write_text('{"name": "claude-code", "private": true}')
+        done = subprocess.run(
+            [str(npm), "install", "--no-audit", "--no-fund", "--include=optional",
+             f"@anthropic-ai/claude-code@{VERSION}"],
+            cwd=prefix,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )  # fmt: skip
+        if done.returncode != 0 or not binary.exists():
+            _missing(f"npm could not install Claude Code: {done.stderr[-500:]}")
+    return binary
+
+
+def _platform() -> str:
+    system = "darwin" if sys.platform == "darwin" else "linux"
+    machine = "arm64" if platform.machine() in {"arm64", "aarch64"} else "x64"
+    return f"{system}-{machine}"
+
+
+def _missing(reason: str) -> None:
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def ask(
+    claude_binary: Path, service: Service, home: Path, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    work = home / "work"
+    work.mkdir(parents=True, exist_ok=True)
+    env = {
+        "HOME": str(home),
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "TERM": "xterm-256color",
+        "SHELL": "/bin/sh",
+        "USER": "tester",
+        "ANTHROPIC_BASE_URL": service.base_url,
+        "ANTHROPIC_AUTH_TOKEN": "local",
+        "ANTHROPIC_MODEL": "semantic-demo",
+        "ANTHROPIC_DEFAULT_HAIKU_MODEL": "semantic-demo",
+        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": "131072",
+        "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "4096",
+        "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+        "CLAUDE_STREAM_IDLE_TIMEOUT_MS": "1800000",
+        "API_TIMEOUT_MS": "1800000",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "DISABLE_TELEMETRY": "1",
+        "DISABLE_ERROR_REPORTING": "1",
+        "DISABLE_AUTOUPDATER": "1",
+    }
+    return subprocess.run(
+        [str(claude_binary), *arguments],
+        cwd=work,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def test_claude_code_prints_an_answer_of_the_demo_model(
+    claude_binary: Path, service: Service, tmp_path: Path
+) -> None:
+    done = ask(
+        claude_binary,
+        service,
+        tmp_path,
+        "-p",
+        "What is the capital of France?",
+        "--tools",
+        "Bash,Read,Edit,Write",
+        "--output-format",
+        "json",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr + service.log()
+    result = json.loads(done.stdout)
+    assert result["is_error"] is False, result
+    assert result["result"].strip(), result
+    events = httpx.get(
+        f"{service.base_url}/v1/events", params={"type": "JobSubmitted", "limit": 1000}
+    ).json()["data"]
+    ours = [e for e in events if (e["data"]["client"] or "").startswith("claude-cli/")]
+    assert ours, "the log has no job that came from Claude Code"

@@ -1,0 +1,49 @@
+"""The running service keeps what its OpenAPI document says, checked by schemathesis."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.service import Service
+
+pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.slow, pytest.mark.timeout(400)]
+
+#: What no schema can say and a valid request may still be refused for with 400: ids of one batch
+#: must differ, and a tool that must be called must be among the tools.
+CONFIG = """
+[[operations]]
+include-operation-id = "createMessageBatch"
+checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 429, "5xx"]
+
+[[operations]]
+include-operation-id = "createChatCompletion"
+checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 409, 429, "5xx"]
+"""
+
+
+def test_schemathesis_finds_no_failure(own_service: Callable[..., Service], tmp_path: Path) -> None:
+    (tmp_path / "schemathesis.toml").write_text(CONFIG)
+    service = own_service(SEMANTIC_JOBS__MAX_TOKENS_DEFAULT="8")
+    done = subprocess.run(
+        [
+            str(Path(sys.executable).with_name("schemathesis")),
+            "run",
+            f"{service.base_url}/openapi.json",
+            "--max-examples=10",
+            "--seed=1",
+            "--request-timeout=60",
+            "--no-color",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=380,
+    )
+    assert done.returncode == 0, done.stdout[-8000:]
+    assert service.stop() == 0

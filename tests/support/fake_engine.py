@@ -1,0 +1,195 @@
+"""An engine that speaks from a script: the real threads and text handling around a fake model."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from domain.chat import ChatRequest
+from domain.errors import InvalidRequest
+from domain.ports import Clock, ItemSink
+from domain.values import ModelCard
+from ops.clock import SystemClock
+from worker.engine.calls import ToolFormat
+from worker.engine.engine import BatchEngine
+from worker.engine.runner_port import Admission, Admitted, Finish, LoadedModel, Rendered, Step
+from worker.engine.sections import ThinkTags
+
+#: What the scripted model says when the script has no line for a prompt.
+DEFAULT_ANSWER = "Hello from the script."
+#: The one message the scripted chat template refuses.
+REFUSED = "<refused>"
+_END = 0x11_0000
+
+
+class _Characters:
+    """Token ids are code points."""
+
+    def feed(self, token: int) -> str:
+        return chr(token)
+
+    def flush(self) -> str:
+        return ""
+
+
+class ScriptedRunner:
+    """``ModelRunner`` whose answer depends on the last message alone.
+
+    Attributes:
+        answers: Answer by last message.
+        gate: While cleared, every step waits.
+        step_error: Raised by the next step, once.
+        stepped: Set after each step.
+    """
+
+    def __init__(self, answers: Mapping[str, str] | None = None, *, context: int = 1000) -> None:
+        self.answers = dict(answers or {})
+        self.context = context
+        self.gate = threading.Event()
+        self.gate.set()
+        self.step_error: BaseException | None = None
+        self.load_error: Exception | None = None
+        self.stepped = threading.Event()
+        self.closed = False
+        self._rows: dict[int, list[object]] = {}
+        self._next_uid = 0
+
+    @property
+    def running(self) -> int:
+        return len(self._rows)
+
+    def load(self) -> LoadedModel:
+        if self.load_error is not None:
+            raise self.load_error
+        card = ModelCard(
+            id="scripted",
+            fingerprint="sha256:" + "0" * 64,
+            context_length=self.context,
+            description="Speaks from a script.",
+            created_at="2026-01-01T00:00:00Z",
+        )
+        return LoadedModel(
+            card=card,
+            think_tags=ThinkTags("<think>", "</think>"),
+            render=_render,
+            opens_thinking=lambda prompt: "".join(map(chr, prompt[-7:])) == "<think>",
+            detokenizer=_Characters,
+            tool_format=ToolFormat(start="<tool_call>", end="</tool_call>"),
+        )
+
+    def must_wait(self, admission: Admission) -> bool:
+        del admission
+        return False
+
+    def insert(self, admission: Admission) -> Admitted:
+        if admission.sampling.seed > 2**63 - 1:
+            msg = "seed out of range"
+            raise ValueError(msg)
+        prompt_length = len(admission.tokens) - admission.first_index
+        prompt = "".join(map(chr, admission.tokens[:prompt_length])).removesuffix("<think>")
+        answer = self.answers.get(prompt, DEFAULT_ANSWER)
+        self._next_uid += 1
+        self._rows[self._next_uid] = [
+            answer,
+            admission.first_index,
+            admission.first_index + admission.max_new_tokens,
+        ]
+        return Admitted(self._next_uid)
+
+    def step(self) -> Step:
+        assert self.gate.wait(30), "the test never opened the gate"
+        if self.step_error is not None:
+            error, self.step_error = self.step_error, None
+            raise error
+        tokens = [(uid, *self._next(uid)) for uid in list(self._rows)]
+        self.stepped.set()
+        return Step(tokens)
+
+    def _next(self, uid: int) -> tuple[int, Finish | None]:
+        answer, index, limit = self._rows[uid]
+        assert isinstance(answer, str)
+        assert isinstance(index, int)
+        assert isinstance(limit, int)
+        if index >= len(answer):
+            del self._rows[uid]
+            return _END, Finish.END
+        self._rows[uid][1] = index + 1
+        if index + 1 >= limit:
+            del self._rows[uid]
+            return ord(answer[index]), Finish.LENGTH
+        return ord(answer[index]), None
+
+    def remove(self, uid: int) -> None:
+        self._rows.pop(uid, None)
+
+    def reset(self) -> None:
+        self._rows.clear()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeEngine(BatchEngine):
+    """``InferenceEngine`` for tests of everything around it; started on construction.
+
+    Args:
+        sink: Where items go.
+        answers: Answer by last message; each character is a token.
+        context: Context length of the scripted model.
+        max_batch_size: Generations at once.
+        clock: For timings.
+    """
+
+    def __init__(
+        self,
+        sink: ItemSink,
+        answers: Mapping[str, str] | None = None,
+        *,
+        context: int = 1000,
+        max_batch_size: int = 8,
+        clock: Clock | None = None,
+    ) -> None:
+        self.runner = ScriptedRunner(answers, context=context)
+        factory: Callable[[], ScriptedRunner] = lambda: self.runner  # noqa: E731 - typed on purpose
+        super().__init__(
+            runner_factory=factory,
+            sink=sink,
+            clock=clock or SystemClock(),
+            max_batch_size=max_batch_size,
+        )
+        self.start()
+
+    def pause(self) -> None:
+        """Let no further token come."""
+        self.runner.gate.clear()
+
+    def resume(self) -> None:
+        """Go on."""
+        self.runner.gate.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.resume()
+        self.close(0)
+
+
+def _render(request: ChatRequest) -> Rendered:
+    text = request.messages[-1].content
+    if text == REFUSED:
+        msg = "the script refuses this message"
+        raise InvalidRequest(msg, field="messages")
+    return Rendered(tuple(map(ord, text + ("<think>" if request.thinking else ""))))
+
+
+def text_of(ids: Sequence[int]) -> str:
+    """Return the text of scripted token ids."""
+    return "".join(map(chr, ids))

@@ -1,0 +1,215 @@
+"""An event log in memory, held to the same contract as the real one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+from domain.errors import (
+    ConcurrencyConflict,
+    IdempotencyKeyTaken,
+    LogUnavailable,
+    PayloadMissing,
+)
+from domain.events import JobSubmitted
+from domain.listing import JobPage, QueuedJob
+from domain.ports import Clock
+from domain.projections import JobView, is_job_event, job_id_of, project_job
+from domain.record import GENESIS_HASH, Draft, Head, RecordedEvent
+from domain.values import Digest, JobId, JobStatus, Priority, StreamName, digest_of
+from ops.adapters.recording import instant, link
+from tests.support.fake_time import FakeClock
+
+
+class InMemoryJobViews:
+    """The jobs projection of an ``InMemoryEventLog``; rows in order of acceptance."""
+
+    def __init__(self) -> None:
+        self.rows: dict[JobId, JobView] = {}
+
+    def get(self, job_id: JobId) -> JobView | None:
+        return self.rows.get(job_id)
+
+    def page(
+        self,
+        *,
+        limit: int,
+        before: JobId | None = None,
+        status: JobStatus | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        priority: Priority | None = None,
+        since: str | None = None,
+    ) -> JobPage:
+        ids = list(self.rows)
+        if before is not None:
+            ids = ids[: ids.index(before)] if before in self.rows else []
+        wanted = [
+            view
+            for view in (self.rows[job_id] for job_id in reversed(ids))
+            if status in {None, view.status}
+            and agent in {None, view.agent}
+            and model in {None, view.model}
+            and priority in {None, view.priority}
+            and (since is None or view.created_at >= since)
+        ]
+        return JobPage(jobs=tuple(wanted[:limit]), has_more=len(wanted) > limit)
+
+    def unfinished(self) -> tuple[JobView, ...]:
+        return tuple(view for view in self.rows.values() if not view.status.is_terminal)
+
+    def overdue(self, now: str) -> tuple[JobView, ...]:
+        return tuple(
+            view
+            for view in self.unfinished()
+            if not view.cancel_requested
+            and (
+                (view.finish_deadline is not None and view.finish_deadline <= now)
+                or (view.deadline is not None and view.deadline <= now and view.attempt == 0)
+            )
+        )
+
+    def keyed(self, key: Digest) -> JobView | None:
+        return next((view for view in self.rows.values() if view.idempotency == key), None)
+
+    def alike(self, asked: Digest, *, limit: int) -> tuple[JobView, ...]:
+        found = [view for view in reversed(self.rows.values()) if view.asked == asked]
+        return tuple(found[:limit])
+
+    def queued(self, *, limit: int) -> tuple[QueuedJob, ...]:
+        waiting = [view for view in self.rows.values() if view.status is JobStatus.QUEUED]
+        return tuple(
+            QueuedJob(id=view.id, agent=view.agent, priority=Priority(view.priority))
+            for view in waiting[:limit]
+        )
+
+    def waiting(self, priority: Priority) -> int:
+        return sum(one.priority is priority for one in self.queued(limit=len(self.rows)))
+
+
+class InMemoryEventLog:
+    """``EventLog`` and ``PayloadStore``; its ``views`` are the ``JobViews``.
+
+    The two stores both have a ``get``, so they cannot be one object.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.views = InMemoryJobViews()
+        #: While true, appends fail as on a full disk.
+        self.unavailable = False
+        self._clock = clock or FakeClock()
+        self._lock = threading.Lock()
+        self._events: list[RecordedEvent] = []
+        self._payloads: dict[Digest, bytes] = {}
+
+    def append(
+        self,
+        stream: StreamName,
+        drafts: Sequence[Draft],
+        *,
+        expected_version: int,
+        payloads: Mapping[Digest, bytes] | None = None,
+    ) -> tuple[RecordedEvent, ...]:
+        if not drafts or len({draft.event_id for draft in drafts}) != len(drafts):
+            msg = "an append needs drafts, each with an event id of its own"
+            raise ValueError(msg)
+        for digest, content in (payloads or {}).items():
+            if digest_of(content) != digest:
+                msg = f"the payload is not what {digest} says"
+                raise ValueError(msg)
+        with self._lock:
+            if self.unavailable:
+                msg = "the disk is full"
+                raise LogUnavailable(msg)
+            return self._append(stream, drafts, expected_version, payloads or {})
+
+    def load(self, stream: StreamName, *, after_version: int = 0) -> tuple[RecordedEvent, ...]:
+        return tuple(
+            event
+            for event in list(self._events)
+            if event.stream == stream and event.version > after_version
+        )
+
+    def read_all(
+        self,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        stream: StreamName | None = None,
+        types: Sequence[str] = (),
+    ) -> tuple[RecordedEvent, ...]:
+        wanted = (
+            event
+            for event in self._events[max(after, 0) :]
+            if stream in {None, event.stream} and (not types or event.type in types)
+        )
+        return tuple(event for event, _ in zip(wanted, range(limit), strict=False))
+
+    def latest(self, type_name: str) -> RecordedEvent | None:
+        return next((event for event in self._events[::-1] if event.type == type_name), None)
+
+    def head(self) -> Head:
+        events = self._events
+        if not events:
+            return Head(position=0, hash=GENESIS_HASH)
+        return Head(position=events[-1].position, hash=events[-1].hash)
+
+    def get(self, digest: Digest) -> bytes:
+        if digest not in self._payloads:
+            raise PayloadMissing(digest)
+        return self._payloads[digest]
+
+    def _append(
+        self,
+        stream: StreamName,
+        drafts: Sequence[Draft],
+        expected_version: int,
+        payloads: Mapping[Digest, bytes],
+    ) -> tuple[RecordedEvent, ...]:
+        by_id = {event.event_id: event for event in self._events}
+        for draft in drafts:
+            if draft.event_id in by_id and by_id[draft.event_id].stream != stream:
+                msg = f"event {draft.event_id} stands in another stream"
+                raise ValueError(msg)
+        fresh = [draft for draft in drafts if draft.event_id not in by_id]
+        if fresh:
+            recorded = self._record(stream, fresh, expected_version)
+            rows = self._projected(recorded)
+            self._events.extend(recorded)
+            self._payloads = {**payloads, **self._payloads}
+            self.views.rows = rows
+            by_id |= {event.event_id: event for event in recorded}
+        return tuple(by_id[draft.event_id] for draft in drafts)
+
+    def _record(
+        self, stream: StreamName, drafts: Sequence[Draft], expected_version: int
+    ) -> list[RecordedEvent]:
+        version = len(self.load(stream))
+        if version != expected_version:
+            raise ConcurrencyConflict(stream, expected=expected_version, actual=version)
+        for draft in drafts:
+            key = draft.event.idempotency if isinstance(draft.event, JobSubmitted) else None
+            for view in self.views.rows.values():
+                if key is not None and view.idempotency == key:
+                    raise IdempotencyKeyTaken(view.id)
+        recorded: list[RecordedEvent] = []
+        head = self.head()
+        for offset, draft in enumerate(drafts, start=1):
+            event = link(
+                draft,
+                stream=stream,
+                version=version + offset,
+                before=head,
+                recorded_at=instant(self._clock.now()),
+            )
+            recorded.append(event)
+            head = Head(position=event.position, hash=event.hash)
+        return recorded
+
+    def _projected(self, recorded: Sequence[RecordedEvent]) -> dict[JobId, JobView]:
+        rows = dict(self.views.rows)
+        for event in recorded:
+            if is_job_event(event):
+                job_id = job_id_of(event)
+                rows[job_id] = project_job(rows.get(job_id), event)
+        return rows

@@ -1,0 +1,107 @@
+"""A gate connection without sockets: bytes in, bytes out, on a loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+import structlog
+
+from api.gate.connection import Connection
+from api.gate.exchange import Exchange
+from api.gate.limits import GateLimits
+from api.http import Reply, StreamReply
+
+
+class MemoryTransport(asyncio.Transport):
+    """Keeps what is written, and tells the protocol of its end as real transports do."""
+
+    def __init__(self, protocol: asyncio.Protocol) -> None:
+        super().__init__()
+        self._protocol = protocol
+        self.sent = b""
+        self.reading = True
+        self._closing = False
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return ("192.0.2.1", 1) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        del high, low
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert not self._closing
+        self.sent += bytes(data)
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        if not self._closing:
+            self._closing = True
+            asyncio.get_running_loop().call_soon(self._protocol.connection_lost, None)
+
+    def abort(self) -> None:
+        self.close()
+
+
+class MemoryDesk:
+    """Counts connections and answers with what it is given."""
+
+    def __init__(
+        self, answer: Callable[[Exchange], Awaitable[Reply | StreamReply]], limits: GateLimits
+    ) -> None:
+        self._answer = answer
+        self.limits = limits
+        self.logger = structlog.stdlib.get_logger()
+        self.draining = False
+        self.inside = 0
+        self.seen: list[Exchange] = []
+
+    def enter(self, connection: Connection) -> bool:
+        del connection
+        self.inside += 1
+        return True
+
+    def leave(self, connection: Connection) -> None:
+        del connection
+        self.inside -= 1
+
+    async def answer(self, exchange: Exchange) -> Reply | StreamReply:
+        self.seen.append(exchange)
+        return await self._answer(exchange)
+
+    def finish(self, exchange: Exchange) -> None:
+        del exchange
+
+
+async def play(desk: MemoryDesk, pieces: Iterable[bytes]) -> bytes:
+    """Send the pieces, then the end; return what comes back once the connection is over."""
+    connection = Connection(desk)
+    transport = MemoryTransport(connection)
+    connection.connection_made(transport)
+    for piece in pieces:
+        if transport.is_closing():
+            break
+        if piece:
+            connection.data_received(piece)
+        for _ in range(10):
+            await asyncio.sleep(0)
+    if not transport.is_closing():
+        connection.eof_received()
+    async with asyncio.timeout(10):
+        while desk.inside:  # noqa: ASYNC110 - every step of it runs in this loop
+            await asyncio.sleep(0)
+    return transport.sent

@@ -1,0 +1,80 @@
+"""Random but lawful streams of items."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from domain.stream import (
+    Body,
+    Failed,
+    Finished,
+    Progress,
+    Started,
+    StreamItem,
+    Text,
+    Thinking,
+    ToolEnd,
+    ToolInput,
+    ToolStart,
+)
+from domain.values import StopReason, Usage
+
+Run = st.SearchStrategy[list[Body]]
+
+_texts: Run = st.builds(lambda text: [Text(text=text, ids=(1,))], st.text(min_size=1, max_size=6))
+_thoughts: Run = st.builds(
+    lambda text: [Thinking(text=text, ids=(2,))], st.text(min_size=1, max_size=6)
+)
+_progress: Run = st.just([Progress(phase="prefill", done=1, total=2)])
+_calls: Run = st.builds(
+    lambda name, pieces: [
+        ToolStart(id=f"toolu_{name}", name=name),
+        *(ToolInput(fragment=piece, ids=(3,)) for piece in pieces),
+        ToolEnd(),
+    ],
+    st.text("abc", min_size=1, max_size=3),
+    st.sampled_from([[], ["{}"], ['{"a"', ": 1}"], ["{", '"b": [', "]}"]]),
+)
+
+
+@st.composite
+def _usages(draw: st.DrawFn) -> Usage:
+    prompt = draw(st.integers(1, 1000))
+    return Usage(
+        prompt_tokens=prompt,
+        cached_tokens=draw(st.integers(0, prompt)),
+        completion_tokens=draw(st.integers(0, 1000)),
+    )
+
+
+finished_bodies: st.SearchStrategy[Body] = st.builds(
+    Finished,
+    stop_reason=st.sampled_from([one for one in StopReason if one is not StopReason.CANCELLED]),
+    usage=_usages(),
+    stop_sequence=st.none() | st.text(max_size=3),
+)
+failed_bodies: st.SearchStrategy[Body] = st.builds(
+    Failed,
+    error=st.sampled_from(["engine_failure", "prompt_too_long", "cancelled", "of_next_year"]),
+    message=st.text(max_size=9),
+    retryable=st.booleans(),
+)
+
+
+@st.composite
+def item_streams(draw: st.DrawFn, *, failing: bool = False) -> list[StreamItem]:
+    """Started, then any mix of pieces, then one last word."""
+    runs = draw(st.lists(_texts | _thoughts | _progress | _calls, max_size=8))
+    last = draw(failed_bodies if failing else finished_bodies)
+    bodies: list[Body] = [
+        Started(prompt_tokens=3, cached_tokens=1),
+        *(body for run in runs for body in run),
+        last,
+    ]
+    items: list[StreamItem] = []
+    n = 0
+    for body in bodies:
+        transient = isinstance(body, Progress)
+        items.append(StreamItem(n=None if transient else n, attempt=1, body=body))
+        n += not transient
+    return items

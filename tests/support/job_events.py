@@ -1,0 +1,86 @@
+"""Drafts and events of jobs, for tests."""
+
+from __future__ import annotations
+
+from domain.events import (
+    AttemptStarted,
+    Event,
+    JobCompleted,
+    JobSubmitted,
+    WorkerDraining,
+)
+from domain.record import Draft
+from domain.values import (
+    AgentId,
+    EventId,
+    Priority,
+    Sampling,
+    SamplingWish,
+    StopReason,
+    Timings,
+    Usage,
+    WorkerId,
+    digest_of,
+)
+from ops.clock import uuid7_hex
+
+
+def draft(event: Event, *, event_id: str | None = None, correlation_id: str = "req-1") -> Draft:
+    return Draft(
+        event_id=EventId(event_id or uuid7_hex()), event=event, correlation_id=correlation_id
+    )
+
+
+def submitted(
+    *,
+    agent: str | None = None,
+    model: str = "m",
+    attempts_max: int = 3,
+    priority: Priority = Priority.INTERACTIVE,
+    key: str | None = None,
+    deadline: str | None = None,
+    finish_deadline: str | None = None,
+) -> JobSubmitted:
+    return JobSubmitted(
+        protocol="jobs",
+        model=model,
+        request=digest_of(b"request"),
+        sampling=SamplingWish(seed=7),
+        max_tokens=16,
+        priority=priority,
+        attempts_max=attempts_max,
+        agent=AgentId(agent) if agent is not None else None,
+        idempotency=digest_of(key.encode()) if key is not None else None,
+        asked=digest_of(model.encode("utf-8", "surrogatepass")),
+        deadline=deadline,
+        finish_deadline=finish_deadline,
+    )
+
+
+def started(attempt: int = 1) -> AttemptStarted:
+    return AttemptStarted(
+        attempt=attempt,
+        worker=WorkerId("worker-1"),
+        model="m",
+        fingerprint="f",
+        prompt_tokens=10,
+        cached_tokens=4,
+        cache_source="ram",
+        first_item=0,
+        sampling=Sampling(),
+    )
+
+
+def completed(attempt: int = 1) -> JobCompleted:
+    return JobCompleted(
+        attempt=attempt,
+        stop_reason=StopReason.END_TURN,
+        usage=Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=3),
+        output=digest_of(b"output"),
+        token_hash="0" * 64,
+        timings=Timings(queued_ms=1.5, prefill_ms=2.25, first_token_ms=3.0, decode_ms=4.125),
+    )
+
+
+def worker_event(name: str = "worker-1") -> WorkerDraining:
+    return WorkerDraining(worker=WorkerId(name))

@@ -1,0 +1,108 @@
+"""A whole service in processes of its own, as a user would start it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+
+READY_WITHIN_S = 90.0
+STOPPED_WITHIN_S = 40.0
+
+
+class Service:
+    """``semantic serve`` on a free loopback port with its own data directory."""
+
+    def __init__(self, data_dir: Path, *, env: dict[str, str] | None = None) -> None:
+        self.data_dir = data_dir
+        self.port = free_port()
+        self.base_url = f"http://127.0.0.1:{self.port}"
+        self.log_file = data_dir.parent / f"{data_dir.name}.serve.log"
+        self._env = env or {}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "not started"
+        return self._process
+
+    def start(self) -> Service:
+        env = {key: value for key, value in os.environ.items() if not key.startswith("SEMANTIC_")}
+        env |= {
+            "SEMANTIC_DATA_DIR": str(self.data_dir),
+            "SEMANTIC_SERVER__PORT": str(self.port),
+        } | self._env
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "ops.cli.main", "serve"],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def wait_ready(self, within_s: float = READY_WITHIN_S) -> None:
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                break
+            try:
+                if httpx.get(f"{self.base_url}/health/ready", timeout=5).status_code == 200:
+                    return
+            except httpx.HTTPError:
+                pass
+            time.sleep(0.1)
+        raise AssertionError(f"not ready; the service said:\n{self.log()}")
+
+    def log(self) -> str:
+        return self.log_file.read_text(errors="replace")[-8000:]
+
+    def part(self, name: str) -> psutil.Process:
+        """Return the child whose command line names its part."""
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            if any(argument.startswith(name) for argument in child.cmdline()[1:]):
+                return child
+        raise AssertionError(f"no {name} among the children:\n{self.log()}")
+
+    def descendants(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def stop(self) -> int:
+        """Ask for an orderly end and return the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(STOPPED_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"did not stop:\n{self.log()}") from None
+
+    def kill(self) -> None:
+        children = self.descendants() if self.process.poll() is None else []
+        self.process.kill()
+        self.process.wait(10)
+        for child in children:
+            if child.is_running():
+                child.kill()
+
+
+def free_port() -> int:
+    """Return a loopback port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,128 @@
+"""A stand-in for the jobs API: one job, whose stream breaks off once in the middle."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from types import TracebackType
+from typing import Any, Self
+
+_USAGE = {"prompt_tokens": 3, "cached_tokens": 0, "completion_tokens": 4, "total_tokens": 7}
+ITEMS: list[dict[str, Any]] = [
+    {"n": 0, "a": 1, "kind": "started", "prompt_tokens": 3, "cached_tokens": 0},
+    {"n": 1, "a": 1, "kind": "text", "text": "once ", "ids": [1]},
+    {"n": 2, "a": 1, "kind": "text", "text": "upon ", "ids": [2]},
+    {"n": 3, "a": 1, "kind": "text", "text": "a time", "ids": [3]},
+    {"n": 4, "a": 1, "kind": "finished", "stop_reason": "end_turn", "usage": _USAGE},
+]
+
+
+class StandInJobs:
+    """Answers on a loopback port.
+
+    Args:
+        hangs: Whether the stream stays open and silent after its first text.
+    """
+
+    def __init__(self, *, hangs: bool = False) -> None:
+        self.hangs = hangs
+        self.submitted: list[dict[str, Any]] = []
+        self.resumed_after: list[str | None] = []
+        self.cancelled = threading.Event()
+        self.streaming = threading.Event()
+        self.let_go = threading.Event()
+        self._server = _Server(self)
+        self.port = int(self._server.server_address[1])
+        self._thread = threading.Thread(target=self._server.serve_forever)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.let_go.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def job(self, status: str = "completed") -> dict[str, Any]:
+        return {
+            "id": "job-1",
+            "status": status,
+            "model": "stand-in",
+            "protocol": "native",
+            "attempt": 1,
+            "created_at": "2026-01-01T00:00:00+00:00",
+            "finished_at": None,
+            "usage": _USAGE,
+            "timings": {"first_token_ms": 1.0},
+            "stop_reason": "end_turn",
+            "error": None,
+            "output": {"text": "once upon a time", "thinking": ""},
+        }
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    def __init__(self, api: StandInJobs) -> None:
+        self.api = api
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    @property
+    def _api(self) -> StandInJobs:
+        assert isinstance(self.server, _Server)
+        return self.server.api
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        if self.path.endswith("/cancel"):
+            self._api.cancelled.set()
+            self._json(200, self._api.job("cancelled"))
+        else:
+            self._api.submitted.append(json.loads(body))
+            self._json(202, self._api.job("queued"))
+
+    def do_GET(self) -> None:
+        if self.path == "/v1/jobs/job-1/stream":
+            self._stream()
+        elif self.path == "/v1/jobs/job-1":
+            self._json(200, self._api.job())
+        elif self.path.startswith("/v1/jobs?"):
+            self._json(200, {"object": "list", "data": [self._api.job()], "has_more": False})
+        else:
+            self._json(404, {"title": "Not found", "detail": "there is no such job"})
+
+    def _stream(self) -> None:
+        last = self.headers.get("last-event-id")
+        self._api.resumed_after.append(last)
+        after = int(last.rpartition("-")[2]) if last else -1
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        self.wfile.write(b": open\n\n")
+        until = len(ITEMS) if last else 2
+        for item in ITEMS[after + 1 : until]:
+            frame = f"id: 1-{item['n']}\nevent: {item['kind']}\ndata: {json.dumps(item)}\n\n"
+            self.wfile.write(frame.encode())
+        self.wfile.flush()
+        self._api.streaming.set()
+        if self._api.hangs:
+            self._api.let_go.wait(60)
+
+    def _json(self, status: int, value: object) -> None:
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_arguments: Any) -> None:
+        pass

@@ -1,0 +1,229 @@
+"""Random networks of the architectures we promise reuse for, small enough for a test each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_map_with_path
+from mlx_lm.models import falcon_h1, gemma3_text, gpt_oss, llama, mamba2, qwen2, qwen3, qwen3_next
+
+from domain.kv.spec import LayerKind, LayerSpec
+
+VOCABULARY = 96
+#: More than a block of eight tokens and less than one of sixteen: both sides of every rule.
+WINDOW = 12
+
+_COMMON: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 1024,
+    "tie_word_embeddings": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A kind of network.
+
+    Attributes:
+        name: mlx-lm's name of it.
+        make: Returns a random one of a type of weights.
+        layers: What it must remember, worked out by hand, with elements of four bytes.
+    """
+
+    name: str
+    make: Callable[[mx.Dtype], Any]
+    layers: tuple[LayerSpec, ...]
+
+
+def _network(module: ModuleType, config: dict[str, Any]) -> Callable[[mx.Dtype], Any]:
+    def make(dtype: mx.Dtype = mx.float32) -> Any:
+        mx.random.seed(11)
+        model = module.Model(
+            module.ModelArgs.from_dict({"model_type": module.__name__.split(".")[-1]} | config)
+        )
+
+        def weight(path: str, array: mx.array) -> mx.array:
+            if path.endswith("sinks"):  # zeros would hide a sink that gets lost
+                return mx.random.normal(array.shape).astype(dtype)
+            # Sharp distributions: with small weights every token would be nearly as likely.
+            scale = 3 if array.ndim == 2 else 1
+            return (array * scale).astype(dtype)
+
+        model.update(tree_map_with_path(weight, model.parameters()))
+        mx.eval(model.parameters())
+        return model
+
+    return make
+
+
+def _attention(kv_heads: int = 2, dim: int = 8) -> LayerSpec:
+    return LayerSpec(
+        kind=LayerKind.FULL, kv_heads=kv_heads, key_dim=dim, value_dim=dim, element_bytes=4
+    )
+
+
+def _window() -> LayerSpec:
+    return LayerSpec(
+        kind=LayerKind.SLIDING, kv_heads=2, key_dim=8, value_dim=8, element_bytes=4, window=WINDOW
+    )
+
+
+def _state(elements: int) -> LayerSpec:
+    return LayerSpec(kind=LayerKind.STATE, state_bytes=elements * 4)
+
+
+LLAMA = Architecture(
+    "llama",
+    _network(
+        llama,
+        _COMMON
+        | {
+            "num_hidden_layers": 2,
+            "rope_theta": 500000.0,
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+        },
+    ),
+    (_attention(),) * 2,
+)
+QWEN2 = Architecture(
+    "qwen2",
+    _network(qwen2, _COMMON | {"num_hidden_layers": 3, "rope_theta": 1000000.0}),
+    (_attention(),) * 3,
+)
+QWEN3 = Architecture(
+    "qwen3",
+    _network(qwen3, _COMMON | {"num_hidden_layers": 2, "rope_theta": 1000000.0}),
+    (_attention(),) * 2,
+)
+GEMMA3 = Architecture(
+    "gemma3",
+    _network(
+        gemma3_text,
+        _COMMON
+        | {
+            "num_hidden_layers": 4,
+            "sliding_window": WINDOW,
+            "sliding_window_pattern": 3,
+            "query_pre_attn_scalar": 8.0,
+        },
+    ),
+    (_window(), _window(), _attention(), _window()),
+)
+GPT_OSS = Architecture(
+    "gpt_oss",
+    _network(
+        gpt_oss,
+        _COMMON
+        | {
+            "num_hidden_layers": 4,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": WINDOW,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+            },
+        },
+    ),
+    (_window(), _attention()) * 2,
+)
+#: Attention and a state space side by side in every layer: nested caches.
+#: Convolution: 3 past inputs of 32 + 2 x 16 channels; state: 4 heads of 8 by 16.
+_FALCON_H1 = _COMMON | {
+    "num_hidden_layers": 2,
+    "mamba_d_ssm": 32,
+    "mamba_d_head": 8,
+    "mamba_n_heads": 4,
+    "mamba_d_state": 16,
+    "mamba_d_conv": 4,
+    "mamba_chunk_size": 8,
+    "rope_theta": 10000.0,
+}
+FALCON_H1 = Architecture(
+    "falcon_h1",
+    _network(falcon_h1, _FALCON_H1),
+    (_state(3 * 64 + 4 * 8 * 16), _attention()) * 2,
+)
+#: Three linear layers to one of attention, with experts.
+#: Convolution: 3 past inputs of 2 x 16 + 32 channels; state: 4 value heads of 8 by 8.
+QWEN3_NEXT = Architecture(
+    "qwen3_next",
+    _network(
+        qwen3_next,
+        _COMMON
+        | {
+            "num_hidden_layers": 4,
+            "linear_num_value_heads": 4,
+            "linear_num_key_heads": 2,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+            "linear_conv_kernel_dim": 4,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "decoder_sparse_step": 1,
+            "shared_expert_intermediate_size": 32,
+            "mlp_only_layers": [],
+            "moe_intermediate_size": 32,
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.5,
+            "norm_topk_prob": True,
+            "full_attention_interval": 4,
+        },
+    ),
+    (*(_state(3 * 64 + 4 * 8 * 8),) * 3, _attention()),
+)
+#: No attention at all.
+#: Convolution: 3 past inputs of 32 + 2 x 16 channels; state: 4 heads of 8 by 16.
+MAMBA2 = Architecture(
+    "mamba2",
+    _network(
+        mamba2,
+        {
+            "num_heads": 4,
+            "head_dim": 8,
+            "vocab_size": VOCABULARY,
+            "hidden_size": 32,
+            "intermediate_size": 32,
+            "state_size": 16,
+            "num_hidden_layers": 2,
+            "layer_norm_epsilon": 1e-5,
+            "conv_kernel": 4,
+            "n_groups": 1,
+            "use_bias": False,
+            "use_conv_bias": True,
+            "tie_word_embeddings": False,
+            "time_step_limit": [0.0, 100.0],
+            "time_step_rank": "auto",
+        },
+    ),
+    (_state(3 * 64 + 4 * 8 * 16),) * 2,
+)
+
+#: Heads as long as those of real models, which can be quantised; half of what it keeps are states.
+FALCON_H1_WIDE = Architecture(
+    "falcon_h1_wide",
+    _network(falcon_h1, _FALCON_H1 | {"head_dim": 64}),
+    (_state(3 * 64 + 4 * 8 * 16), _attention(dim=64)) * 2,
+)
+
+ARCHITECTURES = (LLAMA, QWEN2, QWEN3, GEMMA3, GPT_OSS, FALCON_H1, QWEN3_NEXT, MAMBA2)

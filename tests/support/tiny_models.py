@@ -1,0 +1,95 @@
+"""Small random models on disk, made in well under a second."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten, tree_map
+from mlx_lm.models import llama
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>")
+TEMPLATE = """\
+{%- for message in messages -%}
+<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>
+{% endfor -%}
+{%- if add_generation_prompt -%}
+<|im_start|>assistant
+{% if enable_thinking %}<think>
+{% endif -%}
+{%- endif -%}"""
+
+
+def make_tiny_llama(
+    directory: Path,
+    *,
+    hidden: int = 64,
+    layers: int = 2,
+    vocabulary: int = 512,
+    context: int = 2048,
+    template: str = TEMPLATE,
+    seed: int = 7,
+) -> Path:
+    """Write a random llama with its own byte-level tokenizer and return ``directory``."""
+    directory.mkdir(parents=True, exist_ok=True)
+    tokenizer = _tokenizer(vocabulary)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    _write(
+        directory / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "eos_token": "<|im_end|>",
+            "pad_token": "<|endoftext|>",
+            "clean_up_tokenization_spaces": False,
+        },
+    )
+    (directory / "chat_template.jinja").write_text(template)
+    config: dict[str, Any] = {
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "intermediate_size": hidden * 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": hidden // 4,
+        "rms_norm_eps": 1e-5,
+        "vocab_size": vocabulary,
+        "max_position_embeddings": context,
+        "tie_word_embeddings": False,
+        "eos_token_id": tokenizer.token_to_id("<|im_end|>"),
+    }
+    _write(directory / "config.json", config)
+    mx.random.seed(seed)
+    network = llama.Model(llama.ModelArgs.from_dict(config))
+    # Large random weights make sharp, varied distributions; small ones repeat one token for ever.
+    weights = tree_map(
+        lambda weight: weight * 3 if weight.ndim > 1 else weight, network.parameters()
+    )
+    mx.save_safetensors(
+        str(directory / "model.safetensors"), dict(tree_flatten(weights)), {"format": "mlx"}
+    )
+    return directory
+
+
+def _tokenizer(vocabulary: int) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    # Enough different words to fill the vocabulary, the same on every run.
+    words = " ".join(f"{a}{b}{c}" for a in "bdfklmnprst" for b in "aeiou" for c in "nrstx")
+    tokenizer.train_from_iterator([words, "The quick brown fox jumps over the lazy dog."], trainer)
+    return tokenizer
+
+
+def _write(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value))

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from api.protocols.anthropic_stream import assemble_message
+from api.protocols.batch_lines import stored_answer
+from domain.projections import JobView
+from domain.values import JobId, JobStatus, Usage
+
+VIEW = JobView(
+    id=JobId("job-1"),
+    status=JobStatus.COMPLETED,
+    protocol="anthropic",
+    model="m",
+    priority="batch",
+    agent=None,
+    correlation_id="batch-1",
+    created_at="2026-01-01T00:00:00Z",
+    request="",
+    stop_reason="end_turn",
+    usage=Usage(prompt_tokens=5, cached_tokens=2, completion_tokens=3),
+)
+
+
+def test_stored_output_becomes_the_message_that_a_call_alone_would_give() -> None:
+    call = {"id": "toolu_1", "name": "look", "arguments": '{"at": 1}', "is_complete": True}
+    output = {"thinking": "hm", "text": "I look.", "tool_calls": [call], "token_ids": [1]}
+    answer = stored_answer(VIEW, output)
+    message = assemble_message(answer, job_id=VIEW.id, model="m", thinking="whole")
+    assert [block["type"] for block in message["content"]] == ["thinking", "text", "tool_use"]
+    assert message["content"][-1]["input"] == {"at": 1}
+    assert message["stop_reason"] == "tool_use"
+    assert message["usage"]["cache_read_input_tokens"] == 2
+
+
+def test_output_of_an_older_program_has_no_calls() -> None:
+    answer = stored_answer(VIEW, {"thinking": "", "text": "Hello", "token_ids": [1]})
+    message = assemble_message(answer, job_id=VIEW.id, model="m", thinking="none")
+    assert message["content"] == [{"type": "text", "text": "Hello"}]
+    assert message["stop_reason"] == "end_turn"

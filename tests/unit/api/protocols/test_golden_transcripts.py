@@ -1,0 +1,186 @@
+"""Whole answers as they go over the wire, held byte by byte and by the SDK's own strict models.
+
+After a change that is meant, write them anew by running this file with ``SEMANTIC_GOLDEN=write``
+and read the difference.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx2
+import pytest
+from anthropic.types import Message, RawMessageStreamEvent
+from pydantic import BaseModel, TypeAdapter
+
+from api.protocols.answer import fold_answer
+from api.protocols.anthropic_stream import AnthropicEncoder, assemble_message
+from api.protocols.parsed import ThinkingShown
+from api.sse import encode
+from domain.stream import (
+    Body,
+    Failed,
+    Finished,
+    Started,
+    StreamItem,
+    Text,
+    Thinking,
+    ToolEnd,
+    ToolInput,
+    ToolStart,
+)
+from domain.values import JobId, StopReason, Usage
+from tests.support.wire import events_in
+
+GOLDEN = Path(__file__).parents[3] / "fixtures" / "anthropic"
+_JOB = JobId("job-" + "0123456789abcdef" * 2)
+_EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
+_STARTED = Started(prompt_tokens=1200, cached_tokens=1100)
+_CARRIED = re.compile(rb"(s1\.[0-9a-f]+-\d+\.[0-9a-f]{32})\.[\w-]+")
+_USAGE = Usage(prompt_tokens=1200, cached_tokens=1100, completion_tokens=42)
+
+
+def _end(reason: StopReason = StopReason.END_TURN, stop_sequence: str | None = None) -> Finished:
+    return Finished(stop_reason=reason, usage=_USAGE, stop_sequence=stop_sequence)
+
+
+def _call(number: int, name: str, *fragments: str, whole: bool = True) -> list[Body]:
+    return [
+        ToolStart(id=f"toolu_{_JOB.removeprefix('job-')}_{number}", name=name),
+        *(ToolInput(fragment=fragment, ids=(1,)) for fragment in fragments),
+        *([ToolEnd()] if whole else []),
+    ]
+
+
+_TEXT: list[Body] = [Text(text="Hello", ids=(1,)), Text(text=", wörld\n", ids=(2,))]
+_THOUGHT: list[Body] = [Thinking(text="Let me ", ids=(1,)), Thinking(text="look.", ids=(2,))]
+_BASH = ('{"command"', ': "ls </tool_call>"}')
+
+ANSWERS: dict[str, tuple[ThinkingShown, list[Body]]] = {
+    "text": ("none", [*_TEXT, _end()]),
+    "empty": ("none", [_end()]),
+    "stop_sequence": ("none", [*_TEXT, _end(StopReason.STOP_SEQUENCE, "END")]),
+    "max_tokens": ("none", [*_TEXT, _end(StopReason.MAX_TOKENS)]),
+    "context_window": ("none", [*_TEXT, _end(StopReason.CONTEXT_WINDOW)]),
+    "thinking": ("whole", [*_THOUGHT, *_TEXT, _end()]),
+    "thinking_omitted": ("omitted", [*_THOUGHT, *_TEXT, _end()]),
+    "thinking_unasked": ("none", [*_THOUGHT, *_TEXT, _end()]),
+    "call": ("none", [*_TEXT, *_call(0, "Bash", *_BASH), _end()]),
+    "call_without_arguments": ("none", [*_call(0, "ExitPlanMode", "{}"), _end()]),
+    "parallel_calls": (
+        "whole",
+        [
+            *_THOUGHT,
+            *_call(0, "Bash", *_BASH),
+            *_call(1, "Read", '{"file_path": "/a"}'),
+            *_TEXT,
+            _end(),
+        ],
+    ),
+    "call_cut": (
+        "none",
+        [*_call(0, "Bash", '{"command": "rm -r', whole=False), _end(StopReason.MAX_TOKENS)],
+    ),
+}
+BROKEN: dict[str, list[Body]] = {
+    "failed": [*_TEXT, Failed(error="engine_failure", message="it broke", retryable=True)],
+    "cancelled": [*_TEXT, _end(StopReason.CANCELLED)],
+}
+
+
+def _items(bodies: list[Body]) -> list[StreamItem]:
+    return [StreamItem(n=n, attempt=1, body=body) for n, body in enumerate([_STARTED, *bodies])]
+
+
+def _transcript(shown: ThinkingShown, bodies: list[Body]) -> bytes:
+    encoder = AnthropicEncoder(job_id=_JOB, model="m", thinking=shown, request_id="req_1")
+    parts = [*encoder.open(), *encoder.ping()]
+    for item in _items(bodies):
+        parts += encoder.item(item)
+    return encode(parts)
+
+
+@pytest.mark.parametrize("name", [*ANSWERS, *BROKEN])
+def test_transcript_is_the_golden_one(name: str) -> None:
+    shown, bodies = ANSWERS[name] if name in ANSWERS else ("none", BROKEN[name])
+    # How a text is deflated is the business of the zlib at hand.
+    said = _CARRIED.sub(rb"\1.DEFLATED", _transcript(shown, bodies))
+    file = GOLDEN / f"{name}.sse"
+    if os.environ.get("SEMANTIC_GOLDEN") == "write":
+        file.write_bytes(said)
+    assert said.decode() == file.read_text(encoding="utf-8")
+
+
+def test_no_golden_file_is_left_over() -> None:
+    assert {file.stem for file in GOLDEN.glob("*.sse")} == {*ANSWERS, *BROKEN}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_every_event_fits_the_sdks_model_and_has_no_field_it_does_not_know(name: str) -> None:
+    for event in events_in((GOLDEN / f"{name}.sse").read_bytes()):
+        if event.event == "ping":
+            continue
+        assert event.event == event.json["type"]
+        _only_known(_EVENT.validate_json(event.data, strict=True), event.json)
+
+
+def _only_known(model: BaseModel, value: dict[str, Any]) -> None:
+    assert set(value) <= set(type(model).model_fields)
+    for name, inner in value.items():
+        parsed = getattr(model, name)
+        if isinstance(parsed, BaseModel):
+            _only_known(parsed, inner)
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_sdk_puts_the_stream_together_as_the_whole_message(name: str) -> None:
+    shown, bodies = ANSWERS[name]
+    whole = assemble_message(fold_answer(_items(bodies)), job_id=_JOB, model="m", thinking=shown)
+    expected = Message.model_validate(whole)
+    final = _through_the_sdk(_transcript(shown, bodies))
+    if name == "call_cut":
+        # The SDK completes what it can; whoever asks for the whole gets it marked instead.
+        assert [block.type for block in final.content] == ["tool_use"]
+        assert whole["content"][0]["input"] == {"unparsed": '{"command": "rm -r'}
+    else:
+        assert _plain(final.content) == _plain(expected.content)
+    assert final.stop_reason == expected.stop_reason
+    assert final.stop_sequence == expected.stop_sequence
+    assert final.usage.output_tokens == 42
+    assert final.usage.input_tokens == 100
+    assert final.usage.cache_read_input_tokens == 1100
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_stream_is_an_error_to_the_sdk(name: str) -> None:
+    said = _transcript("none", BROKEN[name])
+    with pytest.raises(anthropic.APIStatusError):
+        _through_the_sdk(said)
+
+
+def _plain(blocks: list[Any]) -> list[Any]:
+    return [block.model_dump(exclude_none=True) for block in blocks]
+
+
+def _through_the_sdk(said: bytes) -> Any:
+    def answer(_: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=said)
+
+    with (
+        httpx2.Client(transport=httpx2.MockTransport(answer)) as transport,
+        anthropic.Anthropic(
+            base_url="http://127.0.0.1:1",
+            api_key="local",
+            http_client=transport,
+            max_retries=0,
+            _strict_response_validation=True,
+        ) as client,
+        client.messages.stream(
+            model="m", max_tokens=9, messages=[{"role": "user", "content": "hi"}]
+        ) as stream,
+    ):
+        return stream.get_final_message()

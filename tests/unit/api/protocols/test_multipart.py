@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from contextlib import suppress
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.protocols.multipart import FIELD_BYTES_MAX, PARTS_MAX, parse_upload
+from domain.errors import InvalidRequest
+
+FORM = "multipart/form-data; boundary=b"
+
+
+def form_of(content: bytes, filename: str, fields: dict[str, str]) -> tuple[str, bytes]:
+    request = httpx.Request(
+        "POST", "http://127.0.0.1/", files={"file": (filename, content)}, data=fields
+    )
+    return request.headers["content-type"], request.read()
+
+
+@given(
+    st.binary(max_size=200), st.dictionaries(st.sampled_from(["a", "b[c]"]), st.text(max_size=9))
+)
+def test_what_a_client_packs_comes_out_as_it_was(content: bytes, fields: dict[str, str]) -> None:
+    upload = parse_upload(*form_of(content, "in.jsonl", fields))
+    assert (upload.file, upload.filename, upload.fields) == (content, "in.jsonl", fields)
+
+
+@pytest.mark.parametrize(
+    ("given_name", "kept"),
+    [
+        ('a "b".jsonl', 'a "b".jsonl'),
+        ("../../etc/passwd", "passwd"),
+        ("C:\\dir\\x.jsonl", "x.jsonl"),
+        ("é.jsonl", "é.jsonl"),
+    ],
+)
+def test_filename_is_a_name_and_no_path(given_name: str, kept: str) -> None:
+    assert parse_upload(*form_of(b"x", given_name, {})).filename == kept
+
+
+def part(head: str, content: str = "x") -> bytes:
+    return f"--b\r\n{head}\r\n\r\n{content}\r\n".encode()
+
+
+FILE = part('content-disposition: form-data; name="file"; filename="f"')
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("application/json", b"{}"),
+        ("multipart/form-data", FILE + b"--b--\r\n"),
+        ("multipart/form-data; boundary=" + "b" * 71, FILE + b"--b--\r\n"),
+        (FORM, b""),
+        (FORM, FILE),
+        (FORM, b"--b--\r\n"),
+        (FORM, FILE + FILE + b"--b--\r\n"),
+        (FORM, part("content-disposition: form-data") + b"--b--\r\n"),
+        (FORM, part('content-disposition: attachment; name="file"') + b"--b--\r\n"),
+        (FORM, b"--b\r\nno head at all\r\n--b--\r\n"),
+        (FORM, part("x: " + "y" * 5000) + b"--b--\r\n"),
+        (FORM, FILE * (PARTS_MAX + 1) + b"--b--\r\n"),
+        (
+            FORM,
+            FILE
+            + part('content-disposition: form-data; name="a"', "y" * (FIELD_BYTES_MAX + 1))
+            + b"--b--\r\n",
+        ),
+        (
+            FORM,
+            part('content-disposition: form-data; name="file"\r\ncontent-transfer-encoding: base64')
+            + b"--b--\r\n",
+        ),
+    ],
+)
+def test_form_that_is_none_is_refused(content_type: str, body: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        parse_upload(content_type, body)
+
+
+@given(st.lists(st.sampled_from([b"--b", b"--", b"\r\n", b"\r\n\r\n", b"x", FILE, b":", b"\x00"])))
+def test_no_body_breaks_the_reader(pieces: list[bytes]) -> None:
+    with suppress(InvalidRequest):
+        parse_upload(FORM, b"".join(pieces))

@@ -1,0 +1,196 @@
+"""Models, health and the description of it all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import anthropic.types
+import jsonschema_rs
+import openai.types
+
+from api.http import Reply
+from api.openapi import ALL_OPERATIONS, openapi_document
+from api.routes.table import routes
+from domain.events import ModelLoaded
+from domain.stream import Finished, Text
+from domain.values import Priority, StopReason, StreamName, Usage, WorkerId
+from tests.support.fake_api import CARD, FakeApi, eventually, fake_api
+from tests.support.job_events import draft
+
+
+def _load_model(api: FakeApi) -> None:
+    loaded = ModelLoaded(
+        worker=WorkerId("w1"),
+        model=CARD.id,
+        fingerprint=CARD.fingerprint,
+        context_length=CARD.context_length,
+        description=CARD.description,
+        created_at=CARD.created_at,
+        load_ms=1.0,
+    )
+    api.log.append(StreamName("model-demo"), [draft(loaded)], expected_version=0)
+
+
+def test_models_fit_both_clients_and_say_what_they_are() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            api.worker_is("ready")
+            page = await api.json("GET", "/v1/models?limit=1000")
+            assert [model["id"] for model in page["data"]] == ["demo", "claude-demo"]
+            assert (page["has_more"], page["first_id"], page["last_id"]) == (
+                False, "demo", "claude-demo",
+            )  # fmt: skip
+            for model in page["data"]:
+                anthropic.types.ModelInfo.model_validate_json(json.dumps(model))
+                openai.types.Model.model_validate_json(json.dumps(model))
+            one = await api.json("GET", "/v1/models/demo")
+            assert one["description"] == CARD.description
+            assert one["context_length"] == 2048
+            assert one["created_at"] == "2026-01-02T03:04:05Z"
+
+    asyncio.run(scenario())
+
+
+def test_models_are_known_from_the_log_while_no_worker_is_alive() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            assert (await api.json("GET", "/v1/models"))["data"] == []
+            _load_model(api)
+            api.broker.down = True
+            page = await api.json("GET", "/v1/models")
+            assert [model["id"] for model in page["data"]] == ["demo", "claude-demo"]
+
+    asyncio.run(scenario())
+
+
+def test_unknown_model_is_404_in_the_dialect_of_the_header() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            theirs = await api.send("GET", "/v1/models/x")
+            ours = await api.send("GET", "/v1/models/x", headers={"anthropic-version": "1"})
+            assert isinstance(theirs, Reply)
+            assert isinstance(ours, Reply)
+            assert theirs.status == ours.status == 404
+            assert json.loads(theirs.body)["error"]["code"] == "model_not_found"
+            assert json.loads(ours.body)["type"] == "error"
+
+    asyncio.run(scenario())
+
+
+def test_readiness_names_the_part_that_is_missing() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            assert (await api.json("GET", "/health/live"))["status"] == "ok"
+            missing = await api.json("GET", "/health/ready", status=503)
+            assert missing["checks"] == {
+                "log": "ok",
+                "broker": "ok",
+                "model": "no worker with a model is alive",
+            }
+            api.worker_is("loading")
+            loading = await api.json("GET", "/health/ready", status=503)
+            assert loading["checks"]["model"] == "a worker is loading the model"
+            api.worker_is("ready")
+            assert (await api.json("GET", "/health/ready"))["status"] == "ok"
+            api.broker.down = True
+            await api.json("GET", "/health/ready", status=503)
+            startup = await api.json("GET", "/health/startup", status=503)
+            assert startup["checks"] == {"log": "ok", "broker": "the broker is down"}
+            assert (await api.json("GET", "/health/live"))["status"] == "ok"
+
+    asyncio.run(scenario())
+
+
+def test_root_says_what_answers_here() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            root = await api.json("GET", "/")
+            assert (root["name"], root["version"], root["model"]) == ("semantic", "1.2.3", "demo")
+
+    asyncio.run(scenario())
+
+
+def test_every_route_is_described_and_nothing_else() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            table = {(route.method, route.pattern) for route in routes(api.services)}
+            assert table == set(ALL_OPERATIONS)
+            document = await api.json("GET", "/openapi.json")
+            described = {
+                (method.upper(), path)
+                for path, item in document["paths"].items()
+                for method in item
+            }
+            assert described == table
+
+    asyncio.run(scenario())
+
+
+def test_replies_are_what_the_document_says() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            api.worker_is("ready")
+            body = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]}
+            job = await _checked(api, "POST", "/v1/jobs", {"prompt": "hi"})
+            for target in ("/v1/messages", "/v1/chat/completions"):
+                answering = asyncio.create_task(_checked(api, "POST", target, body))
+                await eventually(lambda: len(api.broker.queue.waiting[Priority.INTERACTIVE]) > 1)
+                job_id = api.broker.queue.waiting[Priority.INTERACTIVE][-1]
+                api.broker.queue.remove(job_id, Priority.INTERACTIVE)
+                api.say(
+                    job_id,
+                    Text(text="x", ids=(1,)),
+                    Finished(stop_reason=StopReason.END_TURN, usage=Usage()),
+                )
+                await answering
+            await _checked(api, "GET", "/v1/models")
+            await _checked(api, "GET", "/v1/models/{model_id}", model_id="demo")
+            await _checked(api, "GET", "/v1/models/{model_id}", model_id="x")
+            await _checked(api, "GET", "/v1/jobs")
+            await _checked(api, "GET", "/v1/jobs?limit=x")
+            await _checked(api, "POST", "/v1/jobs", {"prompt": 5})
+            await _checked(api, "GET", "/v1/jobs/{job_id}", job_id=job["id"])
+            await _checked(api, "GET", "/v1/jobs/{job_id}", job_id="job-0")
+            await _checked(api, "POST", "/v1/jobs/{job_id}/cancel", job_id=job["id"])
+            for plain in ("/v1/events", "/health/live", "/health/startup", "/openapi.json", "/"):
+                await _checked(api, "GET", plain)
+            await _checked(api, "GET", "/health/ready")
+            api.broker.down = True
+            await _checked(api, "GET", "/health/ready")
+            await _checked(api, "POST", "/v1/messages", body)
+
+    asyncio.run(scenario())
+
+
+async def _checked(api: FakeApi, method: str, pattern: str, body: Any = None, **params: str) -> Any:
+    """Send a request and hold its reply to the document."""
+    reply = await api.send(method, pattern.format(**params), body)
+    assert isinstance(reply, Reply)
+    document = openapi_document("1")
+    operation = document["paths"][pattern.partition("?")[0]][method.lower()]
+    content = operation["responses"][str(reply.status)]["content"]
+    schema = content[reply.content_type]["schema"] | {"components": document["components"]}
+    value = json.loads(reply.body)
+    jsonschema_rs.Draft202012Validator(schema).validate(value)
+    return value
+
+
+def test_every_reference_in_the_document_leads_somewhere() -> None:
+    document = openapi_document("1")
+    names = document["components"]["schemas"]
+    references = set(_references(document))
+    assert references
+    assert {one.removeprefix("#/components/schemas/") for one in references} <= set(names)
+    operation_ids = [operation.id for operation in ALL_OPERATIONS.values()]
+    assert len(set(operation_ids)) == len(operation_ids)
+
+
+def _references(node: Any) -> list[str]:
+    if isinstance(node, dict):
+        own = [node["$ref"]] if isinstance(node.get("$ref"), str) else []
+        return own + [one for child in node.values() for one in _references(child)]
+    if isinstance(node, list):
+        return [one for child in node for one in _references(child)]
+    return []

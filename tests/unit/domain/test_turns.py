@@ -1,0 +1,147 @@
+"""The order of turns: nobody starves, agents keep their order, interactive jobs keep their room."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from domain.turns import BATCH_EVERY, TurnOrder
+from domain.values import JobId, Priority
+
+INTERACTIVE, BATCH = Priority.INTERACTIVE, Priority.BATCH
+AGENTS = ("a", "b", "c", None)
+
+
+def job(number: int) -> JobId:
+    return JobId(f"job-{number:04d}")
+
+
+def drained(order: TurnOrder) -> list[JobId]:
+    """Run every waiting job, one after the other."""
+    ran = []
+    while (next_job := order.next()) is not None:
+        ran.append(next_job)
+        order.release(next_job)
+    return ran
+
+
+def test_one_job_of_an_agent_does_not_wait_for_a_hundred_of_another() -> None:
+    order = TurnOrder(slots=1, interactive_reserved=0)
+    for number in range(100):
+        order.add(job(number), agent="busy", priority=INTERACTIVE)
+    started = [order.next()]
+    order.release(job(0))
+    order.add(job(500), agent="late", priority=INTERACTIVE)
+    started += drained(order)
+    assert started.index(job(500)) <= 2
+    busy = [one for one in started if one != job(500)]
+    assert busy == [job(number) for number in range(100)]
+
+
+def test_jobs_of_an_agent_start_as_accepted_whatever_order_they_come_in() -> None:
+    order = TurnOrder(slots=1, interactive_reserved=0)
+    for number in (3, 1, 2):
+        order.add(job(number), agent="a", priority=INTERACTIVE)
+    assert drained(order) == [job(1), job(2), job(3)]
+
+
+def test_batch_jobs_leave_the_reserved_slots_alone() -> None:
+    order = TurnOrder(slots=4, interactive_reserved=2)
+    for number in range(9):
+        order.add(job(number), agent=None, priority=BATCH)
+    assert [order.next() for _ in range(3)] == [job(0), job(1), None]
+    order.add(job(10), agent=None, priority=INTERACTIVE)
+    assert order.next() == job(10)
+
+
+def test_reserve_larger_than_the_slots_leaves_one_to_batch_jobs() -> None:
+    order = TurnOrder(slots=2, interactive_reserved=5)
+    order.add(job(1), agent=None, priority=BATCH)
+    assert order.next() == job(1)
+
+
+def test_batch_jobs_move_beside_endless_interactive_ones() -> None:
+    order = TurnOrder(slots=1, interactive_reserved=0)
+    order.add(job(0), agent=None, priority=BATCH)
+    for number in range(1, 50):
+        order.add(job(number), agent=None, priority=INTERACTIVE)
+    assert drained(order).index(job(0)) == BATCH_EVERY - 1
+
+
+def test_job_taken_out_never_gets_a_turn() -> None:
+    order = TurnOrder(slots=1, interactive_reserved=0)
+    order.add(job(1), agent="a", priority=INTERACTIVE)
+    order.add(job(2), agent="a", priority=INTERACTIVE)
+    order.remove(job(1))
+    order.remove(job(9))
+    assert drained(order) == [job(2)]
+
+
+class Turns(RuleBasedStateMachine):
+    """Jobs come, start, end and give up in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slots, self.reserved = 3, 1
+        self.order = TurnOrder(slots=self.slots, interactive_reserved=self.reserved)
+        self.count = 0
+        self.waiting: dict[JobId, tuple[Priority, str | None]] = {}
+        self.running: dict[JobId, Priority] = {}
+        #: Turns that others of its queue had since a job came to the head of its agent's line.
+        self.passed: dict[JobId, int] = defaultdict(int)
+
+    @rule(agent=st.sampled_from(AGENTS), priority=st.sampled_from(Priority))
+    def accept(self, agent: str | None, priority: Priority) -> None:
+        self.count += 1
+        self.order.add(job(self.count), agent=agent, priority=priority)
+        self.waiting[job(self.count)] = (priority, agent)
+
+    @rule()
+    def start(self) -> None:
+        started = self.order.next()
+        if started is None:
+            return
+        priority, agent = self.waiting.pop(started)
+        self.running[started] = priority
+        mine = [one for one, facts in self.waiting.items() if facts == (priority, agent)]
+        assert all(started < one for one in mine), "an earlier job of the agent was passed"
+        for one, (queue, whose) in self.waiting.items():
+            earlier = [other for other, facts in self.waiting.items() if facts == (queue, whose)]
+            if queue is priority and one == min(earlier) and whose != agent:
+                self.passed[one] += 1
+                # Each other agent passes the head of a line once, and once more if it came with it.
+                assert self.passed[one] <= 2 * len(AGENTS), f"{one} starves"
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        ended = data.draw(st.sampled_from(sorted(self.running)))
+        del self.running[ended]
+        self.order.release(ended)
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def give_up(self, data: st.DataObject) -> None:
+        gone = data.draw(st.sampled_from(sorted(self.waiting)))
+        del self.waiting[gone]
+        self.order.remove(gone)
+
+    @invariant()
+    def slots_are_kept(self) -> None:
+        assert self.order.running == len(self.running) <= self.slots
+        in_batch = sum(priority is BATCH for priority in self.running.values())
+        assert in_batch <= self.slots - self.reserved
+        assert self.order.waiting == len(self.waiting)
+
+    @invariant()
+    def no_slot_stays_free_while_an_interactive_job_waits(self) -> None:
+        if len(self.running) < self.slots:
+            wanted = any(priority is INTERACTIVE for priority, _ in self.waiting.values())
+            assert not wanted or self.order._next_queue() is not None
+
+
+Turns.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTurns = Turns.TestCase

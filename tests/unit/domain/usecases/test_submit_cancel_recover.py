@@ -1,0 +1,137 @@
+"""Acceptance, cancellation and recovery, with the broker there and away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from domain.chat import ChatRequest
+from domain.errors import JobNotFound, LogUnavailable
+from domain.stream import Finished
+from domain.usecases.recover import reconcile
+from domain.usecases.run import RunResult
+from domain.values import Digest, JobId, JobStatus, Priority, StopReason, StreamName
+from tests.support.job_world import JobWorld
+from worker.running import cancel_where_recorded
+
+LONG = "word " * 100
+
+
+@pytest.fixture
+def world() -> Iterator[JobWorld]:
+    with JobWorld({"hi": LONG}) as world:
+        yield world
+
+
+def test_accepted_request_stands_in_the_log_with_its_payload_and_in_the_queue(
+    world: JobWorld,
+) -> None:
+    job_id = world.submit()
+    (submitted,) = world.log.load(StreamName(job_id))
+    request = ChatRequest.from_bytes(world.log.get(Digest(submitted.data["request"])))
+    assert request.messages[0].content == "hi"
+    assert "hi" not in str(submitted.data)
+    assert world.broker.queue.position(job_id, Priority.INTERACTIVE) == 0
+
+
+def test_request_is_accepted_while_the_broker_is_away_and_queued_on_its_return(
+    world: JobWorld,
+) -> None:
+    world.broker.down = True
+    job_id = world.submit()
+    assert world.job(job_id).status is JobStatus.QUEUED
+    world.broker.down = False
+    assert reconcile(views=world.log.views, queue=world.broker.queue) == (job_id,)
+    assert reconcile(views=world.log.views, queue=world.broker.queue) == ()
+
+
+def test_nothing_is_queued_when_the_log_refuses(world: JobWorld) -> None:
+    world.log.unavailable = True
+    with pytest.raises(LogUnavailable):
+        world.submit()
+    assert world.broker.queue.waiting[Priority.INTERACTIVE] == []
+
+
+def test_reconciler_leaves_ended_jobs_alone(world: JobWorld) -> None:
+    job_id = world.submit()
+    world.broker.queue.take()
+    world.run(job_id)
+    world.broker.queue.ack(job_id)
+    assert reconcile(views=world.log.views, queue=world.broker.queue) == ()
+
+
+def test_cancelled_while_waiting_ends_at_once_and_never_runs(world: JobWorld) -> None:
+    job_id = world.submit()
+    assert world.cancel(job_id).status is JobStatus.CANCELLED
+    (item,) = world.items(job_id)
+    assert isinstance(item.body, Finished)
+    assert item.body.stop_reason is StopReason.CANCELLED
+    assert world.run(job_id) is RunResult.NOTHING_TO_DO
+    assert "AttemptStarted" not in world.types(job_id)
+
+
+def test_second_cancel_changes_nothing(world: JobWorld) -> None:
+    job_id = world.submit()
+    world.cancel(job_id)
+    before = world.types(job_id)
+    assert world.cancel(job_id).status is JobStatus.CANCELLED
+    assert world.types(job_id) == before
+
+
+def test_cancelled_in_hand_is_stopped_by_the_worker_that_reads_the_log(world: JobWorld) -> None:
+    job_id = world.submit()
+    assert world.broker.queue.take() == job_id
+    world.cancel(job_id)
+    assert world.broker.signals.cancelled == [job_id]
+    assert world.run(job_id) is RunResult.ENDED
+    assert world.job(job_id).status is JobStatus.CANCELLED
+    assert "AttemptStarted" not in world.types(job_id)
+
+
+def test_cancelled_while_running_stops_and_keeps_what_it_said(world: JobWorld) -> None:
+    job_id = world.submit()
+    world.broker.queue.take()
+    thread = threading.Thread(target=world.run, args=(job_id,))
+    world.engine.pause()
+    thread.start()
+    while job_id not in world.active.jobs():
+        pass
+    world.cancel(job_id)
+    world.active.cancel(job_id)
+    world.engine.resume()
+    thread.join(10)
+    assert world.job(job_id).status is JobStatus.CANCELLED
+    assert LONG.startswith(world.text(job_id))
+    assert len(world.text(job_id)) < 100
+    assert world.types(job_id)[-1] == "JobCancelled"
+
+
+def test_wish_whose_nudge_was_lost_is_found_in_the_log(world: JobWorld) -> None:
+    job_id = world.submit()
+    world.broker.queue.take()
+    world.engine.pause()
+    thread = threading.Thread(target=world.run, args=(job_id,))
+    thread.start()
+    while world.job(job_id).attempt == 0:
+        pass
+    world.cancel(job_id)
+    cancel_where_recorded(world.active, world.log)
+    world.engine.resume()
+    thread.join(10)
+    assert world.job(job_id).status is JobStatus.CANCELLED
+
+
+def test_wish_is_kept_while_the_broker_is_away(world: JobWorld) -> None:
+    job_id = world.submit()
+    world.broker.down = True
+    assert world.cancel(job_id).cancel_requested
+    world.broker.down = False
+    assert world.run(job_id) is RunResult.ENDED
+    assert world.job(job_id).status is JobStatus.CANCELLED
+
+
+def test_cancel_of_nobody_is_refused(world: JobWorld) -> None:
+    with pytest.raises(JobNotFound):
+        world.cancel(JobId("job-nobody"))

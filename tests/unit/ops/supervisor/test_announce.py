@@ -1,0 +1,90 @@
+"""What is shown can be pasted."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from ops.supervisor.announce import (
+    Announcer,
+    Plan,
+    claude_code_lines,
+    curl_lines,
+    without_password,
+)
+from ops.supervisor.probes import ServedModel
+
+_URL = "http://127.0.0.1:8123"
+
+
+def _exported(model: ServedModel) -> dict[str, str]:
+    exports = [line for line in claude_code_lines(_URL, model) if line.startswith("export")]
+    script = "\n".join([*exports, "env"])
+    said = subprocess.run(
+        ["/bin/sh", "-c", script], env={}, capture_output=True, text=True, check=True, timeout=20
+    ).stdout
+    return dict(line.split("=", 1) for line in said.splitlines())
+
+
+@pytest.mark.parametrize("name", ["semantic-demo", "org/model", "it's odd; $HOME"])
+def test_exports_set_what_they_say(name: str) -> None:
+    variables = _exported(ServedModel(name, 131_072))
+    assert variables["ANTHROPIC_BASE_URL"] == _URL
+    assert variables["ANTHROPIC_AUTH_TOKEN"] == "local"
+    models = [value for key, value in variables.items() if key.endswith("_MODEL")]
+    assert models == [name] * 4
+    assert variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "131072"
+    assert variables["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] == "16384"
+
+
+def test_small_context_gets_few_tools_and_short_answers() -> None:
+    lines = list(claude_code_lines(_URL, ServedModel("m", 4096)))
+    assert lines[-1].endswith('--tools "Bash,Read,Edit,Write"')
+    assert "CLAUDE_CODE_MAX_OUTPUT_TOKENS=1024" in " ".join(lines)
+
+
+def test_unknown_context_is_not_made_up() -> None:
+    assert "CONTEXT_TOKENS" not in " ".join(claude_code_lines(_URL, ServedModel("m", None)))
+
+
+@pytest.mark.parametrize("name", ["semantic-demo", "it's", 'a"b\\c'])
+def test_body_of_the_curl_line_is_json(name: str) -> None:
+    words = shlex.split(list(curl_lines(_URL, name))[-1])
+    assert json.loads(words[words.index("-d") + 1])["model"] == name
+
+
+def test_narrow_pipe_wraps_no_line() -> None:
+    out = io.StringIO()
+    announcer = Announcer(Console(file=out, width=20))
+    announcer.begin(
+        Plan(
+            version="1",
+            data_dir=Path("/some/[bold]rather/long/directory"),
+            log_url="sqlite:////x",
+            sqlite="3",
+        )
+    )
+    announcer.ready(_URL, ServedModel("m", 4096), 1.0)
+    shown = out.getvalue()
+    assert "/some/[bold]rather/long/directory" in shown
+    assert all(line in shown.splitlines() for line in curl_lines(_URL, "m"))
+    assert "\033" not in shown
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://me:secret@host:1/0", "redis://***@host:1/0"),
+        ("postgresql://me:s%40cret@host/db", "postgresql://***@host/db"),
+        ("unix:///run/r.sock", "unix:///run/r.sock"),
+        ("INFO", "INFO"),
+    ],
+)
+def test_passwords_are_not_shown(url: str, shown: str) -> None:
+    assert without_password(url) == shown

@@ -1,0 +1,98 @@
+"""Settings survive the way through a child's environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ops.settings import Settings, load_settings
+from ops.supervisor.environment import (
+    allocator_environment,
+    child_environment,
+    settings_environment,
+    with_console_logs,
+)
+
+
+@pytest.fixture(autouse=True)
+def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def test_a_child_reads_the_very_same_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = load_settings(
+        data_dir=tmp_path,
+        server={"port": 8123, "drain_s": 2.5},
+        redis={"url": "unix:///a b/r.sock"},
+        model={"id": "org/some-model", "aliases": ("sonnet", "opus, the big one")},
+    )
+    (tmp_path / "semantic.toml").write_text("[server]\nport = 1\n")
+    for name, value in settings_environment(before).items():
+        monkeypatch.setenv(name, value)
+    assert load_settings() == before
+
+
+def test_a_relative_data_directory_becomes_absolute(tmp_path: Path) -> None:
+    variables = settings_environment(Settings(data_dir=Path("here")))
+    assert variables["SEMANTIC_DATA_DIR"] == str(tmp_path / "here")
+
+
+def test_spellings_in_another_case_do_not_win() -> None:
+    inherited = {"semantic_server__port": "1", "PATH": "/bin"}
+    environment = child_environment(inherited, Settings(), {})
+    assert "semantic_server__port" not in environment
+    assert environment["SEMANTIC_SERVER__PORT"] == "8000"
+    assert environment["PATH"] == "/bin"
+
+
+def test_extra_variables_beat_the_settings() -> None:
+    settings = load_settings(redis={"url": "redis://a"})
+    extra = {"SEMANTIC_REDIS__URL": "redis://b"}
+    assert child_environment({}, settings, extra)["SEMANTIC_REDIS__URL"] == "redis://b"
+
+
+@pytest.mark.parametrize(
+    ("asked", "on_terminal", "expected"),
+    [
+        ("auto", True, "console"),
+        ("auto", False, "json"),
+        ("json", True, "json"),
+        ("console", True, "console"),
+        ("console", False, "console"),
+    ],
+)
+def test_format_of_logs_is_decided_by_our_terminal_not_by_the_pipe(
+    asked: str,
+    on_terminal: bool,  # noqa: FBT001 - a row of the table
+    expected: str,
+) -> None:
+    settings, variables = with_console_logs(
+        load_settings(log={"format": asked}), on_terminal=on_terminal
+    )
+    assert settings.log.format == expected
+    assert bool(variables) == (on_terminal and expected == "console")
+
+
+MALLOC = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_"}
+
+
+def test_glibc_is_told_to_keep_the_memory_of_large_arrays() -> None:
+    variables = allocator_environment({}, "linux")
+    assert variables.keys() == MALLOC
+    assert all(int(value) > 0 for value in variables.values())
+
+
+@pytest.mark.parametrize("platform", ["darwin", "win32"])
+def test_other_systems_are_told_nothing(platform: str) -> None:
+    assert allocator_environment({}, platform) == {}
+
+
+def test_what_the_user_has_set_of_the_allocator_stays() -> None:
+    inherited = {"MALLOC_TOP_PAD_": "0"}
+    assert allocator_environment(inherited, "linux").keys() == MALLOC - {"MALLOC_TOP_PAD_"}
+    tuned = {"GLIBC_TUNABLES": "glibc.rtld.nns=4:glibc.malloc.mmap_threshold=4096"}
+    assert allocator_environment(tuned, "linux") == {}

@@ -1,0 +1,75 @@
+"""The lock on a data directory and the note in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ops.supervisor.record import (
+    CannotServe,
+    PartRecord,
+    ServeRecord,
+    read_record,
+    serve_lock,
+    wait_for_leftovers,
+    write_record,
+)
+
+
+def _record(**parts: PartRecord) -> ServeRecord:
+    return ServeRecord(pid=os.getpid(), base_url="http://x", started_at="now", parts=parts)
+
+
+def test_note_is_there_for_as_long_as_the_lock_is_held(tmp_path: Path) -> None:
+    record = _record(api=PartRecord.of(os.getpid(), restarts=2))
+    assert read_record(tmp_path) is None
+    with serve_lock(tmp_path) as before:
+        assert before is None
+        write_record(tmp_path, record)
+        assert read_record(tmp_path) == record
+    assert read_record(tmp_path) is None
+
+
+def test_second_holder_is_refused_by_pid(tmp_path: Path) -> None:
+    with (
+        serve_lock(tmp_path),
+        pytest.raises(CannotServe, match=f"pid {os.getpid()}"),
+        serve_lock(tmp_path),
+    ):
+        pytest.fail("held twice")
+
+
+def test_note_of_a_killed_service_is_handed_to_the_next(tmp_path: Path) -> None:
+    record = _record()
+    write_record(tmp_path, record)
+    assert read_record(tmp_path) is None
+    with serve_lock(tmp_path) as before:
+        assert before == record
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}'])
+def test_note_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "serve.json").write_text(text)
+    with serve_lock(tmp_path) as before:
+        assert before is None
+
+
+def test_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CannotServe, match="cannot be written"), serve_lock(tmp_path / "file" / "d"):
+        pytest.fail("held")
+
+
+def test_part_lives_until_it_ends_and_a_reused_pid_is_somebody_else() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        part = PartRecord.of(process.pid, restarts=0)
+        other = PartRecord(pid=process.pid, created=part.created - 100, restarts=0)
+        assert part.is_alive()
+        assert not other.is_alive()
+        assert wait_for_leftovers(_record(api=other), 0)
+        assert not wait_for_leftovers(_record(api=part), 0)
+        process.kill()
+        assert wait_for_leftovers(_record(api=part), 20)

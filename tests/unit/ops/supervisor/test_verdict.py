@@ -1,0 +1,61 @@
+"""When a part is started again, and when the service gives up."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ops.exit_codes import ExitCode
+from ops.supervisor.verdict import (
+    BACKOFF_FIRST_S,
+    BACKOFF_MAX_S,
+    HEALTHY_AFTER_S,
+    SHORT_LIVES_MAX,
+    GiveUp,
+    Restart,
+    decide,
+)
+
+
+def _pauses_of_short_lives() -> list[float]:
+    pauses, short_lives = [], 0
+    while isinstance(verdict := decide(-9, lived_s=0.1, short_lives=short_lives), Restart):
+        pauses.append(verdict.delay_s)
+        short_lives = verdict.short_lives
+    return pauses
+
+
+def test_pauses_double_from_the_first_to_the_longest() -> None:
+    assert _pauses_of_short_lives()[:8] == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
+
+
+def test_short_lives_in_a_row_are_limited() -> None:
+    assert len(_pauses_of_short_lives()) == SHORT_LIVES_MAX - 1
+    last = decide(1, lived_s=0, short_lives=SHORT_LIVES_MAX - 1)
+    assert isinstance(last, GiveUp)
+    assert last.exit_code == ExitCode.CRASHED
+
+
+@given(returncode=st.integers(-64, 255), short_lives=st.integers(0, SHORT_LIVES_MAX))
+def test_a_healthy_life_forgives_all_before_it(returncode: int, short_lives: int) -> None:
+    verdict = decide(returncode, lived_s=HEALTHY_AFTER_S, short_lives=short_lives)
+    if returncode == ExitCode.CONFIG:
+        assert isinstance(verdict, GiveUp)
+    else:
+        assert verdict == Restart(BACKOFF_FIRST_S, 0)
+
+
+@given(lived_s=st.floats(0, 1e6), short_lives=st.integers(0, SHORT_LIVES_MAX))
+def test_settings_that_cannot_work_are_never_tried_again(lived_s: float, short_lives: int) -> None:
+    verdict = decide(ExitCode.CONFIG, lived_s=lived_s, short_lives=short_lives)
+    assert isinstance(verdict, GiveUp)
+    assert verdict.exit_code == ExitCode.CONFIG
+
+
+@given(
+    returncode=st.integers(-64, 255), lived_s=st.floats(0, 1e6), short_lives=st.integers(0, 10**6)
+)
+def test_pauses_stay_within_their_limits(returncode: int, lived_s: float, short_lives: int) -> None:
+    verdict = decide(returncode, lived_s=lived_s, short_lives=short_lives)
+    if isinstance(verdict, Restart):
+        assert BACKOFF_FIRST_S <= verdict.delay_s <= BACKOFF_MAX_S

@@ -1,0 +1,208 @@
+"""Whatever happens on the two ways to a reader, it gets every item once and in order."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+)
+
+from domain.stream import Finished, Progress, StreamItem, Text
+from domain.values import StopReason, Usage
+from ops.adapters.item_merge import ItemMerge
+
+SIZE = 10
+ITEMS_MAX = 5
+BYTES_MAX = 40
+
+
+def text(n: int, attempt: int = 1) -> StreamItem:
+    return StreamItem(n=n, attempt=attempt, body=Text(text=str(n), ids=(n,)))
+
+
+def end(n: int, attempt: int = 1) -> StreamItem:
+    body = Finished(stop_reason=StopReason.END_TURN, usage=Usage())
+    return StreamItem(n=n, attempt=attempt, body=body)
+
+
+def sized(*items: StreamItem) -> list[tuple[int, StreamItem]]:
+    return [(SIZE, item) for item in items]
+
+
+class ReaderMachine(RuleBasedStateMachine):
+    """A store and a bus that loses, repeats and delays, against one reader."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.merge = ItemMerge(items_max=ITEMS_MAX, bytes_max=BYTES_MAX)
+        self.store: list[StreamItem] = []
+        self.bus: deque[StreamItem] = deque()
+        self.on_its_way: tuple[list[StreamItem], bool] | None = None
+        self.attempt = 1
+        self.got: list[int] = []
+
+    @rule()
+    def publish(self) -> None:
+        n = 1 + max((item.n or 0 for item in self.store), default=-1)
+        self._store_and_announce(n)
+
+    @rule()
+    def newer_attempt_goes_on(self) -> None:
+        self.attempt += 1
+
+    @rule(back=st.integers(1, 5))
+    def newer_attempt_repeats_the_last_ones(self, back: int) -> None:
+        last = max((item.n or 0 for item in self.store), default=-1)
+        self.attempt += 1
+        for n in range(max(0, last + 1 - back), last + 1):
+            self._store_and_announce(n)
+
+    @precondition(lambda self: self.bus)
+    @rule()
+    def announcement_arrives(self) -> None:
+        self.merge.announced(self.bus.popleft(), SIZE)
+
+    @precondition(lambda self: self.bus)
+    @rule()
+    def announcement_arrives_twice(self) -> None:
+        self.merge.announced(self.bus[0], SIZE)
+
+    @rule()
+    def connection_breaks_and_comes_back(self) -> None:
+        self.bus.clear()
+        self.merge.lag()
+
+    @precondition(lambda self: self.on_its_way is None and self.merge.needs_page)
+    @rule(limit=st.integers(1, 4))
+    def page_is_asked_for(self, limit: int) -> None:
+        self.merge.begin_page()
+        self.on_its_way = self._page(limit)
+
+    @precondition(lambda self: self.on_its_way is not None)
+    @rule()
+    def page_arrives(self) -> None:
+        assert self.on_its_way is not None
+        items, is_last = self.on_its_way
+        self.merge.page(sized(*items), is_last=is_last)
+        self.on_its_way = None
+
+    @rule()
+    def reader_takes(self) -> None:
+        item = self.merge.take()
+        if item is not None and item.n is not None:
+            self.got.append(item.n)
+
+    @invariant()
+    def reader_has_a_gapless_beginning(self) -> None:
+        assert self.got == list(range(len(self.got)))
+
+    @invariant()
+    def buffer_is_bounded(self) -> None:
+        assert len(self.merge) <= ITEMS_MAX
+        assert self.merge.buffered_bytes <= BYTES_MAX
+        assert not self.merge.is_broken
+
+    def teardown(self) -> None:
+        self.all_that_is_under_way_arrives()
+
+    @rule()
+    def all_that_is_under_way_arrives(self) -> None:
+        """Then the reader has all that was ever published, with nothing more to wake it."""
+        if self.on_its_way is not None:
+            self.page_arrives()
+        while self.bus:
+            self.announcement_arrives()
+        for _ in range(10 * len(self.store) + 10):
+            self.reader_takes()
+            if self.merge.needs_page:
+                self.page_is_asked_for(2)
+                self.page_arrives()
+        assert self.got == sorted({item.n for item in self.store if item.n is not None})
+
+    def _store_and_announce(self, n: int) -> None:
+        item = text(n, self.attempt)
+        self.store.append(item)
+        self.bus.append(item)
+
+    def _page(self, limit: int) -> tuple[list[StreamItem], bool]:
+        cursor = self.merge.cursor or (0, 0)
+        rest = [item for item in self.store if (item.attempt, item.n or 0) > cursor]
+        return rest[:limit], len(rest) < limit
+
+
+TestReader = ReaderMachine.TestCase
+TestReader.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+
+
+def test_fresh_reader_looks_into_the_store_first() -> None:
+    merge = ItemMerge()
+    assert merge.needs_page
+    merge.begin_page()
+    merge.page([], is_last=True)
+    assert not merge.needs_page
+
+
+def test_announcement_that_overtakes_a_page_leads_to_another_page() -> None:
+    merge = ItemMerge()
+    merge.begin_page()
+    assert merge.announced(text(1), SIZE)
+    merge.page(sized(text(0)), is_last=True)
+    assert merge.take() == text(0)
+    assert merge.needs_page
+
+
+def test_transient_item_passes_only_while_the_reader_is_up_to_date() -> None:
+    progress = StreamItem(n=None, attempt=1, body=Progress(phase="queued", done=0, total=1))
+    merge = ItemMerge(items_max=1)
+    assert not merge.announced(progress, SIZE)
+    merge.begin_page()
+    merge.page([], is_last=True)
+    assert merge.announced(progress, SIZE)
+    assert not merge.announced(progress, SIZE)  # there is no room
+    assert merge.take() == progress
+
+
+def test_item_larger_than_the_buffer_is_taken_alone() -> None:
+    merge = ItemMerge(bytes_max=SIZE)
+    assert merge.announced(text(0), 10 * SIZE)
+    assert merge.announced(text(1), 1)
+    assert merge.take() == text(0)
+    assert merge.take() is None
+    assert merge.needs_page
+
+
+def test_answer_whose_beginning_was_lost_is_taken_from_the_attempt_that_repeats_it() -> None:
+    merge = ItemMerge()
+    merge.begin_page()
+    merge.page(sized(text(3), text(4), text(0, 2), text(1, 2), end(2, 2)), is_last=True)
+    assert [merge.take() for _ in range(3)] == [text(0, 2), text(1, 2), end(2, 2)]
+    assert not merge.is_broken
+
+
+def test_end_beyond_a_hole_breaks_the_stream_once_what_came_before_is_taken() -> None:
+    merge = ItemMerge()
+    merge.begin_page()
+    merge.page(sized(text(0), text(3), end(4)), is_last=True)
+    assert not merge.is_broken
+    assert merge.take() == text(0)
+    assert merge.is_broken
+
+
+@given(after=st.integers(0, 20), last=st.integers(0, 20))
+def test_reader_that_resumes_gets_what_is_above_its_number(after: int, last: int) -> None:
+    merge = ItemMerge(after=after)
+    for n in range(last + 1):
+        merge.announced(text(n), SIZE)
+    merge.begin_page()
+    cursor = merge.cursor or (0, 0)
+    merge.page(sized(*(text(n) for n in range(last + 1) if (1, n) > cursor)), is_last=True)
+    got = []
+    while (item := merge.take()) is not None:
+        got.append(item.n)
+    assert got == list(range(after + 1, last + 1))

@@ -1,0 +1,113 @@
+"""Who wins where several sources set the same value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+from pydantic_settings import SettingsError
+
+from ops.cli.origins import origins
+from ops.settings import DEMO_MODEL, load_settings, user_config_file
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where no file and no variable of the real user is seen."""
+    here = tmp_path / "work"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def _user_file(text: str) -> None:
+    user_config_file().parent.mkdir(parents=True)
+    user_config_file().write_text(text)
+
+
+def _origin_of(name: str, **given: object) -> str:
+    found = origins(load_settings(**given), given)
+    return next(setting.origin for setting in found if setting.name == name)
+
+
+def test_without_any_source_the_defaults_hold(home: Path) -> None:
+    settings = load_settings()
+    assert settings.server.port == 8000
+    assert settings.model.id == DEMO_MODEL
+    assert settings.data_dir.is_relative_to(home)
+    assert settings.log_url == f"sqlite:///{settings.data_dir}/events.sqlite3"
+
+
+def test_each_source_beats_the_ones_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = [(load_settings().server.port, _origin_of("server.port"))]
+    _user_file("[server]\nport = 1\n")
+    seen.append((load_settings().server.port, _origin_of("server.port")))
+    Path("semantic.toml").write_text("[server]\nport = 2\n")
+    seen.append((load_settings().server.port, _origin_of("server.port")))
+    Path(".env").write_text("SEMANTIC_SERVER__PORT=3\n")
+    seen.append((load_settings().server.port, _origin_of("server.port")))
+    monkeypatch.setenv("SEMANTIC_SERVER__PORT", "4")
+    seen.append((load_settings().server.port, _origin_of("server.port")))
+    given = {"server": {"port": 5}}
+    seen.append((load_settings(**given).server.port, _origin_of("server.port", **given)))
+    assert seen == [
+        (8000, "default"),
+        (1, str(user_config_file())),
+        (2, "semantic.toml"),
+        (3, ".env"),
+        (4, "environment"),
+        (5, "command line"),
+    ]
+
+
+def test_sources_add_up_inside_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("semantic.toml").write_text("[server]\nport = 2\nhost = '127.0.0.2'\n")
+    monkeypatch.setenv("SEMANTIC_SERVER__DRAIN_S", "1.5")
+    server = load_settings(server={"port": 5}).server
+    assert (server.port, server.host, server.drain_s) == (5, "127.0.0.2", 1.5)
+
+
+def test_nested_tuple_comes_from_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEMANTIC_MODEL__ALIASES", '["sonnet", "opus"]')
+    assert load_settings().model.aliases == ("sonnet", "opus")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "named"),
+    [
+        ("SEMANTIC_SERVER__PORT", "70000", ("server", "port")),
+        ("SEMANTIC_SERVER__PORT", "http", ("server", "port")),
+        ("SEMANTIC_LOG__FORMAT", "xml", ("log", "format")),
+        ("SEMANTIC_ENGINE__MAX_BATCH_SIZE", "0", ("engine", "max_batch_size")),
+        ("SEMANTIC_SERVER__PROT", "1", ("server", "prot")),
+    ],
+)
+def test_value_that_is_not_valid_is_named(
+    variable: str, value: str, named: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ValidationError) as caught:
+        load_settings()
+    assert [fault["loc"] for fault in caught.value.errors()] == [named]
+
+
+def test_group_that_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEMANTIC_SERVER", "{")
+    with pytest.raises(SettingsError, match="server"):
+        load_settings()
+
+
+def test_settings_cannot_be_changed_afterwards() -> None:
+    settings = load_settings()
+    with pytest.raises(ValidationError):
+        settings.data_dir = Path("/elsewhere")
+    with pytest.raises(ValidationError):
+        settings.server.port = 1
+
+
+def test_passwords_in_urls_are_not_shown() -> None:
+    given = {"redis": {"url": "redis://me:secret@127.0.0.1:1/0"}}
+    shown = {setting.name: setting.value for setting in origins(load_settings(**given), given)}
+    assert shown["redis.url"] == "redis://***@127.0.0.1:1/0"

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import mlx.core as mx
+import pytest
+
+from domain.values import Sampling
+from worker.engine.mlx.sampling import BatchSampler, SamplerRow
+
+pytestmark = pytest.mark.mlx
+
+#: Likelihoods of the six tokens of a toy vocabulary.
+MASS = (0.4, 0.3, 0.15, 0.1, 0.04, 0.01)
+DRAWS = 400
+
+
+def drawn(*rows: Sampling, times: int = DRAWS) -> list[list[int]]:
+    """What each row draws, one list per row."""
+    sampler = BatchSampler(lambda size: list(range(size)))
+    for uid, sampling in enumerate(rows):
+        sampler.add(uid, SamplerRow(sampling, 0))
+    logprobs = mx.log(mx.array([MASS] * len(rows)))
+    steps = [sampler(logprobs).tolist() for _ in range(times)]
+    assert sampler.faults == {}
+    return [list(row) for row in zip(*steps, strict=True)]
+
+
+def test_tokens_come_as_often_as_they_are_likely() -> None:
+    counts = Counter(drawn(Sampling(seed=1))[0])
+    for token, mass in enumerate(MASS):
+        assert counts[token] / DRAWS == pytest.approx(mass, abs=0.08)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "kept"),
+    [
+        (Sampling(temperature=0), {0}),
+        (Sampling(top_k=2, seed=2), {0, 1}),
+        (Sampling(top_p=0.8, seed=3), {0, 1, 2}),
+        (Sampling(top_p=0.05, seed=4), {0}),
+        (Sampling(min_p=0.3, seed=5), {0, 1, 2}),
+        (Sampling(top_p=0.8, top_k=2, min_p=0.9, seed=6), {0}),
+        (Sampling(temperature=8, top_k=100, top_p=1.0, seed=7), {0, 1, 2, 3, 4, 5}),
+    ],
+)
+def test_a_filter_keeps_exactly_the_tokens_it_names(sampling: Sampling, kept: set[int]) -> None:
+    assert set(drawn(sampling)[0]) == kept
+
+
+def test_a_row_draws_the_same_in_any_company() -> None:
+    mine = Sampling(temperature=0.9, top_k=4, seed=2**63 - 1)
+    others = (Sampling(temperature=0), Sampling(top_p=0.5, seed=8), Sampling(min_p=0.1, seed=9))
+    assert drawn(*others, mine, times=40)[3] == drawn(mine, times=40)[0]
+
+
+def test_a_row_that_cannot_draw_is_named_and_the_others_go_on() -> None:
+    sampler = BatchSampler(lambda size: list(range(size)))
+    sampler.add(0, SamplerRow(Sampling(seed=1), 0))
+    sampler.add(1, SamplerRow(Sampling(seed=2**70), 0))
+    assert sampler(mx.log(mx.array([MASS, MASS]))).shape == (2,)
+    assert set(sampler.faults) == {1}

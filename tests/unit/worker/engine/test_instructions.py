@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from domain.chat import ChatRequest, Message, ToolChoice
+from domain.values import SamplingWish
+from worker.engine.instructions import told
+
+_TOOL: dict[str, Any] = {"type": "function", "function": {"name": "Bash"}}
+_ASK = Message(role="user", content="hi")
+
+
+def _request(*messages: Message, **more: Any) -> ChatRequest:
+    return ChatRequest(
+        model="m", messages=messages or (_ASK,), max_tokens=1, sampling=SamplingWish(), **more
+    )
+
+
+def _remark(request: ChatRequest, *, is_opened: bool = False) -> str:
+    return told(request, is_opened=is_opened).messages[-1].content
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        (ToolChoice(mode="none"), "Do not call any tool"),
+        (ToolChoice(mode="any"), "a call of one of the tools"),
+        (ToolChoice(mode="tool", name="Bash"), "the tool Bash"),
+    ],
+)
+def test_choice_is_said_at_the_end_of_the_last_turn(choice: ToolChoice, words: str) -> None:
+    request = _request(tools=(_TOOL,), tool_choice=choice)
+    assert _remark(request).startswith("hi\n\n<system-reminder>\n")
+    assert words in _remark(request)
+
+
+def test_nothing_is_said_that_is_not_asked_for() -> None:
+    for request in (
+        _request(tools=(_TOOL,)),
+        _request(tool_choice=ToolChoice(mode="none")),
+    ):
+        assert told(request, is_opened=False) is request
+    begun = _request(tools=(_TOOL,), tool_choice=ToolChoice(mode="any"))
+    assert told(begun, is_opened=True) is begun
+
+
+def test_schema_is_said_whole() -> None:
+    assert '{"type":"object"}' in _remark(_request(answer_schema={"type": "object"}))
+    assert "one JSON object" in _remark(_request(answer_schema={}))
+
+
+def test_earlier_turns_stay_as_they_are() -> None:
+    answered = (_ASK, Message(role="assistant", content="yes"))
+    request = _request(*answered, answer_schema={})
+    assert told(request, is_opened=False).messages[:2] == answered
+    result = Message(role="tool", content="out", tool_call_id="c")
+    assert told(_request(result, answer_schema={}), is_opened=False).messages[0].role == "tool"

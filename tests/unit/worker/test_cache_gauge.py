@@ -1,0 +1,81 @@
+"""What a worker's sign of life says of contexts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from domain.kv.pool import PoolStats
+from ops.blockstore.disk import Disk
+from ops.blockstore.store import BlockStore
+from ops.clock import SystemClock
+from tests.support.blocks import make_chain
+from worker.cachestore.tier import DiskTier
+from worker.gauge import CacheGauge
+
+WAIT_S = 20.0
+STATS = PoolStats(
+    budget_bytes=1000,
+    used_bytes=300,
+    total=10,
+    held=1,
+    cached=2,
+    free=7,
+    allocated_total=3,
+    evicted_total=0,
+)
+
+
+class Memory:
+    def __init__(self, stats: PoolStats | None) -> None:
+        self.stats = stats
+
+    def memory(self) -> PoolStats | None:
+        return self.stats
+
+
+def test_without_reuse_there_is_nothing_to_say() -> None:
+    gauge = CacheGauge(None, lambda *_: None)
+    assert gauge.read() is None
+    gauge.watch(Memory(None))
+    assert gauge.read() is None
+
+
+def test_memory_alone_says_that_the_disk_is_off() -> None:
+    gauge = CacheGauge(None, lambda *_: None)
+    gauge.watch(Memory(STATS))
+    figures = gauge.read()
+    assert figures is not None
+    assert (figures.ram_blocks, figures.ram_used_bytes, figures.disk) == (3, 300, "off")
+
+
+def test_disk_is_counted_beside_memory(tmp_path: Path) -> None:
+    clock = SystemClock()
+    store = BlockStore(tmp_path, budget_bytes=1 << 20, clock=clock, disk=Disk(sync=False))
+    tier = DiskTier(store, clock=clock)
+    gauge = CacheGauge(tier, lambda *_: None)
+    gauge.watch(Memory(STATS))
+    tier.start()
+    assert tier.wait_scanned(WAIT_S)
+    for block in make_chain(1, 3):
+        tier.submit(block)
+    assert tier.flush(WAIT_S)
+    figures = gauge.read()
+    assert figures is not None
+    assert (figures.disk, figures.disk_blocks, figures.disk_budget_bytes) == ("on", 3, 1 << 20)
+    assert figures.disk_used_bytes == sum(path.stat().st_size for path in tmp_path.rglob("*.kv"))
+    assert tier.close(WAIT_S)
+
+
+def test_evictions_are_told_once() -> None:
+    told: list[tuple[int, int]] = []
+    gauge = CacheGauge(None, lambda blocks, size_bytes: told.append((blocks, size_bytes)))
+    memory = gauge.watch(Memory(STATS))
+    gauge.read()
+    memory.stats = replace(STATS, evicted_total=4)
+    gauge.read()
+    gauge.read()
+    assert told == [(4, 400)]
+    gauge.watch(Memory(STATS))  # another runner counts from nothing
+    gauge.read()
+    assert told == [(4, 400)]

@@ -1,0 +1,94 @@
+"""Threads that wait for the turn of their job."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from domain.turns import TurnOrder
+from domain.values import JobId, JobStatus, Priority
+from tests.support.job_world import JobWorld
+from worker.turns import TurnGate, WaitingTurn
+
+WITHIN_S = 10.0
+
+
+def gate_of(slots: int) -> TurnGate:
+    return TurnGate(TurnOrder(slots=slots, interactive_reserved=0))
+
+
+def ask(gate: TurnGate, number: int) -> WaitingTurn:
+    return gate.ask(JobId(f"job-{number}"), agent=None, priority=Priority.INTERACTIVE)
+
+
+def test_next_thread_goes_on_when_a_slot_is_released() -> None:
+    gate = gate_of(1)
+    with ThreadPoolExecutor(1) as pool:
+        first, second = ask(gate, 1), ask(gate, 2)
+        assert first.wait()
+        waiting = pool.submit(second.wait)
+        first.release()
+        assert waiting.result(WITHIN_S)
+        first.release()
+        second.release()
+        assert ask(gate, 3).wait()
+
+
+def test_cancelled_wait_ends_without_a_slot() -> None:
+    gate = gate_of(1)
+    with ThreadPoolExecutor(1) as pool, ask(gate, 1):
+        second = ask(gate, 2)
+        waiting = pool.submit(second.wait)
+        second.cancel()
+        assert not waiting.result(WITHIN_S)
+        third = ask(gate, 3)
+    assert third.wait()
+
+
+def test_turn_that_came_is_kept_by_a_cancel() -> None:
+    turn = ask(gate_of(1), 1)
+    turn.cancel()
+    assert turn.wait()
+
+
+def test_closing_sends_everybody_away() -> None:
+    gate = gate_of(1)
+    with ThreadPoolExecutor(1) as pool, ask(gate, 1):
+        waiting = pool.submit(ask(gate, 2).wait)
+        gate.close()
+        assert not waiting.result(WITHIN_S)
+        assert not ask(gate, 3).wait()
+
+
+def test_job_cancelled_while_it_waits_for_its_turn_never_starts() -> None:
+    with JobWorld({"hi": "Hello."}, slots=1) as world:
+        world.engine.pause()
+        first, second = world.submit(), world.submit()
+        threads = [threading.Thread(target=world.run, args=(one,)) for one in (first, second)]
+        threads[0].start()
+        while world.job(first).attempt == 0:
+            pass
+        threads[1].start()
+        while second not in world.active.jobs():
+            pass
+        world.broker.queue.take()
+        world.broker.queue.take()
+        world.cancel(second)
+        world.active.cancel(second)
+        threads[1].join(WITHIN_S)
+        assert world.job(second).status is JobStatus.CANCELLED
+        assert "AttemptStarted" not in world.types(second)
+        world.engine.resume()
+        threads[0].join(WITHIN_S)
+        assert world.job(first).status is JobStatus.COMPLETED
+
+
+def test_worker_that_drains_leaves_waiting_jobs_to_the_next_one() -> None:
+    with JobWorld({"hi": "Hello."}) as world:
+        job_id = world.submit()
+        world.turns.close()
+        world.run(job_id)
+        assert world.job(job_id).status is JobStatus.QUEUED
+        world.runner = world.new_worker("worker-2")
+        world.run(job_id)
+        assert world.job(job_id).status is JobStatus.COMPLETED

@@ -1,0 +1,34 @@
+"""What a worker says about itself and its model."""
+
+from __future__ import annotations
+
+from domain.values import ModelCard, StreamName, WorkerId
+from tests.support.fake_log import InMemoryEventLog
+from tests.support.fake_time import SequentialIds
+from worker.lifecycle import WorkerDiary
+
+MODEL = StreamName("model-tiny")
+
+
+def start(log: InMemoryEventLog, ids: SequentialIds, worker: str, fingerprint: str) -> None:
+    card = ModelCard(
+        id="tiny",
+        fingerprint=fingerprint,
+        context_length=10,
+        description="",
+        created_at="2026-01-01T00:00:00Z",
+    )
+    WorkerDiary(WorkerId(worker), log=log, ids=ids).note_started(card, load_ms=1, versions="")
+
+
+def test_model_that_computes_with_something_else_than_before_is_an_event() -> None:
+    log, ids = InMemoryEventLog(), SequentialIds()
+    start(log, ids, "worker-1", "sha256:a")
+    start(log, ids, "worker-2", "sha256:a")
+    assert [event.type for event in log.load(MODEL)] == ["ModelLoaded", "ModelLoaded"]
+    start(log, ids, "worker-3", "sha256:b")
+    changed, loaded = log.load(MODEL)[2:]
+    assert (changed.type, loaded.type) == ("ModelWeightsChanged", "ModelLoaded")
+    assert (changed.data["before"], changed.data["after"]) == ("sha256:a", "sha256:b")
+    start(log, ids, "worker-4", "sha256:b")
+    assert [event.type for event in log.load(MODEL)][4:] == ["ModelLoaded"]

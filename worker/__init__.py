@@ -1,0 +1,1 @@
+"""Jobs in, tokens out: the Dramatiq worker and the engine. Never imports ``api``."""

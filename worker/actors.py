@@ -1,0 +1,80 @@
+"""The one actor: a delivered job id becomes one attempt after another until the job has ended."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import dramatiq
+import structlog
+
+from domain.commands import FailAttempt
+from domain.errors import JobAlreadyTerminal, JobNotFound, SemanticError
+from domain.job import Job
+from domain.stream import Failed
+from domain.usecases.commit import commit
+from domain.usecases.run import Runner, RunResult, run_job
+from domain.values import JobId, Priority
+from ops.adapters.dramatiq_queue import ACTOR_NAME
+
+#: Pause before the next attempt of a job whose attempt failed, in seconds.
+RETRY_PAUSE_S = 0.2
+
+
+def declare_actors(
+    broker: dramatiq.Broker, runner: Runner, *, draining: threading.Event
+) -> dramatiq.Actor[[str], None]:
+    """Bind the actor to a broker and declare both queues.
+
+    Retries are the domain's (strikes in the log), so Dramatiq's are switched off.
+
+    Args:
+        broker: Where messages come from.
+        runner: What running a job needs.
+        draining: Once set, a job that wants another attempt is left for the next worker.
+    """
+    for priority in Priority:
+        broker.declare_queue(priority.value)
+    declare = dramatiq.actor(
+        broker=broker, actor_name=ACTOR_NAME, queue_name=Priority.INTERACTIVE.value
+    )
+    return declare(_run_deliveries(runner, draining))
+
+
+def _run_deliveries(runner: Runner, draining: threading.Event) -> Callable[[str], None]:
+    logger = structlog.get_logger("worker.actors")
+
+    def run(job_id: str) -> None:
+        try:
+            while run_job(JobId(job_id), runner) is RunResult.REQUEUE:
+                if draining.wait(RETRY_PAUSE_S):
+                    return
+        except JobNotFound:
+            logger.warning("message_without_job", job=job_id)
+        except SemanticError as error:
+            # The log or the broker is away: the job stays open and the reconciler queues it again.
+            logger.warning("attempt_interrupted", job=job_id, error=error.code, why=error.message)
+        except Exception:
+            logger.exception("attempt_crashed", job=job_id)
+            _fail_for_good(JobId(job_id), runner)
+
+    return run
+
+
+def _fail_for_good(job_id: JobId, runner: Runner) -> None:
+    """Record a defect of ours; trying again would only meet it again."""
+
+    def give_up(job: Job) -> FailAttempt | None:
+        if job.status.is_terminal:
+            return None
+        defect = Failed(
+            error="internal_error", message="an internal error ended this job", retryable=False
+        )
+        return FailAttempt(attempt=job.attempt if job.speaking else 0, failure=defect)
+
+    try:
+        commit(job_id, give_up, log=runner.log, ids=runner.ids)
+    except JobAlreadyTerminal:
+        return
+    # A second delivery says the last word that the log now holds.
+    run_job(job_id, runner)

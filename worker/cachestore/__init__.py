@@ -1,0 +1,1 @@
+"""The engine's way to the block store: written behind, read ahead, never waited for."""

@@ -1,0 +1,1 @@
+"""Weights, tokenizer and chat template of the demo model, shipped as package data."""

@@ -1,0 +1,1 @@
+"""Batching, text assembly and stopping; pure except for ``worker.engine.mlx``."""

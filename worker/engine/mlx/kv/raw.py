@@ -1,0 +1,151 @@
+"""Blocks as plain bytes, which other threads and the disk may have."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from types import MappingProxyType
+
+import mlx.core as mx
+
+from domain.kv.spec import LayerKind, ModelCacheSpec
+from ops.blockstore.payload import BlockPayload, RawTensor
+from worker.engine.mlx.kv.arrays import BlockArrays, key_name, value_name
+
+_DTYPES = {
+    "F64": mx.float64,
+    "F32": mx.float32,
+    "F16": mx.float16,
+    "BF16": mx.bfloat16,
+    "I64": mx.int64,
+    "I32": mx.int32,
+    "I16": mx.int16,
+    "I8": mx.int8,
+    "U64": mx.uint64,
+    "U32": mx.uint32,
+    "U16": mx.uint16,
+    "U8": mx.uint8,
+    "BOOL": mx.bool_,
+}
+_DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+class BadPayload(Exception):
+    """A payload is not a block of the model at hand."""
+
+
+def to_raw(block: BlockArrays) -> BlockPayload:
+    """Return the block as bytes: tensors of one shape stacked over the layers that have them.
+
+    The names say which layers: ``0-4,6-10.k``. Nothing is copied: the parts of a stack are
+    read-only views of the block's own memory, which they keep, good on any thread.
+    """
+    alike: dict[tuple[str, mx.Dtype, tuple[int, ...]], list[int]] = defaultdict(list)
+    for name, tensor in block.tensors.items():
+        layer, part = name.split(".", 1)
+        alike[part, tensor.dtype, tensor.shape].append(int(layer))
+    # Python's buffers know no bfloat16, so the elements leave as bytes.
+    elements = {
+        name: tensor.view(mx.uint8) for name, tensor in block.tensors.items() if tensor.size
+    }
+    mx.eval(elements)
+    return {
+        f"{_ranges(layers)}.{part}": RawTensor(
+            _DTYPE_NAMES[dtype],
+            (len(layers), *shape),
+            tuple(
+                memoryview(elements[f"{layer}.{part}"]).toreadonly()  # type: ignore[arg-type]  # the stubs leave it out
+                for layer in layers
+                if f"{layer}.{part}" in elements
+            ),
+        )
+        for (part, dtype, shape), layers in alike.items()
+    }
+
+
+def from_raw(payload: BlockPayload, tokens: int) -> BlockArrays:
+    """Return the block of which ``to_raw`` made the payload; the bytes are copied once.
+
+    Args:
+        payload: From ``to_raw``, with any way between.
+        tokens: Length of the run of tokens.
+
+    Raises:
+        BadPayload: The tensors do not fit their description.
+    """
+    tensors: dict[str, mx.array] = {}
+    for name, raw in payload.items():
+        stack = _array(name, raw)
+        ranges, _, part = name.partition(".")
+        count = stack.shape[0] if stack.ndim else 0
+        try:
+            layers = list(islice(_layers(ranges), count + 1))
+        except ValueError as error:
+            raise BadPayload(f"a tensor is called {name!r}") from error
+        if len(layers) != count:
+            raise BadPayload(f"{name} has the shape {stack.shape}")
+        tensors |= {f"{layer}.{part}": stack[at] for at, layer in enumerate(layers)}
+    mx.eval(tensors)
+    return BlockArrays(tokens, MappingProxyType(tensors))
+
+
+def check_fit(spec: ModelCacheSpec, block: BlockArrays) -> None:
+    """Make sure that a block from elsewhere is one of this model, before it is gathered.
+
+    Raises:
+        BadPayload: Saying what is wrong.
+    """
+    rest = {name: tensor.nbytes for name, tensor in block.tensors.items()}
+    for index, layer in enumerate(spec.layers):
+        if layer.kind is LayerKind.STATE:
+            parts = [name for name in rest if name.startswith(f"{index}.s")]
+            size = sum(rest.pop(name) for name in parts)
+            if size != layer.state_bytes:
+                raise BadPayload(f"layer {index} has a state of {size} B")
+            continue
+        kept = layer.kept_tokens(block.tokens)
+        for name, dim in ((key_name(index), layer.key_dim), (value_name(index), layer.value_dim)):
+            expected = (1, layer.kv_heads, kept, dim)
+            found = block.tensors.get(name)
+            if found is None or found.shape != expected or _dtype_name(found) != spec.dtype:
+                raise BadPayload(f"{name} is not {spec.dtype} of the shape {expected}")
+            del rest[name]
+    if rest:
+        raise BadPayload(f"no layer of the model has {min(rest)}")
+
+
+def _dtype_name(array: mx.array) -> str:
+    return str(array.dtype).removeprefix("mlx.core.")
+
+
+def _array(name: str, raw: RawTensor) -> mx.array:
+    dtype = _DTYPES.get(raw.dtype)
+    if dtype is None:
+        raise BadPayload(f"{name} has the type {raw.dtype!r}")
+    size = dtype.size
+    for length in raw.shape:
+        size *= length
+    if size != raw.nbytes or any(length < 0 for length in raw.shape):
+        raise BadPayload(f"{name} has {raw.nbytes} B for the shape {raw.shape}")
+    if not size:
+        return mx.zeros(raw.shape, dtype)
+    elements = mx.array(raw.joined())  # type: ignore[arg-type]  # the stubs leave it out
+    return elements.view(dtype).reshape(raw.shape)
+
+
+def _ranges(layers: Sequence[int]) -> str:
+    """Write increasing numbers as ranges: 0, 1, 2, 4 becomes ``0-2,4``."""
+    ranges: list[list[int]] = []
+    for layer in layers:
+        if ranges and layer == ranges[-1][-1] + 1:
+            ranges[-1][1:] = [layer]
+        else:
+            ranges.append([layer])
+    return ",".join("-".join(map(str, ends)) for ends in ranges)
+
+
+def _layers(ranges: str) -> Iterator[int]:
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)

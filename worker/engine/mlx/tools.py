@@ -1,0 +1,89 @@
+"""How a loaded model writes tool calls, as mlx-lm has found out, and what we know beyond that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from worker.engine.calls import ToolFormat
+
+_NAMED_JSON = '{"name": "NAME", "arguments":'
+#: Families whose calls are JSON, which is read as it comes instead of by mlx-lm's parser, and what
+#: is special about others; by the name of mlx-lm's parser. The formats are those of the models' own
+#: chat templates.
+_KNOWN: Final[Mapping[str, ToolFormat]] = MappingProxyType(
+    {
+        "json_tools": ToolFormat(
+            start="",
+            end="",
+            opening='<tool_call>\n{"name": "',
+            opening_named=f"<tool_call>\n{_NAMED_JSON}",
+        ),
+        "mistral": ToolFormat(start="", end="", opening="[TOOL_CALLS]"),
+        "qwen3_coder": ToolFormat(
+            start="",
+            end="",
+            argument_tags=("<parameter=", "</parameter>"),
+            naked=("<function=", "</function>"),
+            opening="<tool_call>\n<function=",
+            opening_named="<tool_call>\n<function=NAME>\n",
+        ),
+        "glm47": ToolFormat(
+            start="",
+            end="",
+            argument_tags=("<arg_value>", "</arg_value>"),
+            opening="<tool_call>",
+            opening_named="<tool_call>NAME\n",
+        ),
+        "longcat": ToolFormat(
+            start="", end="", argument_tags=("<longcat_arg_value>", "</longcat_arg_value>")
+        ),
+        "minimax_m2": ToolFormat(start="", end="", argument_tags=("<parameter ", "</parameter>")),
+        "minicpm5": ToolFormat(start="", end="", argument_tags=("<param ", "</param>")),
+        "pythonic": ToolFormat(
+            start="",
+            end="",
+            opening="<|tool_call_start|>[",
+            opening_named="<|tool_call_start|>[NAME(",
+        ),
+    }
+)
+_IN_JSON: Final = frozenset({"json_tools", "mistral"})
+#: Llama 3.1 and later; mlx-lm has no parser for it.
+_LLAMA = ToolFormat(
+    start="<|python_tag|>",
+    end="",
+    is_bare=True,
+    opening='{"name": "',
+    opening_named='{"name": "NAME", "parameters":',
+)
+#: What such a template tells the model about its calls.
+_LLAMA_MARK: Final = '"parameters": dictionary of argument name'
+
+
+def tool_format_of(tokenizer: Any) -> ToolFormat | None:  # noqa: ANN401 - mlx-lm ships no types
+    """Return how the model writes calls, ``None`` if it knows no tools.
+
+    Args:
+        tokenizer: mlx-lm's wrapper, which finds the family by the chat template.
+    """
+    template = tokenizer.chat_template
+    template = template if isinstance(template, str) else ""
+    if not tokenizer.has_tool_calling:
+        return _LLAMA if _LLAMA_MARK in template else None
+    kind = tokenizer.init_kwargs.get("tool_parser_type", "")
+    start, end = tokenizer.tool_call_start, tokenizer.tool_call_end
+    known = _KNOWN.get("glm47" if kind == "laguna" else kind, ToolFormat(start=start, end=end))
+    if kind == "mistral":
+        named = "[TOOL_CALLS]NAME[ARGS]" if "[ARGS]" in template else f"[TOOL_CALLS] [{_NAMED_JSON}"
+        known = replace(known, opening_named=named)
+    parser = tokenizer.tool_parser
+    return replace(
+        known,
+        start=start,
+        end=end,
+        opening=known.opening or start,
+        parse=None if kind in _IN_JSON else lambda text, tools: parser(text, list(tools)),
+    )

@@ -1,0 +1,200 @@
+"""Split what a model says into reasoning, answer and tool calls, and end it at a stop text."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from worker.engine.calls import CallReader, CallRules, Change, WholeReader
+from worker.engine.json_calls import JsonReader
+from worker.engine.stopping import Hit, TagScanner
+
+
+class Section(StrEnum):
+    """Which part of the output a piece of text belongs to."""
+
+    THINKING = "thinking"
+    TEXT = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A piece of text."""
+
+    section: Section
+    text: str
+
+
+Part = Said | Change
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkTags:
+    """How a model marks its reasoning."""
+
+    start: str
+    end: str
+
+
+class SectionSplitter:
+    """Takes decoded text and yields texts and calls without the tags.
+
+    White space next to the tags belongs to the template and is dropped. A reasoning section may
+    open only before the first visible character of the answer or of what follows a call, so that
+    an answer *about* tags keeps them. Stop texts count in the answer alone.
+
+    Args:
+        tags: The model's reasoning tags, if it has any.
+        stop: Texts that end the output.
+        thinking: Whether the prompt has opened a reasoning section.
+        calls: How tool calls are read, if they are.
+    """
+
+    def __init__(
+        self,
+        tags: ThinkTags | None,
+        stop: Sequence[str],
+        *,
+        thinking: bool,
+        calls: CallRules | None = None,
+    ) -> None:
+        assert tags is not None or not thinking, "reasoning without tags could never end"
+        self._tags = tags
+        self._calls = calls
+        self._starts = tuple(tag for tag in calls.format.starts if tag not in stop) if calls else ()
+        self._stops = TagScanner(stop)
+        self._visible_scanner = TagScanner((*stop, *self._starts))
+        self._opening = TagScanner((*stop, *self._starts, *((tags.start,) if tags else ())))
+        self._closing = TagScanner((tags.end,) if tags else ())
+        self._section = Section.THINKING if thinking else Section.TEXT
+        self._reader: CallReader | None = None
+        #: White space before the calls that are being read.
+        self._gap = ""
+        self._visible = False
+        self._strip = thinking
+        self._held = ""
+        self.stop_sequence: str | None = None
+
+    def feed(self, text: str) -> Iterator[Part]:
+        """Take more text and yield what is certain now."""
+        if self.stop_sequence is not None:
+            return
+        self._held += text
+        while (yield from self._advance()):
+            pass
+
+    def flush(self, *, cut: bool = False) -> Iterator[Part]:
+        """Yield what was held back, at the end.
+
+        Args:
+            cut: The model did not come to its own end.
+        """
+        yield from self.feed("")
+        if self._reader is not None:
+            yield from self._reader.flush(cut=cut)
+            yield from self._left_calls()
+        held, self._held = self._held, ""
+        yield from self._say(held)
+
+    def _advance(self) -> Generator[Part, None, bool]:
+        """Yield what is next; return whether more may be certain."""
+        if self._reader is not None:
+            text, self._held = self._held, ""
+            yield from self._reader.feed(text)
+            if not self._reader.is_over:
+                return False
+            yield from self._left_calls()
+            return True
+        if self._begins_bare_call():
+            self._enter_bare_call()
+            return True
+        hit = self._scanner().search(self._held)
+        if hit is not None:
+            yield from self._leave(hit)
+            return self.stop_sequence is None
+        safe = self._safe_length()
+        piece, self._held = self._held[:safe], self._held[safe:]
+        yield from self._say(piece)
+        return False
+
+    def _scanner(self) -> TagScanner:
+        if self._section is Section.THINKING:
+            return self._closing
+        return self._visible_scanner if self._visible else self._opening
+
+    def _leave(self, hit: Hit) -> Iterator[Part]:
+        before, self._held = self._held[: hit.start], self._held[hit.end :]
+        if self._section is Section.THINKING:
+            yield from self._say(before.rstrip())
+            self._enter(Section.TEXT)
+        elif hit.tag in self._starts:
+            text = before.rstrip()
+            yield from self._say(text)
+            self._enter_calls(hit.tag, gap=before[len(text) :])
+        elif self._tags is not None and hit.tag == self._tags.start and not self._visible:
+            if before.strip():
+                # Visible text stands before the tag in the same piece: the tag is text as well.
+                yield from self._say(before)
+                self._held = hit.tag + self._held
+            else:
+                self._enter(Section.THINKING)
+        else:
+            yield from self._say(before)
+            self._held = ""
+            self.stop_sequence = hit.tag
+
+    def _enter(self, section: Section) -> None:
+        self._section, self._strip, self._visible = section, True, False
+
+    def _begins_bare_call(self) -> bool:
+        return (
+            self._calls is not None
+            and self._calls.format.is_bare
+            and self._section is Section.TEXT
+            and not self._visible
+            and self._held.lstrip().startswith("{")
+        )
+
+    def _enter_bare_call(self) -> None:
+        text = self._held.lstrip()
+        gap = self._held[: len(self._held) - len(text)]
+        self._held = text
+        self._enter_calls("", gap=gap)
+
+    def _enter_calls(self, start: str, *, gap: str) -> None:
+        assert self._calls is not None, "no calls are read"
+        self._gap = "" if self._strip else gap
+        is_json = self._calls.format.parse is None
+        self._reader = (JsonReader if is_json else WholeReader)(self._calls, start)
+
+    def _left_calls(self) -> Iterator[Part]:
+        """Go on behind the calls, or with the plain text that they turned out to be."""
+        reader, self._reader = self._reader, None
+        assert reader is not None, "nothing to leave"
+        self._held = reader.rest
+        if not reader.plain:
+            self._enter(Section.TEXT)
+            return
+        plain = self._gap + reader.plain
+        hit = self._stops.search(plain)
+        if hit is not None:
+            plain, self._held, self.stop_sequence = plain[: hit.start], "", hit.tag
+        yield from self._say(plain)
+
+    def _safe_length(self) -> int:
+        safe = self._scanner().safe_length(self._held)
+        if self._section is Section.THINKING or self._calls is not None:
+            return len(self._held[:safe].rstrip())
+        if not self._visible and self._tags is not None and not self._held[:safe].strip():
+            return 0
+        return safe
+
+    def _say(self, text: str) -> Iterator[Said]:
+        if self._strip:
+            text = text.lstrip()
+        if not text:
+            return
+        self._strip = False
+        self._visible = self._visible or not text.isspace()
+        yield Said(self._section, text)

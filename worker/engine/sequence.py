@@ -1,0 +1,194 @@
+"""The state of one generation, from submission to outcome."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from domain.generation import GenerationTask, Outcome
+from domain.stream import Body, Failed, StreamItem
+from domain.values import StopReason, Timings, Usage
+from worker.engine.runner_port import Admission
+from worker.engine.text import TextAssembler
+
+
+@dataclass(slots=True)
+class Marks:
+    """Instants on the monotonic clock, in seconds; ``None`` until they come."""
+
+    submitted: float
+    admitted: float | None = None
+    prefilled: float | None = None
+    first_token: float | None = None
+
+    def timings(self, ended: float) -> Timings:
+        """Return the durations up to ``ended``."""
+        return Timings(
+            prefill_ms=_between_ms(self.admitted, self.prefilled),
+            first_token_ms=_between_ms(self.submitted, self.first_token),
+            decode_ms=_between_ms(self.first_token, ended),
+        )
+
+
+class Handle:
+    """``domain.ports.GenerationHandle``: safe to use from any thread.
+
+    Args:
+        on_cancel: Tells the engine, without waiting.
+        on_release: Tells the emitter, without waiting.
+    """
+
+    def __init__(self, on_cancel: Callable[[], None], on_release: Callable[[], None]) -> None:
+        self._on_cancel = on_cancel
+        self._on_release = on_release
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._cancelled = False
+        self._outcome: Outcome | None = None
+
+    def release(self) -> None:
+        """Let the items out; the first call counts."""
+        self._on_release()
+
+    def cancel(self) -> None:
+        """Ask for the end at the next step; a second call does nothing."""
+        with self._lock:
+            if self._cancelled or self._outcome is not None:
+                return
+            self._cancelled = True
+        self._on_cancel()
+
+    def wait(self, timeout_s: float | None = None) -> Outcome | None:
+        """Block until the generation ended; ``None`` if the time ran out first."""
+        self._done.wait(timeout_s)
+        return self._outcome
+
+    def resolve(self, outcome: Outcome) -> None:
+        """Set the outcome; the first one counts."""
+        with self._lock:
+            if self._outcome is None:
+                self._outcome = outcome
+        self._done.set()
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One generation.
+
+    The engine thread owns ``uid``, ``decoded``, ``admission``, ``cached_tokens`` and the first
+    three marks; from the first message about it on, the emitter thread owns the rest. ``submit``
+    fills it before either knows it.
+
+    Attributes:
+        task: What to generate.
+        assembler: Primed with the tokens of earlier attempts.
+        handle: What the caller waits on.
+        marks: When things happened.
+        admission: What the runner is to compute.
+        context_length: The model's, to tell which limit ended the generation.
+        uid: Name in the runner while it is in the batch.
+        decoded: What it said since its admission was made; the engine thread's own.
+        cached_tokens: Tokens of the prompt that were not computed; set before the first message.
+        token_ids: Everything generated over all attempts.
+        next_item: Number of the next item to write.
+        said_at_end: Items that an earlier attempt wrote while ending; they are not said again.
+        ended: Whether later tokens are surplus.
+        held: What happened before the attempt stood in the log; ``None`` once it does.
+    """
+
+    task: GenerationTask
+    assembler: TextAssembler
+    handle: Handle
+    marks: Marks
+    admission: Admission
+    context_length: int
+    uid: int | None = None
+    decoded: list[int] = field(default_factory=list)
+    cached_tokens: int = 0
+    token_ids: list[int] = field(default_factory=list)
+    next_item: int = 0
+    said_at_end: int = 0
+    ended: bool = False
+    held: list[Callable[[], None]] | None = field(default_factory=list)
+
+    def go_on_later(self) -> None:
+        """Make an admission that continues after what was decoded."""
+        said, admission = self.decoded, self.admission
+        self.admission = replace(
+            admission,
+            tokens=(*admission.tokens, *said),
+            first_index=admission.first_index + len(said),
+            max_new_tokens=admission.max_new_tokens - len(said),
+        )
+        self.uid, self.decoded = None, []
+
+    def prime(self) -> None:
+        """Bring the assembler to where the attempt before stopped."""
+        task = self.task
+        said = 1  # ``Started`` is item 0.
+        for token in task.emitted:
+            if self.assembler.is_over:
+                break
+            said += self.assembler.feed(token) is not None
+            self.token_ids.append(token)
+        self.next_item = task.first_item
+        self.said_at_end = max(0, task.first_item - said)
+
+    def own_end(self) -> StopReason:
+        """Return why an answer that is over is over."""
+        is_stop = self.assembler.stop_sequence is not None
+        return StopReason.STOP_SEQUENCE if is_stop else StopReason.END_TURN
+
+    def limit_reached(self) -> StopReason | None:
+        """Return why no further token may come, if so."""
+        if len(self.token_ids) < self.task.prompt.max_tokens:
+            return None
+        if len(self.task.prompt.tokens) + len(self.token_ids) >= self.context_length:
+            return StopReason.CONTEXT_WINDOW
+        return StopReason.MAX_TOKENS
+
+    def number(self, body: Body) -> StreamItem:
+        """Return ``body`` as the next numbered item."""
+        item = StreamItem(n=self.next_item, attempt=self.task.attempt, body=body)
+        self.next_item += 1
+        return item
+
+    def last_items(self, reason: StopReason) -> list[StreamItem]:
+        """Return what the assembler still held back, less what was said of it before."""
+        cut = reason not in (StopReason.END_TURN, StopReason.STOP_SEQUENCE)
+        pieces = self.assembler.flush(cut=cut)
+        return [self.number(piece) for piece in pieces[self.said_at_end :]]
+
+    def outcome(self, ended: float, reason: StopReason, failure: Failed | None = None) -> Outcome:
+        """Return how it ended."""
+        prompt = self.task.prompt
+        stop_text = self.assembler.stop_sequence
+        return Outcome(
+            next_item=self.next_item,
+            token_ids=tuple(self.token_ids),
+            text=self.assembler.text,
+            thinking=self.assembler.thinking,
+            calls=self.assembler.calls,
+            stop_reason=reason,
+            stop_sequence=stop_text if reason is StopReason.STOP_SEQUENCE else None,
+            usage=Usage(
+                prompt_tokens=len(prompt.tokens),
+                cached_tokens=self.cached_tokens,
+                completion_tokens=len(self.token_ids),
+            ),
+            token_hash=token_hash(self.token_ids),
+            timings=self.marks.timings(ended),
+            failure=failure,
+        )
+
+
+def token_hash(ids: list[int]) -> str:
+    """Return SHA-256 over the ids, 4 bytes little-endian each, in hex."""
+    return hashlib.sha256(struct.pack(f"<{len(ids)}I", *ids)).hexdigest()
+
+
+def _between_ms(start: float | None, end: float | None) -> float:
+    return 0.0 if start is None or end is None else round(max(0.0, (end - start) * 1000), 3)

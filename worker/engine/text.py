@@ -1,0 +1,165 @@
+"""From token ids to numbered stream items; the same ids always give the same items."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+
+from domain.generation import GenerationTask, SaidCall
+from domain.stream import Text, Thinking, ToolEnd, ToolInput, ToolStart
+from worker.engine.calls import CallClosed, CallInput, CallOpened, CallRules
+from worker.engine.detokenizer import Detokenizer
+from worker.engine.runner_port import LoadedModel
+from worker.engine.sections import Part, Said, Section, SectionSplitter
+
+Piece = Text | Thinking | ToolStart | ToolInput | ToolEnd
+
+
+class TextAssembler:
+    """Turns the tokens of one generation into items.
+
+    A pure function of the token sequence: a new attempt that feeds the ids of the items said so
+    far, and drops what comes back, stands exactly where the attempt before stood after the last of
+    those items. That is why a token gives at most one item (two would share ids, and a crash
+    between them would lose the second), and why each item carries every id since the one before.
+    What one token brings beyond that, such as a whole tool call, is said with the tokens after it.
+
+    Args:
+        detokenizer: Fresh.
+        splitter: Fresh.
+        job_id: From which the ids of calls are made, the same in every attempt.
+        opened: What the prompt began on the model's behalf; it belongs to the answer.
+        is_single: Whether the answer is over after the first call.
+    """
+
+    def __init__(
+        self,
+        detokenizer: Detokenizer,
+        splitter: SectionSplitter,
+        *,
+        job_id: str = "",
+        opened: str = "",
+        is_single: bool = False,
+    ) -> None:
+        self._detokenizer = detokenizer
+        self._splitter = splitter
+        self._call_prefix = f"toolu_{job_id.removeprefix('job-')}"
+        self._is_single = is_single
+        self._ids: list[int] = []
+        self._ready: deque[Part] = deque()
+        self._said: dict[Section, list[str]] = {section: [] for section in Section}
+        self._calls: list[SaidCall] = []
+        #: Arguments of the call that is open.
+        self._arguments: list[str] = []
+        self._take(opened)
+
+    @property
+    def stop_sequence(self) -> str | None:
+        """The stop text that was met; nothing may be fed after it."""
+        return self._splitter.stop_sequence
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing may be fed any more."""
+        return self.stop_sequence is not None or self._has_its_call
+
+    @property
+    def text(self) -> str:
+        """The answer said so far."""
+        return "".join(self._said[Section.TEXT])
+
+    @property
+    def thinking(self) -> str:
+        """The reasoning said so far."""
+        return "".join(self._said[Section.THINKING])
+
+    @property
+    def calls(self) -> tuple[SaidCall, ...]:
+        """The calls said so far; the last one may lack its end."""
+        return tuple(
+            call if call.is_complete else replace(call, arguments="".join(self._arguments))
+            for call in self._calls
+        )
+
+    def feed(self, token: int) -> Piece | None:
+        """Take the next token and return the item it completes, if it does."""
+        assert not self.is_over, "tokens after the end are not part of the answer"
+        self._ids.append(token)
+        self._take(self._detokenizer.feed(token))
+        return self._pop() if self._ready else None
+
+    def flush(self, *, cut: bool = False) -> tuple[Piece, ...]:
+        """Return the items still held back, at the end of the generation.
+
+        Args:
+            cut: The model did not come to its own end.
+        """
+        if self.stop_sequence is None:
+            self._take(self._detokenizer.flush())
+            self._queue(self._splitter.flush(cut=cut))
+        pieces = []
+        while self._ready and not self._has_its_call:
+            pieces.append(self._pop())
+        return tuple(pieces)
+
+    @property
+    def _has_its_call(self) -> bool:
+        return self._is_single and bool(self._calls) and self._calls[0].is_complete
+
+    def _take(self, text: str) -> None:
+        if text:
+            self._queue(self._splitter.feed(text))
+
+    def _queue(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            joined = _joined(self._ready[-1], part) if self._ready else None
+            if joined is not None:
+                self._ready[-1] = joined
+            else:
+                self._ready.append(part)
+
+    def _pop(self) -> Piece:
+        part = self._ready.popleft()
+        ids, self._ids = tuple(self._ids), []
+        match part:
+            case Said(section, text):
+                self._said[section].append(text)
+                return (Text if section is Section.TEXT else Thinking)(text=text, ids=ids)
+            case CallOpened(name):
+                call = SaidCall(id=f"{self._call_prefix}_{len(self._calls)}", name=name)
+                self._calls.append(call)
+                self._arguments = []
+                return ToolStart(id=call.id, name=name, ids=ids)
+            case CallInput(fragment):
+                self._arguments.append(fragment)
+                return ToolInput(fragment=fragment, ids=ids)
+            case CallClosed():
+                whole = "".join(self._arguments)
+                self._calls[-1] = replace(self._calls[-1], arguments=whole, is_complete=True)
+                return ToolEnd(ids=ids)
+
+
+def assembler_for(model: LoadedModel, task: GenerationTask) -> TextAssembler:
+    """Return what puts the answer to ``task`` together, from its first token on."""
+    prompt, tags = task.prompt, model.think_tags
+    calls = None
+    if model.tool_format is not None and prompt.tools:
+        calls = CallRules(format=model.tool_format, tools=prompt.tools)
+    thinking = tags is not None and not prompt.opened and model.opens_thinking(prompt.tokens)
+    return TextAssembler(
+        model.detokenizer(),
+        SectionSplitter(tags, task.stop, thinking=thinking, calls=calls),
+        job_id=task.job_id,
+        opened=prompt.opened,
+        is_single=prompt.single_call,
+    )
+
+
+def _joined(before: Part, part: Part) -> Part | None:
+    """Return two parts as one, if they are alike."""
+    if isinstance(before, Said) and isinstance(part, Said) and before.section is part.section:
+        return Said(part.section, before.text + part.text)
+    if isinstance(before, CallInput) and isinstance(part, CallInput):
+        return CallInput(before.fragment + part.fragment)
+    return None

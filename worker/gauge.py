@@ -1,0 +1,67 @@
+"""How much of contexts this worker keeps, for its sign of life."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from domain.kv.pool import PoolStats
+from domain.values import CacheFigures
+from worker.cachestore.tier import DiskTier
+
+
+class HasMemory(Protocol):
+    """What keeps blocks in memory."""
+
+    def memory(self) -> PoolStats | None:
+        """Return the accounts, ``None`` if it keeps none; from any thread."""
+        ...
+
+
+_Runner = TypeVar("_Runner", bound=HasMemory)
+
+
+class CacheGauge:
+    """Reads memory and disk.
+
+    Args:
+        tier: The disk, if blocks go there.
+        on_evicted: Told of blocks that left memory since the last reading, and of their bytes.
+    """
+
+    def __init__(self, tier: DiskTier | None, on_evicted: Callable[[int, int], None]) -> None:
+        self._tier = tier
+        self._on_evicted = on_evicted
+        self._runner: HasMemory | None = None
+        self._evicted = 0
+
+    def watch(self, runner: _Runner) -> _Runner:
+        """Read the memory of this runner from now on; returns it."""
+        self._runner, self._evicted = runner, 0
+        return runner
+
+    def read(self) -> CacheFigures | None:
+        """Return the figures; ``None`` if nothing is kept."""
+        memory = None if self._runner is None else self._runner.memory()
+        if memory is None:
+            return None
+        blocks = memory.held + memory.cached
+        evicted, self._evicted = memory.evicted_total - self._evicted, memory.evicted_total
+        if evicted > 0:
+            self._on_evicted(evicted, evicted * (memory.used_bytes // max(1, blocks)))
+        if self._tier is None:
+            return CacheFigures(
+                ram_blocks=blocks,
+                ram_used_bytes=memory.used_bytes,
+                ram_budget_bytes=memory.budget_bytes,
+            )
+        disk = self._tier.figures()
+        return CacheFigures(
+            ram_blocks=blocks,
+            ram_used_bytes=memory.used_bytes,
+            ram_budget_bytes=memory.budget_bytes,
+            disk=disk.state.value,
+            disk_blocks=disk.store.blocks,
+            disk_used_bytes=disk.store.size_bytes,
+            disk_budget_bytes=disk.store.budget_bytes,
+        )

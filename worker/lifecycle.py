@@ -1,0 +1,98 @@
+"""What a worker says about itself in the log, and what it says about one that died."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from domain.cache_events import ModelWeightsChanged
+from domain.codec import decode_event
+from domain.errors import ConcurrencyConflict
+from domain.events import Event, ModelLoaded, WorkerLost, WorkerStarted, WorkerStopped
+from domain.ports import EventLog, IdSource
+from domain.record import Draft
+from domain.values import ModelCard, StreamName, WorkerId
+
+
+class WorkerDiary:
+    """Appends the life of one worker process to its own stream.
+
+    Args:
+        worker: Who; the name of the stream.
+        log: Where.
+        ids: Names for the events.
+    """
+
+    def __init__(self, worker: WorkerId, *, log: EventLog, ids: IdSource) -> None:
+        self._worker = worker
+        self._log = log
+        self._ids = ids
+        self._run_id = ids.event_id()
+
+    def note(self, *events: Event) -> None:
+        """Append events about this worker."""
+        self._append(StreamName(self._worker), events)
+
+    def note_started(self, card: ModelCard, *, load_ms: float, versions: str) -> None:
+        """Say that this worker is up, and with which model."""
+        loaded = ModelLoaded(
+            worker=self._worker,
+            model=card.id,
+            fingerprint=card.fingerprint,
+            context_length=card.context_length,
+            description=card.description,
+            created_at=card.created_at,
+            load_ms=round(load_ms, 1),
+        )
+        self.note(WorkerStarted(worker=self._worker, pid=os.getpid(), versions=versions))
+        stream = StreamName(f"model-{card.id}")
+        before = self._fingerprint_before(stream)
+        if before not in {None, card.fingerprint}:
+            changed = ModelWeightsChanged(
+                worker=self._worker, model=card.id, before=before or "", after=card.fingerprint
+            )
+            self._append(stream, [changed, loaded])
+        else:
+            self._append(stream, [loaded])
+
+    def _fingerprint_before(self, stream: StreamName) -> str | None:
+        """Return what the model of that stream computed with when it was last loaded."""
+        for recorded in reversed(self._log.load(stream)):
+            event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+            if isinstance(event, ModelLoaded):
+                return event.fingerprint
+        return None
+
+    def note_lost(self) -> WorkerId | None:
+        """Say of the worker before this one that it died, if it did not say that it stopped.
+
+        Called under the worker lock, so whoever started last and did not stop is dead.
+
+        Returns:
+            The worker that was lost, if one was.
+        """
+        last = self._log.latest(WorkerStarted.__name__)
+        if last is None:
+            return None
+        started = decode_event(last.type, last.schema_version, last.data)
+        assert isinstance(started, WorkerStarted)
+        ends = {WorkerStopped.__name__, WorkerLost.__name__}
+        if any(event.type in ends for event in self._log.load(last.stream)):
+            return None
+        self._append(last.stream, [WorkerLost(worker=started.worker, pid=started.pid)])
+        return started.worker
+
+    def _append(self, stream: StreamName, events: Sequence[Event]) -> None:
+        """Append at whatever version the stream has; other workers may write to a model's."""
+        drafts = [
+            Draft(event_id=self._ids.event_id(), event=event, correlation_id=self._run_id)
+            for event in events
+        ]
+        while True:
+            past = self._log.load(stream)
+            version = past[-1].version if past else 0  # not their number: old ones are archived
+            try:
+                self._log.append(stream, drafts, expected_version=version)
+            except ConcurrencyConflict:
+                continue
+            return

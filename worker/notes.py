@@ -1,0 +1,130 @@
+"""A thread that deals with notes one after the other, and with those that failed again later."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Callable
+from itertools import count
+from typing import Generic, TypeVar
+
+import structlog
+
+from domain.errors import SemanticError
+
+_Note = TypeVar("_Note")
+_log = structlog.get_logger(__name__)
+
+#: Notes that may wait; more are lost, which is logged.
+NOTES_MAX = 4096
+#: Pause before a note is tried again; it doubles each time.
+RETRY_S = 0.05
+RETRY_S_MAX = 5.0
+#: Tries of one note; with the pauses between them, about half a minute.
+TRIES_MAX = 12
+
+
+class NotYet(Exception):
+    """A note cannot be dealt with before something else has happened."""
+
+
+class Notes(Generic[_Note]):
+    """A bounded queue and one thread; ``put`` may be called from any thread and never waits.
+
+    A note is tried again after ``NotYet`` and after a ``SemanticError``, which may pass; what else
+    goes wrong is a defect, logged, and ends that note alone.
+
+    Args:
+        name: Of the thread.
+        handle: Deals with one note.
+        monotonic_s: The clock.
+    """
+
+    def __init__(
+        self, name: str, handle: Callable[[_Note], None], monotonic_s: Callable[[], float]
+    ) -> None:
+        self._handle = handle
+        self._now_s = monotonic_s
+        self._changed = threading.Condition()
+        #: When, in which order, how often tried before, and what.
+        self._waiting: list[tuple[float, int, int, _Note]] = []
+        self._order = count()
+        self._busy = False
+        self._closing = False
+        self._lost = 0
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def put(self, note: _Note, *, after_s: float = 0.0) -> None:
+        """Take a note, to be dealt with after a while."""
+        self._put(note, after_s, 0)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until every note was dealt with or given up; whether it was in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._waiting and not self._busy, timeout_s)
+
+    def close(self, timeout_s: float) -> bool:
+        """Try what is left once more and end the thread; whether it was in time."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _put(self, note: _Note, after_s: float, tries: int) -> None:
+        with self._changed:
+            if len(self._waiting) >= NOTES_MAX:
+                self._lost += 1
+                if self._lost == 1:
+                    _log.warning("notes_lost", thread=self._thread.name)
+                return
+            due_s = self._now_s() + after_s
+            heapq.heappush(self._waiting, (due_s, next(self._order), tries, note))
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while self._next():
+            pass
+
+    def _next(self) -> bool:
+        """Deal with the next note that is due; ``False`` at the end."""
+        with self._changed:
+            if not self._is_due():
+                if self._closing:
+                    return False
+                self._changed.wait(self._patience_s())
+                return True
+            _, _, tries, note = heapq.heappop(self._waiting)
+            self._busy = True
+        again = not self._dealt_with(note)
+        if again and tries + 1 < TRIES_MAX and not self._closing:
+            self._put(note, min(RETRY_S_MAX, RETRY_S * 2**tries), tries + 1)
+        with self._changed:
+            self._busy = False
+            self._changed.notify_all()
+        return True
+
+    def _is_due(self) -> bool:
+        if not self._waiting:
+            return False
+        return self._closing or self._waiting[0][0] <= self._now_s()
+
+    def _patience_s(self) -> float | None:
+        return max(0.0, self._waiting[0][0] - self._now_s()) if self._waiting else None
+
+    def _dealt_with(self, note: _Note) -> bool:
+        try:
+            self._handle(note)
+        except NotYet:
+            return False
+        except SemanticError as error:
+            _log.warning("note_failed", error=error.code, why=error.message)
+            return False
+        except Exception:  # noqa: BLE001 - a defect in one note must not lose the others
+            _log.exception("note_crashed", note=type(note).__name__)
+        return True
