@@ -15,6 +15,7 @@ from domain.errors import ConcurrencyConflict, LogUnavailable, PayloadMissing
 from domain.values import JobId, StreamName, digest_of
 from ops.adapters import log_writer
 from ops.adapters.log_transaction import Append, LogTransaction
+from ops.adapters.log_writer import LogWriter
 from ops.adapters.sqlite_event_log import SqlEventLog, open_log
 from ops.clock import SystemClock
 from tests.support.fake_time import FakeClock
@@ -168,6 +169,19 @@ def _limit_pages(log: SqlEventLog, *, extra: int) -> None:
         connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + extra}")
 
 
+def _a_commit_begins(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """An empty inbox says nothing: the append may not have reached it yet. This does."""
+    begun = threading.Event()
+    commit = LogWriter._commit
+
+    def noting(writer: LogWriter, batch: list[Any]) -> None:
+        begun.set()
+        commit(writer, batch)
+
+    monkeypatch.setattr(LogWriter, "_commit", noting)
+    return begun
+
+
 def test_a_lock_that_is_held_too_long_refuses_the_append_and_the_log_recovers(
     log: SqlEventLog, raw: Any
 ) -> None:
@@ -186,8 +200,9 @@ def test_more_waiting_appends_than_the_limit_are_refused(
     monkeypatch.setattr(log_writer, "WAITING_APPENDS_MAX", 2)
     raw.execute("BEGIN IMMEDIATE")  # the writer waits for this lock
     with ThreadPoolExecutor(3) as pool:
+        taken = _a_commit_begins(monkeypatch)
         held = pool.submit(log.append, WORKER, [draft(worker_event())], expected_version=0)
-        _wait_for(lambda: held.running() and not log._writer._inbox)
+        assert taken.wait(30)
         waiting = [
             pool.submit(log.append, StreamName(name), [draft(worker_event())], expected_version=0)
             for name in ("worker-2", "worker-3")
@@ -201,12 +216,15 @@ def test_more_waiting_appends_than_the_limit_are_refused(
     assert log.head().position == 3
 
 
-def test_close_writes_what_was_accepted_and_refuses_what_comes_after(url: str, raw: Any) -> None:
+def test_close_writes_what_was_accepted_and_refuses_what_comes_after(
+    url: str, monkeypatch: pytest.MonkeyPatch, raw: Any
+) -> None:
     log = open_log(url, clock=SystemClock())
     raw.execute("BEGIN IMMEDIATE")
     with ThreadPoolExecutor(2) as pool:
+        taken = _a_commit_begins(monkeypatch)
         accepted = pool.submit(log.append, WORKER, [draft(worker_event())], expected_version=0)
-        _wait_for(lambda: accepted.running() and not log._writer._inbox)
+        assert taken.wait(30)
         closing = pool.submit(log.close)
         _wait_for(lambda: log._writer._closed)
         raw.execute("ROLLBACK")
