@@ -1,0 +1,187 @@
+"""What the event log takes from the tokens per second: ``python -m bench.log_overhead``.
+
+One engine on the demo model; the same use case runs the same jobs with the real log, which syncs
+every commit to the disk, and with one in memory. The two take turns, so both see the same machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.experiments.report import (
+    allocate_as_worker,
+    log_elsewhere,
+    print_conditions,
+    print_table,
+)
+from domain.chat import ChatRequest, Message
+from domain.commands import SubmitJob
+from domain.turns import TurnOrder
+from domain.usecases.run import Runner, run_job
+from domain.usecases.submit import submit
+from domain.values import JobId, SamplingWish, WorkerId
+from ops.adapters.migrate import upgrade
+from ops.adapters.sqlite_event_log import SqlEventLog, open_log
+from ops.clock import RandomIds, SystemClock
+from ops.settings import DEMO_MODEL, EngineSettings
+from tests.support.fake_broker import FakeBroker
+from tests.support.fake_log import InMemoryEventLog
+from worker.engine.engine import BatchEngine
+from worker.engine.mlx.model import ModelSource, load_weights
+from worker.engine.mlx.runner import BatchRunner
+from worker.running import ActiveJobs
+from worker.turns import TurnGate
+
+Log = SqlEventLog | InMemoryEventLog
+
+STREAMS = 4
+QUESTION = "Tell me a long story about a fox. This is story number {number}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One burst of jobs over one log."""
+
+    tokens: int
+    wall_s: float
+    cpu_s: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Completion tokens over the time from the first acceptance to the last end."""
+        return self.tokens / self.wall_s
+
+    @property
+    def cpu_ms_a_token(self) -> float:
+        """CPU of the whole process, in milliseconds a completion token."""
+        return 1000 * self.cpu_s / self.tokens
+
+
+class Side:
+    """The use cases over one log, on an engine shared with the other side."""
+
+    def __init__(self, log: Log, engine: BatchEngine, broker: FakeBroker) -> None:
+        self._log, self._broker, self._ids = log, broker, RandomIds()
+        order = TurnOrder(slots=STREAMS, interactive_reserved=0)
+        self._runner = Runner(
+            worker=WorkerId("worker-bench"),
+            log=log,
+            payloads=log,
+            engine=engine,
+            sink=broker.items,
+            backlog=broker.items,
+            clock=SystemClock(),
+            ids=self._ids,
+            running=ActiveJobs(),
+            turns=TurnGate(order),
+        )
+
+    def turn(self, first: int, tokens: int) -> Turn:
+        """Accept and run ``STREAMS`` jobs at once, of at most ``tokens`` tokens each."""
+        cpu_s, begun = time.process_time(), time.perf_counter()
+        with ThreadPoolExecutor(STREAMS) as pool:
+            jobs = list(pool.map(lambda n: self._run(first + n, tokens), range(STREAMS)))
+        wall_s, cpu_s = time.perf_counter() - begun, time.process_time() - cpu_s
+        views = [self._log.views.get(job_id) for job_id in jobs]
+        assert all(view is not None and view.status == "completed" for view in views)
+        said = sum(view.usage.completion_tokens for view in views if view is not None)
+        return Turn(tokens=said, wall_s=wall_s, cpu_s=cpu_s)
+
+    def _run(self, number: int, tokens: int) -> JobId:
+        content = QUESTION.format(number=number)
+        request = ChatRequest(
+            model=DEMO_MODEL,
+            messages=(Message(role="user", content=content),),
+            max_tokens=tokens,
+            sampling=SamplingWish(temperature=0.8, seed=number),
+        )
+        job_id = submit(
+            SubmitJob(
+                request=request,
+                protocol="jobs",
+                correlation_id="bench",
+                asked=request.asked(protocol="jobs", agent=None, seeded=True),
+            ),
+            job_id=self._ids.job_id(),
+            log=self._log,
+            queue=self._broker.queue,
+            ids=self._ids,
+        ).job_id
+        run_job(job_id, self._runner)
+        return job_id
+
+
+def started_engine(broker: FakeBroker) -> BatchEngine:
+    """Load the demo model as the worker does."""
+    settings = EngineSettings()
+    engine = BatchEngine(
+        runner_factory=lambda: BatchRunner(
+            load_weights=lambda: load_weights(ModelSource(id=DEMO_MODEL)),
+            prefill_step_tokens=settings.prefill_step_tokens,
+            kv_budget_bytes=settings.kv_budget_bytes,
+        ),
+        sink=broker.items,
+        clock=SystemClock(),
+        max_batch_size=STREAMS,
+        stream_interval_s=settings.stream_interval_ms / 1000,
+    )
+    engine.start()
+    return engine
+
+
+def main() -> None:
+    """Let the two logs take turns and print what one costs over the other."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--tokens", type=int, default=200)
+    asked = parser.parse_args()
+    allocate_as_worker()
+    log_elsewhere()
+    began, clock, broker = time.monotonic(), SystemClock(), FakeBroker()
+    engine = started_engine(broker)
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{Path(folder) / 'events.sqlite3'}"
+        upgrade(url)
+        with open_log(url, clock=clock) as log:
+            sides = {"SQLite": Side(log, engine, broker)}
+            sides["in memory"] = Side(InMemoryEventLog(clock), engine, broker)
+            turns = _take_turns(sides, rounds=asked.rounds, tokens=asked.tokens)
+    engine.close(0)
+    rows = [
+        (
+            name,
+            f"{statistics.median(turn.tokens_per_s for turn in one):,.1f}",
+            f"{statistics.median(turn.cpu_ms_a_token for turn in one):,.3f}",
+        )
+        for name, one in turns.items()
+    ]
+    print_table(["log", ">tok/s", ">CPU ms a token"], rows)
+    pairs = list(zip(turns["SQLite"], turns["in memory"], strict=True))
+    rate = statistics.median(one.tokens_per_s / other.tokens_per_s for one, other in pairs)
+    cpu = statistics.median(one.cpu_ms_a_token / other.cpu_ms_a_token for one, other in pairs)
+    print(f"SQLite over memory, median of {asked.rounds} pairs: ", end="")
+    print(f"tok/s {100 * (rate - 1):+.2f} %, CPU a token {100 * (cpu - 1):+.2f} %\n")
+    print_conditions(began)
+
+
+def _take_turns(sides: dict[str, Side], *, rounds: int, tokens: int) -> dict[str, list[Turn]]:
+    turns: dict[str, list[Turn]] = {name: [] for name in sides}
+    for number in range(-1, rounds):  # the first round warms up
+        first = (number + 1) * STREAMS
+        # From here on the prompts are known to the engine, so neither side reads them first.
+        sides["in memory"].turn(first, 1)
+        for name in list(sides) if number % 2 else list(reversed(sides)):
+            turn = sides[name].turn(first, tokens)
+            if number >= 0:
+                turns[name].append(turn)
+    return turns
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""How long a job's promises take: ``python -m bench.promises``; prints Markdown.
+
+A service of its own on the demo model: how long until a job is accepted for good, until the engine
+takes it up, until a killed worker's job goes on, and until a cancelled one stops.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from bench.experiments.report import print_conditions, print_table
+from bench.figures import percentile
+from tests.support.service import Service
+
+LONG_PROMPT: Final = "Tell me a long story about a fox."
+ENDS_WITHIN_S: Final = 120.0
+#: A job counts as running for good once it has said this many pieces.
+SAID_BEFORE_A_FAULT: Final = 3
+#: Who submits at once in the burst.
+BURST_CLIENTS: Final = 8
+
+
+class Bench:
+    """Measurements on one running service; times in milliseconds."""
+
+    def __init__(self, service: Service, client: httpx.Client) -> None:
+        self._service = service
+        self._client = client
+
+    def accept_alone(self, jobs: int) -> tuple[list[float], list[float]]:
+        """Submit one job after the other, each when the one before has ended.
+
+        Returns:
+            From the request to its 202, and from ``JobSubmitted`` to ``AttemptStarted``.
+        """
+        accepted, taken = [], []
+        for number in range(jobs):
+            begun = time.perf_counter()
+            job_id = self._submit(f"Say hello to number {number}.", max_tokens=1)
+            accepted.append(1000 * (time.perf_counter() - begun))
+            self._end_of(job_id)
+            events = self._events(job_id)
+            taken.append(_between(events["JobSubmitted"][0], events["AttemptStarted"][0]))
+        return accepted, taken
+
+    def accept_burst(self, jobs: int) -> list[float]:
+        """Submit from several clients at once, without waiting for any job to end."""
+
+        def one(number: int) -> float:
+            begun = time.perf_counter()
+            self._submit(f"Say hello to number {number}.", max_tokens=1, priority="batch")
+            return 1000 * (time.perf_counter() - begun)
+
+        with ThreadPoolExecutor(BURST_CLIENTS) as pool:
+            times = list(pool.map(one, range(jobs)))
+        self._until(lambda: self._open_jobs() == 0)
+        return times
+
+    def go_on_after_kills(self, kills: int) -> tuple[list[float], list[float]]:
+        """Kill the worker in the middle of an answer, again and again.
+
+        Returns:
+            From the kill to ``AttemptStarted`` of the next attempt, and the part of it that the
+            new worker spends on loading its model.
+        """
+        resumed, loading = [], []
+        for _ in range(kills):
+            job_id = self._submit(LONG_PROMPT, seed=7)
+            self._wait_said(job_id)
+            worker, killed_at = self._service.part("worker.main"), time.time()
+            worker.kill()
+            self._end_of(job_id)
+            second = self._events(job_id)["AttemptStarted"][1]
+            resumed.append(1000 * (_instant(second) - killed_at))
+            loading.append(self._last_load_ms())
+        return resumed, loading
+
+    def stop_after_cancels(self, cancels: int) -> list[float]:
+        """Cancel a running job; the time from the request to the end of its stream."""
+        times = []
+        for _ in range(cancels):
+            job_id = self._submit(LONG_PROMPT, seed=7)
+            with self._client.stream("GET", f"/v1/jobs/{job_id}/stream") as stream:
+                lines = stream.iter_lines()
+                _read_said(lines)
+                begun = time.perf_counter()
+                self._client.post(f"/v1/jobs/{job_id}/cancel").raise_for_status()
+                for _line in lines:
+                    pass
+                times.append(1000 * (time.perf_counter() - begun))
+        return times
+
+    def _submit(self, prompt: str, **body: Any) -> str:
+        answer = self._client.post("/v1/jobs", json={"prompt": prompt, "temperature": 0, **body})
+        assert answer.status_code == httpx.codes.ACCEPTED, answer.text
+        return str(answer.json()["id"])
+
+    def _wait_said(self, job_id: str) -> None:
+        with self._client.stream("GET", f"/v1/jobs/{job_id}/stream") as stream:
+            _read_said(stream.iter_lines())
+
+    def _end_of(self, job_id: str) -> None:
+        def ended() -> bool:
+            status = self._client.get(f"/v1/jobs/{job_id}").json()["status"]
+            assert status not in {"failed", "expired", "cancelled"}, status
+            return bool(status == "completed")
+
+        self._until(ended)
+
+    def _open_jobs(self) -> int:
+        pages = [
+            self._client.get("/v1/jobs", params={"status": status, "limit": 1}).json()["data"]
+            for status in ("queued", "running")
+        ]
+        return sum(len(page) for page in pages)
+
+    def _events(self, job_id: str) -> dict[str, list[Any]]:
+        page = self._client.get("/v1/events", params={"stream": job_id, "limit": 100}).json()
+        kinds: dict[str, list[Any]] = {}
+        for event in page["data"]:
+            kinds.setdefault(event["type"], []).append(event)
+        return kinds
+
+    def _last_load_ms(self) -> float:
+        page = self._client.get("/v1/events", params={"type": "ModelLoaded", "limit": 1000}).json()
+        return float(page["data"][-1]["data"]["load_ms"])
+
+    @staticmethod
+    def _until(fits: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + ENDS_WITHIN_S
+        while time.monotonic() < deadline:
+            try:
+                if fits():
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.01)
+        raise AssertionError("it did not come to pass")
+
+
+def _read_said(lines: Iterator[str]) -> None:
+    said = 0
+    for line in lines:
+        said += line.startswith("data:") and json.loads(line[5:]).get("kind") == "text"
+        if said >= SAID_BEFORE_A_FAULT:
+            return
+    raise AssertionError("the stream ended before it said enough")
+
+
+def _instant(event: Any) -> float:
+    return datetime.fromisoformat(event["recorded_at"]).timestamp()
+
+
+def _between(earlier: Any, later: Any) -> float:
+    return 1000 * (_instant(later) - _instant(earlier))
+
+
+def _row(what: str, times: list[float]) -> tuple[object, ...]:
+    p50, p99 = (f"{percentile(times, share):,.1f}" for share in (0.5, 0.99))
+    return what, len(times), p50, p99, f"{max(times):,.1f}"
+
+
+def main() -> None:
+    """Measure on a service of its own."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--jobs", type=int, default=200)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--cancels", type=int, default=50)
+    asked = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        service = Service(Path(folder) / "data").start()
+        try:
+            with httpx.Client(base_url=service.base_url, timeout=60) as client:
+                bench = Bench(service, client)
+                bench.accept_alone(5)  # connections, first pages of the log
+                accepted, taken = bench.accept_alone(asked.jobs)
+                rows = [
+                    _row("accept: POST to 202, durable", accepted),
+                    _row("accepted to taken up by the engine", taken),
+                    _row(
+                        f"accept, {BURST_CLIENTS} clients at once beside the engine",
+                        bench.accept_burst(asked.jobs),
+                    ),
+                    _row(
+                        "cancel to the end of the stream", bench.stop_after_cancels(asked.cancels)
+                    ),
+                ]
+                resumed, loading = bench.go_on_after_kills(asked.kills)
+                rows.append(_row("kill -9 of the worker to the next attempt", resumed))
+                rows.append(_row("of which loading the model", loading))
+        finally:
+            service.stop()
+    print_table(["what, ms", ">of", ">p50", ">p99", ">most"], rows)
+    print_conditions(began)
+
+
+if __name__ == "__main__":
+    main()
