@@ -11,14 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from ops.supervisor.probes import ServedModel
-
-#: The shortest context in which Claude Code's own prompt leaves room to work.
-CLAUDE_CODE_CONTEXT_TOKENS = 65_536
-#: Longest answer that we tell Claude Code to ask for.
-_OUTPUT_TOKENS_MAX = 16_384
-#: Half an hour: a cold prefill of a long prompt may take minutes without a token.
-_CLIENT_TIMEOUT_MS = 1_800_000
+from ops.claude_code import FEW_TOOLS, ServedModel, environment, shell_lines
 
 #: A model that is on this disk has come up by then.
 _DOWNLOAD_HINT_S = 30.0
@@ -99,25 +92,9 @@ class Announcer:
 
 def claude_code_lines(base_url: str, model: ServedModel) -> Iterator[str]:
     """Yield what to paste into a shell so that Claude Code talks to this service."""
-    name = shlex.quote(model.id)
-    yield "# Claude Code: paste into another terminal"
-    yield "unset ANTHROPIC_API_KEY"
-    yield f"export ANTHROPIC_BASE_URL={base_url} ANTHROPIC_AUTH_TOKEN=local"
-    yield f"export ANTHROPIC_MODEL={name} ANTHROPIC_DEFAULT_OPUS_MODEL={name}"
-    yield f"export ANTHROPIC_DEFAULT_SONNET_MODEL={name} ANTHROPIC_DEFAULT_HAIKU_MODEL={name}"
-    if model.context_length is not None:
-        output = max(1, min(_OUTPUT_TOKENS_MAX, model.context_length // 4))
-        yield (
-            f"export CLAUDE_CODE_MAX_CONTEXT_TOKENS={model.context_length} "
-            f"CLAUDE_CODE_MAX_OUTPUT_TOKENS={output}"
-        )
-    yield (
-        f"export CLAUDE_STREAM_IDLE_TIMEOUT_MS={_CLIENT_TIMEOUT_MS} "
-        f"API_TIMEOUT_MS={_CLIENT_TIMEOUT_MS}"
-    )
-    yield ("export CLAUDE_CODE_ATTRIBUTION_HEADER=0 CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1")
-    small = model.context_length is not None and model.context_length < CLAUDE_CODE_CONTEXT_TOKENS
-    tools = ' --tools "Bash,Read,Edit,Write"' if small else ""
+    yield "# Claude Code: `semantic claude` in another terminal, or paste"
+    yield from shell_lines(environment(base_url, model))
+    tools = f' --tools "{FEW_TOOLS}"' if model.is_small else ""
     yield f"claude --permission-mode default{tools}"
 
 

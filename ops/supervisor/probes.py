@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import httpx
+
+from ops.claude_code import ServedModel
 
 #: Longest wait for one answer.
 PROBE_S = 2.0
@@ -16,14 +17,6 @@ _PING = b"*1\r\n$4\r\nPING\r\n"
 _URL_NAME = "broker.url"
 #: Names under which servers tell the length of a model's context.
 _CONTEXT_KEYS = ("context_length", "max_input_tokens", "context_window", "max_model_len")
-
-
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    """What clients see of the model."""
-
-    id: str
-    context_length: int | None
 
 
 def forget_broker_url(data_dir: Path) -> None:

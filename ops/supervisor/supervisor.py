@@ -13,6 +13,7 @@ from functools import partial
 
 import httpx
 
+from ops.claude_code import ServedModel
 from ops.exit_codes import ExitCode
 from ops.logs import Logger
 from ops.settings import Settings
@@ -23,7 +24,6 @@ from ops.supervisor.keeper import Keeper
 from ops.supervisor.output import LineWriter
 from ops.supervisor.parts import BROKER, WORKER, Part, Parts
 from ops.supervisor.probes import (
-    ServedModel,
     broker_answers,
     forget_broker_url,
     is_ready,

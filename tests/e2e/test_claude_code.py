@@ -119,3 +119,36 @@ def test_claude_code_prints_an_answer_of_the_demo_model(
     ).json()["data"]
     ours = [e for e in events if (e["data"]["client"] or "").startswith("claude-cli/")]
     assert ours, "the log has no job that came from Claude Code"
+
+
+def test_one_command_starts_it_and_leaves_the_user_s_settings_alone(
+    claude_binary: Path, service: Service, tmp_path: Path
+) -> None:
+    (tmp_path / ".claude").mkdir()
+    settings = tmp_path / ".claude" / "settings.json"
+    # Nothing listens there: a session that followed this would get no answer.
+    settings.write_text('{"env": {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}, "model": "opus"}')
+    before = json.loads(settings.read_bytes())["env"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ops.cli.main", "claude", "--claude", str(claude_binary),
+         "--data-dir", str(service.data_dir), "-p", "What is the capital of France?",
+         "--tools", "Bash,Read,Edit,Write", "--output-format", "json"],
+        cwd=tmp_path,
+        env={
+            "HOME": str(tmp_path),
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "PYTHONPATH": str(ROOT),
+            "ANTHROPIC_API_KEY": "a key of the vendor's, which is not sent",
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr + service.log()
+    result = json.loads(done.stdout)
+    assert result["is_error"] is False, result
+    assert list(result["modelUsage"]) == ["semantic-demo"], result
+    # It modernises names of its own models there by itself; the rest is as it was.
+    assert json.loads(settings.read_bytes())["env"] == before

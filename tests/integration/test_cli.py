@@ -197,7 +197,10 @@ def test_status_without_a_service_says_so_with_3(shell: Shell) -> None:
     assert report["parts"] == {}
 
 
-@pytest.mark.parametrize("words", [("run", "hello"), ("jobs", "ls"), ("jobs", "stream", "job-1")])
+@pytest.mark.parametrize(
+    "words",
+    [("run", "hello"), ("claude", "-p", "hello"), ("jobs", "ls"), ("jobs", "stream", "job-1")],
+)
 def test_without_a_service_one_line_says_what_to_do(shell: Shell, words: tuple[str, ...]) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))  # held and not listening: nobody answers

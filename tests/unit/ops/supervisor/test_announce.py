@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from ops.claude_code import ServedModel
 from ops.supervisor.announce import (
     Announcer,
     Plan,
@@ -18,7 +19,6 @@ from ops.supervisor.announce import (
     curl_lines,
     without_password,
 )
-from ops.supervisor.probes import ServedModel
 
 _URL = "http://127.0.0.1:8123"
 

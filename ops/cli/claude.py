@@ -1,0 +1,87 @@
+"""``semantic claude``: Claude Code on the running service."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from ops.cli.exit_codes import ExitCode
+from ops.cli.options import DataDir, fail, overrides, settings_or_exit
+
+if TYPE_CHECKING:
+    from ops.claude_code import ServedModel
+    from ops.settings import Settings
+
+_INSTALL = "npm install -g @anthropic-ai/claude-code"
+
+PrintEnv = Annotated[
+    bool, typer.Option("--print-env", help="Print lines to paste into a shell, start nothing.")
+]
+Binary = Annotated[
+    str, typer.Option("--claude", help="The program to start, if it is not claude on the PATH.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        rich_help_panel="Use",
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )(claude)
+
+
+def claude(
+    context: typer.Context,
+    print_env: PrintEnv = False,
+    binary: Binary = "claude",
+    data_dir: DataDir = None,
+) -> None:
+    """Start Claude Code on the running service; every other word goes to it as it stands.
+
+    It gets the address, the model's name and its limits for this one session. Your own settings
+    and login stay as they are.
+
+    Examples: semantic claude; semantic claude -p "What does this project do?"; semantic claude -c
+    """
+    from ops.claude_code import (  # noqa: PLC0415 - keeps --help fast
+        UNSET,
+        arguments,
+        environment,
+        shell_lines,
+    )
+
+    base_url, model = _served(settings_or_exit(overrides(data_dir=data_dir)))
+    variables = environment(base_url, model)
+    if print_env:
+        for line in shell_lines(variables):
+            typer.echo(line)
+        return
+    program = shutil.which(binary)
+    if program is None:
+        fail(f"there is no program {binary}; install it: {_INSTALL}", ExitCode.FAILED)
+    inherited = {name: value for name, value in os.environ.items() if name not in UNSET}
+    _become(program, arguments(context.args, variables, model), inherited | variables)
+
+
+def _served(settings: Settings) -> tuple[str, ServedModel]:
+    """Return where the service is and what it serves."""
+    from ops.claude_code import ServedModel  # noqa: PLC0415 - keeps --help fast
+    from ops.cli.client import ask, service  # noqa: PLC0415 - the same
+
+    with service(settings) as client:
+        models = ask(client, "GET", "/v1/models")["data"]
+        if not models:
+            fail("the service has no model yet; see: semantic status", ExitCode.FAILED)
+        first = models[0]
+        base_url = str(client.base_url).rstrip("/")
+    return base_url, ServedModel(first["id"], first.get("context_length"))
+
+
+def _become(program: str, words: list[str], variables: dict[str, str]) -> NoReturn:
+    """Let Claude Code take the place of this process, so that keys and signals are its own."""
+    sys.stdout.flush()
+    os.execve(program, [program, *words], variables)  # noqa: S606 - the user asked for it

@@ -1,0 +1,67 @@
+"""What Claude Code is started with."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ops.claude_code import FEW_TOOLS, ServedModel, arguments, environment
+
+_URL = "http://127.0.0.1:8123"
+_LARGE, _SMALL = ServedModel("m", 131_072), ServedModel("m", 32_768)
+_VARIABLES = environment(_URL, _LARGE)
+
+
+def test_every_alias_of_the_client_is_the_one_model() -> None:
+    names = {value for name, value in _VARIABLES.items() if name.endswith("_MODEL")}
+    assert names == {"m"}
+    assert sum(name.endswith("_MODEL") for name in _VARIABLES) == 4
+
+
+def test_limits_are_those_of_the_model_and_are_not_made_up() -> None:
+    assert environment(_URL, _SMALL)["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "32768"
+    assert environment(_URL, _SMALL)["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] == "8192"
+    unknown = environment(_URL, ServedModel("m", None))
+    assert not any(name.startswith("CLAUDE_CODE_MAX") for name in unknown)
+
+
+def test_the_caller_s_words_follow_ours_as_they_stand() -> None:
+    given = ["-p", "--output-format", "json", "What is it?"]
+    words = arguments(given, _VARIABLES, _LARGE)
+    assert words[-4:] == given
+    assert words[:2] == ["--permission-mode", "default"]
+
+
+def test_a_settings_file_of_the_user_s_does_not_redirect_the_session() -> None:
+    (settings,) = [word for word in arguments([], _VARIABLES, _LARGE) if "--settings" in word]
+    assert json.loads(settings.removeprefix("--settings="))["env"] == _VARIABLES
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--permission-mode", "plan"],
+        ["--permission-mode=plan"],
+        ["--dangerously-skip-permissions"],
+    ],
+)
+def test_a_permission_mode_of_the_caller_s_stands(given: list[str]) -> None:
+    words = arguments(given, _VARIABLES, _LARGE)
+    assert words.count("default") == 0
+
+
+def test_a_short_context_gets_few_tools_unless_the_caller_names_some() -> None:
+    assert f"--tools={FEW_TOOLS}" in arguments(["-p", "x"], _VARIABLES, _SMALL)
+    assert not any(FEW_TOOLS in word for word in arguments(["-p", "x"], _VARIABLES, _LARGE))
+    chosen = arguments(["--tools", "Read"], _VARIABLES, _SMALL)
+    assert sum(word.startswith("--tools") for word in chosen) == 1
+
+
+def test_other_settings_of_the_caller_s_stand() -> None:
+    words = arguments(["--settings", "mine.json"], _VARIABLES, _LARGE)
+    assert sum(word.startswith("--settings") for word in words) == 1
+
+
+def test_a_command_that_starts_no_session_gets_nothing_added() -> None:
+    assert arguments(["mcp", "list"], _VARIABLES, _SMALL) == ["mcp", "list"]
