@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final, Protocol, runtime_checkable
+from collections.abc import AsyncIterator, Callable
+from typing import Final
 
+from api.following import close_items
 from api.http import Request
 from domain.errors import Draining, EngineFailure
 from domain.stream import StreamItem
@@ -18,11 +19,6 @@ BUFFER_ITEMS_MAX: Final = 256
 
 class ClientGone(Exception):
     """The client has left; nobody reads any more."""
-
-
-@runtime_checkable
-class _Closable(Protocol):
-    def aclose(self) -> Awaitable[object]: ...
 
 
 class Feed:
@@ -153,9 +149,3 @@ class Feed:
     async def _watch_ending(self) -> None:
         await self._request.ending.wait()
         self._wake.set()
-
-
-async def close_items(items: AsyncIterator[StreamItem]) -> None:
-    """End a subscription; the port's iterators may be generators or objects of their own."""
-    if isinstance(items, _Closable):
-        await items.aclose()

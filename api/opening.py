@@ -12,7 +12,8 @@ from typing import Final
 import structlog
 
 from api.asking import idempotency_key, is_retry
-from api.feed import Feed, close_items
+from api.feed import Feed
+from api.following import Followed, close_items
 from api.http import Request
 from api.protocols.parsed import ParsedRequest
 from api.replay import follow_job
@@ -196,7 +197,7 @@ async def _open_fresh(
     submit_as: Callable[[JobId, Services], Accepted], request: Request, services: Services
 ) -> OpenJob:
     job_id = services.ids.job_id()
-    items = services.source.follow(job_id)
+    items = Followed(job_id, services)
     # Not cancelled with this request: a job that was just recorded must not be left to nobody.
     submitting = asyncio.ensure_future(services.call(submit_as, job_id, services))
     try:

@@ -92,6 +92,7 @@ class Services:
         ping_s: Most seconds of silence on a stream.
         opening_s: How long a stream waits for its first item before it begins: what fails until
             then is told by a status instead of an event.
+        look_s: How long a reader hears nothing before it looks into the log.
     """
 
     log: EventLog
@@ -117,6 +118,7 @@ class Services:
     readers: Readers = field(default_factory=Readers)
     ping_s: float = 10.0
     opening_s: float = 0.0
+    look_s: float = 2.0
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking function on the executor and return what it returns."""

@@ -27,6 +27,7 @@
     └── Failure
         ├── EngineFailure           this generation failed
         ├── GenerationCancelled     somebody cancelled it
+        ├── ItemsLost               a stream cannot be told from where its reader left it
         └── CorruptLog              the chain does not verify; never go on
 
 ``api.errors`` maps each to a status once; nothing else decides on HTTP codes.
@@ -273,6 +274,18 @@ class GenerationCancelled(Failure):
     """The generation was cancelled."""
 
     code = "cancelled"
+
+
+class ItemsLost(Failure):
+    """A stream cannot be told from where its reader left it; the whole answer stands in the log."""
+
+    code = "items_lost"
+
+    def __init__(self, job_id: str, *, after: int) -> None:
+        super().__init__(
+            f"what came after item {after} is kept no more as a stream; "
+            f"the whole answer is at /v1/jobs/{job_id}"
+        )
 
 
 class CorruptLog(Failure):

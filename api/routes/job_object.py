@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, cast
 
-from api.replay import read_output
+from api.remainder import read_output
 from api.schemas.replies import JobObject
 from api.services import Services
 from domain.errors import QueueUnavailable
