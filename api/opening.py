@@ -236,7 +236,7 @@ async def _cancel_unless_joined(
 ) -> None:
     """Cancel a job that nobody waits for any more; a failure costs work, not truth."""
     if linger_s:
-        await asyncio.sleep(linger_s)
+        await services.pause(linger_s)
     if not services.readers.give_up(job_id, departure):
         return
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
@@ -93,6 +93,7 @@ class Services:
         opening_s: How long a stream waits for its first item before it begins: what fails until
             then is told by a status instead of an event.
         look_s: How long a reader hears nothing before it looks into the log.
+        pause: Waits so many seconds, where it is time itself that is waited for.
     """
 
     log: EventLog
@@ -119,6 +120,7 @@ class Services:
     ping_s: float = 10.0
     opening_s: float = 0.0
     look_s: float = 2.0
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking function on the executor and return what it returns."""

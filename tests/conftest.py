@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ("tests.support.brokers",)
 
 # A busy machine must not fail a test: nothing here asserts how long an example takes.
-settings.register_profile("semantic", deadline=None)
+settings.register_profile("semantic", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("semantic")
 
 

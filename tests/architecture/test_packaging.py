@@ -43,7 +43,7 @@ def test_importing_every_module_without_environment_prints_nothing_and_starts_no
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""

@@ -45,7 +45,7 @@ def test_writers_of_one_key_at_the_same_time_leave_one_job(store: Store) -> None
     barrier = threading.Barrier(8)
 
     def write(number: int) -> bool:
-        barrier.wait(10)
+        barrier.wait(60)
         try:
             _accept(store, f"job-{number}", key="k")
         except IdempotencyKeyTaken:

@@ -32,7 +32,8 @@ CACHE = CacheFigures(
     ram_blocks=3, ram_used_bytes=300, ram_budget_bytes=1000, disk="on", disk_blocks=5
 )
 READY = WorkerPulse(worker=WorkerId("engine-1"), pid=8, state="ready", model=CARD, cache=CACHE)
-TTL_MS = 200
+#: So long that nobody fades while a test looks.
+LASTING_MS = 600_000
 
 
 @pytest.fixture(params=["fake", "trial", pytest.param("redis", marks=pytest.mark.redis)])
@@ -44,8 +45,14 @@ def pulses_and_fade(
         yield fake, fake.fade
         return
     client = connect(str(request.getfixturevalue(f"{request.param}_url")))
-    real = RedisWorkerPulses(client, keys, ttl_ms=TTL_MS)
-    yield real, lambda: wait_until(lambda: not real.alive(), 2.0)
+    real = RedisWorkerPulses(client, keys, ttl_ms=LASTING_MS)
+
+    def fade() -> None:
+        for last in real.alive():
+            RedisWorkerPulses(client, keys, ttl_ms=1).beat(last)
+        wait_until(lambda: not real.alive())
+
+    yield real, fade
     client.close()
 
 
@@ -72,14 +79,14 @@ def test_later_pulse_of_a_worker_replaces_the_earlier(
 
 
 def test_dead_worker_fades_while_another_lives(client: redis.Redis, keys: Keys) -> None:
-    pulses = RedisWorkerPulses(client, keys, ttl_ms=TTL_MS)
-    pulses.beat(LOADING)
+    RedisWorkerPulses(client, keys, ttl_ms=1).beat(LOADING)
+    pulses = RedisWorkerPulses(client, keys, ttl_ms=LASTING_MS)
 
     def only_the_other_is_left() -> bool:
         pulses.beat(READY)
         return pulses.alive() == (READY,) and client.hlen(keys.pulses) == 1
 
-    wait_until(only_the_other_is_left, 2.0)
+    wait_until(only_the_other_is_left)
 
 
 def test_nudge_reaches_the_listener_and_one_that_fails_does_not_deafen_it(

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.service import Service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.claude, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.claude, pytest.mark.timeout(1800)]
 
 VERSION = "2.1.329"
 ROOT = Path(__file__).parents[2]

@@ -33,7 +33,7 @@ from tests.e2e.test_claude_code import ask, claude_binary
 from tests.support.fake_time import SequentialIds
 
 __all__ = ["claude_binary"]
-pytestmark = [pytest.mark.e2e, pytest.mark.claude, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.claude, pytest.mark.timeout(1800)]
 
 _THOUGHT = "I make it, and look for another."
 _ARGUMENTS = (

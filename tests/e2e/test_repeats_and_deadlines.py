@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -77,8 +76,7 @@ def test_key_is_remembered_by_the_next_api(own_service: Callable[..., Service]) 
     body = {"prompt": "Say hello.", "max_tokens": 8}
     with httpx.Client(base_url=service.base_url, timeout=60) as http:
         first = http.post("/v1/jobs", json=body, headers=headers).json()["id"]
-        service.part("api").send_signal(signal.SIGKILL)
-        time.sleep(0.2)
+        service.kill_part("api")
         service.wait_ready()
         again = http.post("/v1/jobs", json=body, headers=headers)
         assert again.json()["id"] == first

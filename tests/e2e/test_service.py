@@ -148,8 +148,7 @@ def test_killed_api_loses_nothing_and_comes_back(own_service: Callable[..., Serv
     service = own_service()
     with httpx.Client(base_url=service.base_url, timeout=60) as http:
         job_id = http.post("/v1/jobs", json=LONG).json()["id"]
-        service.part("api").send_signal(signal.SIGKILL)
-        time.sleep(0.2)
+        service.kill_part("api")
         service.wait_ready()
         assert wait_for_end(http, job_id)["status"] == "completed"
     assert service.stop() == 0

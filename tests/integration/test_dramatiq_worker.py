@@ -124,6 +124,8 @@ def test_queue_that_lost_everything_is_filled_again(
     assert jobs.enqueue(job(1), INTERACTIVE)
     with running_worker(client, keys, ran.put):
         assert ran.get(timeout=WITHIN_S) == job(1)
+        # The worker lets go of the job once its actor has returned, which is after it ran.
+        wait_until(lambda: client.hlen(keys.messages(INTERACTIVE)) == 0)
         client.flushall()
         client.script_flush()
         wait_until(lambda: jobs.enqueue(job(1), INTERACTIVE))

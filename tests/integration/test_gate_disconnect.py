@@ -6,13 +6,16 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.support.sample_server import SampleServer, read_until, sample_server
 
-#: The limit that the project states for noticing a lost client.
-NOTICE_MAX_S = 0.050
+#: Requests asked one after the other once a client has left: on an idle machine they take a tenth
+#: of the 50 ms that the project allows, and on any machine a server that looked for lost clients
+#: now and then, or only when it writes, would answer them first.
+REQUESTS_MEANWHILE = 10
 
 
 @pytest.fixture(scope="module")
@@ -68,17 +71,15 @@ def test_client_gone_from_a_waiting_handler_is_known(server: SampleServer, leave
 def test_client_gone_from_a_fast_stream_is_known(server: SampleServer) -> None:
     connection = ask(server, "/endless")
     connection.recv(1_000_000)
-    left = time.monotonic()
     close_with_reset(connection)
-    assert server.told("endless closed")["at"] - left < NOTICE_MAX_S
+    assert_known_at_once(server, "endless closed")
 
 
 def test_client_gone_from_a_stream_it_never_read_is_known(server: SampleServer) -> None:
     connection = ask(server, "/endless")
     wait_until_backed_up(connection)
-    left = time.monotonic()
     close_with_reset(connection)
-    assert server.told("endless closed")["at"] - left < NOTICE_MAX_S
+    assert_known_at_once(server, "endless closed")
 
 
 def test_many_clients_gone_at_once_are_all_known(server: SampleServer) -> None:
@@ -103,12 +104,22 @@ def test_half_closed_client_still_gets_a_whole_answer(server: SampleServer) -> N
 
 def check(server: SampleServer, connection: socket.socket, leave: object, what: str) -> None:
     assert callable(leave)
-    left = time.monotonic()
     leave(connection)
-    noticed = server.told(what)
-    assert noticed["gone"]
-    assert noticed["at"] - left < NOTICE_MAX_S
+    assert assert_known_at_once(server, what)["gone"]
     connection.close()
+
+
+def assert_known_at_once(server: SampleServer, what: str) -> dict[str, Any]:
+    """Assert that the server knew before it had answered a few requests that came later.
+
+    Its event loop gives each of its sockets a turn, so this depends on no clock's speed.
+    """
+    for _ in range(REQUESTS_MEANWHILE):
+        assert server.ask("GET", "/small").status == 200
+    answered = time.monotonic()
+    noticed = server.told(what)
+    assert noticed["at"] < answered
+    return noticed
 
 
 def wait_until_backed_up(connection: socket.socket) -> None:

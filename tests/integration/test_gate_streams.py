@@ -16,6 +16,8 @@ IDLE_STREAMS = 300
 #: More than kernel and server buffer together, so that the server has to wait for the reader.
 LONG_ANSWER_MB = 32
 RSS_GROWTH_MAX_BYTES = 24 * 1024 * 1024
+#: The kernel counts hundredths of a second, and threads that wait use some.
+STILL_CPU_S = 0.02
 
 
 @pytest.fixture(scope="module")
@@ -153,10 +155,14 @@ def test_broken_answer_without_words_for_it_is_not_taken_for_whole(server: Sampl
 
 
 def wait_until_still(process: psutil.Process) -> None:
-    """Wait until the process uses no more CPU: its sources wait for their readers."""
-    deadline = time.monotonic() + 20
+    """Wait until the process uses next to no CPU: its sources wait for their readers.
+
+    A process that only gets no turn looks the same. That is no harm: what is asserted afterwards
+    is a limit, which holds at every moment.
+    """
+    deadline = time.monotonic() + 60
     before = -1.0
-    while (now := sum(process.cpu_times()[:2])) != before:
+    while (now := sum(process.cpu_times()[:2])) - before > STILL_CPU_S:
         assert time.monotonic() < deadline
         before = now
-        time.sleep(0.3)  # the resolution of the kernel's count is a hundredth of a second
+        time.sleep(0.3)

@@ -24,7 +24,7 @@ from worker.cachestore.reports import ContextKept
 from worker.cachestore.tier import DiskTier
 from worker.diary import CacheDiary
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 #: Before and after each of these another state is on disk.
 STEPS = ((os, "fsync"), (os, "utime"), (Path, "replace"))
 OLD, NEW = JobId("job-old"), JobId("job-new")

@@ -19,7 +19,7 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 
-_DEADLINE_S = 30.0
+_DEADLINE_S = 60.0
 _ROOT = Path(__file__).parents[2]
 
 
@@ -58,8 +58,8 @@ class Stage:
             "SEMANTIC_SERVER__DRAIN_S": "5",
         }
         with (
-            (self.directory / "stdout").open("w") as out,
-            (self.directory / "stderr").open("w") as err,
+            self._output("stdout", len(self.started)).open("w") as out,
+            self._output("stderr", len(self.started)).open("w") as err,
         ):
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.stand_in_serve"],
@@ -93,7 +93,11 @@ class Stage:
         return [pid for who, pid in self.journal("start") if who == role]
 
     def text(self, name: str) -> str:
-        return (self.directory / name).read_text()
+        """Return what the latest supervisor wrote; an earlier one may still be writing."""
+        return self._output(name, len(self.started) - 1).read_text()
+
+    def _output(self, name: str, number: int) -> Path:
+        return self.directory / f"{name}.{number}"
 
     def close(self) -> None:
         for process in self.started:
@@ -117,7 +121,10 @@ def test_start_up_is_in_order_and_tells_what_runs_where(stage: Stage) -> None:
     assert stage.journal("start")[0][0] == "broker"
     assert {role for role, _ in stage.journal("start")} == {"broker", "worker", "api"}
     assert record["model"] == "stand-in"
-    assert httpx.get(record["base_url"] + "/health/ready", trust_env=False).status_code == 200
+    assert (
+        httpx.get(record["base_url"] + "/health/ready", trust_env=False, timeout=60).status_code
+        == 200
+    )
     shown = _until(lambda: "Ctrl-C" in stage.text("stdout") and stage.text("stdout"))
     assert f"ANTHROPIC_BASE_URL={record['base_url']} " in shown
     assert "CLAUDE_CODE_MAX_CONTEXT_TOKENS=512 " in shown
@@ -163,7 +170,8 @@ def test_kill_9_of_a_part_takes_its_own_children_along(stage: Stage) -> None:
     (stage.directory / "worker.child").touch()
     stage.serve()
     pid = stage.ready()["parts"]["worker"]["pid"]
-    grandchild = int(stage.text("worker.child"))
+    # The worker has it only after it has said that it starts.
+    grandchild = int(_until((stage.directory / "worker.child").read_text))
     assert _runs(grandchild)
     os.kill(pid, signal.SIGKILL)
     _until(lambda: not _runs(grandchild))

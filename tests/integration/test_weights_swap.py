@@ -22,7 +22,7 @@ from worker.engine.mlx.runner import BatchRunner
 
 pytestmark = pytest.mark.mlx
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 REQUEST = ask("the quick brown fox jumps over the lazy dog " * 12, max_tokens=12)
 
 Say = Callable[[Path], Outcome]

@@ -23,7 +23,7 @@ from worker.cachestore.tier import DiskTier, Storage
 from worker.cachestore.writer import WriterLimits
 from worker.engine.runner_port import Admission
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class GatedStore(BlockStore):

@@ -16,7 +16,7 @@ from domain.stream import Progress, StreamItem, Text
 from domain.values import JobId, Sampling, SamplingWish
 
 #: Longest wait for anything in an engine test, in seconds.
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class CollectingSink:

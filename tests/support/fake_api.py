@@ -43,13 +43,18 @@ CARD = ModelCard(
     description="A small model for demonstrations.",
     created_at="2026-01-02T03:04:05Z",
 )
-PATIENCE_S = 5.0
+PATIENCE_S = 60.0
 
 
 class FakeApi:
-    """Routes, the ports behind them, and a worker's hands."""
+    """Routes, the ports behind them, and a worker's hands.
+
+    Attributes:
+        grace_over: Until it is set, jobs whose client left wait for its next try.
+    """
 
     def __init__(self, *, ping_s: float = 60.0) -> None:
+        self.grace_over = asyncio.Event()
         clock = FakeClock()
         self.log = InMemoryEventLog(clock)
         self.broker = FakeBroker()
@@ -76,7 +81,12 @@ class FakeApi:
             max_tokens_default=64,
             rules=JobRules(linger_s=0, settle_s=0.01),
             ping_s=ping_s,
+            pause=self._pause,
         )
+
+    async def _pause(self, seconds: float) -> None:
+        assert seconds > 0
+        await self.grace_over.wait()
 
     def use(self, **changes: Any) -> None:
         self.services = replace(self.services, **changes)
@@ -181,6 +191,7 @@ async def fake_api(*, ping_s: float = 60.0) -> AsyncIterator[FakeApi]:
     api = FakeApi(ping_s=ping_s)
     try:
         yield api
+        api.grace_over.set()
         assert await api.services.background.drain(PATIENCE_S)
         assert api.broker.items.followers == 0
         await eventually(lambda: len(asyncio.all_tasks()) == 1)

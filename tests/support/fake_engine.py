@@ -99,7 +99,7 @@ class ScriptedRunner:
         return Admitted(self._next_uid)
 
     def step(self) -> Step:
-        assert self.gate.wait(30), "the test never opened the gate"
+        assert self.gate.wait(60), "the test never opened the gate"
         if self.step_error is not None:
             error, self.step_error = self.step_error, None
             raise error

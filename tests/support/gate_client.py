@@ -101,7 +101,7 @@ async def play(desk: MemoryDesk, pieces: Iterable[bytes]) -> bytes:
             await asyncio.sleep(0)
     if not transport.is_closing():
         connection.eof_received()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while desk.inside:  # noqa: ASYNC110 - every step of it runs in this loop
             await asyncio.sleep(0)
     return transport.sent

@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from api.http import Dialect, Handler, Reply, Request, Route, StreamReply
 from api.listener import open_listener_or_exit
@@ -19,7 +20,7 @@ from domain.errors import EngineFailure, JobNotFound, Overloaded
 from ops.logs import configure_logging
 from ops.settings import ServerSettings
 
-WAIT_MAX_S = 60.0
+WAIT_MAX_S = 300.0
 
 
 def tell(what: str, **more: object) -> None:
@@ -59,6 +60,17 @@ async def slow(request: Request) -> Reply:
     gone.cancel()
     ending.cancel()
     return Reply(body=b'{"slow":true}')
+
+
+async def held(request: Request) -> Reply:
+    """Answers when there is a file ``until``, whatever else is asked of it."""
+    tell("held begun")
+    until = Path(request.query["until"][0])
+    async with asyncio.timeout(WAIT_MAX_S):
+        while not until.exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
+            await asyncio.sleep(0.01)
+    tell("held over", ending=request.ending.is_set())
+    return Reply(body=b'{"held":true}')
 
 
 async def idle(request: Request) -> StreamReply:
@@ -184,6 +196,7 @@ ROUTES = (
     route("GET", "/v1/models", failing, Dialect.OPENAI),
     route("GET", "/small", small),
     route("GET", "/slow", slow),
+    route("GET", "/held", held),
     route("GET", "/idle", idle),
     route("GET", "/silent", silent),
     route("GET", "/stubborn", stubborn),

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-START_MAX_S = 20.0
-ANSWER_MAX_S = 10.0
+START_MAX_S = 60.0
+ANSWER_MAX_S = 60.0
 ROOT = Path(__file__).parents[2]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -13,8 +15,8 @@ from pathlib import Path
 import httpx
 import psutil
 
-READY_WITHIN_S = 90.0
-STOPPED_WITHIN_S = 40.0
+READY_WITHIN_S = 180.0
+STOPPED_WITHIN_S = 120.0
 
 
 class Service:
@@ -78,6 +80,12 @@ class Service:
                 return child
         raise AssertionError(f"no {name} among the children:\n{self.log()}")
 
+    def kill_part(self, name: str) -> None:
+        """End a part and return once it is gone, so that only its successor can answer."""
+        part = self.part(name)
+        part.kill()
+        part.wait(STOPPED_WITHIN_S)
+
     def descendants(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
 
@@ -94,15 +102,20 @@ class Service:
     def kill(self) -> None:
         children = self.descendants() if self.process.poll() is None else []
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
         for child in children:
             if child.is_running():
                 child.kill()
 
 
 def free_port() -> int:
-    """Return a loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a loopback port that is free, and that the kernel gives to nobody by itself.
+
+    The kernel hands out ports from 32768 up, on Linux, or from 49152: to every client that
+    connects, which could be one between this call and the service's start, or its restart.
+    """
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")

@@ -10,7 +10,7 @@ from api.batch_thread import BatchThread, LineThreads
 from domain.batch import BatchState
 from tests.support.batch_world import BatchWorld
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 def test_thread_takes_up_what_is_open_and_survives_a_log_that_is_away(

@@ -25,7 +25,7 @@ from worker.cachestore.manifest import Manifest
 from worker.cachestore.reports import ContextKept, ContextStarted
 from worker.diary import CacheDiary
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 JOB = JobId("job-1")
 WORKER = WorkerId("worker-1")
 FINGERPRINT = "sha256:" + "ab" * 32

@@ -13,7 +13,7 @@ from tests.support.blocks import make_chain
 from worker.cachestore.tier import DiskTier
 from worker.gauge import CacheGauge
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 STATS = PoolStats(
     budget_bytes=1000,
     used_bytes=300,

@@ -12,7 +12,7 @@ from dramatiq.brokers.stub import StubBroker
 from domain.values import Priority
 from worker.consumers import Consumers
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 def test_two_queues_are_served_and_no_warning_is_given(caplog: pytest.LogCaptureFixture) -> None:

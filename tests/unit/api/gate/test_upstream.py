@@ -40,7 +40,7 @@ async def asked(answers: list[bytes], *, claim: bool = False, method: str = "GET
         host, port, secret="s", limits=GateLimits(), logger=structlog.stdlib.get_logger()
     )
     await upstream.dispatch(exchange)
-    async with asyncio.timeout(10), server:
+    async with asyncio.timeout(60), server:
         reply = await exchange.answered()
     assert not isinstance(reply, Reply) or reply.status == 200
     assert all(b"x-semantic-gate: s\r\n" in head for head in heads)

@@ -10,7 +10,15 @@ import pytest
 
 from api.http import Reply, Request, StreamReply
 from domain.values import JobId, JobStatus
-from tests.support.fake_api import FakeApi, eventually, fake_api, first_piece, leave, pieces_of
+from tests.support.fake_api import (
+    PATIENCE_S,
+    FakeApi,
+    eventually,
+    fake_api,
+    first_piece,
+    leave,
+    pieces_of,
+)
 from tests.support.generation import BODY, CHAT, MESSAGES, SAID, STREAM, any_request, status_of
 from tests.support.wire import events_in
 
@@ -18,13 +26,12 @@ SESSION = {"x-claude-code-session-id": "s-1"}
 RETRY = {"x-stainless-retry-count": "1"}
 KEY = {"idempotency-key": "k 1"}
 ATTACHED = "x-semantic-attached"
-LINGER_S = 0.3
 
 
-def patient(api: FakeApi) -> None:
-    """Let jobs whose client left wait for its next try."""
+def patient(api: FakeApi, *, settle_s: float = 0.05) -> None:
+    """Let jobs whose client left wait for its next try, until the test ends the grace."""
     rules = api.services.rules
-    api.use(rules=type(rules)(linger_s=LINGER_S, settle_s=0.05))
+    api.use(rules=type(rules)(linger_s=1, settle_s=settle_s))
 
 
 async def start_stream(
@@ -158,7 +165,8 @@ def test_client_that_lost_its_stream_finds_its_job_and_all_of_the_answer(
             api.say(job_id, SAID[2], first=2)
             assert "Hello" in str([event.data for event in events_in(await pieces_of(again))])
             assert attached(api) == [reason]
-            assert await api.services.background.drain(2)
+            api.grace_over.set()
+            assert await api.services.background.drain(PATIENCE_S)
             assert "JobCancelRequested" not in api.event_types()
 
     asyncio.run(scenario())
@@ -184,7 +192,7 @@ def test_fallback_without_streaming_gets_the_answer_that_the_stream_began() -> N
 def test_repeat_that_overtakes_the_end_of_its_first_connection_joins_it() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
-            patient(api)
+            patient(api, settle_s=PATIENCE_S)
             reply, job_id, request = await start_stream(api, SESSION)
             again = asyncio.create_task(api.send("POST", MESSAGES, STREAM, headers=SESSION))
             await eventually(lambda: bool(api.services.readers._departed))
@@ -220,6 +228,7 @@ def test_job_that_nobody_asks_for_again_is_cancelled_after_its_grace() -> None:
             reply, job_id, request = await start_stream(api, SESSION)
             await lose(reply, request)
             assert status_of(api, job_id) is JobStatus.QUEUED
+            api.grace_over.set()
             await eventually(lambda: status_of(api, job_id) is JobStatus.CANCELLED)
             late = await api.send("POST", MESSAGES, STREAM, headers=SESSION | RETRY)
             assert late.headers["x-semantic-job"] != job_id
@@ -236,7 +245,8 @@ def test_job_joined_again_is_cancelled_only_when_its_second_client_leaves_too() 
             await lose(reply, request)
             second, same, request = await start_stream(api, SESSION)
             assert same == job_id
-            assert await api.services.background.drain(2)
+            api.grace_over.set()
+            assert await api.services.background.drain(PATIENCE_S)
             assert status_of(api, job_id) is JobStatus.QUEUED
             await lose(second, request)
             await eventually(lambda: status_of(api, job_id) is JobStatus.CANCELLED)

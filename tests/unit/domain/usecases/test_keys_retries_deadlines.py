@@ -13,6 +13,7 @@ from domain.stream import Failed
 from domain.usecases.run import RunResult
 from domain.usecases.submit import idempotency_digest, require_room
 from domain.values import JobId, JobStatus, Priority
+from tests.support.brokers import wait_until
 from tests.support.job_world import JobWorld
 
 ANSWER = "A scripted answer."
@@ -56,7 +57,7 @@ def test_posts_of_one_key_at_the_same_time_give_one_job(world: JobWorld) -> None
     barrier = threading.Barrier(8)
 
     def post(_: int) -> JobId:
-        barrier.wait(10)
+        barrier.wait(60)
         return world.accept(command=KEY).job_id
 
     with ThreadPoolExecutor(8) as pool:
@@ -135,12 +136,11 @@ def test_job_that_started_in_time_is_not_late_for_its_start(world: JobWorld) -> 
     world.engine.pause()
     thread = threading.Thread(target=world.run, args=(job_id,))
     thread.start()
-    while world.job(job_id).attempt == 0:
-        pass
+    wait_until(lambda: world.job(job_id).attempt > 0)
     world.clock.advance(60)
     assert world.expire() == ()
     world.engine.resume()
-    thread.join(10)
+    thread.join(60)
     assert world.job(job_id).status is JobStatus.COMPLETED
 
 
@@ -150,14 +150,13 @@ def test_running_job_is_stopped_at_its_deadline_and_keeps_what_it_said(world: Jo
     world.engine.pause()
     thread = threading.Thread(target=world.run, args=(job_id,))
     thread.start()
-    while world.job(job_id).attempt == 0:
-        pass
+    wait_until(lambda: world.job(job_id).attempt > 0)
     world.clock.advance(10)
     assert world.expire() == (job_id,)
     assert world.broker.signals.cancelled == [job_id]
     world.active.cancel(job_id)
     world.engine.resume()
-    thread.join(10)
+    thread.join(60)
     view = world.log.views.rows[job_id]
     assert (view.status, view.error) == (JobStatus.EXPIRED, "expired")
     assert view.output is not None

@@ -16,6 +16,7 @@ from domain.stream import Failed, Finished, Started, StreamItem, Text
 from domain.usecases.commit import commit
 from domain.usecases.run import RunResult, run_job
 from domain.values import Digest, JobId, JobStatus, Sampling, StopReason, StreamName, WorkerId
+from tests.support.brokers import wait_until
 from tests.support.fake_engine import REFUSED
 from tests.support.job_world import JobWorld
 
@@ -247,7 +248,7 @@ def test_delivery_of_a_job_that_this_process_runs_is_left_alone(world: JobWorld)
     wait_until(lambda: job_id in world.active.jobs())
     assert world.run(job_id) is RunResult.NOTHING_TO_DO
     world.engine.resume()
-    thread.join(10)
+    thread.join(60)
     assert world.job(job_id).attempt == 1
 
 
@@ -257,7 +258,7 @@ def test_nothing_is_said_before_the_attempt_stands_in_the_log(world: JobWorld) -
     said: list[int] = []
 
     def slow(*args: Any, **kwargs: Any) -> Any:
-        assert world.engine.runner.stepped.wait(10), "the engine waited for the log"
+        assert world.engine.runner.stepped.wait(60), "the engine waited for the log"
         said.append(len(world.items(job_id)))
         return append(*args, **kwargs)
 
@@ -296,17 +297,7 @@ def test_zombie_of_an_older_attempt_cannot_finish_the_job(world: JobWorld) -> No
     wait_until(lambda: world.job(job_id).attempt == 1)
     start_attempt(world, job_id)
     world.engine.resume()
-    thread.join(10)
+    thread.join(60)
     assert results == [RunResult.NOTHING_TO_DO]
     assert world.job(job_id).status is JobStatus.RUNNING
     assert world.job(job_id).attempt == 2
-
-
-def wait_until(condition: object, within_s: float = 10.0) -> None:
-    assert callable(condition)
-    pause = threading.Event()
-    for _ in range(int(within_s / 0.005)):
-        if condition():
-            return
-        pause.wait(0.005)
-    pytest.fail("the condition never came true")

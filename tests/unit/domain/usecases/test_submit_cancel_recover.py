@@ -13,6 +13,7 @@ from domain.stream import Finished
 from domain.usecases.recover import reconcile
 from domain.usecases.run import RunResult
 from domain.values import Digest, JobId, JobStatus, Priority, StopReason, StreamName
+from tests.support.brokers import wait_until
 from tests.support.job_world import JobWorld
 from worker.running import cancel_where_recorded
 
@@ -96,12 +97,11 @@ def test_cancelled_while_running_stops_and_keeps_what_it_said(world: JobWorld) -
     thread = threading.Thread(target=world.run, args=(job_id,))
     world.engine.pause()
     thread.start()
-    while job_id not in world.active.jobs():
-        pass
+    wait_until(lambda: job_id in world.active.jobs())
     world.cancel(job_id)
     world.active.cancel(job_id)
     world.engine.resume()
-    thread.join(10)
+    thread.join(60)
     assert world.job(job_id).status is JobStatus.CANCELLED
     assert LONG.startswith(world.text(job_id))
     assert len(world.text(job_id)) < 100
@@ -114,12 +114,11 @@ def test_wish_whose_nudge_was_lost_is_found_in_the_log(world: JobWorld) -> None:
     world.engine.pause()
     thread = threading.Thread(target=world.run, args=(job_id,))
     thread.start()
-    while world.job(job_id).attempt == 0:
-        pass
+    wait_until(lambda: world.job(job_id).attempt > 0)
     world.cancel(job_id)
     cancel_where_recorded(world.active, world.log)
     world.engine.resume()
-    thread.join(10)
+    thread.join(60)
     assert world.job(job_id).status is JobStatus.CANCELLED
 
 

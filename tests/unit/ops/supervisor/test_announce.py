@@ -27,7 +27,7 @@ def _exported(model: ServedModel) -> dict[str, str]:
     exports = [line for line in claude_code_lines(_URL, model) if line.startswith("export")]
     script = "\n".join([*exports, "env"])
     said = subprocess.run(
-        ["/bin/sh", "-c", script], env={}, capture_output=True, text=True, check=True, timeout=20
+        ["/bin/sh", "-c", script], env={}, capture_output=True, text=True, check=True, timeout=60
     ).stdout
     return dict(line.split("=", 1) for line in said.splitlines())
 

@@ -8,7 +8,7 @@ import threading
 
 from ops.supervisor.output import LINE_BYTES_MAX, LINES_MAX, LineWriter, pump
 
-_DEADLINE_S = 20
+_DEADLINE_S = 60
 
 
 class StoppedTerminal(io.StringIO):

@@ -64,7 +64,7 @@ def test_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 
 
 def test_part_lives_until_it_ends_and_a_reused_pid_is_somebody_else() -> None:
-    with subprocess.Popen(["sleep", "60"]) as process:
+    with subprocess.Popen(["sleep", "600"]) as process:
         part = PartRecord.of(process.pid, restarts=0)
         other = PartRecord(pid=process.pid, created=part.created - 100, restarts=0)
         assert part.is_alive()
@@ -72,4 +72,4 @@ def test_part_lives_until_it_ends_and_a_reused_pid_is_somebody_else() -> None:
         assert wait_for_leftovers(_record(api=other), 0)
         assert not wait_for_leftovers(_record(api=part), 0)
         process.kill()
-        assert wait_for_leftovers(_record(api=part), 20)
+        assert wait_for_leftovers(_record(api=part), 60)

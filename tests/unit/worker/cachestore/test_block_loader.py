@@ -15,7 +15,7 @@ from tests.support.blocks import FINGERPRINT, FailingDisk, make_block, make_chai
 from tests.support.fake_time import FakeClock
 from worker.cachestore.loader import BlockLoader, LoaderLimits
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class HeldStore(BlockStore):

@@ -23,7 +23,7 @@ from worker.cachestore import tier as tier_module
 from worker.cachestore.loader import Continuation
 from worker.cachestore.tier import DiskTier, TierState
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class World:

@@ -17,7 +17,7 @@ from tests.support.fake_time import FakeClock
 from worker.cachestore.manifest import Manifest, manifest_from, sealed
 from worker.cachestore.writer import WriteBehind, WriterLimits
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class HeldStore(BlockStore):
