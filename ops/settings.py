@@ -58,7 +58,11 @@ class RedisSettings(_Group):
 class LogSettings(_Group):
     """The event log and the processes' own logging."""
 
-    url: str | None = Field(default=None, description="default: SQLite in the data directory")
+    url: str | None = Field(
+        default=None,
+        pattern=r"^(sqlite:///|postgresql(\+psycopg)?://)",
+        description="sqlite:///FILE or postgresql://…; default: SQLite in the data directory",
+    )
     level: str = "INFO"
     format: str = Field(default="auto", pattern="^(auto|console|json)$")
 

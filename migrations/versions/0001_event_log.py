@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from ops.adapters.tables import POSITION_TYPE, TEXT
+
 revision = "0001"
 down_revision = None
-
-_POSITION = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 # The triggers guard against programs other than ours, and against our own mistakes. An insert that
 # would replace a row is refused before the conflict is looked at, since OR REPLACE deletes the old
@@ -36,6 +36,39 @@ _SQLITE_TRIGGERS = (
     END
     """,
 )
+_REFUSE = """
+CREATE FUNCTION refuse_change_of_events() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'events are append-only: % refused', TG_OP USING ERRCODE = '23001';
+END
+$$
+"""
+_REFUSE_ALL_BUT_THE_NEXT = """
+CREATE FUNCTION refuse_all_but_the_next_event() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.position <> (SELECT coalesce(max(position), 0) + 1 FROM events) THEN
+        RAISE EXCEPTION 'events are append-only: only the next new event may be inserted'
+            USING ERRCODE = '23001';
+    END IF;
+    RETURN NEW;
+END
+$$
+"""
+# The unique constraints refuse a second event of one version or id; ON CONFLICT can only do nothing
+# or an update, which is refused.
+_POSTGRES_TRIGGERS = (
+    _REFUSE,
+    _REFUSE_ALL_BUT_THE_NEXT,
+    """
+    CREATE TRIGGER events_no_change BEFORE UPDATE OR DELETE OR TRUNCATE ON events
+    FOR EACH STATEMENT EXECUTE FUNCTION refuse_change_of_events()
+    """,
+    """
+    CREATE TRIGGER events_no_gap BEFORE INSERT ON events
+    FOR EACH ROW EXECUTE FUNCTION refuse_all_but_the_next_event()
+    """,
+)
+_TRIGGERS = {"sqlite": _SQLITE_TRIGGERS, "postgresql": _POSTGRES_TRIGGERS}
 
 
 def upgrade() -> None:
@@ -43,31 +76,30 @@ def upgrade() -> None:
     _create_jobs()
     op.create_table(
         "checkpoints",
-        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("name", TEXT, nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.Column("position", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("name", name="pk_checkpoints"),
     )
-    if op.get_context().dialect.name == "sqlite":
-        for trigger in _SQLITE_TRIGGERS:
-            op.execute(trigger)
+    for trigger in _TRIGGERS[op.get_context().dialect.name]:
+        op.execute(trigger)
 
 
 def _create_log() -> None:
     op.create_table(
         "events",
-        sa.Column("position", _POSITION, nullable=False),
-        sa.Column("stream", sa.Text(), nullable=False),
+        sa.Column("position", POSITION_TYPE, nullable=False),
+        sa.Column("stream", TEXT, nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
-        sa.Column("type", sa.Text(), nullable=False),
+        sa.Column("type", TEXT, nullable=False),
         sa.Column("schema_version", sa.Integer(), nullable=False),
-        sa.Column("data", sa.Text(), nullable=False),
-        sa.Column("event_id", sa.Text(), nullable=False),
-        sa.Column("correlation_id", sa.Text(), nullable=False),
-        sa.Column("causation_id", sa.Text(), nullable=True),
-        sa.Column("recorded_at", sa.Text(), nullable=False),
-        sa.Column("prev_hash", sa.Text(), nullable=False),
-        sa.Column("hash", sa.Text(), nullable=False),
+        sa.Column("data", TEXT, nullable=False),
+        sa.Column("event_id", TEXT, nullable=False),
+        sa.Column("correlation_id", TEXT, nullable=False),
+        sa.Column("causation_id", TEXT, nullable=True),
+        sa.Column("recorded_at", TEXT, nullable=False),
+        sa.Column("prev_hash", TEXT, nullable=False),
+        sa.Column("hash", TEXT, nullable=False),
         sa.PrimaryKeyConstraint("position", name="pk_events"),
         sa.UniqueConstraint("stream", "version", name="uq_events_stream_version"),
         sa.UniqueConstraint("event_id", name="uq_events_event_id"),
@@ -76,10 +108,10 @@ def _create_log() -> None:
     op.create_index("ix_events_type_position", "events", ["type", "position"])
     op.create_table(
         "payloads",
-        sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column("digest", TEXT, nullable=False),
         sa.Column("content", sa.LargeBinary(), nullable=False),
         sa.Column("bytes", sa.Integer(), nullable=False),
-        sa.Column("stored_at", sa.Text(), nullable=False),
+        sa.Column("stored_at", TEXT, nullable=False),
         sa.PrimaryKeyConstraint("digest", name="pk_payloads"),
     )
 
@@ -102,22 +134,22 @@ def _create_jobs() -> None:
 
 def _job_columns() -> list[sa.Column[object]]:
     return [
-        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("id", TEXT, nullable=False),
         sa.Column("accepted_position", sa.BigInteger(), nullable=False),
-        sa.Column("status", sa.Text(), nullable=False),
-        sa.Column("protocol", sa.Text(), nullable=False),
-        sa.Column("model", sa.Text(), nullable=False),
-        sa.Column("priority", sa.Text(), nullable=False),
-        sa.Column("agent", sa.Text(), nullable=True),
-        sa.Column("correlation_id", sa.Text(), nullable=False),
-        sa.Column("created_at", sa.Text(), nullable=False),
-        sa.Column("request", sa.Text(), nullable=False),
-        sa.Column("started_at", sa.Text(), nullable=True),
-        sa.Column("finished_at", sa.Text(), nullable=True),
+        sa.Column("status", TEXT, nullable=False),
+        sa.Column("protocol", TEXT, nullable=False),
+        sa.Column("model", TEXT, nullable=False),
+        sa.Column("priority", TEXT, nullable=False),
+        sa.Column("agent", TEXT, nullable=True),
+        sa.Column("correlation_id", TEXT, nullable=False),
+        sa.Column("created_at", TEXT, nullable=False),
+        sa.Column("request", TEXT, nullable=False),
+        sa.Column("started_at", TEXT, nullable=True),
+        sa.Column("finished_at", TEXT, nullable=True),
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("cancel_requested", sa.Boolean(), nullable=False),
-        sa.Column("stop_reason", sa.Text(), nullable=True),
-        sa.Column("stop_sequence", sa.Text(), nullable=True),
+        sa.Column("stop_reason", TEXT, nullable=True),
+        sa.Column("stop_sequence", TEXT, nullable=True),
         sa.Column("prompt_tokens", sa.Integer(), nullable=False),
         sa.Column("cached_tokens", sa.Integer(), nullable=False),
         sa.Column("completion_tokens", sa.Integer(), nullable=False),
@@ -125,8 +157,8 @@ def _job_columns() -> list[sa.Column[object]]:
         sa.Column("prefill_ms", sa.Float(), nullable=False),
         sa.Column("first_token_ms", sa.Float(), nullable=False),
         sa.Column("decode_ms", sa.Float(), nullable=False),
-        sa.Column("output", sa.Text(), nullable=True),
-        sa.Column("error", sa.Text(), nullable=True),
-        sa.Column("error_message", sa.Text(), nullable=True),
+        sa.Column("output", TEXT, nullable=True),
+        sa.Column("error", TEXT, nullable=True),
+        sa.Column("error_message", TEXT, nullable=True),
         sa.Column("position", sa.BigInteger(), nullable=False),
     ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from ops.adapters.tables import TEXT
+
 revision = "0004"
 down_revision = "0003"
 
@@ -14,8 +16,8 @@ def upgrade() -> None:
         "archives",
         sa.Column("last_position", sa.BigInteger(), nullable=False),
         sa.Column("first_position", sa.BigInteger(), nullable=False),
-        sa.Column("base_hash", sa.Text(), nullable=False),
-        sa.Column("last_hash", sa.Text(), nullable=False),
-        sa.Column("file", sa.Text(), nullable=False),
+        sa.Column("base_hash", TEXT, nullable=False),
+        sa.Column("last_hash", TEXT, nullable=False),
+        sa.Column("file", TEXT, nullable=False),
         sa.PrimaryKeyConstraint("last_position", name="pk_archives"),
     )

@@ -77,7 +77,10 @@ def directory_of(url: str) -> Path:
     """
     file = database_file(url)
     if file is None:
-        msg = "only a log in a SQLite file has archives"
+        msg = (
+            "only a log in a SQLite file has archives; PostgreSQL holds the whole log: "
+            "`semantic events export` copies it out"
+        )
         raise LogUnavailable(msg)
     return file.parent / DIRECTORY
 

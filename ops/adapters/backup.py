@@ -176,7 +176,9 @@ def _set_aside(file: Path, kept: Path) -> None:
 def _file(url: str) -> Path:
     file = database_file(url)
     if file is None:
-        msg = "only a log in a SQLite file is copied here; a database server has its own tools"
+        msg = (
+            "only a log in a SQLite file is copied here; for PostgreSQL use pg_dump and pg_restore"
+        )
         raise LogUnavailable(msg)
     return file
 

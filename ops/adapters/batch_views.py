@@ -75,10 +75,11 @@ class SqlBatchViews:
         """See ``BatchViews.line_jobs``."""
         # Ids of one batch sort by line, so its lines are a range of the primary key. The batch is
         # compared here, as SQLite would rather walk the whole batch by its index of that column.
-        span = JOBS.c.id.between(
-            job_of_line(batch_id, first), job_of_line(batch_id, first + limit - 1)
+        # BETWEEN would be written with a COLLATE that PostgreSQL does not parse there.
+        query = select(JOBS).where(
+            JOBS.c.id >= job_of_line(batch_id, first),
+            JOBS.c.id <= job_of_line(batch_id, first + limit - 1),
         )
-        query = select(JOBS).where(span)
         with reading(self._engine) as connection:
             views = [view_of(row) for row in connection.execute(query)]
         return {line_of_job(view.id): view for view in views if view.correlation_id == batch_id}

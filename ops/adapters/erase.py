@@ -83,7 +83,10 @@ def erase_agent(url: str, agent: AgentId, *, clock: Clock, ids: IdSource) -> Era
     """
     file = database_file(url)
     if file is None:
-        msg = "texts are erased from a log in a SQLite file only"
+        msg = (
+            "texts are erased for good from a log in a SQLite file only: PostgreSQL keeps them in "
+            "its own log, replicas and backups; see docs/several-machines.md"
+        )
         raise LogUnavailable(msg)
     _cancel_open_jobs(url, agent, clock=clock, ids=ids)
     engine = writer_engine(url)

@@ -1,4 +1,6 @@
-"""Which SQLite library is in use, and engines on it that do not lose a commit.
+"""Which SQLite library is in use, and engines on the log that do not lose a commit.
+
+A log on a database server is handed to ``postgres_driver``; what follows is about files.
 
 Writers begin with ``BEGIN IMMEDIATE``: a transaction that reads first and asks for the write lock
 later is refused at once when another process holds it, whatever the busy timeout says. Readers run
@@ -20,6 +22,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
 from ops.adapters.hot_statements import run_text
+from ops.adapters.postgres_driver import postgres_reader, postgres_writer
 
 if TYPE_CHECKING:
     from sqlite3 import Connection as SqliteConnection
@@ -80,9 +83,13 @@ def reason_of(error: Exception) -> str:
 
 
 def writer_engine(url: str) -> Engine:
-    """Return an engine with one connection, each of whose transactions holds the write lock."""
+    """Return an engine with one connection, each of whose transactions holds the write lock.
+
+    Raises:
+        LogUnavailable: The driver of a database server is not installed.
+    """
     if not is_sqlite(url):
-        return create_engine(url, pool_size=1, max_overflow=0, hide_parameters=True)
+        return postgres_writer(url)
     engine = _sqlite_engine(url, connections=1)
     event.listen(engine, "connect", _prepare_writer)
     event.listen(engine, "begin", _begin_immediate)
@@ -90,11 +97,13 @@ def writer_engine(url: str) -> Engine:
 
 
 def reader_engine(url: str) -> Engine:
-    """Return an engine whose connections refuse to write; each statement is its own snapshot."""
+    """Return an engine whose connections refuse to write; each statement is its own snapshot.
+
+    Raises:
+        LogUnavailable: The driver of a database server is not installed.
+    """
     if not is_sqlite(url):
-        return create_engine(
-            url, pool_size=READERS_MAX, isolation_level="AUTOCOMMIT", hide_parameters=True
-        )
+        return postgres_reader(url)
     engine = _sqlite_engine(url, connections=READERS_MAX)
     event.listen(engine, "connect", _prepare_reader)
     return engine

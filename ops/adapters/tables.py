@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from sqlalchemy import BigInteger, Index, Integer, LargeBinary, MetaData, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Dialect,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    TypeDecorator,
+)
 from sqlalchemy import UniqueConstraint as Unique
 from sqlmodel import Field, SQLModel
 
@@ -21,6 +31,27 @@ METADATA = MetaData(
 )
 #: SQLite numbers rows only in a column declared INTEGER, which holds 64 bits there.
 POSITION_TYPE = BigInteger().with_variant(Integer(), "sqlite")
+
+
+class _ServerText(TypeDecorator[str]):
+    r"""A text on PostgreSQL.
+
+    It is compared byte by byte, as on SQLite, and not by the rules of some language, in which ids
+    do not sort by their age. It has no NUL character; one stands there as ``\x00``.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self) -> None:
+        super().__init__(collation="C")
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        del dialect
+        return value.replace("\0", "\\x00") if value and "\0" in value else value
+
+
+TEXT = Text().with_variant(_ServerText(), "postgresql")
 
 
 class _Base(SQLModel):
@@ -43,17 +74,17 @@ class EventRow(_Base, table=True):
     )
 
     position: int | None = Field(default=None, primary_key=True, sa_type=POSITION_TYPE)
-    stream: str = Field(sa_type=Text)
+    stream: str = Field(sa_type=TEXT)
     version: int
-    type: str = Field(sa_type=Text)
+    type: str = Field(sa_type=TEXT)
     schema_version: int
-    data: str = Field(sa_type=Text)
-    event_id: str = Field(sa_type=Text)
-    correlation_id: str = Field(sa_type=Text)
-    causation_id: str | None = Field(default=None, sa_type=Text)
-    recorded_at: str = Field(sa_type=Text)
-    prev_hash: str = Field(sa_type=Text)
-    hash: str = Field(sa_type=Text)
+    data: str = Field(sa_type=TEXT)
+    event_id: str = Field(sa_type=TEXT)
+    correlation_id: str = Field(sa_type=TEXT)
+    causation_id: str | None = Field(default=None, sa_type=TEXT)
+    recorded_at: str = Field(sa_type=TEXT)
+    prev_hash: str = Field(sa_type=TEXT)
+    hash: str = Field(sa_type=TEXT)
 
 
 class PayloadRow(_Base, table=True):
@@ -61,35 +92,35 @@ class PayloadRow(_Base, table=True):
 
     __tablename__ = "payloads"
 
-    digest: str = Field(primary_key=True, sa_type=Text)
+    digest: str = Field(primary_key=True, sa_type=TEXT)
     content: bytes = Field(sa_type=LargeBinary)
     bytes: int
-    stored_at: str = Field(sa_type=Text)
+    stored_at: str = Field(sa_type=TEXT)
 
 
 class _JobColumns(_Base):
     """The fields of ``JobView``, flat, and where in the log the job was accepted."""
 
-    id: str = Field(primary_key=True, sa_type=Text)
+    id: str = Field(primary_key=True, sa_type=TEXT)
     accepted_position: int = Field(sa_type=BigInteger)
-    status: str = Field(sa_type=Text)
-    protocol: str = Field(sa_type=Text)
-    model: str = Field(sa_type=Text)
-    priority: str = Field(sa_type=Text)
-    agent: str | None = Field(default=None, sa_type=Text)
-    correlation_id: str = Field(sa_type=Text)
-    created_at: str = Field(sa_type=Text)
-    request: str = Field(sa_type=Text)
-    idempotency: str | None = Field(default=None, sa_type=Text)
-    asked: str | None = Field(default=None, sa_type=Text)
-    deadline: str | None = Field(default=None, sa_type=Text)
-    finish_deadline: str | None = Field(default=None, sa_type=Text)
-    started_at: str | None = Field(default=None, sa_type=Text)
-    finished_at: str | None = Field(default=None, sa_type=Text)
+    status: str = Field(sa_type=TEXT)
+    protocol: str = Field(sa_type=TEXT)
+    model: str = Field(sa_type=TEXT)
+    priority: str = Field(sa_type=TEXT)
+    agent: str | None = Field(default=None, sa_type=TEXT)
+    correlation_id: str = Field(sa_type=TEXT)
+    created_at: str = Field(sa_type=TEXT)
+    request: str = Field(sa_type=TEXT)
+    idempotency: str | None = Field(default=None, sa_type=TEXT)
+    asked: str | None = Field(default=None, sa_type=TEXT)
+    deadline: str | None = Field(default=None, sa_type=TEXT)
+    finish_deadline: str | None = Field(default=None, sa_type=TEXT)
+    started_at: str | None = Field(default=None, sa_type=TEXT)
+    finished_at: str | None = Field(default=None, sa_type=TEXT)
     attempt: int
     cancel_requested: bool
-    stop_reason: str | None = Field(default=None, sa_type=Text)
-    stop_sequence: str | None = Field(default=None, sa_type=Text)
+    stop_reason: str | None = Field(default=None, sa_type=TEXT)
+    stop_sequence: str | None = Field(default=None, sa_type=TEXT)
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
@@ -97,9 +128,9 @@ class _JobColumns(_Base):
     prefill_ms: float
     first_token_ms: float
     decode_ms: float
-    output: str | None = Field(default=None, sa_type=Text)
-    error: str | None = Field(default=None, sa_type=Text)
-    error_message: str | None = Field(default=None, sa_type=Text)
+    output: str | None = Field(default=None, sa_type=TEXT)
+    error: str | None = Field(default=None, sa_type=TEXT)
+    error_message: str | None = Field(default=None, sa_type=TEXT)
     position: int = Field(sa_type=BigInteger)
 
 
@@ -129,7 +160,7 @@ class CheckpointRow(_Base, table=True):
 
     __tablename__ = "checkpoints"
 
-    name: str = Field(primary_key=True, sa_type=Text)
+    name: str = Field(primary_key=True, sa_type=TEXT)
     version: int
     position: int = Field(sa_type=BigInteger)
 
@@ -143,9 +174,9 @@ class ArchiveRow(_Base, table=True):
         primary_key=True, sa_type=BigInteger, sa_column_kwargs={"autoincrement": False}
     )
     first_position: int = Field(sa_type=BigInteger)
-    base_hash: str = Field(sa_type=Text)
-    last_hash: str = Field(sa_type=Text)
-    file: str = Field(sa_type=Text)
+    base_hash: str = Field(sa_type=TEXT)
+    last_hash: str = Field(sa_type=TEXT)
+    file: str = Field(sa_type=TEXT)
 
 
 EVENTS: Table = METADATA.tables["events"]

@@ -13,13 +13,13 @@ from domain.events import BatchEnded, BatchFailed, BatchSubmitted, FileCreated, 
 from domain.ports import EventLog
 from domain.record import Draft
 from domain.values import EventId, JobId, JobStatus, StreamName, Usage, digest_of
-from ops.adapters.migrate import upgrade
 from ops.adapters.sqlite_event_log import open_log
 from ops.clock import uuid7_hex
 from tests.support.fake_batches import InMemoryBatchViews
 from tests.support.fake_log import InMemoryEventLog
 from tests.support.fake_time import FakeClock
 from tests.support.job_events import completed, draft, started, submitted
+from tests.support.log_stores import STORES, new_log_of
 
 BATCHES = [BatchId(f"batch-{number:032x}") for number in range(4)]
 NAMES = [StreamName(batch_id) for batch_id in BATCHES]
@@ -46,15 +46,13 @@ class Store:
         return stream
 
 
-@pytest.fixture(params=["fake", "sqlite"])
+@pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     if request.param == "fake":
         fake = InMemoryEventLog(FakeClock())
         yield Store(fake, InMemoryBatchViews(fake))
         return
-    url = f"sqlite:///{tmp_path / 'events.sqlite3'}"
-    upgrade(url)
-    with open_log(url, clock=FakeClock()) as real:
+    with open_log(new_log_of(request, tmp_path), clock=FakeClock()) as real:
         yield Store(real, real.batches)
 
 

@@ -22,15 +22,15 @@ from domain.values import (
     digest_of,
 )
 from tests.support.job_events import completed, draft, started, submitted, worker_event
-from tests.support.log_stores import Store, opened_store
+from tests.support.log_stores import STORES, Store, opened_store
 
 JOB = StreamName("job-1")
 WORKER = StreamName("worker-1")
 
 
-@pytest.fixture(params=["fake", "sqlite"])
+@pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with opened_store(request.param, tmp_path) as opened:
+    with opened_store(request, tmp_path) as opened:
         yield opened
 
 

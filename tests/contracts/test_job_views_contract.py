@@ -15,12 +15,12 @@ from domain.events import JobCancelRequested
 from domain.listing import QueuedJob
 from domain.values import JobId, Priority, StreamName
 from tests.support.job_events import draft, started, submitted
-from tests.support.log_stores import Store, opened_store
+from tests.support.log_stores import STORES, Store, opened_store
 
 
-@pytest.fixture(params=["fake", "sqlite"])
+@pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with opened_store(request.param, tmp_path) as opened:
+    with opened_store(request, tmp_path) as opened:
         yield opened
 
 

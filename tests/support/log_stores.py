@@ -8,12 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import pytest
+
 from domain.listing import JobViews
 from domain.ports import EventLog, PayloadStore
 from ops.adapters.sqlite_event_log import open_log
 from tests.support.fake_log import InMemoryEventLog
 from tests.support.fake_time import FakeClock
 from tests.support.log_files import new_log
+
+#: Parameters of a fixture that opens stores.
+STORES = ("fake", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
 
 
 class Log(EventLog, PayloadStore, Protocol):
@@ -30,12 +35,19 @@ class Store:
 
 
 @contextmanager
-def opened_store(kind: str, directory: Path) -> Iterator[Store]:
-    """Open a fresh store: ``fake`` or ``sqlite``."""
+def opened_store(request: pytest.FixtureRequest, directory: Path) -> Iterator[Store]:
+    """Open a fresh store of the kind that the parameter of a fixture names."""
     clock = FakeClock()
-    if kind == "fake":
+    if request.param == "fake":
         fake = InMemoryEventLog(clock)
         yield Store(fake, fake.views, clock)
         return
-    with open_log(new_log(directory), clock=clock) as real:
+    with open_log(new_log_of(request, directory), clock=clock) as real:
         yield Store(real, real.views, clock)
+
+
+def new_log_of(request: pytest.FixtureRequest, directory: Path) -> str:
+    """Return the URL of an empty log: in a file, or on the server of this session."""
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres_url"))
+    return new_log(directory)
