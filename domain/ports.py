@@ -102,9 +102,14 @@ class PayloadStore(Protocol):
 
 
 class JobQueue(Protocol):
-    """The hint that a job wants to run. Losing it loses nothing: the reconciler fills it again."""
+    """The hint that a job wants to run. Losing it loses nothing: the reconciler fills it again.
 
-    def enqueue(self, job_id: JobId, priority: Priority) -> bool:
+    Each agent has a line of its own, in order of acceptance (ids sort by it), and the lines take
+    turns. An agent that comes new stands behind one job of each that waits. Jobs without an agent
+    share one line.
+    """
+
+    def enqueue(self, job_id: JobId, priority: Priority, *, agent: str | None = None) -> bool:
         """Queue a job unless it is queued or in a worker's hands already; say whether it was added.
 
         Raises:
@@ -112,19 +117,16 @@ class JobQueue(Protocol):
         """
         ...
 
-    def remove(self, job_id: JobId, priority: Priority) -> bool:
+    def remove(self, job_id: JobId, priority: Priority, *, agent: str | None = None) -> bool:
         """Take a job out of the queue before any worker took it; atomic.
+
+        Args:
+            job_id: The job.
+            priority: Its queue.
+            agent: Who it was queued for.
 
         Returns:
             Whether it was still waiting; ``False`` means that a worker has or had it.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
-        """
-        ...
-
-    def position(self, job_id: JobId, priority: Priority) -> int | None:
-        """Return how many jobs wait before this one, or ``None`` if it is not waiting.
 
         Raises:
             QueueUnavailable: The broker cannot be reached.

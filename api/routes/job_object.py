@@ -7,9 +7,7 @@ from typing import Literal, cast
 from api.remainder import read_output
 from api.schemas.replies import JobObject
 from api.services import Services
-from domain.errors import QueueUnavailable
 from domain.projections import JobView
-from domain.values import JobStatus, Priority
 
 
 def job_object(view: JobView) -> JobObject:
@@ -61,15 +59,6 @@ def job_object(view: JobView) -> JobObject:
 def full_job_object(view: JobView, services: Services) -> JobObject:
     """Return a job with its place in the queue and its answer; blocks."""
     job = job_object(view)
-    job["queue_position"] = _queue_position(view, services)
+    job["queue_position"] = None
     job["output"] = read_output(view, services)
     return job
-
-
-def _queue_position(view: JobView, services: Services) -> int | None:
-    if view.status is not JobStatus.QUEUED:
-        return None
-    try:
-        return services.queue.position(view.id, Priority(view.priority))
-    except QueueUnavailable:
-        return None

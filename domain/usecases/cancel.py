@@ -35,7 +35,7 @@ def cancel(
         return job
     assert job.submitted is not None
     try:
-        if queue.remove(job_id, job.submitted.priority):
+        if queue.remove(job_id, job.submitted.priority, agent=job.submitted.agent):
             return _end_waiting(job, log=log, sink=sink, backlog=backlog, ids=ids)
         signals.nudge_cancel(job_id)
     except QueueUnavailable:

@@ -20,5 +20,7 @@ def reconcile(*, views: JobViews, queue: JobQueue) -> tuple[JobId, ...]:
         QueueUnavailable: The broker cannot be reached.
     """
     return tuple(
-        view.id for view in views.unfinished() if queue.enqueue(view.id, Priority(view.priority))
+        view.id
+        for view in views.unfinished()
+        if queue.enqueue(view.id, Priority(view.priority), agent=view.agent)
     )

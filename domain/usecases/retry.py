@@ -40,5 +40,5 @@ def retry(
     assert job.submitted is not None
     # The reconciler queues it if the broker went away just now.
     with suppress(QueueUnavailable):
-        queue.enqueue(job_id, job.submitted.priority)
+        queue.enqueue(job_id, job.submitted.priority, agent=job.submitted.agent)
     return job

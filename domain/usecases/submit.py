@@ -86,7 +86,7 @@ def submit(
             queue=queue,
             ids=ids,
         )
-    return Accepted(job_id=job_id, queued=_enqueue(job_id, command.priority, queue))
+    return Accepted(job_id=job_id, queued=_enqueue(job_id, submitted, queue))
 
 
 def join(
@@ -108,7 +108,7 @@ def join(
     """
     job = commit(job_id, Attach(reason=reason, request_id=request_id), log=log, ids=ids)
     assert job.submitted is not None
-    queued = job.status.is_terminal or _enqueue(job_id, job.submitted.priority, queue)
+    queued = job.status.is_terminal or _enqueue(job_id, job.submitted, queue)
     return Accepted(job_id=job_id, queued=queued, attached=reason)
 
 
@@ -138,9 +138,9 @@ def require_room(
         raise Overloaded(full, retry_after_s=retry_after_s)
 
 
-def _enqueue(job_id: JobId, priority: Priority, queue: JobQueue) -> bool:
+def _enqueue(job_id: JobId, submitted: JobSubmitted, queue: JobQueue) -> bool:
     try:
-        queue.enqueue(job_id, priority)
+        queue.enqueue(job_id, submitted.priority, agent=submitted.agent)
     except QueueUnavailable:
         return False
     return True

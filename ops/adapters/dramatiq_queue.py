@@ -4,10 +4,15 @@ The filling side writes Dramatiq's own format by one script and needs neither it
 actors. The emptying side is Dramatiq's broker with another consumer: an idle one blocks on a
 *bell*, a list that every enqueue pushes to, instead of asking again and again.
 
-    {prefix}:{queue}               waiting message ids (list)
+    {prefix}:{queue}.line:{agent}  waiting ids of one agent, in order of acceptance (sorted set)
+    {prefix}:{queue}.ring          agents with a line, in the order of their turns (list)
+    {prefix}:{queue}               ids that are called or came back, next to be taken (list)
     {prefix}:{queue}.msgs          messages by id, waiting or in hand (hash)
     {prefix}:__acks__.{id}.{queue} ids in the hand of the consumer ``id`` (set)
     {prefix}:bell:{queue}          at most one element
+
+Agents take turns over the whole queue, however many jobs one of them has in it: a consumer with
+room calls one id of each line in turn onto Dramatiq's own list, and then takes from that.
 """
 
 from __future__ import annotations
@@ -34,28 +39,50 @@ HEARTBEAT_TIMEOUT_MS = 15_000
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 1.0
 
-# KEYS: waiting, messages, bell, heartbeats. ARGV: id, message, prefix of the in-hand sets, queue.
+# KEYS: called, messages, bell, heartbeats, ring, line.
+# ARGV: id, message, prefix of the in-hand sets, queue, agent.
 # An id with a message that neither waits nor is in anyone's hand was stranded by a crash; it is
-# queued again.
+# queued again. Ids sort by acceptance, and members of one score by their names.
 _ENQUEUE = """
 if redis.call('HSETNX', KEYS[2], ARGV[1], ARGV[2]) == 0 then
+  if redis.call('ZSCORE', KEYS[6], ARGV[1]) then return 0 end
   if redis.call('LPOS', KEYS[1], ARGV[1]) then return 0 end
   for _, consumer in ipairs(redis.call('ZRANGE', KEYS[4], 0, -1)) do
     local in_hand = ARGV[3] .. consumer .. '.' .. ARGV[4]
     if redis.call('SISMEMBER', in_hand, ARGV[1]) == 1 then return 0 end
   end
 end
-redis.call('RPUSH', KEYS[1], ARGV[1])
+redis.call('ZADD', KEYS[6], 0, ARGV[1])
+if not redis.call('LPOS', KEYS[5], ARGV[5]) then redis.call('RPUSH', KEYS[5], ARGV[5]) end
 if redis.call('LLEN', KEYS[3]) == 0 then redis.call('RPUSH', KEYS[3], '1') end
 return 1
 """
-# KEYS: waiting, messages. ARGV: id.
+# KEYS: called, messages, ring, line. ARGV: id, agent.
 _REMOVE = """
-if redis.call('LREM', KEYS[1], 1, ARGV[1]) == 0 then return 0 end
+if redis.call('ZREM', KEYS[4], ARGV[1]) == 1 then
+  if redis.call('EXISTS', KEYS[4]) == 0 then redis.call('LREM', KEYS[3], 0, ARGV[2]) end
+elseif redis.call('LREM', KEYS[1], 1, ARGV[1]) == 0 then
+  return 0
+end
 redis.call('HDEL', KEYS[2], ARGV[1])
 return 1
 """
-# KEYS: waiting, messages, in hand, bell. Ids sort by creation, so the oldest comes to the front.
+# KEYS: called, ring. ARGV: how many shall be called, what the names of lines begin with.
+# An agent that still waits goes to the end of the ring, where a new one stands too.
+_CALL = """
+while redis.call('LLEN', KEYS[1]) < tonumber(ARGV[1]) do
+  local agent = redis.call('LPOP', KEYS[2])
+  if not agent then break end
+  local line = ARGV[2] .. agent
+  local first = redis.call('ZRANGE', line, 0, 0)[1]
+  if first then
+    redis.call('ZREM', line, first)
+    redis.call('RPUSH', KEYS[1], first)
+    if redis.call('EXISTS', line) == 1 then redis.call('RPUSH', KEYS[2], agent) end
+  end
+end
+"""
+# KEYS: called, messages, in hand, bell. Ids sort by creation, so the oldest comes to the front.
 _REQUEUE = """
 local ids = redis.call('SMEMBERS', KEYS[3])
 table.sort(ids, function(a, b) return a > b end)
@@ -82,29 +109,26 @@ class DramatiqJobQueue:
         self._enqueue: Any = client.register_script(_ENQUEUE)
         self._remove: Any = client.register_script(_REMOVE)
 
-    def enqueue(self, job_id: JobId, priority: Priority) -> bool:
+    def enqueue(self, job_id: JobId, priority: Priority, *, agent: str | None = None) -> bool:
         """Queue a job unless it waits or is in hand; atomic, and safe to repeat."""
         keys = self._keys
-        names = [keys.waiting(priority), keys.messages(priority)]
-        names += [keys.bell(priority), keys.heartbeats]
+        names = [keys.called(priority), keys.messages(priority), keys.bell(priority)]
+        names += [keys.heartbeats, keys.ring(priority), keys.line(priority, agent)]
         message = message_of(job_id, priority).encode()
         with broker_errors():
             added = self._enqueue(
-                keys=names, args=[job_id, message, keys.in_hand_prefix, priority.value]
+                keys=names,
+                args=[job_id, message, keys.in_hand_prefix, priority.value, agent or ""],
             )
         return bool(added)
 
-    def remove(self, job_id: JobId, priority: Priority) -> bool:
+    def remove(self, job_id: JobId, priority: Priority, *, agent: str | None = None) -> bool:
         """Take a waiting job out; ``False`` if a worker has it or it was never there."""
-        names = [self._keys.waiting(priority), self._keys.messages(priority)]
+        keys = self._keys
+        names = [keys.called(priority), keys.messages(priority)]
+        names += [keys.ring(priority), keys.line(priority, agent)]
         with broker_errors():
-            return bool(self._remove(keys=names, args=[job_id]))
-
-    def position(self, job_id: JobId, priority: Priority) -> int | None:
-        """Return how many jobs wait before this one."""
-        with broker_errors():
-            found: Any = self._client.lpos(self._keys.waiting(priority), job_id)
-        return None if found is None else int(found)
+            return bool(self._remove(keys=names, args=[job_id, agent or ""]))
 
 
 def message_of(job_id: JobId, priority: Priority) -> Message[None]:
@@ -150,6 +174,7 @@ class BlockingRedisBroker(RedisBroker):
         self.broker_id = broker_id
         self.keys = keys
         self._requeue: Any = client.register_script(_REQUEUE)
+        self._call: Any = client.register_script(_CALL)
 
     def declare_queue(self, queue_name: str) -> None:
         """Declare a queue, without the delay queue that would be polled."""
@@ -162,6 +187,11 @@ class BlockingRedisBroker(RedisBroker):
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> BlockingConsumer:
         """Return a consumer that blocks while its queue is empty."""
         return BlockingConsumer(self, queue_name, prefetch, timeout)
+
+    def call_next(self, queue_name: str, count: int) -> None:
+        """Put the next jobs of a queue where they are taken from, up to ``count`` in all."""
+        names = [self.keys.called(queue_name), self.keys.ring(queue_name)]
+        self._call(keys=names, args=[count, self.keys.lines(queue_name)])
 
     def requeue_in_hand(self) -> int:
         """Put everything that the last run had in hand back to the front of its queue.
@@ -176,7 +206,7 @@ class BlockingRedisBroker(RedisBroker):
         """
         count = 0
         for queue in Priority:
-            names = [self.keys.waiting(queue), self.keys.messages(queue)]
+            names = [self.keys.called(queue), self.keys.messages(queue)]
             names += [self.keys.in_hand(queue, self.broker_id), self.keys.bell(queue)]
             with broker_errors():
                 count += int(self._requeue(keys=names))
@@ -255,5 +285,8 @@ class BlockingConsumer(_RedisConsumer):
 
     def _fetch(self) -> bool:
         """Fill the cache as far as there is room; with no room it is still a sign of life."""
-        self.message_cache = self.broker.do_fetch(self.queue_name, max(0, self._room))
+        room = max(0, self._room)
+        if room:
+            self.broker.call_next(self.queue_name, room)
+        self.message_cache = self.broker.do_fetch(self.queue_name, room)
         return bool(self.message_cache)

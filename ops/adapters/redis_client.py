@@ -76,9 +76,21 @@ class Keys:
         """Stream of a job's items."""
         return f"{self.prefix}:job:{job_id}:items"
 
-    def waiting(self, queue: Priority) -> str:
-        """Dramatiq's list of waiting message ids."""
+    def called(self, queue: str) -> str:
+        """Dramatiq's list of the message ids that are taken next."""
         return f"{self.prefix}:{queue}"
+
+    def ring(self, queue: str) -> str:
+        """List of the agents that wait in a queue, in the order of their turns."""
+        return f"{self.prefix}:{queue}.ring"
+
+    def lines(self, queue: str) -> str:
+        """What the names of the lines of a queue begin with."""
+        return f"{self.prefix}:{queue}.line:"
+
+    def line(self, queue: str, agent: str | None) -> str:
+        """Sorted set of the waiting message ids of an agent; all jobs without one share one."""
+        return f"{self.lines(queue)}{agent or ''}"
 
     def messages(self, queue: Priority) -> str:
         """Dramatiq's hash of messages by id, waiting and in hand."""

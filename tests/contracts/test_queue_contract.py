@@ -118,18 +118,49 @@ def test_job_in_hand_cannot_be_removed(line: Line) -> None:
 
 def test_job_of_another_queue_or_of_none_is_neither_found_nor_removed(line: Line) -> None:
     line.queue.enqueue(A, BATCH)
-    assert line.queue.position(A, INTERACTIVE) is None
     assert not line.queue.remove(A, INTERACTIVE)
-    assert line.queue.position(B, BATCH) is None
-    assert line.queue.position(A, BATCH) == 0
+    assert not line.queue.remove(B, BATCH)
+    assert line.queue.remove(A, BATCH)
 
 
-def test_position_counts_the_jobs_before(line: Line) -> None:
-    for job in (A, B, C):
-        line.queue.enqueue(job, INTERACTIVE)
-    assert [line.queue.position(job, INTERACTIVE) for job in (A, B, C)] == [0, 1, 2]
-    assert line.hand.take() == A
-    assert [line.queue.position(job, INTERACTIVE) for job in (A, B, C)] == [None, 0, 1]
+def taken(line: Line) -> list[JobId]:
+    """Take and finish what waits, one by one."""
+    ran = []
+    while (job := line.hand.take()) is not None:
+        line.hand.ack(job)
+        ran.append(job)
+    return ran
+
+
+def test_agents_take_turns_however_many_jobs_one_has(line: Line) -> None:
+    busy = [JobId(f"job-a{number:02d}") for number in range(20)]
+    for job in busy:
+        line.queue.enqueue(job, INTERACTIVE, agent="busy")
+    first = line.hand.take()
+    assert first is not None
+    line.hand.ack(first)
+    line.queue.enqueue(B, INTERACTIVE, agent="late")
+    line.queue.enqueue(C, INTERACTIVE)
+    ran = [first, *taken(line)]
+    assert {B, C} <= set(ran[:4])
+    assert [job for job in ran if job in busy] == busy
+
+
+def test_jobs_of_an_agent_come_as_accepted_whatever_order_they_are_queued_in(line: Line) -> None:
+    for job in (C, A, B):
+        line.queue.enqueue(job, INTERACTIVE, agent="one")
+    assert taken(line) == [A, B, C]
+
+
+def test_agent_whose_jobs_were_removed_or_taken_comes_back_like_a_new_one(line: Line) -> None:
+    line.queue.enqueue(A, INTERACTIVE, agent="one")
+    assert not line.queue.remove(A, INTERACTIVE, agent="two")
+    assert line.queue.remove(A, INTERACTIVE, agent="one")
+    line.queue.enqueue(B, INTERACTIVE, agent="two")
+    line.queue.enqueue(A, INTERACTIVE, agent="one")
+    assert taken(line) == [B, A]
+    line.queue.enqueue(C, INTERACTIVE, agent="one")
+    assert taken(line) == [C]
 
 
 def test_broker_that_is_down_is_named_so() -> None:
@@ -141,5 +172,3 @@ def test_broker_that_is_down_is_named_so() -> None:
             queue.enqueue(A, INTERACTIVE)
         with pytest.raises(QueueUnavailable):
             queue.remove(A, INTERACTIVE)
-        with pytest.raises(QueueUnavailable):
-            queue.position(A, INTERACTIVE)

@@ -158,7 +158,7 @@ def test_killed_redis_ends_the_broker_and_its_successor_has_the_data(data_dir: P
         assert broker.wait(WITHIN_S) == 1
     with running_broker(data_dir, "redis"):
         assert url_of(data_dir) == url_of(data_dir)
-        assert DramatiqJobQueue(client, keys).position(JobId("job-1"), Priority.BATCH) == 0
+        assert client.zrange(keys.line(Priority.BATCH, None), 0, -1) == [b"job-1"]
         client.close()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from bisect import insort
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Self
@@ -36,39 +37,49 @@ class FakeJobQueue:
     def __init__(self, outage: Outage | None = None) -> None:
         self._outage = outage or Outage()
         self._lock = threading.Lock()
-        self.waiting: dict[Priority, list[JobId]] = {priority: [] for priority in Priority}
+        #: By agent, the agent whose turn is next first.
+        self._lines: dict[Priority, dict[str, list[JobId]]] = {one: {} for one in Priority}
         self.in_hand: set[JobId] = set()
 
-    def enqueue(self, job_id: JobId, priority: Priority) -> bool:
+    def enqueue(self, job_id: JobId, priority: Priority, *, agent: str | None = None) -> bool:
         self._outage.check()
         with self._lock:
-            if job_id in self.waiting[priority] or job_id in self.in_hand:
+            if job_id in self.waiting(priority) or job_id in self.in_hand:
                 return False
-            self.waiting[priority].append(job_id)
+            insort(self._lines[priority].setdefault(agent or "", []), job_id)
             return True
 
-    def remove(self, job_id: JobId, priority: Priority) -> bool:
+    def remove(self, job_id: JobId, priority: Priority, *, agent: str | None = None) -> bool:
         self._outage.check()
         with self._lock:
-            if job_id not in self.waiting[priority]:
+            if job_id not in self._lines[priority].get(agent or "", []):
                 return False
-            self.waiting[priority].remove(job_id)
+            self._take(job_id, priority, agent or "")
             return True
 
-    def position(self, job_id: JobId, priority: Priority) -> int | None:
-        self._outage.check()
-        with self._lock:
-            line = self.waiting[priority]
-            return line.index(job_id) if job_id in line else None
+    def waiting(self, priority: Priority) -> list[JobId]:
+        """Return the jobs that no worker has, agent by agent."""
+        return [job_id for line in self._lines[priority].values() for job_id in line]
 
     def take(self, priority: Priority = Priority.INTERACTIVE) -> JobId | None:
-        """Hand the oldest job to a worker."""
+        """Hand the next job to a worker."""
         with self._lock:
-            if not self.waiting[priority]:
+            lines = self._lines[priority]
+            if not lines:
                 return None
-            job_id = self.waiting[priority].pop(0)
+            agent = next(iter(lines))
+            job_id = lines[agent][0]
+            self._take(job_id, priority, agent)
+            if agent in lines:
+                lines[agent] = lines.pop(agent)  # to the end of the turns
             self.in_hand.add(job_id)
             return job_id
+
+    def _take(self, job_id: JobId, priority: Priority, agent: str) -> None:
+        line = self._lines[priority][agent]
+        line.remove(job_id)
+        if not line:
+            del self._lines[priority][agent]
 
     def ack(self, job_id: JobId) -> None:
         """Say that the worker is done with a job."""

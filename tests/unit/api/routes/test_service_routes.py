@@ -136,8 +136,8 @@ def test_replies_are_what_the_document_says() -> None:
             job = await _checked(api, "POST", "/v1/jobs", {"prompt": "hi"})
             for target in ("/v1/messages", "/v1/chat/completions"):
                 answering = asyncio.create_task(_checked(api, "POST", target, body))
-                await eventually(lambda: len(api.broker.queue.waiting[Priority.INTERACTIVE]) > 1)
-                job_id = api.broker.queue.waiting[Priority.INTERACTIVE][-1]
+                await eventually(lambda: len(api.broker.queue.waiting(Priority.INTERACTIVE)) > 1)
+                job_id = max(api.broker.queue.waiting(Priority.INTERACTIVE))
                 api.broker.queue.remove(job_id, Priority.INTERACTIVE)
                 api.say(
                     job_id,

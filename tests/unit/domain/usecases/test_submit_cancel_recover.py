@@ -34,7 +34,7 @@ def test_accepted_request_stands_in_the_log_with_its_payload_and_in_the_queue(
     request = ChatRequest.from_bytes(world.log.get(Digest(submitted.data["request"])))
     assert request.messages[0].content == "hi"
     assert "hi" not in str(submitted.data)
-    assert world.broker.queue.position(job_id, Priority.INTERACTIVE) == 0
+    assert world.broker.queue.waiting(Priority.INTERACTIVE) == [job_id]
 
 
 def test_request_is_accepted_while_the_broker_is_away_and_queued_on_its_return(
@@ -52,7 +52,7 @@ def test_nothing_is_queued_when_the_log_refuses(world: JobWorld) -> None:
     world.log.unavailable = True
     with pytest.raises(LogUnavailable):
         world.submit()
-    assert world.broker.queue.waiting[Priority.INTERACTIVE] == []
+    assert world.broker.queue.waiting(Priority.INTERACTIVE) == []
 
 
 def test_reconciler_leaves_ended_jobs_alone(world: JobWorld) -> None:
