@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from domain.estimate import MeasuredJob, QueuedJob, RunningJob
 from domain.projections import JobView
 from domain.values import Digest, JobId, JobStatus, Priority
 
@@ -15,15 +16,6 @@ class JobPage:
 
     jobs: tuple[JobView, ...]
     has_more: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueuedJob:
-    """What decides when a waiting job gets its turn."""
-
-    id: JobId
-    agent: str | None
-    priority: Priority
 
 
 class JobViews(Protocol):
@@ -76,10 +68,22 @@ class JobViews(Protocol):
         """Return jobs that asked the same, newest first."""
         ...
 
-    def queued(self, *, limit: int) -> tuple[QueuedJob, ...]:
-        """Return jobs that wait for a worker, oldest first."""
-        ...
-
     def waiting(self, priority: Priority) -> int:
         """Return how many jobs of a queue wait for a worker."""
+        ...
+
+
+class LineViews(Protocol):
+    """What is open and what was measured, for estimates; raises ``LogUnavailable``."""
+
+    def queued(self, priority: Priority, *, limit: int) -> tuple[QueuedJob, ...]:
+        """Return the jobs of a queue that wait for a worker, oldest first."""
+        ...
+
+    def running(self, *, limit: int) -> tuple[RunningJob, ...]:
+        """Return jobs whose attempt has begun, oldest first."""
+        ...
+
+    def measured(self, *, limit: int) -> tuple[MeasuredJob, ...]:
+        """Return jobs that have their answer, those accepted last first."""
         ...

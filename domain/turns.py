@@ -21,6 +21,34 @@ from domain.values import JobId, Priority
 BATCH_EVERY = 8
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineState:
+    """One line of waiting jobs; ``turns_ago`` is how long ago its turn was, counted in turns."""
+
+    priority: Priority
+    agent: str
+    turns_ago: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnState:
+    """What decides on the next turns beside the jobs that wait; small enough to be told.
+
+    Attributes:
+        slots: Jobs that may run at once.
+        interactive_reserved: Slots that batch jobs may not take.
+        running: The jobs that have a slot.
+        lines: The lines that are not empty.
+        passed_batch: Turns of interactive jobs since a batch job had one, while some waited.
+    """
+
+    slots: int
+    interactive_reserved: int
+    running: tuple[JobId, ...] = ()
+    lines: tuple[LineState, ...] = ()
+    passed_batch: int = 0
+
+
 @dataclass(slots=True)
 class _Line:
     """The waiting jobs of one agent, and the turn after which the next of them may come."""
@@ -40,12 +68,40 @@ class TurnOrder:
     def __init__(self, *, slots: int, interactive_reserved: int) -> None:
         assert slots >= 1, "without a slot nothing ever runs"
         self._slots = slots
-        self._batch_slots = max(1, slots - max(0, interactive_reserved))
+        self._reserved = max(0, interactive_reserved)
+        self._batch_slots = max(1, slots - self._reserved)
         self._lines: dict[Priority, dict[str, _Line]] = {priority: {} for priority in Priority}
         self._waiting: dict[JobId, tuple[Priority, str]] = {}
         self._running: dict[JobId, Priority] = {}
         self._turns = 0
         self._passed_batch = 0
+        #: When lines had their last turn that are not there yet; see ``like``.
+        self._since: dict[tuple[Priority, str], int] = {}
+
+    @classmethod
+    def like(cls, state: TurnState) -> TurnOrder:
+        """Return an order in which nobody waits or runs yet, and that goes on as another would."""
+        order = cls(slots=state.slots, interactive_reserved=state.interactive_reserved)
+        order._turns = max((line.turns_ago for line in state.lines), default=0)
+        order._passed_batch = state.passed_batch
+        for line in state.lines:
+            order._since[line.priority, line.agent] = order._turns - line.turns_ago
+        return order
+
+    def state(self) -> TurnState:
+        """Return what ``like`` needs to go on from here."""
+        lines = tuple(
+            LineState(priority=priority, agent=agent, turns_ago=self._turns - line.since)
+            for priority, by_agent in self._lines.items()
+            for agent, line in by_agent.items()
+        )
+        return TurnState(
+            slots=self._slots,
+            interactive_reserved=self._reserved,
+            running=tuple(self._running),
+            lines=lines,
+            passed_batch=self._passed_batch,
+        )
 
     @property
     def waiting(self) -> int:
@@ -62,9 +118,14 @@ class TurnOrder:
         assert job_id not in self._waiting, "it waits already"
         assert job_id not in self._running, "it runs already"
         whose = agent or ""
-        line = self._lines[priority].setdefault(whose, _Line(self._turns))
+        since = self._since.pop((priority, whose), self._turns)
+        line = self._lines[priority].setdefault(whose, _Line(since))
         insort(line.jobs, job_id)
         self._waiting[job_id] = (priority, whose)
+
+    def occupy(self, job_id: JobId, priority: Priority) -> None:
+        """Note a job that has a slot already, without a turn."""
+        self._running[job_id] = priority
 
     def next(self) -> JobId | None:
         """Give the next job its slot; ``None`` if nobody waits who may have one now."""

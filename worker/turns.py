@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Self
 
-from domain.turns import TurnOrder
+from domain.turns import TurnOrder, TurnState
 from domain.values import JobId, Priority
 
 
@@ -33,6 +33,11 @@ class TurnGate:
             self._waiting[job_id] = turn
             self._call_next()
         return turn
+
+    def state(self) -> TurnState:
+        """Return what decides on the next turns."""
+        with self._lock:
+            return self._order.state()
 
     def close(self) -> None:
         """Send everybody away who waits; whoever asks later is sent away at once."""

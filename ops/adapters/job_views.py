@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Engine, Select, bindparam, func, or_, select
 
-from domain.listing import JobPage, QueuedJob
+from domain.listing import JobPage
 from domain.projections import JobView
 from domain.values import Digest, JobId, JobStatus, Priority
 from ops.adapters.hot_statements import HotStatement
@@ -97,20 +97,6 @@ class SqlJobViews:
         with reading(self._engine) as connection:
             rows = _ALIKE.rows(connection, {"asked": asked, "rows": limit})
             return tuple(view_of(row) for row in rows)
-
-    def queued(self, *, limit: int) -> tuple[QueuedJob, ...]:
-        """See ``JobViews.queued``."""
-        query = (
-            select(JOBS.c.id, JOBS.c.agent, JOBS.c.priority)
-            .where(JOBS.c.status == JobStatus.QUEUED.value)
-            .order_by(JOBS.c.accepted_position)
-            .limit(limit)
-        )
-        with reading(self._engine) as connection:
-            return tuple(
-                QueuedJob(id=JobId(row.id), agent=row.agent, priority=Priority(row.priority))
-                for row in connection.execute(query)
-            )
 
     def waiting(self, priority: Priority) -> int:
         """See ``JobViews.waiting``."""

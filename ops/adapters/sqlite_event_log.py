@@ -12,6 +12,7 @@ from domain.record import Draft, RecordedEvent
 from domain.values import Digest, StreamName, digest_of
 from ops.adapters.batch_views import SqlBatchViews
 from ops.adapters.job_views import SqlJobViews
+from ops.adapters.line_views import SqlLineViews
 from ops.adapters.log_reader import LogReader
 from ops.adapters.log_transaction import Append
 from ops.adapters.log_writer import LogWriter
@@ -35,6 +36,7 @@ class SqlEventLog(LogReader):
         super().__init__(self._readers)
         self.views = SqlJobViews(self._readers)
         self.batches = SqlBatchViews(self._readers)
+        self.line = SqlLineViews(self._readers)
         self._writer = LogWriter(writer_engine(url), clock=clock)
 
     @property

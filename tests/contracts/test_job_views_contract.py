@@ -12,9 +12,9 @@ import pytest
 
 from domain.errors import IdempotencyKeyTaken
 from domain.events import JobCancelRequested
-from domain.listing import QueuedJob
-from domain.values import JobId, Priority, StreamName
-from tests.support.job_events import draft, started, submitted
+from domain.estimate import QueuedJob
+from domain.values import JobId, Priority, StreamName, digest_of
+from tests.support.job_events import completed, draft, started, submitted
 from tests.support.log_stores import STORES, Store, opened_store
 
 
@@ -106,9 +106,35 @@ def test_waiting_jobs_are_told_in_order_and_counted_by_queue(store: Store) -> No
     _accept(store, "job-2", priority=Priority.BATCH)
     _accept(store, "job-3")
     store.log.append(StreamName("job-3"), [draft(started())], expected_version=1)
-    assert store.views.queued(limit=9) == (
-        QueuedJob(id=JobId("job-1"), agent="a", priority=Priority.INTERACTIVE),
-        QueuedJob(id=JobId("job-2"), agent=None, priority=Priority.BATCH),
+    assert store.line.queued(Priority.INTERACTIVE, limit=9) == (
+        QueuedJob(id=JobId("job-1"), agent="a", priority=Priority.INTERACTIVE, max_tokens=16),
     )
-    assert store.views.queued(limit=1)[0].id == "job-1"
-    assert [store.views.waiting(priority) for priority in Priority] == [1, 1]
+    assert [one.id for one in store.line.queued(Priority.BATCH, limit=9)] == ["job-2"]
+    _accept(store, "job-4")
+    assert [one.id for one in store.line.queued(Priority.INTERACTIVE, limit=1)] == ["job-1"]
+    assert [store.views.waiting(priority) for priority in Priority] == [2, 1]
+
+
+def test_what_runs_and_what_was_measured_is_told_with_the_size_of_its_request(
+    store: Store,
+) -> None:
+    _accept(store, "job-1", priority=Priority.BATCH)
+    _accept(store, "job-2")
+    text = b"request"
+    both = [draft(started()), draft(completed())]
+    store.log.append(
+        StreamName("job-2"), both, expected_version=1, payloads={digest_of(text): text}
+    )
+    store.log.append(StreamName("job-1"), [draft(started())], expected_version=1)
+    (running,) = store.line.running(limit=9)
+    assert (running.id, running.priority, running.max_tokens) == ("job-1", Priority.BATCH, 16)
+    assert (running.prompt_tokens, running.cached_tokens) == (10, 4)
+    view = store.views.get(JobId("job-1"))
+    assert view is not None
+    assert running.started_at == view.started_at
+    (took,) = store.line.measured(limit=9)
+    assert (took.prompt_tokens, took.cached_tokens, took.completion_tokens) == (10, 4, 3)
+    assert took.request_bytes == len(text)
+    assert took.decode_ms == completed().timings.decode_ms
+    _accept(store, "job-5")
+    assert store.line.queued(Priority.INTERACTIVE, limit=9)[0].request_bytes == len(text)

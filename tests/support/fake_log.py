@@ -12,7 +12,8 @@ from domain.errors import (
     PayloadMissing,
 )
 from domain.events import JobSubmitted
-from domain.listing import JobPage, QueuedJob
+from domain.estimate import MeasuredJob, QueuedJob, RunningJob
+from domain.listing import JobPage
 from domain.ports import Clock
 from domain.projections import JobView, is_job_event, job_id_of, project_job
 from domain.record import GENESIS_HASH, Draft, Head, RecordedEvent
@@ -76,15 +77,72 @@ class InMemoryJobViews:
         found = [view for view in reversed(self.rows.values()) if view.asked == asked]
         return tuple(found[:limit])
 
-    def queued(self, *, limit: int) -> tuple[QueuedJob, ...]:
-        waiting = [view for view in self.rows.values() if view.status is JobStatus.QUEUED]
-        return tuple(
-            QueuedJob(id=view.id, agent=view.agent, priority=Priority(view.priority))
-            for view in waiting[:limit]
+    def waiting(self, priority: Priority) -> int:
+        return sum(
+            view.status is JobStatus.QUEUED and view.priority == priority
+            for view in self.rows.values()
         )
 
-    def waiting(self, priority: Priority) -> int:
-        return sum(one.priority is priority for one in self.queued(limit=len(self.rows)))
+
+class InMemoryLine:
+    """``LineViews`` of an ``InMemoryEventLog``."""
+
+    def __init__(self, log: InMemoryEventLog) -> None:
+        self._log = log
+
+    def queued(self, priority: Priority, *, limit: int) -> tuple[QueuedJob, ...]:
+        found = [
+            QueuedJob(
+                id=view.id,
+                agent=view.agent,
+                priority=priority,
+                request_bytes=self._size(view),
+                max_tokens=self._max_tokens(view),
+            )
+            for view in self._in(JobStatus.QUEUED)
+            if view.priority == priority
+        ]
+        return tuple(found[:limit])
+
+    def running(self, *, limit: int) -> tuple[RunningJob, ...]:
+        found = [
+            RunningJob(
+                id=view.id,
+                priority=Priority(view.priority),
+                started_at=view.started_at or "",
+                prompt_tokens=view.usage.prompt_tokens,
+                cached_tokens=view.usage.cached_tokens,
+                max_tokens=self._max_tokens(view),
+            )
+            for view in self._in(JobStatus.RUNNING)
+        ]
+        return tuple(found[:limit])
+
+    def measured(self, *, limit: int) -> tuple[MeasuredJob, ...]:
+        found = [
+            MeasuredJob(
+                prompt_tokens=view.usage.prompt_tokens,
+                cached_tokens=view.usage.cached_tokens,
+                completion_tokens=view.usage.completion_tokens,
+                prefill_ms=view.timings.prefill_ms,
+                decode_ms=view.timings.decode_ms,
+                request_bytes=self._size(view),
+            )
+            for view in self._in(JobStatus.COMPLETED)[::-1]
+        ]
+        return tuple(found[:limit])
+
+    def _in(self, status: JobStatus) -> list[JobView]:
+        return [view for view in self._log.views.rows.values() if view.status is status]
+
+    def _size(self, view: JobView) -> int | None:
+        try:
+            return len(self._log.get(Digest(view.request)))
+        except PayloadMissing:
+            return None
+
+    def _max_tokens(self, view: JobView) -> int:
+        return int(self._log.load(StreamName(view.id))[0].data["max_tokens"])
 
 
 class InMemoryEventLog:
@@ -95,6 +153,7 @@ class InMemoryEventLog:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.views = InMemoryJobViews()
+        self.line = InMemoryLine(self)
         #: While true, appends fail as on a full disk.
         self.unavailable = False
         self._clock = clock or FakeClock()

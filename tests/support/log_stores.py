@@ -10,7 +10,7 @@ from typing import Protocol
 
 import pytest
 
-from domain.listing import JobViews
+from domain.listing import JobViews, LineViews
 from domain.ports import EventLog, PayloadStore
 from ops.adapters.sqlite_event_log import open_log
 from tests.support.fake_log import InMemoryEventLog
@@ -31,6 +31,7 @@ class Store:
 
     log: Log
     views: JobViews
+    line: LineViews
     clock: FakeClock
 
 
@@ -40,10 +41,10 @@ def opened_store(request: pytest.FixtureRequest, directory: Path) -> Iterator[St
     clock = FakeClock()
     if request.param == "fake":
         fake = InMemoryEventLog(clock)
-        yield Store(fake, fake.views, clock)
+        yield Store(fake, fake.views, fake.line, clock)
         return
     with open_log(new_log_of(request, directory), clock=clock) as real:
-        yield Store(real, real.views, clock)
+        yield Store(real, real.views, real.line, clock)
 
 
 def new_log_of(request: pytest.FixtureRequest, directory: Path) -> str:
