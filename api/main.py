@@ -15,6 +15,7 @@ from api.background import Background
 from api.batch_thread import BatchThread, LineThreads
 from api.batches import BatchDesk, BatchRules
 from api.listener import open_listener_or_exit
+from api.outlook import LiveOutlook
 from api.protocols.batch_lines import BatchLines
 from api.routes.table import routes
 from api.serve import Service, serve
@@ -71,10 +72,12 @@ def build(
     hub = RedisItemHub(connect_async(url), keys)
     executor = ThreadPoolExecutor(BLOCKING_CALLS_MAX, thread_name_prefix="blocking")
     stack.callback(executor.shutdown, wait=False, cancel_futures=True)
+    pulses = RedisWorkerPulses(client, keys)
     services = Services(
         log=log,
         payloads=log,
         views=log.views,
+        outlook=LiveOutlook(line=log.line, pulses=pulses, clock=clock),
         queue=DramatiqJobQueue(client, keys),
         sink=RedisItemSink(
             client, keys, items_max=settings.redis.items_max, ttl_s=settings.redis.items_ttl_s
@@ -82,7 +85,7 @@ def build(
         backlog=RedisItemBacklog(client, keys),
         source=hub,
         signals=RedisControlSignals(client, keys),
-        pulses=RedisWorkerPulses(client, keys),
+        pulses=pulses,
         counter=RedisTokenCounter(client, keys),
         clock=clock,
         ids=ids,

@@ -316,5 +316,5 @@ def _submit(
     # A repeat needs no room.
     if command.idempotency is None or views.keyed(command.idempotency) is None:
         limit = services.rules.queue_limit_of(command.priority)
-        require_room(command.priority, jobs_max=limit, views=views)
+        require_room(command.priority, jobs_max=limit, views=views, outlook=services.outlook)
     return submit(command, job_id=job_id, log=services.log, queue=services.queue, ids=services.ids)

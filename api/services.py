@@ -12,6 +12,7 @@ from typing import ParamSpec, TypeVar
 from api.background import Background
 from api.batches import BatchDesk
 from api.readers import Readers
+from domain.estimate import Outlook
 from domain.listing import JobViews
 from domain.ports import (
     Clock,
@@ -71,6 +72,7 @@ class Services:
         log: The truth.
         payloads: Texts of requests and answers.
         views: The jobs projection.
+        outlook: What is to be expected of open jobs.
         queue: The hint to the workers.
         sink: Where a job that is cancelled while it waits gets its last item.
         backlog: Stored items.
@@ -99,6 +101,7 @@ class Services:
     log: EventLog
     payloads: PayloadStore
     views: JobViews
+    outlook: Outlook
     queue: JobQueue
     sink: ItemSink
     backlog: ItemBacklog

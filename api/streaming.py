@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Protocol, Self
 
 import structlog
@@ -76,6 +77,7 @@ class JobStream:
         encoder: The protocol.
         ping_s: Most seconds of silence.
         reading: Told how this reading ended; ``None`` lets the job go on without a reader.
+        news: Asked with each ping, until the job speaks, for something to say of its wait.
     """
 
     def __init__(
@@ -85,11 +87,13 @@ class JobStream:
         *,
         ping_s: float,
         reading: Reading | None = None,
+        news: Callable[[], Awaitable[StreamItem | None]] | None = None,
     ) -> None:
         self._feed = feed
         self._encoder = encoder
         self._ping_s = ping_s
         self._reading = reading
+        self._news = news
         self._loop = asyncio.get_running_loop()
         self._ping_at_s = self._loop.time() + ping_s
         self._opened = False
@@ -135,6 +139,8 @@ class JobStream:
         """Wait for something to say; progress alone says nothing, so a ping may come due."""
         while True:
             items = await self._feed.batch(max(0.0, self._ping_at_s - self._loop.time()))
+            if any(item.n is not None for item in items):
+                self._news = None
             parts = [part for item in items for part in self._encoder.item(item)]
             if items and items[-1].is_terminal:
                 await self._close(None)
@@ -142,7 +148,9 @@ class JobStream:
             if parts:
                 return parts
             if self._loop.time() >= self._ping_at_s:
-                return self._encoder.ping()
+                item = None if self._news is None else await self._news()
+                told = [] if item is None else self._encoder.item(item)
+                return [*told, *self._encoder.ping()]
 
     def _piece(self, parts: list[Part]) -> bytes:
         self._ping_at_s = self._loop.time() + self._ping_s

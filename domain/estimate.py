@@ -168,9 +168,7 @@ class Foreseen:
 
     def after(self, seconds: float) -> Foreseen:
         """Return the same as it looks a while later."""
-        return replace(
-            self, start_s=_less(self.start_s, seconds), end_s=_less(self.end_s, seconds)
-        )
+        return replace(self, start_s=_less(self.start_s, seconds), end_s=_less(self.end_s, seconds))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

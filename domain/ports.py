@@ -17,6 +17,7 @@ from domain.chat import ChatRequest
 from domain.generation import GenerationTask, Outcome, PreparedPrompt
 from domain.record import Draft, Head, RecordedEvent
 from domain.stream import StreamItem
+from domain.turns import TurnState
 from domain.values import (
     CacheFigures,
     Digest,
@@ -301,6 +302,7 @@ class WorkerPulse:
         state: ``loading``, ``ready`` or ``draining``.
         model: What it serves once it is ready.
         cache: What it keeps of contexts once it is ready.
+        turns: How the turns stand, with the places of its batch as slots, once it is ready.
     """
 
     worker: WorkerId
@@ -308,6 +310,7 @@ class WorkerPulse:
     state: str
     model: ModelCard | None
     cache: CacheFigures | None = None
+    turns: TurnState | None = None
 
 
 class WorkerPulses(Protocol):

@@ -24,11 +24,21 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far queueing or prefill has come; transient."""
+    """How far queueing or prefill has come; transient.
+
+    Attributes:
+        phase: What goes on.
+        done: Tokens of the prompt that are read; 0 while it waits.
+        total: Tokens to read; while it waits, how many begin before it.
+        starts_in_s: Estimate of when it begins, if it waits and that is known.
+        finishes_in_s: Estimate of when it is done, if that is known.
+    """
 
     phase: Literal["queued", "prefill"]
     done: int
     total: int
+    starts_in_s: float | None = None
+    finishes_in_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from typing import NamedTuple
 from domain.errors import LogUnavailable, QueueUnavailable, SemanticError
 from domain.events import ModelLoadFailed, WorkerDraining, WorkerStopped
 from domain.ports import EventLog, WorkerPulse, WorkerPulses
-from domain.turns import TurnOrder
+from domain.turns import TurnOrder, TurnState
 from domain.usecases.count import count_tokens
 from domain.usecases.recover import reconcile
 from domain.usecases.run import Runner
@@ -92,6 +93,7 @@ class WorkerProcess:
         self._worker = WorkerId(f"worker-{uuid7_hex()}")
         self._stop = threading.Event()
         self._state = "loading"
+        self._turns = _turns(settings)
 
     def request_stop(self) -> None:
         """Drain and end; before the model is loaded there is nothing to drain."""
@@ -128,7 +130,7 @@ class WorkerProcess:
         stack.enter_context(Periodic("pulse", PULSE_S, beat))
         self._load(engine, diary, contexts.tier)
 
-        active, turns = ActiveJobs(), self._turns()
+        active, turns = ActiveJobs(), self._turns
         runner = Runner(
             worker=self._worker,
             log=log,
@@ -250,11 +252,6 @@ class WorkerProcess:
         if tier is not None and not tier.wait_scanned(SCAN_S_MAX):
             self._logger.warning("cache_not_scanned_yet", dir=str(self._settings.cache_dir))
 
-    def _turns(self) -> TurnGate:
-        slots = self._settings.engine.max_batch_size + SLOTS_AHEAD
-        reserved = self._settings.jobs.interactive_reserved
-        return TurnGate(TurnOrder(slots=slots, interactive_reserved=reserved))
-
     def _consume(self, broker: BlockingRedisBroker) -> Consumers:
         jobs = self._settings.jobs
         threads = {
@@ -290,8 +287,19 @@ class WorkerProcess:
                 state=self._state,
                 model=card,
                 cache=gauge.read(),
+                turns=self._turns_told() if card is not None else None,
             )
         )
+
+    def _turns_told(self) -> TurnState:
+        # Those that the engine gets ahead of time do not compute yet.
+        return replace(self._turns.state(), slots=self._settings.engine.max_batch_size)
+
+
+def _turns(settings: Settings) -> TurnGate:
+    slots = settings.engine.max_batch_size + SLOTS_AHEAD
+    reserved = settings.jobs.interactive_reserved
+    return TurnGate(TurnOrder(slots=slots, interactive_reserved=reserved))
 
 
 def main() -> int:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Literal, cast
 
 from api.remainder import read_output
-from api.schemas.replies import JobObject
+from api.schemas.replies import JobEstimate, JobObject
 from api.services import Services
+from domain.estimate import Foreseen, Outlook
 from domain.projections import JobView
+from domain.values import JobStatus
 
 
-def job_object(view: JobView) -> JobObject:
-    """Return a job without what must be looked up elsewhere."""
+def job_object(view: JobView, outlook: Outlook) -> JobObject:
+    """Return a job without its answer; blocks."""
     usage = view.usage
+    foreseen = None if view.status.is_terminal else outlook.of(view.id)
     path = f"/v1/jobs/{view.id}"
     return {
         "id": view.id,
@@ -53,12 +56,32 @@ def job_object(view: JobView) -> JobObject:
             "cancel": f"{path}/cancel",
             "retry": f"{path}/retry",
         },
+        "queue_position": _queue_position(view, foreseen),
+        "estimate": _estimate(view, foreseen),
     }
 
 
 def full_job_object(view: JobView, services: Services) -> JobObject:
-    """Return a job with its place in the queue and its answer; blocks."""
-    job = job_object(view)
-    job["queue_position"] = None
+    """Return a job with its answer; blocks."""
+    job = job_object(view, services.outlook)
     job["output"] = read_output(view, services)
     return job
+
+
+def _queue_position(view: JobView, foreseen: Foreseen | None) -> int | None:
+    if foreseen is None or view.status is not JobStatus.QUEUED:
+        return None
+    return foreseen.position
+
+
+def _estimate(view: JobView, foreseen: Foreseen | None) -> JobEstimate | None:
+    if foreseen is None or foreseen.end_s is None:
+        return None
+    # It may have begun since what is foreseen was looked at.
+    start_s = foreseen.start_s if view.status is JobStatus.QUEUED else None
+    return {"starts_in_s": rounded(start_s), "finishes_in_s": rounded(foreseen.end_s)}
+
+
+def rounded(seconds: float | None) -> float | None:
+    """Return an estimate no finer than it can be meant."""
+    return None if seconds is None else round(seconds, 1)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from api.feed import Feed
 from api.http import Reply, Request, StreamReply
 from api.protocols.native_stream import NativeEncoder, parse_cursor
 from api.query import text
 from api.replay import follow_job
 from api.routes.generate import JOB_HEADER
+from api.routes.job_object import rounded
 from api.services import Services
 from api.streaming import JobStream
+from domain.errors import SemanticError
+from domain.stream import Progress, StreamItem
 from domain.values import JobId
 
 CURSOR_HEADER = "last-event-id"
@@ -26,7 +31,8 @@ async def stream_job(request: Request, *, services: Services) -> Reply | StreamR
     if items is None:
         return Reply(status=204)
     feed = Feed(items, request, on_gone=_leave_alone)
-    pieces = JobStream(feed, NativeEncoder(), ping_s=services.ping_s)
+    news = partial(_wait_of, job_id, services) if after < 0 else None
+    pieces = JobStream(feed, NativeEncoder(), ping_s=services.ping_s, news=news)
     return StreamReply(pieces=pieces, headers={JOB_HEADER: job_id})
 
 
@@ -36,6 +42,24 @@ def _cursor(request: Request) -> int:
     after = parse_cursor(text(request.query, "after"), field="after")
     header = request.headers.get(CURSOR_HEADER)
     return after if header is None else parse_cursor(header, field="Last-Event-ID")
+
+
+async def _wait_of(job_id: JobId, services: Services) -> StreamItem | None:
+    """Return what is to be expected of a job that has not begun, if anything is known."""
+    try:
+        foreseen = await services.call(services.outlook.of, job_id)
+    except SemanticError:
+        return None  # the stream itself goes on
+    if foreseen is None or foreseen.position is None:
+        return None
+    body = Progress(
+        phase="queued",
+        done=0,
+        total=foreseen.position,
+        starts_in_s=rounded(foreseen.start_s),
+        finishes_in_s=rounded(foreseen.end_s),
+    )
+    return StreamItem(n=None, attempt=1, body=body)
 
 
 def _leave_alone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -22,6 +23,8 @@ from api.schemas.base import JOB_ID_PATTERN, NAME_PATTERN
 from api.schemas.replies import JobList, JobObject
 from api.services import Services
 from domain.errors import InvalidRequest, JobNotFound, SemanticError
+from domain.estimate import retry_after_s
+from domain.projections import JobView
 from domain.usecases.cancel import cancel
 from domain.usecases.retry import retry
 from domain.values import JobId, JobStatus, Priority
@@ -29,8 +32,8 @@ from ops.adapters.recording import instant
 
 PAGE_DEFAULT: Final = 20
 PAGE_MAX: Final = 100
-#: When to look at a fresh job for the first time, in seconds.
-FIRST_LOOK_S: Final = 1
+#: Longest that a client is told to wait before it looks at an open job again, in seconds.
+LOOK_AGAIN_MAX_S: Final = 60
 #: Longest that an answer is held back for the end of the job (``Prefer: wait``), in seconds.
 WAIT_MAX_S: Final = 60
 
@@ -56,7 +59,7 @@ async def create_job(request: Request, *, services: Services) -> Reply:
         headers["preference-applied"] = f"wait={wait_s}"
     if JobStatus(job["status"]).is_terminal:
         return json_reply(job, headers=headers)
-    return json_reply(job, status=202, headers=headers | {"retry-after": str(FIRST_LOOK_S)})
+    return json_reply(job, status=202, headers=headers | {"retry-after": _look_again(job)})
 
 
 async def list_jobs(request: Request, *, services: Services) -> Reply:
@@ -77,7 +80,7 @@ async def list_jobs(request: Request, *, services: Services) -> Reply:
     )
     body: JobList = {
         "object": "list",
-        "data": [job_object(view) for view in page.jobs],
+        "data": await services.call(_objects, page.jobs, services),
         "has_more": page.has_more,
         "next_before": page.jobs[-1].id if page.has_more else None,
     }
@@ -120,7 +123,7 @@ async def retry_job(request: Request, *, services: Services) -> Reply:
         ids=services.ids,
     )
     job = await services.call(_load, job_id, services)
-    headers = {"location": job["links"]["self"], "retry-after": str(FIRST_LOOK_S)}
+    headers = {"location": job["links"]["self"], "retry-after": _look_again(job)}
     return json_reply(job, status=202, headers=headers)
 
 
@@ -162,6 +165,17 @@ def _instant(value: str | None, *, field: str) -> str | None:
         pass
     msg = "must be an RFC 3339 instant such as 2026-01-31T12:00:00Z"
     raise InvalidRequest(msg, field=field)
+
+
+def _look_again(job: JobObject) -> str:
+    """Return when it makes sense to ask for a job: when it should be done, if that is known."""
+    estimate = job["estimate"]
+    finishes_in_s = None if estimate is None else estimate["finishes_in_s"]
+    return str(retry_after_s(finishes_in_s, most_s=LOOK_AGAIN_MAX_S))
+
+
+def _objects(views: Sequence[JobView], services: Services) -> list[JobObject]:
+    return [job_object(view, services.outlook) for view in views]
 
 
 def _load(job_id: JobId, services: Services) -> JobObject:

@@ -195,8 +195,18 @@ class JobLinks(TypedDict):
     retry: str
 
 
+class JobEstimate(TypedDict):
+    """Seconds from now until an open job begins and is done; ``null`` where it cannot be known."""
+
+    starts_in_s: float | None
+    finishes_in_s: float | None
+
+
 class JobObject(TypedDict):
-    """A job; ``output`` and ``queue_position`` stand only where one job is asked for."""
+    """A job; ``output`` stands only where one job is asked for.
+
+    ``queue_position`` counts the waiting jobs that will begin before this one, whoever holds them.
+    """
 
     id: str
     object: Literal["job"]
@@ -219,7 +229,8 @@ class JobObject(TypedDict):
     timings: JobTimings
     error: JobError | None
     links: JobLinks
-    queue_position: NotRequired[int | None]
+    queue_position: int | None
+    estimate: JobEstimate | None
     output: NotRequired[JobOutput | None]
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from domain.commands import Attach, Submit, SubmitJob
 from domain.errors import IdempotencyKeyReused, IdempotencyKeyTaken, Overloaded, QueueUnavailable
+from domain.estimate import Outlook, retry_after_s
 from domain.events import JobSubmitted
 from domain.job import Job, decide
 from domain.listing import JobViews
@@ -117,9 +118,7 @@ def idempotency_digest(key: str) -> Digest:
     return digest_of(b"idempotency-key\n" + key.encode("utf-8", "surrogatepass"))
 
 
-def require_room(
-    priority: Priority, *, jobs_max: int, views: JobViews, retry_after_s: int = 1
-) -> None:
+def require_room(priority: Priority, *, jobs_max: int, views: JobViews, outlook: Outlook) -> None:
     """Refuse a job where too many of its queue wait already.
 
     Callers that check at the same time may overshoot by their number.
@@ -128,14 +127,16 @@ def require_room(
         priority: The queue.
         jobs_max: Most jobs that may wait in it.
         views: Counts them.
-        retry_after_s: When a place is likely to be free, in seconds.
+        outlook: Says when a place is likely to be free.
 
     Raises:
         Overloaded: Naming the limit.
     """
-    if views.waiting(priority) >= jobs_max:
+    waiting = views.waiting(priority)
+    if waiting >= jobs_max:
+        free_in_s = outlook.room_in_s(priority, waiting=waiting, limit=jobs_max)
         full = f"the {priority.value} queue is full: {jobs_max} jobs are waiting"
-        raise Overloaded(full, retry_after_s=retry_after_s)
+        raise Overloaded(full, retry_after_s=retry_after_s(free_in_s))
 
 
 def _enqueue(job_id: JobId, submitted: JobSubmitted, queue: JobQueue) -> bool:

@@ -12,7 +12,8 @@ from typing import Any
 import redis
 
 from domain.ports import WorkerPulse
-from domain.values import CacheFigures, JobId, ModelCard, WorkerId
+from domain.turns import LineState, TurnState
+from domain.values import CacheFigures, JobId, ModelCard, Priority, WorkerId
 from ops.adapters.redis_client import Keys, broker_errors
 
 #: A worker that was silent for this long is gone.
@@ -158,12 +159,21 @@ class RedisWorkerPulses:
 
 
 def _pulse(data: dict[str, Any]) -> WorkerPulse:
-    # A worker of the version before does not speak of its cache.
-    model, cache = data["model"], data.get("cache")
+    # A worker of the version before does not speak of its cache, or of its turns.
+    model, cache, turns = data["model"], data.get("cache"), data.get("turns")
     return WorkerPulse(
         worker=WorkerId(data["worker"]),
         pid=data["pid"],
         state=data["state"],
         model=None if model is None else ModelCard(**model),
         cache=None if cache is None else CacheFigures(**cache),
+        turns=None if turns is None else _turns(turns),
+    )
+
+
+def _turns(data: dict[str, Any]) -> TurnState:
+    lines = [{**line, "priority": Priority(line["priority"])} for line in data["lines"]]
+    running = tuple(JobId(job_id) for job_id in data["running"])
+    return TurnState(
+        **{**data, "running": running, "lines": tuple(LineState(**line) for line in lines)}
     )

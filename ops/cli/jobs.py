@@ -71,10 +71,11 @@ def list_jobs(
             job["protocol"],
             str(job["usage"]["completion_tokens"]),
             job["created_at"][:19],
+            _expected(job),
         )
         for job in page["data"]
     ]
-    print_table(("job", "status", "model", "protocol", "tokens", "created"), rows)
+    print_table(("job", "status", "model", "protocol", "tokens", "created", "expected"), rows)
     if page["has_more"]:
         typer.echo("there are older ones: raise --limit", err=True)
 
@@ -159,6 +160,7 @@ def _print_job(job: dict[str, Any], *, as_json: bool) -> None:
         ("attempt", str(job["attempt"])),
         ("created", job["created_at"]),
         ("finished", job["finished_at"] or ""),
+        ("expected", _expected(job)),
         ("tokens", f"{usage['prompt_tokens']} in, {usage['completion_tokens']} out"),
         ("first token", f"{timings['first_token_ms']:.0f} ms"),
         ("stopped by", job["stop_reason"] or ""),
@@ -167,6 +169,17 @@ def _print_job(job: dict[str, Any], *, as_json: bool) -> None:
     print_pairs([(name, value) for name, value in pairs if value])
     if output := job.get("output"):
         typer.echo("\n" + output["text"])
+
+
+def _expected(job: dict[str, Any]) -> str:
+    """Say what is to be expected of an open job, as far as anything is known."""
+    estimate = job.get("estimate") or {}
+    position = job.get("queue_position")
+    told = [] if position is None else [f"{position} before it"]
+    for name, words in (("starts_in_s", "starts"), ("finishes_in_s", "done")):
+        if (seconds := estimate.get(name)) is not None:
+            told.append(f"{words} in about {seconds:,.0f} s" if seconds >= 1 else f"{words} now")
+    return " · ".join(told)
 
 
 def _print_json(value: object) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from domain.errors import IdempotencyKeyTaken
-from domain.events import JobCancelRequested
 from domain.estimate import QueuedJob
+from domain.events import JobCancelRequested
 from domain.values import JobId, Priority, StreamName, digest_of
 from tests.support.job_events import completed, draft, started, submitted
 from tests.support.log_stores import STORES, Store, opened_store

@@ -10,7 +10,8 @@ import redis
 
 from domain.errors import QueueUnavailable
 from domain.ports import WorkerPulse, WorkerPulses
-from domain.values import CacheFigures, JobId, ModelCard, WorkerId
+from domain.turns import LineState, TurnState
+from domain.values import CacheFigures, JobId, ModelCard, Priority, WorkerId
 from ops.adapters.redis_client import Keys, connect
 from ops.adapters.redis_control import (
     ControlListener,
@@ -31,7 +32,16 @@ LOADING = WorkerPulse(worker=WorkerId("engine-0"), pid=7, state="loading", model
 CACHE = CacheFigures(
     ram_blocks=3, ram_used_bytes=300, ram_budget_bytes=1000, disk="on", disk_blocks=5
 )
-READY = WorkerPulse(worker=WorkerId("engine-1"), pid=8, state="ready", model=CARD, cache=CACHE)
+TURNS = TurnState(
+    slots=8,
+    interactive_reserved=2,
+    running=(JobId("job-1"), JobId("job-2")),
+    lines=(LineState(priority=Priority.BATCH, agent="a", turns_ago=3),),
+    passed_batch=1,
+)
+READY = WorkerPulse(
+    worker=WorkerId("engine-1"), pid=8, state="ready", model=CARD, cache=CACHE, turns=TURNS
+)
 #: So long that nobody fades while a test looks.
 LASTING_MS = 600_000
 

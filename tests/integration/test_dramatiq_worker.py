@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import redis
@@ -30,8 +31,9 @@ def job(n: int | str) -> JobId:
 
 def waiting(client: redis.Redis, keys: Keys, line: Priority = INTERACTIVE) -> list[str]:
     """Return what no worker has: what came back or was called, then the line of no agent."""
-    called: list[bytes] = client.lrange(keys.called(line), 0, -1)
-    return [one.decode() for one in (*called, *client.zrange(keys.line(line, None), 0, -1))]
+    called: list[Any] = client.lrange(keys.called(line), 0, -1)
+    in_line: list[Any] = client.zrange(keys.line(line, None), 0, -1)
+    return [one.decode() for one in (*called, *in_line)]
 
 
 @pytest.fixture

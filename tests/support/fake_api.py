@@ -13,6 +13,7 @@ from urllib.parse import parse_qs
 
 from api.background import Background
 from api.http import Reply, Request, Route, StreamReply
+from api.outlook import LiveOutlook
 from api.routes.table import routes
 from api.services import JobRules, Services
 from domain.chat import canonical_json
@@ -63,6 +64,7 @@ class FakeApi:
             log=self.log,
             payloads=self.log,
             views=self.log.views,
+            outlook=LiveOutlook(line=self.log.line, pulses=self.broker.pulses, clock=clock),
             queue=self.broker.queue,
             sink=self.broker.items,
             backlog=self.broker.items,

@@ -11,8 +11,8 @@ from domain.errors import (
     LogUnavailable,
     PayloadMissing,
 )
-from domain.events import JobSubmitted
 from domain.estimate import MeasuredJob, QueuedJob, RunningJob
+from domain.events import JobSubmitted
 from domain.listing import JobPage
 from domain.ports import Clock
 from domain.projections import JobView, is_job_event, job_id_of, project_job

@@ -169,9 +169,7 @@ def test_job_that_was_called_is_first_and_begins_now() -> None:
 
 
 @given(
-    st.lists(
-        st.tuples(st.sampled_from(["a", "b", None]), st.sampled_from(Priority)), max_size=20
-    ),
+    st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.sampled_from(Priority)), max_size=20),
     st.integers(0, 20),
 )
 def test_order_foreseen_is_the_order_in_which_the_turns_come(

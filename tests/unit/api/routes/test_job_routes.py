@@ -302,7 +302,8 @@ def test_silent_job_stream_sends_comments() -> None:
             job_id = await _new_job(api)
             reply = await api.send("GET", f"/v1/jobs/{job_id}/stream")
             assert isinstance(reply, StreamReply)
-            assert [await first_piece(reply) for _ in range(3)][1:] == [b": ping\n"] * 2
+            pieces = [await first_piece(reply) for _ in range(3)][1:]
+            assert all(piece.endswith(b": ping\n") for piece in pieces)
             await leave(reply)
 
     asyncio.run(scenario())

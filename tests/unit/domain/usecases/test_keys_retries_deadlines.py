@@ -66,12 +66,20 @@ def test_posts_of_one_key_at_the_same_time_give_one_job(world: JobWorld) -> None
 
 
 def test_full_queue_refuses_with_the_limit_and_a_time(world: JobWorld) -> None:
+    class Told:
+        def of(self, job_id: JobId) -> None:
+            raise AssertionError(job_id)
+
+        def room_in_s(self, priority: Priority, *, waiting: int, limit: int) -> float:
+            assert (priority, waiting, limit) == (Priority.INTERACTIVE, 1, 1)
+            return 6.2
+
     views = world.log.views
-    require_room(Priority.INTERACTIVE, jobs_max=1, views=views)
+    require_room(Priority.INTERACTIVE, jobs_max=1, views=views, outlook=Told())
     world.submit()
-    require_room(Priority.BATCH, jobs_max=1, views=views)
+    require_room(Priority.BATCH, jobs_max=1, views=views, outlook=Told())
     with pytest.raises(Overloaded, match="interactive queue is full: 1 jobs") as caught:
-        require_room(Priority.INTERACTIVE, jobs_max=1, views=views, retry_after_s=7)
+        require_room(Priority.INTERACTIVE, jobs_max=1, views=views, outlook=Told())
     assert caught.value.retry_after_s == 7
 
 
