@@ -316,8 +316,11 @@ class WorkerPulse:
 class WorkerPulses(Protocol):
     """Signs of life; one that is not renewed within seconds is gone."""
 
-    def beat(self, pulse: WorkerPulse) -> None:
+    def beat(self, pulse: WorkerPulse) -> bool:
         """Renew a worker's sign of life.
+
+        Returns:
+            Whether the last one was still there. If it was not, the broker may have lost more.
 
         Raises:
             QueueUnavailable: The broker cannot be reached.

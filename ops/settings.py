@@ -152,6 +152,9 @@ class JobSettings(_Group):
     worker_deaths_max: int = Field(
         default=2, ge=1, le=100, description="in a row, before the job says a word; then it fails"
     )
+    worker_silence_s: float = Field(
+        default=15.0, ge=0, description="a worker that hangs so long is replaced; 0: never"
+    )
     queue_limit: int = Field(default=1000, ge=1, description="interactive jobs that may wait")
     batch_queue_limit: int = Field(default=100_000, ge=1, description="batch jobs that may wait")
     start_within_s: float | None = Field(

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import NamedTuple
+
+import redis
 
 from domain.errors import LogUnavailable, QueueUnavailable, SemanticError
 from domain.events import ModelLoadFailed, WorkerDraining, WorkerStopped
@@ -23,7 +28,7 @@ from domain.turns import TurnOrder, TurnState
 from domain.usecases.count import count_tokens
 from domain.usecases.recover import reconcile
 from domain.usecases.run import Runner
-from domain.values import Priority, WorkerId
+from domain.values import Priority, WorkerId, digest_of
 from ops.adapters.data_lock import DataDirLocked, DataLock
 from ops.adapters.dramatiq_queue import BlockingRedisBroker, DramatiqJobQueue
 from ops.adapters.migrate import upgrade
@@ -37,6 +42,7 @@ from ops.blockstore.store import BlockStore
 from ops.broker.address import resolve_broker_url
 from ops.clock import RandomIds, SystemClock, uuid7_hex
 from ops.exit_codes import ExitCode
+from ops.heartbeat import BEAT_S, take_heartbeat
 from ops.lifeline import watch_lifeline
 from ops.logs import Logger, configure_logging
 from ops.settings import Settings, load_settings
@@ -54,9 +60,6 @@ from worker.periodic import Periodic
 from worker.running import ActiveJobs, cancel_where_recorded
 from worker.turns import TurnGate
 
-#: In whose hand messages are; the same over restarts, so that a new process finds what the dead
-#: one held. The worker lock makes it unique.
-BROKER_ID = "engine-0"
 #: The engine thread comes back from native code every few milliseconds and must not wait the
 #: default 5 ms for the interpreter while other threads format text.
 SWITCH_INTERVAL_S = 0.0005
@@ -94,6 +97,7 @@ class WorkerProcess:
         self._stop = threading.Event()
         self._state = "loading"
         self._turns = _turns(settings)
+        self._on_forgotten: Callable[[], None] = lambda: None
 
     def request_stop(self) -> None:
         """Drain and end; before the model is loaded there is nothing to drain."""
@@ -129,6 +133,7 @@ class WorkerProcess:
         beat = partial(self._beat, pulses, engine, contexts.gauge)
         stack.enter_context(Periodic("pulse", PULSE_S, beat))
         self._load(engine, diary, contexts.tier)
+        stack.enter_context(Periodic("heartbeat", BEAT_S, take_heartbeat()))
 
         active, turns = ActiveJobs(), self._turns
         runner = Runner(
@@ -143,21 +148,19 @@ class WorkerProcess:
             running=active,
             turns=turns,
         )
-        heard = partial(cancel_where_recorded, active, log)
-        listener = ControlListener(client, keys, on_cancel=active.cancel, on_listening=heard)
-        listener.start()
-        stack.callback(listener.stop)
-        stack.enter_context(
-            CountingDesk(client, keys, count=lambda request: count_tokens(request, engine))
-        )
-        broker = BlockingRedisBroker(client, keys, broker_id=BROKER_ID)
-        declare_actors(broker, runner, draining=self._stop)
         queue = DramatiqJobQueue(client, keys)
-        if taken_over := broker.requeue_in_hand():
-            self._logger.info("took_over", jobs=taken_over)
         upkeep = Periodic(
             "reconcile", settings.jobs.reconcile_s, lambda: reconcile(views=log.views, queue=queue)
         )
+        self._on_forgotten = upkeep.wake
+        self._listen(stack, client, keys, active, log)
+        stack.enter_context(
+            CountingDesk(client, keys, count=lambda request: count_tokens(request, engine))
+        )
+        broker = BlockingRedisBroker(client, keys, broker_id=broker_id_of(settings.data_dir))
+        declare_actors(broker, runner, draining=self._stop)
+        if taken_over := broker.requeue_in_hand():
+            self._logger.info("took_over", jobs=taken_over)
         upkeep.start()
         consumers = self._consume(broker)
         self._state = "ready"
@@ -168,6 +171,24 @@ class WorkerProcess:
         self._drain(engine, consumers, turns, active)
         diary.note(WorkerStopped(worker=self._worker))
         return int(ExitCode.OK)
+
+    def _listen(
+        self,
+        stack: ExitStack,
+        client: redis.Redis,
+        keys: Keys,
+        active: ActiveJobs,
+        log: EventLog,
+    ) -> None:
+        """Hear nudges; whenever that begins, also anew, look for what was missed."""
+
+        def begin() -> None:
+            self._on_forgotten()
+            cancel_where_recorded(active, log)
+
+        listener = ControlListener(client, keys, on_cancel=active.cancel, on_listening=begin)
+        listener.start()
+        stack.callback(listener.stop)
 
     def _contexts(self, stack: ExitStack, log: EventLog) -> _Contexts:
         diary = CacheDiary(self._worker, log=log, ids=RandomIds(), clock=SystemClock())
@@ -280,7 +301,7 @@ class WorkerProcess:
             # The supervisor starts a new worker, which takes over every job in hand.
             os._exit(int(ExitCode.FAILED))
         card = engine.card() if self._state == "ready" else None
-        pulses.beat(
+        known = pulses.beat(
             WorkerPulse(
                 worker=self._worker,
                 pid=os.getpid(),
@@ -290,10 +311,23 @@ class WorkerProcess:
                 turns=self._turns_told() if card is not None else None,
             )
         )
+        if not known:
+            # A broker that has forgotten us has forgotten the jobs too, or was away.
+            self._on_forgotten()
 
     def _turns_told(self) -> TurnState:
         # Those that the engine gets ahead of time do not compute yet.
         return replace(self._turns.state(), slots=self._settings.engine.max_batch_size)
+
+
+def broker_id_of(data_dir: Path) -> str:
+    """Return in whose hand the messages of a worker are.
+
+    It is the same over restarts, so that a new process finds what the dead one held. The worker
+    lock makes it unique here, and workers of other data directories have others.
+    """
+    home = f"{socket.gethostname()}:{data_dir.resolve()}"
+    return f"engine-{digest_of(home.encode())[-12:]}"
 
 
 def _turns(settings: Settings) -> TurnGate:

@@ -21,7 +21,8 @@ class Periodic:
     def __init__(self, name: str, interval_s: float, action: Callable[[], object]) -> None:
         self._action = action
         self._interval_s = interval_s
-        self._closed = threading.Event()
+        self._closed = False
+        self._woken = threading.Event()
         self._logger = structlog.get_logger("worker.periodic").bind(task=name)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -38,9 +39,14 @@ class Periodic:
         """Begin; the first turn comes at once."""
         self._thread.start()
 
+    def wake(self) -> None:
+        """Have the next turn come at once; after the one that is running, if one is."""
+        self._woken.set()
+
     def close(self, timeout_s: float = 5.0) -> None:
         """Stop after the turn that is running."""
-        self._closed.set()
+        self._closed = True
+        self._woken.set()
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
@@ -54,5 +60,7 @@ class Periodic:
                 failing = True
             else:
                 failing = False
-            if self._closed.wait(self._interval_s):
+            self._woken.wait(self._interval_s)
+            self._woken.clear()
+            if self._closed:
                 return

@@ -274,11 +274,17 @@ def _cancelled(job: Job, runner: Runner) -> RunResult:
 
 
 def _repeat_last_word(job: Job, runner: Runner) -> None:
-    """Say the end again if a crash came between the last event and the last item."""
+    """Say the end again if a crash came between the last event and the last item.
+
+    Not where items before it were lost as well: an end behind a hole would pass for the whole
+    answer. Readers then find the rest in the log.
+    """
     said = _read_said(job.id, runner)
-    if said.ended:
+    ending = _ending_of(job)
+    tokens = ending.usage.completion_tokens if isinstance(ending, Finished) else 0
+    if said.ended or len(said.token_ids) < tokens:
         return
-    _publish(job.id, said.next_item, job.attempt + 1, _ending_of(job), runner)
+    _publish(job.id, said.next_item, job.attempt + 1, ending, runner)
 
 
 def _ending_of(job: Job) -> Finished | Failed:

@@ -24,7 +24,7 @@ LISTEN_BLOCK_S = 0.5
 RETRY_S = 0.5
 
 # KEYS: pulses. ARGV: TTL in milliseconds, worker, pulse. The server's clock is the only one used,
-# and each worker sweeps out the dead.
+# and each worker sweeps out the dead. Says whether the worker's last pulse was there.
 _BEAT = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -32,9 +32,11 @@ local all = redis.call('HGETALL', KEYS[1])
 for i = 1, #all, 2 do
   if tonumber(string.match(all[i + 1], '^%d+')) < now then redis.call('HDEL', KEYS[1], all[i]) end
 end
+local known = redis.call('HEXISTS', KEYS[1], ARGV[2])
 local until_ms = string.format('%.0f', now + ARGV[1])
 redis.call('HSET', KEYS[1], ARGV[2], until_ms .. ' ' .. ARGV[3])
 redis.call('PEXPIRE', KEYS[1], ARGV[1])
+return known
 """
 
 
@@ -135,12 +137,13 @@ class RedisWorkerPulses:
         self._ttl_ms = ttl_ms
         self._beat: Any = client.register_script(_BEAT)
 
-    def beat(self, pulse: WorkerPulse) -> None:
-        """Renew a worker's sign of life."""
+    def beat(self, pulse: WorkerPulse) -> bool:
+        """Renew a worker's sign of life; tell whether the last one was still there."""
         with broker_errors():
-            self._beat(
+            known = self._beat(
                 keys=[self._key], args=[self._ttl_ms, pulse.worker, json.dumps(asdict(pulse))]
             )
+        return bool(known)
 
     def alive(self) -> tuple[WorkerPulse, ...]:
         """Return the workers heard of within the TTL, by name."""

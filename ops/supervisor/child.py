@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 
+from ops.heartbeat import HEARTBEAT_ENV
 from ops.lifeline import LIFELINE_ENV
 from ops.supervisor.output import LineWriter, pump
 from ops.supervisor.parts import Part
@@ -18,16 +19,25 @@ SWEEP_GRACE_S = 3.0
 #: What every part gets once somebody pressed Ctrl-C twice.
 HURRY_GRACE_S = 1.0
 _POLL_S = 0.02
+#: Signs of life read at once; all that a pipe holds.
+_SIGNS_MAX = 65_536
 
 
 class Child:
-    """A running part. Belongs to one event loop."""
+    """A running part. Belongs to one event loop.
 
-    def __init__(self, part: Part, process: subprocess.Popen[bytes]) -> None:
+    Args:
+        part: What runs.
+        process: Its process.
+        heartbeat: Read end of its pipe; closed by ``sweep``.
+    """
+
+    def __init__(self, part: Part, process: subprocess.Popen[bytes], heartbeat: int) -> None:
         self.part = part
         self.pid = process.pid
         self.started_at = time.monotonic()
         self._process = process
+        self._heartbeat: int | None = heartbeat
         self._exit = asyncio.ensure_future(asyncio.to_thread(process.wait))
 
     @classmethod
@@ -55,18 +65,27 @@ class Child:
         Raises:
             OSError: It cannot be executed.
         """
-        process = subprocess.Popen(
-            part.argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**environment, LIFELINE_ENV: str(lifeline)},
-            pass_fds=(lifeline,),
-            start_new_session=True,
-        )
+        heartbeat, theirs = os.pipe()
+        os.set_blocking(heartbeat, False)
+        pipes = {LIFELINE_ENV: str(lifeline), HEARTBEAT_ENV: str(theirs)}
+        try:
+            process = subprocess.Popen(
+                part.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**environment, **pipes},
+                pass_fds=(lifeline, theirs),
+                start_new_session=True,
+            )
+        except OSError:
+            os.close(heartbeat)
+            raise
+        finally:
+            os.close(theirs)
         assert process.stdout is not None  # noqa: S101 - asked for above; tells the type checker
         pump(process.stdout, prefix, writer)
-        return cls(part, process)
+        return cls(part, process, heartbeat)
 
     @property
     def lived_s(self) -> float:
@@ -77,9 +96,22 @@ class Child:
         """Return the exit code, negative for a signal, once the process has ended."""
         return await asyncio.shield(self._exit)
 
+    def has_beaten(self) -> bool:
+        """Return whether it gave a sign of life since the last call."""
+        if self._heartbeat is None:
+            return False
+        try:
+            return bool(os.read(self._heartbeat, _SIGNS_MAX))
+        except BlockingIOError:
+            return False
+
     def terminate(self) -> None:
         """Ask for the end; nothing happens if it has ended."""
         self._process.terminate()
+
+    def kill(self) -> None:
+        """End it and what it started, whatever state they are in."""
+        self._signal_session(signal.SIGKILL)
 
     async def stop(self, grace_s: float, hurry: asyncio.Event) -> bool:
         """Ask for the end, wait, and take the whole session down if it did not obey.
@@ -108,6 +140,9 @@ class Child:
 
     async def sweep(self) -> None:
         """End what the dead process left in its session: SIGTERM, a pause, SIGKILL."""
+        if self._heartbeat is not None:
+            os.close(self._heartbeat)
+            self._heartbeat = None
         if not self._signal_session(signal.SIGTERM):
             return
         deadline = time.monotonic() + SWEEP_GRACE_S

@@ -11,9 +11,15 @@ from ops.supervisor.child import Child
 from ops.supervisor.parts import Part
 from ops.supervisor.verdict import GiveUp, decide
 
+#: How often signs of life are looked for. Silence is counted in these turns and not by a clock, so
+#: that the sleep of the machine, or of this process, is not held against anybody.
+WATCH_S = 1.0
+
 
 class Keeper:
     """Starts a part, and starts it again whenever it ends before it is told to.
+
+    A part that gives no sign of life for too long is killed; then it has ended.
 
     Args:
         part: What to keep alive.
@@ -69,7 +75,11 @@ class Keeper:
     async def _run(self, child: Child) -> None:
         short_lives = 0
         while True:
-            returncode = await child.wait()
+            watching = asyncio.create_task(self._kill_when_silent(child))
+            try:
+                returncode = await child.wait()
+            finally:
+                watching.cancel()
             lived_s = child.lived_s
             await child.sweep()
             if self._stopping:
@@ -94,3 +104,16 @@ class Keeper:
                 crashed = GiveUp(ExitCode.CRASHED, f"it cannot be started: {error}")
                 self._on_give_up(self.part, crashed)
                 return
+
+    async def _kill_when_silent(self, child: Child) -> None:
+        limit_s = self.part.silence_max_s
+        silent_s: float | None = None
+        while limit_s and (silent_s or 0.0) < limit_s:
+            await asyncio.sleep(WATCH_S)
+            if child.has_beaten():
+                silent_s = 0.0
+            elif silent_s is not None:
+                silent_s += WATCH_S
+        if limit_s:
+            self._logger.error("no sign of life, killing it", of=self.part.name, silent_s=silent_s)
+            child.kill()

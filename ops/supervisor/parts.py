@@ -25,11 +25,13 @@ class Part:
         name: Short name; it prefixes the part's lines on the terminal.
         argv: How it is started.
         grace_s: How long it may take to end after SIGTERM.
+        silence_max_s: How long it may give no sign of life once it gave one; 0 is for ever.
     """
 
     name: str
     argv: tuple[str, ...]
     grace_s: float
+    silence_max_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,7 @@ def parts_of(settings: Settings) -> Parts:
             name=WORKER,
             argv=module_argv("worker.main"),
             grace_s=settings.server.drain_s + WORKER_MARGIN_S,
+            silence_max_s=settings.jobs.worker_silence_s,
         ),
         api=Part(
             name=API,

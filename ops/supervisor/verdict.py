@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from ops.exit_codes import ExitCode
 
-#: Pause before the first restart; it doubles with every further short life.
+#: Pause before the second restart in a row; it doubles with every further short life. The first
+#: comes at once: clients wait for it.
 BACKOFF_FIRST_S = 0.2
 #: Longest pause between two restarts.
 BACKOFF_MAX_S = 10.0
@@ -43,7 +44,9 @@ def decide(returncode: int, *, lived_s: float, short_lives: int) -> Restart | Gi
     if returncode == ExitCode.CONFIG:
         return GiveUp(ExitCode.CONFIG, "its settings cannot work")
     if lived_s >= HEALTHY_AFTER_S:
-        return Restart(BACKOFF_FIRST_S, 0)
+        return Restart(0.0, 0)
     if short_lives + 1 >= SHORT_LIVES_MAX:
         return GiveUp(ExitCode.CRASHED, f"it ended {SHORT_LIVES_MAX} times in a row")
-    return Restart(min(BACKOFF_FIRST_S * 2**short_lives, BACKOFF_MAX_S), short_lives + 1)
+    doublings = min(short_lives, SHORT_LIVES_MAX) - 1
+    pause_s = min(BACKOFF_FIRST_S * 2**doublings, BACKOFF_MAX_S) if short_lives else 0.0
+    return Restart(pause_s, short_lives + 1)

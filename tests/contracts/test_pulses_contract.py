@@ -78,6 +78,24 @@ def test_pulses_are_listed_by_worker_until_they_fade(
     assert pulses.alive() == ()
 
 
+def test_pulse_that_the_broker_has_forgotten_is_told(
+    pulses_and_fade: tuple[WorkerPulses, Callable[[], None]],
+) -> None:
+    pulses, fade = pulses_and_fade
+    assert not pulses.beat(READY)
+    fade()
+    assert not pulses.beat(READY)
+
+
+def test_pulse_that_the_broker_still_has_is_told(keys: Keys, client: redis.Redis) -> None:
+    pulses = RedisWorkerPulses(client, keys)
+    pulses.beat(READY)
+    assert pulses.beat(READY)
+    assert not pulses.beat(LOADING)
+    client.delete(keys.pulses)
+    assert not pulses.beat(READY)
+
+
 def test_later_pulse_of_a_worker_replaces_the_earlier(
     pulses_and_fade: tuple[WorkerPulses, Callable[[], None]],
 ) -> None:

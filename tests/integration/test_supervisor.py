@@ -177,6 +177,16 @@ def test_kill_9_of_a_part_takes_its_own_children_along(stage: Stage) -> None:
     _until(lambda: not _runs(grandchild))
 
 
+def test_worker_that_hangs_is_replaced_and_one_that_lives_is_left_alone(stage: Stage) -> None:
+    stage.serve(SEMANTIC_JOBS__WORKER_SILENCE_S="3")
+    first = stage.ready()["parts"]["worker"]["pid"]
+    os.kill(first, signal.SIGSTOP)
+    again = _until(lambda: (part := stage.ready()["parts"]["worker"])["restarts"] == 1 and part)
+    assert again["pid"] != first
+    assert not _runs(first)
+    assert len(stage.starts_of("api")) == 1
+
+
 def test_broker_that_comes_back_elsewhere_gets_its_users_restarted(stage: Stage) -> None:
     stage.serve()
     first = stage.ready()

@@ -201,9 +201,11 @@ class FakeWorkerPulses:
         self._outage = outage or Outage()
         self._pulses: dict[WorkerId, WorkerPulse] = {}
 
-    def beat(self, pulse: WorkerPulse) -> None:
+    def beat(self, pulse: WorkerPulse) -> bool:
         self._outage.check()
+        known = pulse.worker in self._pulses
         self._pulses[pulse.worker] = pulse
+        return known
 
     def alive(self) -> tuple[WorkerPulse, ...]:
         self._outage.check()

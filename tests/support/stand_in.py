@@ -2,7 +2,7 @@
 
 Each role says in ``$STAND_IN_DIR/journal`` when it starts and when it is told to end. A file
 ``$STAND_IN_DIR/ROLE.exit`` makes it end at once with the number in it; ``ROLE.deaf`` makes it
-ignore SIGTERM; ``ROLE.child`` makes it leave a process of its own behind.
+ignore SIGTERM; ``ROLE.child`` makes it leave a process of its own behind. Each gives signs of life.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
+from ops.heartbeat import take_heartbeat
 from ops.lifeline import watch_lifeline
 
+_BEAT_S = 0.1
 _ROLE = sys.argv[1]
 _DIR = Path(os.environ["STAND_IN_DIR"])
 
@@ -64,8 +67,16 @@ def play_api() -> None:
     http.server.ThreadingHTTPServer(("127.0.0.1", port), Api).serve_forever()
 
 
+def beat_for_ever() -> None:
+    beat = take_heartbeat()
+    while True:
+        beat()
+        time.sleep(_BEAT_S)
+
+
 def main() -> None:
     watch_lifeline(lambda: os._exit(9))
+    threading.Thread(target=beat_for_ever, daemon=True).start()
     signal.signal(signal.SIGTERM, on_term)
     note("start")
     code = _DIR / f"{_ROLE}.exit"

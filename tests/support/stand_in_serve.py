@@ -12,7 +12,8 @@ from ops.supervisor.serve import serve
 def stand_ins(settings: Settings) -> Parts:
     def part(name: str) -> Part:
         argv = (sys.executable, "-m", "tests.support.stand_in", name)
-        return Part(name=name, argv=argv, grace_s=settings.server.drain_s)
+        silence_s = settings.jobs.worker_silence_s if name == WORKER else 0
+        return Part(name=name, argv=argv, grace_s=settings.server.drain_s, silence_max_s=silence_s)
 
     return Parts(broker=part(BROKER), worker=part(WORKER), api=part(API))
 

@@ -14,7 +14,7 @@ from tests.support.engine_probe import ask, submit
 from tests.support.fake_broker import FakeItems
 from tests.support.fake_engine import FakeEngine
 from worker.gauge import CacheGauge
-from worker.main import WorkerProcess
+from worker.main import WorkerProcess, broker_id_of
 
 
 class Exited(BaseException):
@@ -27,8 +27,9 @@ class Pulses:
     def __init__(self) -> None:
         self.beats: list[WorkerPulse] = []
 
-    def beat(self, pulse: WorkerPulse) -> None:
+    def beat(self, pulse: WorkerPulse) -> bool:
         self.beats.append(pulse)
+        return len(self.beats) > 1
 
     def alive(self) -> tuple[WorkerPulse, ...]:
         return tuple(self.beats)
@@ -77,3 +78,24 @@ def test_worker_whose_engine_died_ends_so_that_the_next_one_takes_over(
         with pytest.raises(Exited) as exited:
             pulse_of(process, engine)
     assert exited.value.args[0] != 0
+
+
+def test_broker_that_has_forgotten_the_worker_has_its_jobs_looked_for(
+    process: WorkerProcess,
+) -> None:
+    looks: list[str] = []
+    process._on_forgotten = lambda: looks.append("look")
+    pulses = Pulses()
+    gauge = CacheGauge(None, lambda *_: None)
+    with FakeEngine(FakeItems()) as engine:
+        process._beat(pulses, engine, gauge)
+        process._beat(pulses, engine, gauge)
+        assert looks == ["look"]
+        pulses.beats.clear()
+        process._beat(pulses, engine, gauge)
+    assert looks == ["look", "look"]
+
+
+def test_worker_keeps_its_messages_over_restarts_and_shares_none(tmp_path: Path) -> None:
+    assert broker_id_of(tmp_path / "a") == broker_id_of(tmp_path / "b" / ".." / "a")
+    assert broker_id_of(tmp_path / "a") != broker_id_of(tmp_path / "b")

@@ -25,8 +25,8 @@ def _pauses_of_short_lives() -> list[float]:
     return pauses
 
 
-def test_pauses_double_from_the_first_to_the_longest() -> None:
-    assert _pauses_of_short_lives()[:8] == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
+def test_first_restart_is_at_once_and_the_pauses_double_to_the_longest() -> None:
+    assert _pauses_of_short_lives()[:9] == [0.0, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
 
 
 def test_short_lives_in_a_row_are_limited() -> None:
@@ -42,7 +42,7 @@ def test_a_healthy_life_forgives_all_before_it(returncode: int, short_lives: int
     if returncode == ExitCode.CONFIG:
         assert isinstance(verdict, GiveUp)
     else:
-        assert verdict == Restart(BACKOFF_FIRST_S, 0)
+        assert verdict == Restart(0.0, 0)
 
 
 @given(lived_s=st.floats(0, 1e6), short_lives=st.integers(0, SHORT_LIVES_MAX))
@@ -58,4 +58,4 @@ def test_settings_that_cannot_work_are_never_tried_again(lived_s: float, short_l
 def test_pauses_stay_within_their_limits(returncode: int, lived_s: float, short_lives: int) -> None:
     verdict = decide(returncode, lived_s=lived_s, short_lives=short_lives)
     if isinstance(verdict, Restart):
-        assert BACKOFF_FIRST_S <= verdict.delay_s <= BACKOFF_MAX_S
+        assert verdict.delay_s == 0 or BACKOFF_FIRST_S <= verdict.delay_s <= BACKOFF_MAX_S
