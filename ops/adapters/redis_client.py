@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import redis
 import redis.asyncio
+import redis.asyncio.connection
 import redis.asyncio.retry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -121,7 +123,41 @@ def connect_async(url: str) -> redis.asyncio.Redis:
     """Return a client for the loop that first uses it."""
     retry = redis.asyncio.retry.Retry(NoBackoff(), RECONNECTS_MAX, (redis.ConnectionError,))
     client: redis.asyncio.Redis = redis.asyncio.Redis.from_url(url, retry=retry, **_options())
+    pool = client.connection_pool
+    # The address decides the class, so that it cannot be given beforehand.
+    is_local = issubclass(pool.connection_class, redis.asyncio.UnixDomainSocketConnection)
+    pool.connection_class = _LocalConnection if is_local else _Connection
     return client
+
+
+class _CancelledSends(redis.asyncio.connection.AbstractConnection):
+    """Lets a cancellation that comes just as a command is sent end its task.
+
+    The library sends within ``asyncio.wait_for``, which in Python 3.11 drops a cancellation when
+    what it waits for is done at the same time (https://github.com/python/cpython/issues/86296). A
+    reader whose client has left would then wait for ever.
+    """
+
+    async def send_packed_command(
+        self,
+        command: bytes | str | Iterable[bytes],
+        check_health: bool = True,  # noqa: FBT001, FBT002 - the library's signature
+    ) -> None:
+        task = asyncio.current_task()
+        before = 0 if task is None else task.cancelling()
+        await super().send_packed_command(command, check_health)
+        if task is not None and task.cancelling() > before:
+            # Nobody will read the reply, and the next command must not.
+            await self.disconnect(nowait=True)
+            raise asyncio.CancelledError
+
+
+class _Connection(_CancelledSends, redis.asyncio.Connection):
+    """To an address."""
+
+
+class _LocalConnection(_CancelledSends, redis.asyncio.UnixDomainSocketConnection):
+    """To a socket in the file system."""
 
 
 @contextmanager
