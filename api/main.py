@@ -17,15 +17,20 @@ from api.batches import BatchDesk, BatchRules
 from api.listener import open_listener_or_exit
 from api.outlook import LiveOutlook
 from api.protocols.batch_lines import BatchLines
+from api.routes.job_object import job_object
 from api.routes.table import routes
 from api.serve import Service, serve
 from api.services import JobRules, Services
 from api.upkeep import Upkeep
+from api.webhook_thread import WebhookPace, WebhookThread
+from api.webhooks import WebhookShelf, batch_message
 from domain.batch_ports import BatchViews
 from domain.errors import SemanticError
 from domain.ports import IdSource, PayloadStore
 from domain.usecases.batch_driver import BatchDriver
 from domain.usecases.expire import expire_overdue
+from domain.usecases.webhooks import WebhookDesk
+from domain.webhooks import read_secrets
 from ops.adapters.dramatiq_queue import DramatiqJobQueue
 from ops.adapters.migrate import upgrade
 from ops.adapters.recording import instant
@@ -35,6 +40,9 @@ from ops.adapters.redis_counts import RedisTokenCounter
 from ops.adapters.redis_hub import RedisItemHub
 from ops.adapters.redis_items import RedisItemBacklog, RedisItemSink
 from ops.adapters.sqlite_event_log import open_log
+from ops.adapters.webhook_secret import webhook_secret
+from ops.adapters.webhook_sender import HttpWebhookSender, check_urls
+from ops.adapters.webhook_store import SqlWebhookStore
 from ops.broker.address import resolve_broker_url
 from ops.clock import RandomIds, SystemClock
 from ops.exit_codes import ExitCode
@@ -69,6 +77,8 @@ def build(
     url, keys = resolve_broker_url(settings), Keys(settings.redis.prefix)
     client = connect(url)
     stack.callback(client.close)
+    store = SqlWebhookStore(settings.log_url)
+    stack.callback(store.close)
     hub = RedisItemHub(connect_async(url), keys)
     executor = ThreadPoolExecutor(BLOCKING_CALLS_MAX, thread_name_prefix="blocking")
     stack.callback(executor.shutdown, wait=False, cancel_futures=True)
@@ -96,6 +106,11 @@ def build(
             lines=_lines(settings, ids=ids, payloads=log, views=log.batches),
             wake=batch_woken.set,
             rules=_batch_rules(settings.batches),
+        ),
+        webhooks=WebhookShelf(
+            store=store,
+            from_requests=settings.webhooks.from_requests,
+            allow_hosts=settings.webhooks.allow_hosts,
         ),
         version=version("semantic"),
         model=settings.model.name or settings.model.id,
@@ -154,6 +169,44 @@ def _batch_driver(settings: Settings, services: Services, stack: ExitStack) -> B
     )
 
 
+def _webhooks(settings: Settings, services: Services, logger: Logger) -> WebhookThread:
+    """Return the thread that tells receivers.
+
+    Raises:
+        InvalidRequest: A URL of the settings is none that may be called.
+        LogUnavailable: The secret cannot be read or drawn.
+    """
+    wanted = settings.webhooks
+    check_urls(wanted.urls, wanted.allow_hosts)
+    keys = read_secrets(webhook_secret(wanted, settings.data_dir))
+    desk = WebhookDesk(
+        log=services.log,
+        store=services.webhooks.store,
+        ids=services.ids,
+        clock=services.clock,
+        describe_job=partial(job_object, outlook=services.outlook),
+        describe_batch=batch_message,
+        urls=wanted.urls,
+        batch_lines=wanted.batch_lines,
+        waits_s=wanted.retry_s,
+        kept_s=wanted.kept_s,
+    )
+    sender = partial(
+        HttpWebhookSender,
+        keys=keys,
+        clock=services.clock,
+        allow_hosts=wanted.allow_hosts,
+        timeout_s=wanted.timeout_s,
+        user_agent=f"semantic/{services.version}",
+    )
+    pace = WebhookPace(
+        at_once=wanted.at_once,
+        at_once_per_host=wanted.at_once_per_host,
+        timeout_s=wanted.timeout_s,
+    )
+    return WebhookThread(desk, sender, pace=pace, logger=logger)
+
+
 def _rules(jobs: JobSettings) -> JobRules:
     return JobRules(
         attempts_max=jobs.attempts_max,
@@ -191,6 +244,7 @@ def run(settings: Settings, logger: Logger) -> int:
         try:
             woken = threading.Event()
             services, hub = build(settings, stack, batch_woken=woken)
+            webhooks = _webhooks(settings, services, logger)
         except SemanticError as error:
             logger.error("cannot_serve", why=error.message)  # noqa: TRY400 - the line says it all
             return int(ExitCode.FAILED)
@@ -204,11 +258,13 @@ def run(settings: Settings, logger: Logger) -> int:
         async def on_start() -> None:
             await hub.start()
             batches.start()
+            webhooks.start()
             deadlines.start()
 
         async def on_stop() -> None:
             await deadlines.close()
             await services.call(batches.close)
+            await services.call(webhooks.close)
             await services.background.drain(BACKGROUND_DRAIN_S)
             await hub.close()
             stack.close()

@@ -10,7 +10,7 @@ from api.asking import KEY_CHARS_MAX, KEY_PATTERN
 from api.http import Dialect
 from api.protocols.native_stream import CURSOR_PATTERN
 from api.schemas.anthropic import CountBody, MessagesBody
-from api.schemas.base import INT64_MAX, JOB_ID_PATTERN, NAME_PATTERN
+from api.schemas.base import INT64_MAX, JOB_ID_PATTERN, NAME_PATTERN, WEBHOOK_ID_PATTERN
 from api.schemas.jobs import JobBody
 from api.schemas.openai_chat import ChatCompletionBody
 from api.schemas.replies import (
@@ -25,7 +25,9 @@ from api.schemas.replies import (
     Root,
     TokenCount,
 )
+from api.schemas.webhooks import WebhookList, WebhookObject
 from domain.values import JobStatus, Priority
+from domain.webhooks import WebhookState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,13 @@ _JOB_ID: Final = {
     "required": True,
     "schema": _JOB_ID_TEXT,
     "example": "job-00000000000000000000000000000000",
+}
+_WEBHOOK_ID: Final = {
+    "name": "webhook_id",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "pattern": WEBHOOK_ID_PATTERN},
+    "example": "webhook-00000000000000000000000000000000",
 }
 _AGENT: Final = {"type": "string", "pattern": NAME_PATTERN}
 
@@ -234,6 +243,26 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
         missing=True,
         parameters=(_JOB_ID,),
         extra={409: "The job is open, or has its answer"},
+    ),
+    ("GET", "/v1/webhooks"): Operation(
+        id="listWebhooks",
+        summary="List what receivers were told of ends, newest first",
+        reply=WebhookList,
+        parameters=(
+            _limit(20, 100),
+            _query("before", {"type": "string", "pattern": WEBHOOK_ID_PATTERN}, "only older ones"),
+            _query(
+                "state", {"type": "string", "enum": [one.value for one in WebhookState]}, "state"
+            ),
+        ),
+    ),
+    ("POST", "/v1/webhooks/{webhook_id}/retry"): Operation(
+        id="retryWebhook",
+        summary="Send a webhook again, at once and with all its tries",
+        status=202,
+        reply=WebhookObject,
+        missing=True,
+        parameters=(_WEBHOOK_ID,),
     ),
     ("GET", "/v1/events"): Operation(
         id="listEvents",

@@ -18,13 +18,14 @@ from api.http import Request
 from api.protocols.parsed import ParsedRequest
 from api.replay import follow_job
 from api.services import Services
+from api.webhooks import webhook_url
 from domain.commands import SubmitJob
 from domain.errors import Draining, EngineFailure, QueueUnavailable, SemanticError
 from domain.joining import Joining, Repeat, is_read_by_another, job_to_join
 from domain.stream import StreamItem
 from domain.usecases.cancel import cancel
 from domain.usecases.submit import Accepted, idempotency_digest, join, require_room, submit
-from domain.values import Digest, JobId
+from domain.values import Digest, JobId, digest_of
 from ops.adapters.recording import instant
 
 #: How long the cancellation of an abandoned job may take, in seconds.
@@ -273,7 +274,7 @@ def _command(
     """Return what a request asks for; its digest is left to the executor, for it may be large.
 
     Raises:
-        InvalidRequest: The idempotency key cannot be one.
+        InvalidRequest: The idempotency key cannot be one, or the webhook may not be called.
     """
     client = request.headers.get("user-agent")
     key = idempotency_key(request.headers)
@@ -290,6 +291,7 @@ def _command(
         idempotency=idempotency_digest(key) if key is not None else None,
         deadline=_instant_in(parsed.start_within_s or rules.start_within_s, services),
         finish_deadline=_instant_in(parsed.finish_within_s or rules.finish_within_s, services),
+        webhook=webhook_url(parsed.webhook, services.webhooks),
     )
 
 
@@ -301,7 +303,11 @@ def _instant_in(seconds: float | None, services: Services) -> str | None:
 
 def _asked(command: SubmitJob, seeded: bool) -> Digest:  # noqa: FBT001 - handed to an executor
     agent = command.agent
-    return command.request.asked(protocol=command.protocol, agent=agent, seeded=seeded)
+    asked = command.request.asked(protocol=command.protocol, agent=agent, seeded=seeded)
+    if command.webhook is None:
+        return asked
+    # One who wants somebody told must not be given a job that tells nobody, or somebody else.
+    return digest_of(f"{asked}\n{command.webhook}".encode())
 
 
 def _submit(

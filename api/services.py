@@ -12,6 +12,7 @@ from typing import ParamSpec, TypeVar
 from api.background import Background
 from api.batches import BatchDesk
 from api.readers import Readers
+from api.webhooks import WebhookShelf
 from domain.estimate import Outlook
 from domain.listing import JobViews
 from domain.ports import (
@@ -85,6 +86,7 @@ class Services:
         executor: Bounded; runs everything that blocks.
         background: Keeps cancellations alive whose request has ended.
         batches: What batches and files need beyond all this.
+        webhooks: What webhooks need beyond all this.
         version: Of this software.
         model: What clients call the served model.
         aliases: Other names for it, listed beside it.
@@ -114,6 +116,7 @@ class Services:
     executor: Executor
     background: Background
     batches: BatchDesk
+    webhooks: WebhookShelf
     version: str
     model: str
     aliases: tuple[str, ...] = ()

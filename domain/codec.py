@@ -22,7 +22,12 @@ from domain.stream import Body, StreamItem
 
 #: Shape version written today; types not named here are at 1. A change of a type's fields counts
 #: its version up, and ``tests/fixtures/events`` keeps one event of each version for good.
-SCHEMA_VERSIONS: Mapping[str, int] = {"JobSubmitted": 2, "JobAttached": 2, "JobExpired": 2}
+SCHEMA_VERSIONS: Mapping[str, int] = {
+    "JobSubmitted": 3,
+    "JobAttached": 2,
+    "JobExpired": 2,
+    "BatchSubmitted": 2,
+}
 #: ``(type, version)`` to the function that lifts that version's data to the next one. A version
 #: that only added fields that have defaults needs none.
 UPCASTERS: Mapping[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {}

@@ -39,6 +39,7 @@ class SubmitJob:
         deadline: RFC 3339 instant after which it must not start.
         finish_deadline: RFC 3339 instant after which it must not run.
         ordered: Whether it must start after its agent's earlier jobs.
+        webhook: URL that is told of its end; ``refuse_literal`` has seen it.
     """
 
     request: ChatRequest
@@ -54,6 +55,7 @@ class SubmitJob:
     deadline: str | None = None
     finish_deadline: str | None = None
     ordered: bool = True
+    webhook: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,6 +117,15 @@ class FileNotFound(NotFound):
         super().__init__(f"file {file_id} does not exist")
 
 
+class WebhookNotFound(NotFound):
+    """There is no webhook of that id, or it has been over for long."""
+
+    code = "webhook_not_found"
+
+    def __init__(self, webhook_id: str) -> None:
+        super().__init__(f"webhook {webhook_id} does not exist")
+
+
 class PayloadMissing(NotFound):
     """A payload that an event refers to was erased or never stored."""
 

@@ -20,6 +20,7 @@ from domain.values import (
     Usage,
     WorkerId,
 )
+from domain.webhook_events import WebhookEvent
 
 # --- job -----------------------------------------------------------------------------------
 
@@ -45,6 +46,7 @@ class JobSubmitted:
         ordered: Whether its agent wants it started after those accepted before it. They start in
             that order anyway so far; where this is false a later scheduler may do otherwise.
         worker_deaths_max: Workers in a row that may die on it without a word of it said.
+        webhook: URL that is told of its end, if the caller named one.
     """
 
     protocol: str
@@ -62,6 +64,7 @@ class JobSubmitted:
     asked: Digest | None = None
     ordered: bool = True
     worker_deaths_max: int = WORKER_DEATHS_MAX
+    webhook: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,6 +299,7 @@ class BatchSubmitted:
         input_file: The file that the lines came in.
         metadata: What the owner attached.
         output_kept_s: How long the files of the answers are kept, if the owner said so.
+        webhook: URL that is told of its end, if the owner named one.
     """
 
     protocol: str
@@ -307,6 +311,7 @@ class BatchSubmitted:
     input_file: str | None = None
     metadata: Mapping[str, str] | None = None
     output_kept_s: int | None = None
+    webhook: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,4 +393,5 @@ Event = (
     | LogEvent
     | FileEvent
     | BatchEvent
+    | WebhookEvent
 )

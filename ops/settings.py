@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import psutil
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
+
+from domain.webhooks import SCHEDULE_S
 
 #: The model that ships with the package, answers offline and needs no download.
 DEMO_MODEL = "semantic-demo"
@@ -197,6 +199,34 @@ class BatchSettings(_Group):
     )
 
 
+class WebhookSettings(_Group):
+    """Who is told of the ends of jobs and batches, and how often it is tried."""
+
+    urls: tuple[str, ...] = Field(default=(), description="told of every end")
+    secret: SecretStr | None = Field(
+        default=None,
+        description="whsec_ and base64; several, with spaces between them, while one is replaced;"
+        " default: drawn once, in the data directory",
+    )
+    from_requests: bool = Field(default=True, description="a request may name a webhook of its own")
+    batch_lines: bool = Field(default=False, description="urls are told of each line of a batch")
+    allow_hosts: tuple[str, ...] = Field(
+        default=(),
+        description="host or host:port that may be this machine or in a private network",
+    )
+    timeout_s: float = Field(default=15.0, gt=0, le=120, description="for a whole try")
+    retry_s: tuple[Annotated[float, Field(gt=0, le=7 * 24 * 3600)], ...] = Field(
+        default=SCHEDULE_S,
+        max_length=100,
+        description="waits between tries, each up to a fifth longer; then it is given up",
+    )
+    at_once: int = Field(default=64, ge=1, le=1024, description="tries at the same time")
+    at_once_per_host: int = Field(default=4, ge=1, le=64, description="of them to one host")
+    kept_s: float = Field(
+        default=7 * 24 * 3600.0, gt=0, description="after their end they are still listed"
+    )
+
+
 class Settings(BaseSettings):
     """All groups, and where everything is kept."""
 
@@ -217,6 +247,7 @@ class Settings(BaseSettings):
     cache: CacheSettings = CacheSettings()
     jobs: JobSettings = JobSettings()
     batches: BatchSettings = BatchSettings()
+    webhooks: WebhookSettings = WebhookSettings()
 
     @property
     def log_url(self) -> str:

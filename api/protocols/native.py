@@ -70,4 +70,5 @@ def parse(
         seeded=wire.seed is not None,
         start_within_s=wire.start_within_s,
         finish_within_s=wire.finish_within_s,
+        webhook=wire.webhook,
     )

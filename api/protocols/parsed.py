@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from api.schemas.base import MAX_TOKENS_CEILING, NAME_PATTERN, TOP_K_CEILING
+from api.schemas.base import MAX_TOKENS_CEILING, NAME_PATTERN, TOP_K_CEILING, WebhookBody
 from domain.chat import ChatRequest
 from domain.ports import IdSource
 from domain.values import SEED_MAX, AgentId, Priority, SamplingWish
@@ -33,6 +33,7 @@ class ParsedRequest:
         thinking: Whether reasoning is shown, only said to have been, or left out.
         start_within_s: Seconds after which it must not start.
         finish_within_s: Seconds after which it must not run.
+        webhook: Who is told of its end, as the caller wrote it.
     """
 
     chat: ChatRequest
@@ -44,6 +45,7 @@ class ParsedRequest:
     thinking: ThinkingShown = "none"
     start_within_s: float | None = None
     finish_within_s: float | None = None
+    webhook: WebhookBody | None = None
 
     @property
     def is_repeatable(self) -> bool:

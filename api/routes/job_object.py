@@ -7,6 +7,7 @@ from typing import Literal, cast
 from api.remainder import read_output
 from api.schemas.replies import JobEstimate, JobObject
 from api.services import Services
+from api.webhooks import SHOWN_MAX, webhook_object
 from domain.estimate import Foreseen, Outlook
 from domain.projections import JobView
 from domain.values import JobStatus
@@ -62,9 +63,11 @@ def job_object(view: JobView, outlook: Outlook) -> JobObject:
 
 
 def full_job_object(view: JobView, services: Services) -> JobObject:
-    """Return a job with its answer; blocks."""
+    """Return a job with its answer and its webhooks; blocks."""
     job = job_object(view, services.outlook)
     job["output"] = read_output(view, services)
+    told = services.webhooks.store.of_subject(view.id, limit=SHOWN_MAX)
+    job["webhooks"] = [webhook_object(webhook) for webhook in told]
     return job
 
 

@@ -29,6 +29,7 @@ from api.schemas.batches import (
     MessageBatchList,
 )
 from api.services import Services
+from api.webhooks import webhook_url
 from domain.batch import Batch, BatchState
 from domain.errors import BatchNotEnded, BatchNotFound, InvalidRequest, NotFound
 from domain.events import BatchSubmitted
@@ -129,6 +130,7 @@ def _accept(request: Request, services: Services) -> Batch:
         lines=packed.lines,
         expires_at=later(services.clock.now(), rules.window_s),
         client=client[:CLIENT_CHARS_MAX] if client else None,
+        webhook=webhook_url(body.webhook, services.webhooks),
     )
     return accept_batch(
         new_batch_id(services.ids),

@@ -22,6 +22,7 @@ from api.schemas.batches import (
     BatchUsage,
 )
 from api.services import Services
+from api.webhooks import webhook_url
 from domain.batch import Batch, BatchState
 from domain.errors import (
     BatchAlreadyEnded,
@@ -104,6 +105,7 @@ def _accept(request: Request, services: Services) -> Batch:
         input_file=file.id,
         metadata=body.metadata,
         output_kept_s=body.output_expires_after.seconds if body.output_expires_after else None,
+        webhook=webhook_url(body.webhook, services.webhooks),
     )
     return accept_batch(
         new_batch_id(services.ids),

@@ -20,6 +20,7 @@ from api.routes import (
     models,
     openai_batches,
     openapi,
+    webhooks,
 )
 from api.services import Services
 from domain.errors import SemanticError
@@ -43,6 +44,8 @@ def routes(services: Services) -> tuple[Route, ...]:
         ("GET", "/v1/jobs/{job_id}/stream", job_stream.stream_job, native),
         ("POST", "/v1/jobs/{job_id}/cancel", jobs.cancel_job, native),
         ("POST", "/v1/jobs/{job_id}/retry", jobs.retry_job, native),
+        ("GET", "/v1/webhooks", webhooks.list_webhooks, native),
+        ("POST", "/v1/webhooks/{webhook_id}/retry", webhooks.retry, native),
         ("GET", "/v1/events", events.list_events, native),
         ("GET", "/health/live", health.live, native),
         ("GET", "/health/ready", health.ready, native),

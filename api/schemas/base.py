@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from api.jsonbody import load_json
 from domain.errors import InvalidRequest
+from domain.webhook_targets import URL_CHARS_MAX
 
 #: Characters of a model name or an id.
 NAME_CHARS_MAX: Final = 256
@@ -25,6 +26,7 @@ INT64_MAX: Final = 2**63 - 1
 #: What may name an agent or a stream.
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,255}$"
 JOB_ID_PATTERN: Final = r"^job-[0-9a-f]{32}$"
+WEBHOOK_ID_PATTERN: Final = r"^webhook-[0-9a-f]{32}$"
 
 BodyT = TypeVar("BodyT", bound="RequestBody")
 
@@ -33,6 +35,12 @@ class RequestBody(BaseModel):
     """A body, or an object inside one: known fields are checked, unknown ones pass unread."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+
+class WebhookBody(RequestBody):
+    """Who is told of the end, by a POST that is signed after Standard Webhooks."""
+
+    url: Annotated[str, Field(min_length=1, max_length=URL_CHARS_MAX)]
 
 
 def _whole(value: Any) -> Any:  # noqa: ANN401 - anything that JSON holds

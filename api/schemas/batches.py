@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
-from api.schemas.base import KeptSeconds, RequestBody
+from api.schemas.base import KeptSeconds, RequestBody, WebhookBody
 
 #: ``metadata`` of an OpenAI batch.
 PAIRS_MAX = 16
@@ -28,6 +28,7 @@ class MessageBatchBody(RequestBody):
     """Requests that are answered within a day."""
 
     requests: Annotated[list[BatchRequest], Field(min_length=1)]
+    webhook: WebhookBody | None = None
 
 
 class BatchCounts(TypedDict):
@@ -94,6 +95,7 @@ class BatchBody(RequestBody):
     completion_window: Literal["24h"]
     metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=PAIRS_MAX)] | None = None
     output_expires_after: KeptFor | None = None
+    webhook: WebhookBody | None = None
 
 
 class FileForm(RequestBody):

@@ -19,6 +19,7 @@ from api.schemas.base import (
     StopTexts,
     TopK,
     TopP,
+    WebhookBody,
 )
 from api.schemas.openai_chat import ChatMessage, FunctionTool
 
@@ -62,6 +63,7 @@ class JobBody(RequestBody):
     agent_id: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
     start_within_s: WithinS | None = None
     finish_within_s: WithinS | None = None
+    webhook: WebhookBody | None = None
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:

@@ -6,6 +6,8 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
+from api.schemas.webhooks import WebhookObject
+
 # --- Anthropic -----------------------------------------------------------------------------
 
 
@@ -203,7 +205,7 @@ class JobEstimate(TypedDict):
 
 
 class JobObject(TypedDict):
-    """A job; ``output`` stands only where one job is asked for.
+    """A job; ``output`` and ``webhooks`` stand only where one job is asked for.
 
     ``queue_position`` counts the waiting jobs that will begin before this one, whoever holds them.
     """
@@ -232,6 +234,7 @@ class JobObject(TypedDict):
     queue_position: int | None
     estimate: JobEstimate | None
     output: NotRequired[JobOutput | None]
+    webhooks: NotRequired[list[WebhookObject]]
 
 
 class JobList(TypedDict):

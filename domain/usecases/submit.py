@@ -67,6 +67,7 @@ def submit(
         asked=command.asked,
         ordered=command.ordered,
         worker_deaths_max=command.worker_deaths_max,
+        webhook=command.webhook,
     )
     (event,) = decide(Job(id=job_id), Submit(submitted=submitted))
     draft = Draft(event_id=ids.event_id(), event=event, correlation_id=command.correlation_id)

@@ -22,6 +22,7 @@ from domain.record import Head
 from ops.adapters.archives import read_anchor
 from ops.adapters.log_reader import LogReader, reading
 from ops.adapters.recording import hash_at, instant
+from ops.adapters.secret_file import write_once
 
 KEY_NAME = "heads.key"
 HEADS_NAME = "heads.jsonl"
@@ -75,20 +76,7 @@ class HeadFiles:
             msg = f"{self.heads} was signed with a key that is not there: {self.key}"
             raise LogUnavailable(msg)
         try:
-            self.key.parent.mkdir(parents=True, exist_ok=True)
-            # Whole under another name first: nobody ever reads half a key.
-            draft = self.key.with_name(f"{KEY_NAME}.{os.getpid()}")
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                file.write(os.urandom(KEY_BYTES).hex() + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                os.link(draft, self.key)
-            except FileExistsError:
-                pass  # somebody else was first; theirs is the key
-            finally:
-                draft.unlink()
+            write_once(self.key, os.urandom(KEY_BYTES).hex() + "\n")
         except OSError as error:
             msg = f"the key of the heads cannot be written: {error}"
             raise LogUnavailable(msg) from error

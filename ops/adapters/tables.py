@@ -179,9 +179,40 @@ class ArchiveRow(_Base, table=True):
     file: str = Field(sa_type=TEXT)
 
 
+class WebhookRow(_Base, table=True):
+    """A message about an end to one receiver, and how telling it goes.
+
+    ``body`` is what is sent; ``next_at`` is when the next try is due.
+    """
+
+    __tablename__ = "webhooks"
+    __table_args__ = (
+        Index(None, "state", "next_at"),
+        Index(None, "host", "state", "next_at"),
+        Index(None, "subject", "position"),
+        Index(None, "position", "id"),
+    )
+
+    id: str = Field(primary_key=True, sa_type=TEXT)
+    subject: str = Field(sa_type=TEXT)
+    event: str = Field(sa_type=TEXT)
+    url: str = Field(sa_type=TEXT)
+    host: str = Field(sa_type=TEXT)
+    position: int = Field(sa_type=BigInteger)
+    body: bytes = Field(sa_type=LargeBinary)
+    created_at: str = Field(sa_type=TEXT)
+    state: str = Field(sa_type=TEXT)
+    attempts: int
+    next_at: str | None = Field(default=None, sa_type=TEXT)
+    last_at: str | None = Field(default=None, sa_type=TEXT)
+    status: int | None = None
+    error: str | None = Field(default=None, sa_type=TEXT)
+
+
 EVENTS: Table = METADATA.tables["events"]
 PAYLOADS: Table = METADATA.tables["payloads"]
 JOBS: Table = METADATA.tables["jobs"]
 NEXT_JOBS: Table = METADATA.tables["jobs_next"]
 CHECKPOINTS: Table = METADATA.tables["checkpoints"]
 ARCHIVES: Table = METADATA.tables["archives"]
+WEBHOOKS: Table = METADATA.tables["webhooks"]

@@ -15,6 +15,7 @@ from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
 from ops.cli.run import MaxTokens, Prompt, Seed, System, Temperature, job_body
 from ops.cli.story import StoryOption, print_story
 from ops.cli.table import print_pairs, print_table
+from ops.cli.webhooks import webhook_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -166,6 +167,7 @@ def _print_job(job: dict[str, Any], *, as_json: bool) -> None:
         ("stopped by", job["stop_reason"] or ""),
         ("error", (job["error"] or {}).get("message", "")),
     ]
+    pairs += [("webhook", webhook_line(webhook)) for webhook in job.get("webhooks", ())]
     print_pairs([(name, value) for name, value in pairs if value])
     if output := job.get("output"):
         typer.echo("\n" + output["text"])

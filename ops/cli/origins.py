@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 from pydantic_settings import (
     DotEnvSettingsSource,
     EnvSettingsSource,
@@ -90,4 +90,6 @@ def _leaves(settings: Settings) -> Iterator[tuple[str, Any]]:
 def _shown(value: object) -> object:
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, SecretStr):
+        return str(value)  # stars
     return without_password(value) if isinstance(value, str) else value

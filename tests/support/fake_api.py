@@ -16,6 +16,7 @@ from api.http import Reply, Request, Route, StreamReply
 from api.outlook import LiveOutlook
 from api.routes.table import routes
 from api.services import JobRules, Services
+from api.webhooks import WebhookShelf
 from domain.chat import canonical_json
 from domain.commands import CompleteAttempt, StartAttempt
 from domain.generation import SaidCall
@@ -36,6 +37,7 @@ from tests.support.batch_desk import batch_desk
 from tests.support.fake_broker import FakeBroker
 from tests.support.fake_log import InMemoryEventLog
 from tests.support.fake_time import FakeClock, SequentialIds
+from tests.support.fake_webhooks import InMemoryWebhookStore
 
 CARD = ModelCard(
     id="demo",
@@ -77,6 +79,7 @@ class FakeApi:
             executor=self.executor,
             background=Background(),
             batches=batch_desk(self.log),
+            webhooks=WebhookShelf(store=InMemoryWebhookStore()),
             version="1.2.3",
             model="demo",
             aliases=("claude-demo",),

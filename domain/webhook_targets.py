@@ -1,0 +1,214 @@
+"""Where a webhook may go: addresses of the public internet, and hosts that the operator names.
+
+Whoever may submit a job could otherwise make this machine send requests to what only it can reach
+(server-side request forgery, OWASP A10:2021). A text that looks like a number is an address in any
+of the spellings that resolvers take: one part or four, decimal, octal or hexadecimal (the IPv4
+parser of the WHATWG URL standard).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+)
+from typing import Final
+from urllib.parse import urlsplit
+
+from domain.errors import InvalidRequest
+
+#: Characters of a webhook's URL.
+URL_CHARS_MAX: Final = 2048
+Address = IPv4Address | IPv6Address
+
+_PORTS: Final = {"http": 80, "https": 443}
+#: What RFC 3986 allows; spaces, controls, backslashes and anything else are not repaired.
+_URL = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+")
+_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
+_NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
+_OCTAL = re.compile(r"0[0-7]+")
+_IPV4_PARTS: Final = 4
+_NAME_CHARS_MAX: Final = 253
+#: Not public, or ways back into IPv4; some of it Python's tables learned only in later releases.
+_REFUSED_V4: Final = tuple(
+    IPv4Network(one) for one in ("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.88.99.0/24")
+)
+_REFUSED_V6: Final = tuple(
+    IPv6Network(one)
+    for one in ("64:ff9b:1::/48", "100::/64", "2001::/23", "2002::/16", "5f00::/16", "fec0::/10")
+)
+#: IPv6 addresses that carry an IPv4 address in their last 32 bits: compatible, mapped, translated
+#: (RFC 4291, RFC 2765) and NAT64 (RFC 6052).
+_CARRIERS: Final = tuple(
+    IPv6Network(one) for one in ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96")
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A webhook's URL, taken apart.
+
+    Attributes:
+        scheme: ``http`` or ``https``.
+        host: Lower case, without brackets; an address in its usual spelling.
+        port: Where none is given, that of the scheme.
+        path: With the query, from the slash on.
+        address: Where the host is an address and no name.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    address: Address | None
+
+    @property
+    def authority(self) -> str:
+        """Host and port as the ``Host`` header wants them."""
+        host = f"[{self.host}]" if isinstance(self.address, IPv6Address) else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+
+
+def parse_target(url: str) -> Target:
+    """Take a webhook's URL apart.
+
+    Raises:
+        InvalidRequest: It is not one that a webhook can have, whatever its host.
+    """
+    if len(url) > URL_CHARS_MAX or not _URL.fullmatch(url):
+        msg = f"must be at most {URL_CHARS_MAX} characters of RFC 3986"
+        raise InvalidRequest(msg)
+    try:
+        parts = urlsplit(url)
+        scheme, port = parts.scheme.lower(), parts.port
+        host = (parts.hostname or "").removesuffix(".")
+    except ValueError as error:
+        msg = f"is no URL: {error}"
+        raise InvalidRequest(msg) from error
+    if scheme not in _PORTS:
+        raise InvalidRequest("must begin with https:// or http://")
+    if "@" in parts.netloc:
+        raise InvalidRequest("must not carry a user or a password: it stands in the log")
+    if "#" in url:
+        raise InvalidRequest("must not have a fragment")
+    if port == 0:
+        raise InvalidRequest("has no such port")
+    address = _address(host, bracketed="[" in parts.netloc)
+    return Target(
+        scheme=scheme,
+        host=host if address is None else str(address),
+        port=port or _PORTS[scheme],
+        path=(parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
+        address=address,
+    )
+
+
+def refuse_literal(target: Target, allow_hosts: Collection[str]) -> None:
+    """Refuse what can be told without asking a resolver.
+
+    Raises:
+        InvalidRequest: The host is an address, or a name, of this machine or a private network.
+    """
+    if is_allowed(target, allow_hosts):
+        return
+    if target.host == "localhost" or target.host.endswith(".localhost"):
+        raise InvalidRequest(refusal(target.host, "this machine"))
+    if target.address is not None and (why := why_refused(target.address)):
+        raise InvalidRequest(refusal(target.host, why))
+
+
+def refusal(host: str, why: str) -> str:
+    """Return what to say of a host that webhooks must not go to."""
+    return f"{host} is {why}, and is not in webhooks.allow_hosts"
+
+
+def is_allowed(target: Target, allow_hosts: Collection[str]) -> bool:
+    """Whether the operator named this host, with or without its port."""
+    return not {target.host, f"{target.host}:{target.port}", target.authority}.isdisjoint(
+        allow_hosts
+    )
+
+
+def why_refused(address: Address) -> str | None:
+    """Return what kind of address it is, if webhooks must not go there."""
+    if isinstance(address, IPv4Address):
+        return _why_refused_v4(address)
+    if address.scope_id is not None:
+        return "a link-local address"
+    if address == IPv6Address("::1"):
+        return "a loopback address"
+    for carrier in _CARRIERS:
+        if address in carrier:
+            return _why_refused_v4(IPv4Address(int(address) & 0xFFFFFFFF))
+    if any(address in network for network in _REFUSED_V6):
+        return "not a public address"
+    return _why_not_public(address)
+
+
+def _why_refused_v4(address: IPv4Address) -> str | None:
+    if any(address in network for network in _REFUSED_V4):
+        return "not a public address"
+    return _why_not_public(address)
+
+
+def _why_not_public(address: Address) -> str | None:
+    kinds = (
+        (address.is_multicast, "a multicast address"),
+        (address.is_loopback, "a loopback address"),
+        (address.is_link_local, "a link-local address"),
+        (address.is_private, "a private address"),
+        (address.is_reserved or not address.is_global, "not a public address"),
+    )
+    return next((what for applies, what in kinds if applies), None)
+
+
+def _address(host: str, *, bracketed: bool) -> Address | None:
+    """Return the address that a host is; ``None`` for a name.
+
+    Raises:
+        InvalidRequest: It is neither.
+    """
+    if bracketed:
+        try:
+            return IPv6Address(host)
+        except ValueError as error:
+            raise InvalidRequest("has no such host") from error
+    if not _NAME.fullmatch(host) or len(host) > _NAME_CHARS_MAX:
+        raise InvalidRequest("has no host, or one that is not in ASCII: write it in punycode")
+    if not _NUMBER.fullmatch(host.rpartition(".")[2]):
+        return None
+    return _legacy_ipv4(host)
+
+
+def _legacy_ipv4(host: str) -> IPv4Address:
+    """Return the address that a host of numbers means to a resolver; the last one fills up."""
+    parts = host.split(".")
+    if len(parts) > _IPV4_PARTS:
+        raise InvalidRequest("has a host of too many numbers")
+    *leading, last = [_number(part) for part in parts]
+    if any(number > 0xFF for number in leading) or last >= 256 ** (5 - len(parts)):  # noqa: PLR2004 - bytes
+        raise InvalidRequest("has a host of numbers that is no address")
+    value = last
+    for index, number in enumerate(leading):
+        value += number << (8 * (3 - index))
+    address = ip_address(value)
+    assert isinstance(address, IPv4Address)
+    return address
+
+
+def _number(part: str) -> int:
+    if not _NUMBER.fullmatch(part):
+        raise InvalidRequest("has a host that ends in a number and is no address")
+    if part.startswith("0x"):
+        return int(part[2:] or "0", 16)
+    if len(part) > 1 and part.startswith("0"):
+        if not _OCTAL.fullmatch(part):
+            raise InvalidRequest("has a host with a number that is neither octal nor decimal")
+        return int(part, 8)
+    return int(part)

@@ -1,0 +1,170 @@
+"""Webhooks after the Standard Webhooks specification 1.0.0: names, signatures, when to try again.
+
+POST https://receiver.example/hook
+webhook-id: webhook-…           the same on every try, so that a receiver can drop a repeat
+webhook-timestamp: 1790000000   of this try, in seconds
+webhook-signature: v1,<base64 of HMAC-SHA256 over "id.timestamp.body">
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final, NewType
+
+from domain.errors import InvalidRequest
+
+#: ``webhook-`` and 32 hex digits: the name of one message to one receiver, and of its stream.
+WebhookId = NewType("WebhookId", str)
+
+WEBHOOK_PREFIX: Final = "webhook-"
+SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - what stands before one
+#: Bytes of a secret, as the specification bounds them.
+SECRET_BYTES_MIN: Final = 24
+SECRET_BYTES_MAX: Final = 64
+#: Waits before the second try and so on, in seconds; 21.6 hours in all.
+SCHEDULE_S: Final = (5.0, 60.0, 300.0, 1800.0, 7200.0, 18_000.0, 50_400.0)
+#: A wait is longer by up to this part of it, so that what failed together comes back spread out.
+JITTER: Final = 0.2
+#: Longest that a receiver's Retry-After can put a try off, in seconds.
+RETRY_AFTER_MAX_S: Final = 24 * 3600.0
+#: Characters of an error that are kept.
+ERROR_CHARS_MAX: Final = 300
+_GONE: Final = 410
+_ID_DIGITS: Final = 32
+
+
+class WebhookState(StrEnum):
+    """Where a webhook is in its life."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """One message to one receiver; instants are RFC 3339 in UTC with microseconds.
+
+    Attributes:
+        id: The same on every try.
+        subject: The job or the batch that ended.
+        event: ``job.completed`` and so on.
+        url: Where it goes.
+        host: Host and port of the URL: what shares its slots.
+        position: Of the event in the log that it tells of.
+        body: What is sent, byte for byte the same on every try.
+        created_at: When the event was found.
+        state: Where it is in its life.
+        attempts: Tries that were begun.
+        next_at: When the next try is due; ``None`` once it is over. While a try is under way, when
+            somebody else may take it for dead.
+        last_at: When the last try ended.
+        status: HTTP status of the last answer.
+        error: What went wrong the last time.
+    """
+
+    id: WebhookId
+    subject: str
+    event: str
+    url: str
+    host: str
+    position: int
+    body: bytes
+    created_at: str
+    state: WebhookState = WebhookState.PENDING
+    attempts: int = 0
+    next_at: str | None = None
+    last_at: str | None = None
+    status: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """How one try ended.
+
+    Attributes:
+        status: HTTP status; ``None`` if there was no answer.
+        error: What went wrong; ``None`` only for a status of the 200s.
+        retry_after_s: What the receiver asks for, in seconds.
+        is_final: Whether trying again is pointless.
+    """
+
+    status: int | None = None
+    error: str | None = None
+    retry_after_s: float | None = None
+    is_final: bool = False
+
+
+def answer_of_status(status: int, retry_after_s: float | None = None) -> Answer:
+    """Return what a status means: 2xx is success, 410 asks for no more, all else is tried again."""
+    if 200 <= status < 300:  # noqa: PLR2004 - HTTP
+        return Answer(status=status)
+    if 300 <= status < 400:  # noqa: PLR2004 - HTTP
+        return Answer(status=status, error=f"HTTP {status}: redirects are not followed")
+    error = f"HTTP {status}"
+    is_final = status == _GONE
+    return Answer(status=status, error=error, retry_after_s=retry_after_s, is_final=is_final)
+
+
+def webhook_id(event_id: str, url: str) -> WebhookId:
+    """Return the name of the message about an event to a receiver."""
+    digest = hashlib.sha256(f"{event_id}\n{url}".encode()).hexdigest()
+    return WebhookId(WEBHOOK_PREFIX + digest[:_ID_DIGITS])
+
+
+def next_try(webhook: Webhook, answer: Answer, now: datetime, waits_s: Sequence[float]) -> datetime:
+    """Return when to try again a webhook that has tries left.
+
+    The jitter follows from the webhook and the try, so it needs no source of chance.
+    """
+    wait_s = waits_s[max(0, webhook.attempts - 1)]
+    seed = hashlib.sha256(f"{webhook.id}/{webhook.attempts}".encode()).digest()
+    wait_s *= 1 + JITTER * seed[0] / 255
+    asked_s = min(answer.retry_after_s or 0.0, RETRY_AFTER_MAX_S)
+    return now + timedelta(seconds=max(wait_s, asked_s))
+
+
+def sign(keys: Sequence[bytes], webhook_id: WebhookId, timestamp_s: int, body: bytes) -> str:
+    """Return the ``webhook-signature`` header: one signature for each key."""
+    content = f"{webhook_id}.{timestamp_s}.".encode() + body
+    signatures = (hmac.digest(key, content, hashlib.sha256) for key in keys)
+    return " ".join(f"v1,{base64.b64encode(one).decode()}" for one in signatures)
+
+
+def read_secrets(text: str) -> tuple[bytes, ...]:
+    """Return the keys of one or more secrets with spaces between them.
+
+    Raises:
+        InvalidRequest: One is not ``whsec_`` and the base64 of 24 to 64 bytes.
+    """
+    keys = tuple(_key(word) for word in text.split())
+    if not keys:
+        raise InvalidRequest("there is no webhook secret")
+    return keys
+
+
+def write_secret(key: bytes) -> str:
+    """Return a key as receivers are given it."""
+    return SECRET_PREFIX + base64.b64encode(key).decode()
+
+
+def _key(word: str) -> bytes:
+    try:
+        key = base64.b64decode(word.removeprefix(SECRET_PREFIX), validate=True)
+    except binascii.Error:
+        key = b""
+    if not word.startswith(SECRET_PREFIX) or not SECRET_BYTES_MIN <= len(key) <= SECRET_BYTES_MAX:
+        msg = (
+            f"a webhook secret is {SECRET_PREFIX} and the base64 of {SECRET_BYTES_MIN} to"
+            f" {SECRET_BYTES_MAX} bytes"
+        )
+        raise InvalidRequest(msg)
+    return key

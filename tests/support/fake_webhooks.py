@@ -1,0 +1,128 @@
+"""Webhooks in memory, and a receiver that plays a script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from domain.errors import LogUnavailable
+from domain.webhooks import Answer, Webhook, WebhookId, WebhookState
+
+
+class InMemoryWebhookStore:
+    """``WebhookStore`` in a dict; it can be away."""
+
+    def __init__(self) -> None:
+        self.rows: dict[WebhookId, Webhook] = {}
+        self.read_up_to = 0
+        self.unavailable = False
+
+    def position(self) -> int:
+        self._check()
+        return self.read_up_to
+
+    def add(self, webhooks: Sequence[Webhook], *, position: int) -> None:
+        self._check()
+        if position > self.read_up_to:
+            self.rows = {one.id: one for one in webhooks} | self.rows
+            self.read_up_to = position
+
+    def due_hosts(self, now: str, *, limit: int) -> tuple[str, ...]:
+        self._check()
+        waiting: dict[str, str] = {}
+        for one in self._due(now):
+            waiting.setdefault(one.host, one.next_at or "")
+        return tuple(sorted(waiting, key=lambda host: (waiting[host], host))[:limit])
+
+    def claim(self, host: str, *, now: str, until: str, limit: int) -> tuple[Webhook, ...]:
+        self._check()
+        chosen = [one for one in self._due(now) if one.host == host][:limit]
+        return tuple(self._keep(one, next_at=until, attempts=one.attempts + 1) for one in chosen)
+
+    def settle(
+        self,
+        webhook_id: WebhookId,
+        *,
+        attempt: int,
+        state: WebhookState,
+        answer: Answer,
+        at: str,
+        next_at: str | None,
+    ) -> bool:
+        self._check()
+        found = self.rows.get(webhook_id)
+        if found is None or (found.state, found.attempts) != (WebhookState.PENDING, attempt):
+            return False
+        said = {"status": answer.status, "error": answer.error}
+        self._keep(found, state=state, last_at=at, next_at=next_at, **said)
+        return True
+
+    def revive(self, webhook_id: WebhookId, *, at: str) -> Webhook | None:
+        self._check()
+        found = self.rows.get(webhook_id)
+        if found is None:
+            return None
+        return self._keep(found, state=WebhookState.PENDING, attempts=0, next_at=at)
+
+    def get(self, webhook_id: WebhookId) -> Webhook | None:
+        self._check()
+        return self.rows.get(webhook_id)
+
+    def of_subject(self, subject: str, *, limit: int) -> tuple[Webhook, ...]:
+        return tuple(one for one in self._newest() if one.subject == subject)[:limit]
+
+    def page(
+        self, *, limit: int, before: WebhookId | None = None, state: WebhookState | None = None
+    ) -> tuple[Webhook, ...]:
+        newest = self._newest()
+        if before is not None:
+            ids = [one.id for one in newest]
+            newest = newest[ids.index(before) + 1 :] if before in ids else []
+        return tuple(one for one in newest if state in {None, one.state})[:limit]
+
+    def forget(self, *, before: str, limit: int) -> int:
+        self._check()
+        over = [
+            one.id
+            for one in self.rows.values()
+            if one.state is not WebhookState.PENDING and (one.last_at or "") < before
+        ][:limit]
+        for webhook_id in over:
+            del self.rows[webhook_id]
+        return len(over)
+
+    def _due(self, now: str) -> list[Webhook]:
+        due = [
+            one
+            for one in self.rows.values()
+            if one.state is WebhookState.PENDING and one.next_at is not None and one.next_at <= now
+        ]
+        return sorted(due, key=lambda one: (one.next_at, one.position, one.id))
+
+    def _newest(self) -> list[Webhook]:
+        self._check()
+        return sorted(self.rows.values(), key=lambda one: (one.position, one.id), reverse=True)
+
+    def _keep(self, webhook: Webhook, **changes: object) -> Webhook:
+        changed = replace(webhook, **changes)  # type: ignore[arg-type]  # fields by name
+        self.rows[webhook.id] = changed
+        return changed
+
+    def _check(self) -> None:
+        if self.unavailable:
+            raise LogUnavailable("the webhooks cannot be read")
+
+
+class ScriptedSender:
+    """``WebhookSender`` that answers as a test says, and remembers what it was given."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers = list(answers)
+        self.sent: list[Webhook] = []
+
+    async def send(self, webhook: Webhook) -> Answer:
+        self.sent.append(webhook)
+        return self.answers.pop(0) if self.answers else Answer(status=200)
+
+    async def close(self) -> None:
+        return

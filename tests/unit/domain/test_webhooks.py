@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from domain.errors import InvalidRequest
+from domain.webhooks import (
+    SCHEDULE_S,
+    Answer,
+    Webhook,
+    WebhookId,
+    answer_of_status,
+    next_try,
+    read_secrets,
+    sign,
+    webhook_id,
+    write_secret,
+)
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def hook(attempts: int) -> Webhook:
+    return Webhook(
+        id=webhook_id("event", "https://example.com/"),
+        subject="job-1",
+        event="job.completed",
+        url="https://example.com/",
+        host="example.com:443",
+        position=1,
+        body=b"{}",
+        created_at="",
+        attempts=attempts,
+    )
+
+
+def test_signature_is_that_of_the_specification() -> None:
+    # The example of the Standard Webhooks specification and of the tests of its libraries.
+    (key,) = read_secrets("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    name = WebhookId("msg_p5jXN8AQM9LWM0D4loKWxJek")
+    body = b'{"test": 2432232314}'
+    expected = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+    assert sign([key], name, 1614265330, body) == expected
+    assert sign([key, key], name, 1614265330, body) == f"{expected} {expected}"
+
+
+@given(keys=st.lists(st.binary(min_size=24, max_size=64), min_size=1, max_size=3))
+def test_secrets_are_read_as_they_are_written(keys: list[bytes]) -> None:
+    assert read_secrets(" ".join(write_secret(key) for key in keys)) == tuple(keys)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "whsec_",
+        "whsec_!!!",
+        "whsec_" + base64.b64encode(b"x" * 23).decode(),
+        "whsec_" + base64.b64encode(b"x" * 65).decode(),
+        base64.b64encode(b"x" * 32).decode(),
+        "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw other",
+    ],
+)
+def test_what_is_no_secret_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        read_secrets(text)
+
+
+def test_names_are_the_same_on_every_try_and_differ_by_receiver() -> None:
+    assert webhook_id("e", "https://a/") == webhook_id("e", "https://a/")
+    names = {webhook_id(event, url) for event in "ef" for url in ("https://a/", "https://b/")}
+    assert len(names) == 4
+    assert all(len(name) == len("webhook-") + 32 for name in names)
+
+
+def test_success_is_2xx_only_and_410_is_final() -> None:
+    for status in (200, 202, 204, 299):
+        assert answer_of_status(status) == Answer(status=status)
+    for status in (100, 199, 301, 302, 307, 400, 404, 429, 500, 503):
+        answer = answer_of_status(status)
+        assert answer.error
+        assert not answer.is_final
+    assert answer_of_status(410).is_final
+    assert answer_of_status(429, 30.0).retry_after_s == 30.0
+
+
+@pytest.mark.parametrize("tries", range(1, len(SCHEDULE_S) + 1))
+def test_waits_follow_the_schedule_up_to_a_fifth_longer(tries: int) -> None:
+    wait = next_try(hook(tries), Answer(error="x"), NOW, SCHEDULE_S) - NOW
+    least = timedelta(seconds=SCHEDULE_S[tries - 1])
+    assert least <= wait <= least * 1.2
+    assert next_try(hook(tries), Answer(error="x"), NOW, SCHEDULE_S) - NOW == wait
+
+
+def test_a_receiver_can_ask_for_a_longer_wait_but_not_for_days() -> None:
+    def wait_s(retry_after_s: float) -> float:
+        answer = Answer(status=429, error="x", retry_after_s=retry_after_s)
+        return (next_try(hook(1), answer, NOW, SCHEDULE_S) - NOW).total_seconds()
+
+    assert wait_s(600) == 600
+    assert wait_s(1) >= SCHEDULE_S[0]
+    assert wait_s(1e12) == 24 * 3600
+
+
+def test_the_schedule_lasts_about_a_day() -> None:
+    assert 20 * 3600 < sum(SCHEDULE_S) < 26 * 3600
+    assert list(SCHEDULE_S) == sorted(SCHEDULE_S)

@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from domain.batch import Batch, BatchId
+from domain.errors import LogUnavailable, WebhookNotFound
+from domain.events import (
+    BatchCancelRequested,
+    BatchEnded,
+    BatchFailed,
+    BatchSubmitted,
+    Event,
+    JobCancelled,
+    JobExpired,
+    JobFailed,
+    JobRetried,
+)
+from domain.projections import JobView
+from domain.usecases.webhooks import (
+    PAGE_EVENTS,
+    WebhookDesk,
+    claim_webhooks,
+    collect_webhooks,
+    due_hosts,
+    forget_webhooks,
+    retry_webhook,
+    settle_try,
+)
+from domain.values import StreamName, Usage, digest_of
+from domain.webhooks import Answer, Webhook, WebhookId, WebhookState
+from tests.support.fake_log import InMemoryEventLog
+from tests.support.fake_time import FakeClock, SequentialIds
+from tests.support.fake_webhooks import InMemoryWebhookStore
+from tests.support.job_events import completed, draft, started, submitted
+
+URL = "https://hooks.example.com/jobs"
+FAILED = JobFailed(error="engine_failure", message="no")
+ENDED = BatchEnded(succeeded=1, errored=0, canceled=0, expired=0)
+
+
+class World:
+    """A log, a store and a clock; what is claimed is settled by the test."""
+
+    def __init__(self, *, urls: Sequence[str] = (), batch_lines: bool = False) -> None:
+        self.clock, self.ids = FakeClock(), SequentialIds()
+        self.log, self.store = InMemoryEventLog(self.clock), InMemoryWebhookStore()
+        self.desk = WebhookDesk(
+            log=self.log,
+            store=self.store,
+            ids=self.ids,
+            clock=self.clock,
+            describe_job=_describe,
+            describe_batch=lambda batch: {"id": batch.id, "state": batch.state},
+            urls=tuple(urls),
+            batch_lines=batch_lines,
+            waits_s=(5.0, 60.0),
+            kept_s=100.0,
+        )
+
+    def happen(self, stream: str, *events: Event, correlation_id: str = "req-1") -> None:
+        version = len(self.log.load(StreamName(stream)))
+        drafts = [draft(event, correlation_id=correlation_id) for event in events]
+        self.log.append(StreamName(stream), drafts, expected_version=version)
+
+    def run(self, name: str, *ends: Event, url: str | None = URL) -> None:
+        self.happen(name, replace(submitted(), webhook=url), started(), *ends)
+
+    def collect(self) -> list[Webhook]:
+        after = self.store.position()
+        while (position := collect_webhooks(self.desk, after=after)) != after:
+            after = position
+        return sorted(self.store.rows.values(), key=lambda one: (one.position, one.url))
+
+    def fail(self, answer: Answer | None = None) -> WebhookState:
+        (claimed,) = claim_webhooks("hooks.example.com:443", self.desk, lease_s=20, limit=9)
+        return settle_try(claimed, answer or Answer(status=500, error="HTTP 500"), self.desk)
+
+    def events(self) -> list[str]:
+        return [one.type for one in self.log.read_all() if one.stream.startswith("webhook-")]
+
+
+def _describe(view: JobView) -> dict[str, object]:
+    return {"id": view.id, "status": view.status, "output": view.output}
+
+
+@pytest.mark.parametrize(
+    ("end", "what", "status"),
+    [
+        (completed(), "job.completed", "completed"),
+        (FAILED, "job.failed", "failed"),
+        (JobCancelled(attempt=1, usage=Usage()), "job.cancelled", "cancelled"),
+        (JobExpired(deadline="2026-01-01T00:00:00Z"), "job.expired", "expired"),
+    ],
+)
+def test_an_end_is_told_to_the_receiver_that_its_job_names(
+    end: Event, what: str, status: str
+) -> None:
+    world = World()
+    world.run("job-1", end)
+    world.run("job-2", end, url=None)
+    (webhook,) = world.collect()
+    assert (webhook.event, webhook.url, webhook.subject) == (what, URL, "job-1")
+    message = json.loads(webhook.body)
+    assert message["type"] == what
+    assert message["timestamp"] == "2026-01-01T00:00:00.000000Z"
+    assert (message["data"]["id"], message["data"]["status"]) == ("job-1", status)
+
+
+def test_a_job_that_is_open_is_not_told_of() -> None:
+    world = World(urls=["https://all.example.com/"])
+    world.run("job-1")
+    assert world.collect() == []
+
+
+def test_each_end_of_a_retried_job_is_told_as_it_was() -> None:
+    world = World()
+    world.run("job-1", FAILED, JobRetried(reason="api"), started(2), completed(2))
+    first, second = world.collect()
+    assert [first.event, second.event] == ["job.failed", "job.completed"]
+    assert first.id != second.id
+    assert json.loads(first.body)["data"]["status"] == "failed"
+
+
+def test_receivers_of_everything_hear_of_each_job_once() -> None:
+    world = World(urls=[URL, "https://all.example.com/"])
+    world.run("job-1", completed())
+    world.run("job-2", completed(), url=None)
+    told = [(one.subject, one.url) for one in world.collect()]
+    assert told == [
+        ("job-1", "https://all.example.com/"),
+        ("job-1", URL),
+        ("job-2", "https://all.example.com/"),
+        ("job-2", URL),
+    ]
+
+
+@pytest.mark.parametrize("batch_lines", [False, True])
+def test_lines_of_batches_are_told_only_where_that_is_wanted(*, batch_lines: bool) -> None:
+    world = World(urls=["https://all.example.com/"], batch_lines=batch_lines)
+    events = (submitted(), started(), completed())
+    world.happen("job-1", *events, correlation_id="batch-1")
+    assert len(world.collect()) == batch_lines
+
+
+@pytest.mark.parametrize(
+    ("events", "what"),
+    [
+        ([ENDED], "batch.completed"),
+        ([BatchEnded(succeeded=0, errored=0, canceled=0, expired=1)], "batch.expired"),
+        ([BatchCancelRequested(), ENDED], "batch.cancelled"),
+        ([BatchFailed(errors=digest_of(b""))], "batch.failed"),
+    ],
+)
+def test_the_end_of_a_batch_is_told(events: list[Event], what: str) -> None:
+    world = World(urls=["https://all.example.com/"])
+    accepted = BatchSubmitted(
+        protocol="anthropic",
+        endpoint="/v1/messages",
+        content=digest_of(b""),
+        lines=1,
+        expires_at="2",
+        webhook=URL,
+    )
+    world.happen("batch-1", accepted, *events)
+    told = world.collect()
+    assert [(one.event, one.subject) for one in told] == [(what, "batch-1")] * 2
+    assert json.loads(told[0].body)["data"]["id"] == Batch(id=BatchId("batch-1")).id
+
+
+def test_reading_the_log_again_keeps_nothing_twice() -> None:
+    world = World()
+    world.run("job-1", completed())
+    before = world.collect()
+    assert collect_webhooks(world.desk, after=0) == world.store.position()
+    assert world.collect() == before
+
+
+def test_ends_that_tell_nobody_move_the_position_a_page_at_a_time() -> None:
+    world = World()
+    for number in range(PAGE_EVENTS + 1):
+        world.run(f"job-{number}", completed(), url=None)
+    world.collect()
+    assert world.store.position() == 3 * PAGE_EVENTS
+
+
+def test_a_store_that_is_away_leaves_the_log_to_be_read_again() -> None:
+    world = World()
+    world.run("job-1", completed())
+    world.store.unavailable = True
+    with pytest.raises(LogUnavailable):
+        collect_webhooks(world.desk, after=0)
+    world.store.unavailable = False
+    assert len(world.collect()) == 1
+
+
+def test_a_failed_try_is_due_again_by_the_schedule_and_then_given_up() -> None:
+    world = World()
+    world.run("job-1", completed())
+    world.collect()
+    for wait_s in (5, 60):
+        assert world.fail() is WebhookState.PENDING
+        world.clock.advance(wait_s - 0.01)
+        assert due_hosts(world.desk, limit=9) == ()
+        world.clock.advance(wait_s)
+        assert due_hosts(world.desk, limit=9) == ("hooks.example.com:443",)
+    assert world.events() == []
+    assert world.fail(Answer(error="cannot connect")) is WebhookState.FAILED
+    assert world.events() == ["WebhookGivenUp"]
+    given_up = world.log.read_all()[-1]
+    assert given_up.data == {
+        "subject": "job-1",
+        "event": "job.completed",
+        "url": URL,
+        "attempts": 3,
+        "status": None,
+        "error": "cannot connect",
+    }
+    assert given_up.correlation_id == "req-1"
+    assert due_hosts(world.desk, limit=9) == ()
+
+
+def test_a_final_answer_ends_it_at_once_and_success_is_no_event() -> None:
+    world = World()
+    for name in ("job-1", "job-2"):
+        world.run(name, completed())
+    world.collect()
+    taken = claim_webhooks("hooks.example.com:443", world.desk, lease_s=20, limit=9)
+    gone = Answer(status=410, error="HTTP 410", is_final=True)
+    assert settle_try(taken[0], gone, world.desk) is WebhookState.FAILED
+    assert settle_try(taken[1], Answer(status=204), world.desk) is WebhookState.DELIVERED
+    assert world.events() == ["WebhookGivenUp"]
+
+
+def test_a_crash_between_the_log_and_the_store_gives_up_once() -> None:
+    world = World()
+    world.run("job-1", completed())
+    world.collect()
+    gone = Answer(status=410, error="HTTP 410", is_final=True)
+    (taken,) = claim_webhooks("hooks.example.com:443", world.desk, lease_s=20, limit=9)
+    world.store.unavailable = True
+    with pytest.raises(LogUnavailable):
+        settle_try(taken, gone, world.desk)
+    world.store.unavailable = False
+    world.clock.advance(20)
+    assert world.fail(gone) is WebhookState.FAILED
+    assert world.events() == ["WebhookGivenUp"]
+
+
+def test_a_person_can_have_it_sent_again() -> None:
+    world = World()
+    world.run("job-1", completed())
+    (webhook,) = world.collect()
+
+    def retry(name: WebhookId) -> Webhook:
+        return retry_webhook(
+            name, reason="api", log=world.log, store=world.store, ids=world.ids, clock=world.clock
+        )
+
+    assert retry(webhook.id).state is WebhookState.PENDING
+    assert world.events() == []  # it was pending anyway
+    gone = Answer(status=410, error="HTTP 410", is_final=True)
+    world.fail(gone)
+    assert retry(webhook.id).attempts == 0
+    world.fail(gone)
+    assert world.events() == ["WebhookGivenUp", "WebhookRetried", "WebhookGivenUp"]
+    with pytest.raises(WebhookNotFound):
+        retry(WebhookId("webhook-none"))
+
+
+def test_what_has_been_over_for_long_is_forgotten() -> None:
+    world = World()
+    world.run("job-1", completed())
+    world.collect()
+    world.fail(Answer(status=200))
+    assert forget_webhooks(world.desk) == 0
+    world.clock.advance(101)
+    assert forget_webhooks(world.desk) == 1
