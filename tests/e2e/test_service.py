@@ -26,6 +26,9 @@ LONG = {
     "messages": [{"role": "user", "content": "Tell me a long story."}],
 }
 
+#: A seed with more to say, so that its worker dies long before the end.
+LONGER = LONG | {"seed": 13}
+
 
 @pytest.fixture
 def http(service: Service) -> Iterator[httpx.Client]:
@@ -127,15 +130,16 @@ def test_killed_worker_is_a_pause_and_the_text_is_the_uninterrupted_one(
 ) -> None:
     service = own_service()
     with httpx.Client(base_url=service.base_url, timeout=60) as http:
-        undisturbed = http.post("/v1/jobs", json=LONG).json()["id"]
+        undisturbed = http.post("/v1/jobs", json=LONGER).json()["id"]
         expected = wait_for_end(http, undisturbed)["output"]["text"]
-        job_id = http.post("/v1/jobs", json=LONG).json()["id"]
+        worker = service.part("worker")
+        job_id = http.post("/v1/jobs", json=LONGER).json()["id"]
         events = []
         with http.stream("GET", f"/v1/jobs/{job_id}/stream") as response:
             for event in sse(response.iter_lines()):
                 events.append(event)
-                if len(events) == 20:
-                    service.part("worker").send_signal(signal.SIGKILL)
+                if len(events) == 5:
+                    worker.send_signal(signal.SIGKILL)
         assert [data["n"] for _, _, data in events] == list(range(len(events)))
         assert text_of(events) == expected
         job = wait_for_end(http, job_id)
@@ -182,13 +186,14 @@ def test_trial_mode_answers_and_survives_the_death_of_its_worker(
     service = own_service(SEMANTIC_REDIS__MODE="trial")
     assert "trial" in service.log().lower()
     with httpx.Client(base_url=service.base_url, timeout=60) as http:
-        job_id = http.post("/v1/jobs", json=LONG).json()["id"]
+        worker = service.part("worker")
+        job_id = http.post("/v1/jobs", json=LONGER).json()["id"]
         with http.stream("GET", f"/v1/jobs/{job_id}/stream") as response:
             events = []
             for event in sse(response.iter_lines()):
                 events.append(event)
-                if len(events) == 10:
-                    service.part("worker").send_signal(signal.SIGKILL)
+                if len(events) == 5:
+                    worker.send_signal(signal.SIGKILL)
         assert [data["n"] for _, _, data in events] == list(range(len(events)))
         assert text_of(events) == wait_for_end(http, job_id)["output"]["text"]
     assert service.stop() == 0

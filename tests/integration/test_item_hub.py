@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import redis
-from redis.asyncio import Connection
+from redis.asyncio.connection import AbstractConnection
 
 from domain.errors import QueueUnavailable
 from domain.stream import Finished, StreamItem, Text
@@ -276,18 +276,18 @@ def test_hub_that_starts_before_its_broker_finds_it_later(
 def test_reader_that_is_cancelled_just_as_its_question_is_sent_ends(
     broker_url: str, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send = Connection._send_packed_command
+    send = AbstractConnection._send_packed_command
 
     async def check() -> None:
         async with started_hub(broker_url, keys) as hub:
             reader = hub.follow(JOB)
             waiting = asyncio.create_task(anext(reader))
 
-            async def send_and_cancel(connection: Connection, command: Any) -> None:
+            async def send_and_cancel(connection: AbstractConnection, command: Any) -> None:
                 await send(connection, command)
                 waiting.cancel()
 
-            monkeypatch.setattr(Connection, "_send_packed_command", send_and_cancel)
+            monkeypatch.setattr(AbstractConnection, "_send_packed_command", send_and_cancel)
             await asyncio.wait([waiting])
             monkeypatch.undo()
             assert waiting.cancelled()
