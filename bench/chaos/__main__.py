@@ -1,0 +1,124 @@
+"""Mixed work on a real service while its parts are killed: is every promise kept?
+
+``python -m bench.chaos --kills 200 --seed 7`` starts a service of its own, lets clients ask for
+streams, jobs and cancellations, and meanwhile kills the worker, the api, the broker and the
+supervisor with SIGKILL, freezes the worker, empties Redis, cuts connections, locks the log and
+fills its disk, at moments that the seed decides. Then it judges everything that clients saw and
+the log says. It ends with 1 if a promise was broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from bench.chaos.checker import check
+from bench.chaos.history import History, Violation
+from bench.chaos.plan import Fault, make_plan
+from bench.chaos.run import ENVIRONMENT, Chaos, Recovery, Run
+from bench.experiments.report import print_conditions, print_table
+from bench.figures import percentile
+from tests.support.service import Service
+
+#: Violations that are printed; the rest is counted.
+SHOWN_MAX = 40
+
+
+def main() -> int:
+    """Run it, print what happened, and return the exit code."""
+    asked = _parser().parse_args()
+    faults = tuple(Fault(name) for name in asked.faults.split(","))
+    others = asked.kills // 2 if asked.others is None else asked.others
+    plan = make_plan(faults, kills=asked.kills, others=others, seed=asked.seed)
+    began = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+    print(f"{len(plan)} faults, seed {asked.seed}, in {folder}", flush=True)
+    service = Service(folder / "data", env=ENVIRONMENT).start()
+    try:
+        chaos = Chaos(
+            service,
+            seed=asked.seed,
+            clients=asked.clients,
+            asked=asked.requests,
+            say=lambda line: print(f"{time.monotonic() - began:7.1f} s  {line}", flush=True),
+        )
+        run = chaos.run(plan)
+    finally:
+        if service.process.poll() is None:
+            service.kill()
+    violations = check(run.history)
+    _report(run, violations)
+    print_conditions(began)
+    if violations:
+        print(f"data       {folder}")
+        print("reproduce  " + " ".join(["python -m bench.chaos", *sys.argv[1:]]))
+        return 1
+    shutil.rmtree(folder)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.chaos",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    parser.add_argument("--kills", type=int, default=20, help="how many SIGKILLs")
+    parser.add_argument("--others", type=int, help="how many other faults; default: half as many")
+    parser.add_argument("--seed", type=int, default=1)
+    kinds = ",".join(fault for fault in Fault if fault is not Fault.DISK or _can_fill())
+    parser.add_argument("--faults", default=kinds, help=f"default: {kinds}")
+    parser.add_argument("--clients", type=int, default=6, help="how many ask at once")
+    parser.add_argument("--requests", type=int, default=24, help="how many different ones")
+    return parser
+
+
+def _can_fill() -> bool:
+    return sys.platform == "linux"
+
+
+def _report(run: Run, violations: tuple[Violation, ...]) -> None:
+    print()
+    rows = (_row(fault, run.recoveries) for fault in Fault)
+    print_table(["fault", ">times", ">p50, s", ">p99, s", ">most, s"], filter(None, rows))
+    history = run.history
+    kinds = Counter(operation.kind.value for operation in history.operations)
+    ends = Counter(outcome.status for outcome in history.outcomes.values())
+    attempts = sum(event.type == "AttemptStarted" for event in history.events)
+    print(f"kills       {sum(one.strike.is_kill for one in run.recoveries)} with SIGKILL")
+    print(f"restarts    {run.restarts} in order, between the faults")
+    print(f"operations  {len(history.operations):,}: {_counted(kinds)}")
+    print(f"jobs        {len(history.outcomes):,}: {_counted(ends)}; {attempts:,} attempts")
+    print(f"streams     {_streams(history)}")
+    print(f"log         {len(history.events):,} events")
+    for violation in violations[:SHOWN_MAX]:
+        print(f"VIOLATION   {violation.promise} | {violation.subject} | {violation.what}")
+    print(f"violations  {len(violations)}")
+
+
+def _streams(history: History) -> str:
+    readings = [reading for one in history.operations for reading in one.readings]
+    resumed = sum(reading.after >= 0 for reading in readings)
+    items = sum(len(reading.items) for reading in readings)
+    return f"{len(readings):,}, {resumed:,} of them taken up again; {items:,} items"
+
+
+def _row(fault: Fault, recoveries: tuple[Recovery, ...]) -> tuple[object, ...] | None:
+    times = [one.seconds for one in recoveries if one.strike.fault is fault]
+    if not times:
+        return None
+    p50, p99 = (f"{percentile(times, share):.1f}" for share in (0.5, 0.99))
+    return fault.value, len(times), p50, p99, f"{max(times):.1f}"
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in counts.most_common())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

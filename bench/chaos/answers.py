@@ -1,0 +1,96 @@
+"""The judge's look at what clients read: every item once, in order, and always the same answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bench.chaos.history import History, Item, Operation, Reading, Violation
+
+_TERMINAL = {"finished", "failed"}
+
+
+def check_answers(operation: Operation, history: History) -> Iterator[Violation]:
+    """Yield what is wrong with what one client was told."""
+    for reading in operation.readings:
+        yield from _check_order(reading)
+    yield from _check_same(operation)
+    expected = history.undisturbed.get(operation.asked)
+    if expected is None:
+        return
+    for reading in operation.readings:
+        if reading.after < 0:
+            yield from _check_text(reading.job, reading.text, expected, whole=reading.is_whole)
+    yield from _check_joined(operation, expected)
+    for job in dict.fromkeys(operation.accepted):
+        outcome = history.outcomes.get(job)
+        if outcome is not None and (outcome.text is not None or outcome.status == "completed"):
+            whole = outcome.status == "completed"
+            yield from _check_text(job, outcome.text or "", expected, whole=whole)
+
+
+def _check_order(reading: Reading) -> Iterator[Violation]:
+    """Numbers follow each other from the cursor on, attempts never go back, the end is last."""
+    due, attempt, ended = reading.after + 1, 0, False
+    for item in reading.items:
+        if ended:
+            what = f"{item.kind} after the end"
+            yield Violation(promise="items in order", subject=reading.job, what=what)
+            return
+        ended = item.kind in _TERMINAL
+        if item.n is None:
+            continue
+        if item.n != due:
+            what = f"item {item.n} came where {due} was due (cursor {reading.after})"
+            yield Violation(promise="items in order", subject=reading.job, what=what)
+            return
+        if item.attempt < attempt:
+            what = f"attempt {item.attempt} said item {item.n} after attempt {attempt} had spoken"
+            yield Violation(promise="one attempt speaks", subject=reading.job, what=what)
+            return
+        due, attempt = item.n + 1, item.attempt
+
+
+def _check_same(operation: Operation) -> Iterator[Violation]:
+    """One number is one item, on whichever connection and by whichever attempt it is said."""
+    said: dict[tuple[str, int], Item] = {}
+    for reading in operation.readings:
+        for item in reading.items:
+            if item.n is None:
+                continue
+            first = said.setdefault((reading.job, item.n), item)
+            if (first.kind, first.text) != (item.kind, item.text):
+                what = (
+                    f"item {item.n} was {first.kind} {first.text!r}, then {item.kind} {item.text!r}"
+                )
+                yield Violation(promise="items never change", subject=reading.job, what=what)
+                return
+
+
+def _check_joined(operation: Operation, expected: str) -> Iterator[Violation]:
+    """What a client put together over its connections is one answer without a seam."""
+    parts: dict[str, dict[int, Item]] = {}
+    for reading in operation.readings:
+        own = parts.setdefault(reading.job, {})
+        own.update({item.n: item for item in reading.items if item.n is not None})
+    for job, items in parts.items():
+        if not items or sorted(items) != list(range(len(items))):
+            continue  # a hole is told by its reading; what lies beyond it cannot be put together
+        text = "".join(items[n].text for n in range(len(items)) if items[n].kind == "text")
+        last = items[len(items) - 1]
+        cancelled = "cancelled" in last.text
+        whole = last.kind == "finished" and not cancelled
+        yield from _check_text(job, text, expected, whole=whole)
+
+
+def _check_text(job: str, text: str, expected: str, *, whole: bool) -> Iterator[Violation]:
+    """A whole answer is the undisturbed one; a part of an answer is its beginning."""
+    if text == expected or (not whole and expected.startswith(text)):
+        return
+    at = next((i for i, (a, b) in enumerate(zip(text, expected, strict=False)) if a != b), None)
+    at = min(len(text), len(expected)) if at is None else at
+    what = (
+        f"{'the whole answer' if whole else 'a part'} has {len(text)} characters of"
+        f" {len(expected)} and differs at {at}: {text[at : at + 20]!r} for"
+        f" {expected[at : at + 20]!r}"
+    )
+    yield Violation(promise="answers are the undisturbed ones", subject=job, what=what)

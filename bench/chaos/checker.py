@@ -1,0 +1,106 @@
+"""The judge: which promises a recorded history breaks. Pure, so that it can be shown to fail."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from bench.chaos.answers import check_answers
+from bench.chaos.history import Event, History, Operation, Violation
+from bench.chaos.jobs_in_log import ENDS, SUBMITTED, check_jobs
+
+
+def check(history: History) -> tuple[Violation, ...]:
+    """Return every promise that was broken; nothing means that all were kept."""
+    return tuple(_all(history))
+
+
+def _all(history: History) -> Iterator[Violation]:
+    yield from _check_log(history)
+    yield from check_jobs(history.events)
+    submitted = _submitted(history.events)
+    for operation in history.operations:
+        yield from _check_acceptance(operation, submitted)
+        yield from _check_states(operation, history)
+        yield from check_answers(operation, history)
+    yield from _check_strangers(history, submitted)
+
+
+def _check_log(history: History) -> Iterator[Violation]:
+    if history.chain:
+        yield Violation(promise="chain verifies", subject="log", what=history.chain)
+    versions: Counter[str] = Counter()
+    for due, event in enumerate(history.events, start=1):
+        if event.position != due:
+            what = f"position {event.position} stands where {due} was due"
+            yield Violation(promise="log is gapless", subject="log", what=what)
+            return
+        versions[event.stream] += 1
+        if event.version != versions[event.stream]:
+            what = f"version {event.version} at position {due}, {versions[event.stream]} was due"
+            yield Violation(promise="log is gapless", subject=event.stream, what=what)
+
+
+def _submitted(events: tuple[Event, ...]) -> dict[str, str]:
+    """Return the client of every job in the log."""
+    return {e.stream: str(e.data.get("client")) for e in events if e.type == SUBMITTED}
+
+
+def _check_acceptance(operation: Operation, submitted: dict[str, str]) -> Iterator[Violation]:
+    """What was accepted stands in the log, once."""
+    who = operation.client
+    if operation.trouble is not None:
+        yield Violation(promise="errors are honest", subject=who, what=operation.trouble)
+    if not operation.answered:
+        what = f"no end after {operation.sendings} sendings; jobs {list(operation.accepted)}"
+        yield Violation(promise="every request ends", subject=who, what=what)
+    for job in dict.fromkeys(operation.accepted):
+        if job not in submitted:
+            yield Violation(promise="accepted is logged", subject=job, what=f"{who} was told of it")
+        elif submitted[job] != who:
+            what = f"{who} was given the job of {submitted[job]}"
+            yield Violation(promise="one request, one job", subject=job, what=what)
+    jobs = [job for job, client in submitted.items() if client == who]
+    most = 1 if operation.keyed else operation.sendings
+    if len(jobs) > most:
+        what = f"{len(jobs)} jobs for {most} that were asked for: {jobs}"
+        yield Violation(promise="one request, one job", subject=who, what=what)
+    if operation.keyed and len(set(operation.accepted)) > 1:
+        what = f"one key led to {sorted(set(operation.accepted))}"
+        yield Violation(promise="one request, one job", subject=who, what=what)
+
+
+def _check_states(operation: Operation, history: History) -> Iterator[Violation]:
+    """A job that was seen at its end stays there; one that was cancelled ends."""
+    ended: str | None = None
+    for status in operation.statuses:
+        if ended is not None and status != ended:
+            what = f"was seen {ended} and then {status}"
+            yield Violation(promise="an end is final", subject=operation.client, what=what)
+        if status in ENDS.values():
+            ended = status
+    for job in dict.fromkeys(operation.accepted):
+        outcome = history.outcomes.get(job)
+        if outcome is None:
+            yield Violation(promise="every job can be found", subject=job, what="it is not listed")
+        elif operation.cancel_confirmed and outcome.status not in {"cancelled", "completed"}:
+            what = f"is {outcome.status} although its cancellation was confirmed"
+            yield Violation(promise="cancelled jobs end", subject=job, what=what)
+        elif ended is not None and outcome.status != ended:
+            what = f"was seen {ended} and is {outcome.status} in the end"
+            yield Violation(promise="an end is final", subject=job, what=what)
+
+
+def _check_strangers(history: History, submitted: dict[str, str]) -> Iterator[Violation]:
+    """Nothing comes out that did not go in, and the list of jobs says what the log says."""
+    known = {operation.client for operation in history.operations}
+    for job, client in submitted.items():
+        if client not in known:
+            yield Violation(promise="one request, one job", subject=job, what=f"of {client}?")
+    ends = {e.stream: ENDS[e.type] for e in history.events if e.type in ENDS}
+    for job, outcome in history.outcomes.items():
+        if job not in submitted:
+            yield Violation(promise="accepted is logged", subject=job, what="is only in the list")
+        elif job in ends and ends[job] != outcome.status:
+            what = f"is {outcome.status} in the list and {ends[job]} in the log"
+            yield Violation(promise="an end is final", subject=job, what=what)

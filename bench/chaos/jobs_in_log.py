@@ -1,0 +1,85 @@
+"""The judge's look at each job's events: in order, ended once, one attempt at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from bench.chaos.history import Event, Violation
+
+SUBMITTED: Final = "JobSubmitted"
+ENDS: Final = {
+    "JobCompleted": "completed",
+    "JobCancelled": "cancelled",
+    "JobFailed": "failed",
+    "JobExpired": "expired",
+}
+#: May stand after the end: a repeated request that was given the old answer.
+_AFTER_THE_END: Final = {"JobAttached"}
+#: What ``JobFailed`` says where the poison cap or the cap on attempts ended a job.
+_GIVEN_UP: Final = "given up: "
+
+
+def check_jobs(events: Sequence[Event]) -> Iterator[Violation]:
+    """Yield what is wrong with the events of any job."""
+    jobs: dict[str, list[Event]] = {}
+    for event in events:
+        if event.stream.startswith("job-"):
+            jobs.setdefault(event.stream, []).append(event)
+    for job, own in jobs.items():
+        yield from _check_life(job, own)
+        yield from _check_attempts(job, own)
+
+
+def _check_life(job: str, events: Sequence[Event]) -> Iterator[Violation]:
+    if events[0].type != SUBMITTED or sum(e.type == SUBMITTED for e in events) != 1:
+        what = f"begins with {events[0].type}"
+        yield Violation(promise="one request, one job", subject=job, what=what)
+    ends = [index for index, event in enumerate(events) if event.type in ENDS]
+    if not ends:
+        what = f"its last event is {events[-1].type} at {events[-1].position}"
+        yield Violation(promise="every accepted job ends", subject=job, what=what)
+        return
+    if len(ends) > 1:
+        what = "ended by " + " and ".join(events[index].type for index in ends)
+        yield Violation(promise="a job ends once", subject=job, what=what)
+    for event in events[ends[0] + 1 :]:
+        if event.type not in _AFTER_THE_END and event.type not in ENDS:
+            what = f"{event.type} at {event.position} after its end"
+            yield Violation(promise="an end is final", subject=job, what=what)
+    yield from _check_end(job, events[ends[0]], events)
+
+
+def _check_end(job: str, end: Event, events: Sequence[Event]) -> Iterator[Violation]:
+    """A kill is no reason to fail, and nobody here sets a deadline."""
+    types = {event.type for event in events}
+    if end.type == "JobExpired":
+        yield Violation(promise="answers are whole", subject=job, what="expired, with no deadline")
+    if end.type == "JobCancelled" and "JobCancelRequested" not in types:
+        what = "cancelled, and nobody asked for it"
+        yield Violation(promise="answers are whole", subject=job, what=what)
+    if end.type != "JobFailed":
+        return
+    message = str(end.data.get("message", ""))
+    deaths = sum(event.type == "AttemptStarted" for event in events)
+    cap = int(events[0].data.get("worker_deaths_max", 1))
+    if not message.startswith(_GIVEN_UP) or deaths < cap:
+        what = f"failed after {deaths} attempts: {message or 'no word why'}"
+        yield Violation(promise="answers are whole", subject=job, what=what)
+
+
+def _check_attempts(job: str, events: Sequence[Event]) -> Iterator[Violation]:
+    """An attempt speaks from its start to the start of the next, or to its failure."""
+    current, speaking = 0, False
+    for event in events:
+        number = event.data.get("attempt")
+        if event.type == "AttemptStarted":
+            if number != current + 1:
+                what = f"attempt {number} started after attempt {current}"
+                yield Violation(promise="one attempt speaks", subject=job, what=what)
+            current, speaking = int(number or 0), True
+        elif number is not None and (number or event.type == "JobCompleted"):
+            if number != current or not speaking:
+                what = f"{event.type} of attempt {number} at {event.position}, {current} is current"
+                yield Violation(promise="one attempt speaks", subject=job, what=what)
+            speaking = speaking and event.type != "AttemptFailed"
