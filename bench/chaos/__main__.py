@@ -19,8 +19,9 @@ from pathlib import Path
 
 from bench.chaos.checker import check
 from bench.chaos.history import History, Violation
+from bench.chaos.model import make_exact_model
 from bench.chaos.plan import Fault, make_plan
-from bench.chaos.run import ENVIRONMENT, Chaos, Recovery, Run
+from bench.chaos.run import Chaos, Recovery, Run, environment
 from bench.experiments.report import print_conditions, print_table
 from bench.figures import percentile
 from tests.support.service import Service
@@ -38,7 +39,8 @@ def main() -> int:
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     print(f"{len(plan)} faults, seed {asked.seed}, in {folder}", flush=True)
-    service = Service(folder / "data", env=ENVIRONMENT).start()
+    model = make_exact_model(folder / "model")
+    service = Service(folder / "data", env=environment(model)).start()
     try:
         chaos = Chaos(
             service,

@@ -10,11 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
 
-from bench.chaos.client import Client
+from bench.chaos.client import MODEL, Client
 from bench.chaos.faults import Tormentor
 from bench.chaos.history import Asked, Event, History, Kind, Operation, Outcome
 from bench.chaos.load import PROBE, Load, repertoire
@@ -22,15 +23,25 @@ from bench.chaos.plan import Strike
 from bench.chaos.wire import Lines
 from tests.support.service import Service
 
-#: Far above what chance alone does to one job; the caps themselves have tests of their own.
-ENVIRONMENT: Final = {
-    "SEMANTIC_JOBS__ATTEMPTS_MAX": "100",
-    "SEMANTIC_JOBS__WORKER_DEATHS_MAX": "100",
-    "SEMANTIC_SERVER__DRAIN_S": "2",
-}
 #: For all jobs to end once nothing happens any more.
 SETTLED_WITHIN_S: Final = 120.0
 _VERIFY_S: Final = 300.0
+
+
+def environment(model: Path) -> dict[str, str]:
+    """Return the settings of a service that is to be disturbed.
+
+    Args:
+        model: Directory of the model; it is served under the name of the demo model.
+    """
+    return {
+        "SEMANTIC_MODEL__ID": str(model),
+        "SEMANTIC_MODEL__NAME": MODEL,
+        # Far above what chance alone does to one job; the caps themselves have tests of their own.
+        "SEMANTIC_JOBS__ATTEMPTS_MAX": "100",
+        "SEMANTIC_JOBS__WORKER_DEATHS_MAX": "100",
+        "SEMANTIC_SERVER__DRAIN_S": "2",
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,32 @@
+"""The demo model in single precision.
+
+Its own weights are bfloat16, in which a sum that is added up in another order (in a batch, from a
+restored context) may round the other way, and a token that was nearly another one becomes it, with
+no fault at all. In single precision the service promises the same tokens, so here it must keep it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import mlx.core as mx
+
+from bench.demo_model.render import MODEL_DIR
+
+
+def make_exact_model(target: Path) -> Path:
+    """Write the demo model with float32 weights to a new directory and return it."""
+    shutil.copytree(MODEL_DIR, target, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
+    config_file = target / "config.json"
+    config = json.loads(config_file.read_text(encoding="utf-8")) | {"torch_dtype": "float32"}
+    config_file.write_text(json.dumps(config, indent=2), encoding="utf-8")
+    file = target / "model.safetensors"
+    weights = mx.load(str(file))
+    assert isinstance(weights, dict)
+    exact = {name: weight.astype(mx.float32) for name, weight in weights.items()}
+    wider = file.with_suffix(".exact.safetensors")
+    mx.save_safetensors(str(wider), exact, {"format": "mlx"})
+    wider.replace(file)
+    return target
