@@ -10,6 +10,7 @@ the log says. It ends with 1 if a promise was broken.
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import sys
 import tempfile
@@ -47,6 +48,7 @@ def main() -> int:
             seed=asked.seed,
             clients=asked.clients,
             asked=asked.requests,
+            most_s=asked.minutes * 60,
             say=lambda line: print(f"{time.monotonic() - began:7.1f} s  {line}", flush=True),
         )
         run = chaos.run(plan)
@@ -76,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     kinds = ",".join(fault for fault in Fault if fault is not Fault.DISK or _can_fill())
     parser.add_argument("--faults", default=kinds, help=f"default: {kinds}")
     parser.add_argument("--clients", type=int, default=6, help="how many ask at once")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="strike no longer than so")
     parser.add_argument("--requests", type=int, default=24, help="how many different ones")
     return parser
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 import subprocess
 import sys
@@ -70,16 +71,25 @@ class Chaos:
         clients: How many ask at once.
         asked: How many different requests there are.
         say: Told of every step.
+        most_s: No fault begins later than this after the first; what is left of the plan is left.
     """
 
     def __init__(
-        self, service: Service, *, seed: int, clients: int, asked: int, say: Callable[[str], None]
+        self,
+        service: Service,
+        *,
+        seed: int,
+        clients: int,
+        asked: int,
+        say: Callable[[str], None],
+        most_s: float = math.inf,
     ) -> None:
         self._service = service
         self._seed = seed
         self._clients = clients
         self._asked = repertoire(seed, asked)
         self._say = say
+        self._most_s = most_s
         self._probes: list[Operation] = []
         self._probe_names = (f"chaos/{seed}-probe-{number}" for number in itertools.count())
         self._restarts = 0
@@ -124,7 +134,10 @@ class Chaos:
     def _strike_all(self, plan: Sequence[Strike], load: Load) -> Iterator[Recovery]:
         tormentor = Tormentor(self._service, load.lines)
         waiting: list[tuple[Strike, float]] = []
+        last_at = time.monotonic() + self._most_s
         for strike, after in zip(plan, [*plan[1:], None], strict=True):
+            if not waiting and time.monotonic() > last_at:
+                return
             if tormentor.is_worn():
                 code = tormentor.restart()
                 assert code == 0, f"ended with {code}:\n{self._service.log()}"
