@@ -19,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 
 from bench.chaos.checker import check
+from bench.chaos.faults import possible_faults
 from bench.chaos.history import History, Violation
 from bench.chaos.model import make_exact_model
 from bench.chaos.plan import Fault, make_plan
@@ -75,16 +76,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kills", type=int, default=20, help="how many SIGKILLs")
     parser.add_argument("--others", type=int, help="how many other faults; default: half as many")
     parser.add_argument("--seed", type=int, default=1)
-    kinds = ",".join(fault for fault in Fault if fault is not Fault.DISK or _can_fill())
+    kinds = ",".join(possible_faults())
     parser.add_argument("--faults", default=kinds, help=f"default: {kinds}")
     parser.add_argument("--clients", type=int, default=6, help="how many ask at once")
     parser.add_argument("--minutes", type=float, default=math.inf, help="strike no longer than so")
     parser.add_argument("--requests", type=int, default=24, help="how many different ones")
     return parser
-
-
-def _can_fill() -> bool:
-    return sys.platform == "linux"
 
 
 def _report(run: Run, violations: tuple[Violation, ...]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -25,6 +26,11 @@ KILLS_IN_A_ROW_MAX: Final = 5
 _WRITES_MAX: Final = 20
 _WRITES_WITHIN_S: Final = 3.0
 _COUNT: Final = "SELECT coalesce(max(position), 0) FROM events"
+
+
+def possible_faults() -> tuple[Fault, ...]:
+    """Return what can be done on this system."""
+    return tuple(fault for fault in Fault if fault is not Fault.DISK or sys.platform == "linux")
 
 
 class Tormentor:
