@@ -85,6 +85,7 @@ _WEBHOOK_ID: Final = {
     "schema": {"type": "string", "pattern": WEBHOOK_ID_PATTERN},
     "example": "webhook-00000000000000000000000000000000",
 }
+_INSTANT: Final = {"type": "string", "format": "date-time"}
 _AGENT: Final = {"type": "string", "pattern": NAME_PATTERN}
 
 
@@ -197,7 +198,7 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
             ),
             _query(
                 "since",
-                {"type": "string", "format": "date-time"},
+                _INSTANT,
                 "only jobs accepted at this instant or later",
             ),
         ),
@@ -288,7 +289,11 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
                 {"type": "array", "items": {"type": "string"}, "maxItems": 32},
                 "only events of these types",
             ),
+            _query("agent_id", _AGENT, "only events of this agent and of its jobs"),
+            _query("since", _INSTANT, "only events recorded at this instant or later"),
+            _query("until", _INSTANT, "only events recorded before it; a stream ends there"),
         ),
+        extra={204: "The stream has told all that was recorded before until"},
     ),
     ("GET", "/health/live"): Operation(
         id="healthLive", summary="The process answers", reply=Health

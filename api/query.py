@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
 
 from domain.errors import InvalidRequest
+from ops.adapters.recording import instant
 
 Query = Mapping[str, Sequence[str]]
 
@@ -56,3 +58,22 @@ def choice(query: Query, name: str, options: Collection[str]) -> str | None:
         msg = f"must be one of {', '.join(options)}"
         raise InvalidRequest(msg, field=name)
     return value
+
+
+def moment(query: Query, name: str) -> str | None:
+    """Return an RFC 3339 instant as the log writes it.
+
+    Raises:
+        InvalidRequest: It stands twice, is none, or names no time zone.
+    """
+    value = text(query, name)
+    if value is None:
+        return None
+    try:
+        told = datetime.fromisoformat(value)
+        if told.tzinfo is not None:
+            return instant(told.astimezone(UTC))
+    except (ValueError, OverflowError):
+        pass
+    msg = "must be an RFC 3339 instant such as 2026-01-31T12:00:00Z"
+    raise InvalidRequest(msg, field=name)

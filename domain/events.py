@@ -43,8 +43,8 @@ class JobSubmitted:
         deadline: RFC 3339 instant after which it must not start, if there is one.
         finish_deadline: RFC 3339 instant after which it must not run, if there is one.
         asked: What ``ChatRequest.asked`` says: equal for requests that ask the same.
-        ordered: Whether its agent wants it started after those accepted before it. They start in
-            that order anyway so far; where this is false a later scheduler may do otherwise.
+        ordered: Whether its agent wants it started after those accepted before it. The queue keeps
+            that order for every job; false (lines of batches) only says that nobody relies on it.
         worker_deaths_max: Workers in a row that may die on it without a word of it said.
         webhook: URL that is told of its end, if the caller named one.
     """

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from domain.chat import ChatRequest
 from domain.generation import GenerationTask, Outcome, PreparedPrompt
-from domain.record import Draft, Head, RecordedEvent
+from domain.record import Draft, EventFilter, Head, RecordedEvent
 from domain.stream import StreamItem
 from domain.turns import TurnState
 from domain.values import (
@@ -79,6 +79,12 @@ class EventLog(Protocol):
             stream: Only this stream.
             types: Only events of these types; all if empty.
         """
+        ...
+
+    def select(
+        self, wanted: EventFilter, *, after: int = 0, limit: int = 100
+    ) -> tuple[RecordedEvent, ...]:
+        """Return at most ``limit`` events that fit, with a position above ``after``, in order."""
         ...
 
     def latest(self, type_name: str) -> RecordedEvent | None:

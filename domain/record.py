@@ -15,6 +15,8 @@ from domain.values import EventId, StreamName
 
 #: ``prev_hash`` of the first event.
 GENESIS_HASH = "0" * 64
+#: What the name of an agent's stream begins with.
+AGENT_STREAM = "agent-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,3 +151,22 @@ def verify_link(event: RecordedEvent, before: Head) -> Head:
     if event.computed_hash() != event.hash:
         raise CorruptLog(event.position, "the content does not match its hash")
     return Head(position=event.position, hash=event.hash)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFilter:
+    """Which events; what is not said does not matter.
+
+    Attributes:
+        stream: Of this stream.
+        types: Of any of these types.
+        agent: Of the jobs of this agent, or of the agent itself.
+        since: Recorded at this RFC 3339 instant with microseconds or later.
+        until: Recorded before this one.
+    """
+
+    stream: str | None = None
+    types: Sequence[str] = ()
+    agent: str | None = None
+    since: str | None = None
+    until: str | None = None

@@ -67,6 +67,12 @@ class LogSettings(_Group):
     )
     level: str = "INFO"
     format: str = Field(default="auto", pattern="^(auto|console|json)$")
+    sign_interval_s: float = Field(
+        default=300.0,
+        gt=0,
+        le=86_400,
+        description="between two signed heads; later events are not vouched for yet",
+    )
 
 
 class ModelSettings(_Group):

@@ -5,24 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from api.http import Reply, Request, StreamReply
-from api.query import text, whole_number
+from api.query import moment, text, whole_number
 from api.routes.replies import json_reply
 from api.schemas.base import INT64_MAX, NAME_PATTERN
 from api.schemas.replies import EventList, EventObject
 from api.services import Services
 from api.sse import Comment, Frame, encode
 from domain.errors import InvalidRequest, SemanticError
-from domain.record import RecordedEvent
-from domain.values import StreamName
+from domain.record import EventFilter, RecordedEvent
+from ops.adapters.recording import instant
 
 PAGE_DEFAULT: Final = 100
 PAGE_MAX: Final = 1000
 TYPES_MAX: Final = 32
 #: Between two looks at a log that said nothing new.
 TAIL_PAUSE_S: Final = 0.2
+#: How long after an instant an event may appear that was recorded before it, in seconds.
+WRITER_LAG_S: Final = 15.0
 _CURSOR_HEADER: Final = "last-event-id"
 _EVENT_STREAM: Final = "text/event-stream"
 
@@ -33,13 +36,11 @@ class _Wanted:
 
     Attributes:
         after: Position before the first.
-        stream: Only of this stream.
-        types: Only of these types; all if empty.
+        events: Those among them that are wanted.
     """
 
     after: int
-    stream: StreamName | None
-    types: tuple[str, ...]
+    events: EventFilter
 
 
 async def list_events(request: Request, *, services: Services) -> Reply | StreamReply:
@@ -49,6 +50,8 @@ async def list_events(request: Request, *, services: Services) -> Reply | Stream
     if _EVENT_STREAM in request.headers.get("accept", ""):
         # Asked for once before the answer begins, so that a log that is away is an honest error.
         first = await _read(wanted, wanted.after, PAGE_MAX, services)
+        if not first and _CURSOR_HEADER in request.headers and _is_past(wanted, services):
+            return Reply(status=204)  # tells an ``EventSource`` not to come again
         return StreamReply(pieces=_tail(first, wanted, request, services))
     events = await _read(wanted, wanted.after, limit + 1, services)
     page = events[:limit]
@@ -70,30 +73,30 @@ def _wanted(request: Request) -> _Wanted:
         after = whole_number(
             {_CURSOR_HEADER: (header,)}, _CURSOR_HEADER, default=0, least=0, most=INT64_MAX
         )
-    stream = text(query, "stream", pattern=NAME_PATTERN)
     types = query.get("type", ())
     if len(types) > TYPES_MAX:
         msg = f"at most {TYPES_MAX} types can be asked for"
         raise InvalidRequest(msg, field="type")
-    return _Wanted(after=after, stream=StreamName(stream) if stream else None, types=tuple(types))
+    events = EventFilter(
+        stream=text(query, "stream", pattern=NAME_PATTERN),
+        types=tuple(types),
+        agent=text(query, "agent_id", pattern=NAME_PATTERN),
+        since=moment(query, "since"),
+        until=moment(query, "until"),
+    )
+    return _Wanted(after=after, events=events)
 
 
 async def _read(
     wanted: _Wanted, after: int, limit: int, services: Services
 ) -> tuple[RecordedEvent, ...]:
-    return await services.call(
-        services.log.read_all,
-        after=after,
-        limit=limit,
-        stream=wanted.stream,
-        types=wanted.types,
-    )
+    return await services.call(services.log.select, wanted.events, after=after, limit=limit)
 
 
 async def _tail(
     page: tuple[RecordedEvent, ...], wanted: _Wanted, request: Request, services: Services
 ) -> AsyncIterator[bytes]:
-    """Yield events as frames whose ids are positions, until the client or the server leaves."""
+    """Yield events as frames whose ids are positions, until one side leaves or all is told."""
     loop = asyncio.get_running_loop()
     after = wanted.after
     yield encode([Comment("open")])
@@ -103,7 +106,7 @@ async def _tail(
             after = page[-1].position
             yield encode([_frame(event) for event in page])
             ping_at_s = loop.time() + services.ping_s
-        elif await _over(request, TAIL_PAUSE_S):
+        elif _is_past(wanted, services) or await _over(request, TAIL_PAUSE_S):
             return
         elif loop.time() >= ping_at_s:
             yield encode([Comment("ping")])
@@ -116,6 +119,13 @@ async def _tail(
             # The client reconnects after the last id that it has; nothing is lost.
             yield encode([Frame(event="error", data={"code": error.code, "detail": error.message})])
             return
+
+
+def _is_past(wanted: _Wanted, services: Services) -> bool:
+    """Whether nothing can be recorded any more that is wanted."""
+    if wanted.events.until is None:
+        return False
+    return wanted.events.until < instant(services.clock.now() - timedelta(seconds=WRITER_LAG_S))
 
 
 def _frame(event: RecordedEvent) -> Frame:

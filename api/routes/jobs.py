@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
@@ -14,7 +13,7 @@ from api.feed import ClientGone, Feed
 from api.http import Reply, Request
 from api.opening import accept
 from api.protocols import native
-from api.query import choice, text, whole_number
+from api.query import choice, moment, text, whole_number
 from api.replay import follow_job
 from api.routes.generate import ATTACHED_HEADER, JOB_HEADER, parse_request
 from api.routes.job_object import full_job_object, job_object
@@ -22,13 +21,12 @@ from api.routes.replies import json_reply
 from api.schemas.base import JOB_ID_PATTERN, NAME_PATTERN
 from api.schemas.replies import JobList, JobObject
 from api.services import Services
-from domain.errors import InvalidRequest, JobNotFound, SemanticError
+from domain.errors import JobNotFound, SemanticError
 from domain.estimate import retry_after_s
 from domain.projections import JobView
 from domain.usecases.cancel import cancel
 from domain.usecases.retry import retry
 from domain.values import JobId, JobStatus, Priority
-from ops.adapters.recording import instant
 
 PAGE_DEFAULT: Final = 20
 PAGE_MAX: Final = 100
@@ -76,7 +74,7 @@ async def list_jobs(request: Request, *, services: Services) -> Reply:
         agent=text(query, "agent_id", pattern=NAME_PATTERN),
         model=text(query, "model"),
         priority=Priority(priority) if priority else None,
-        since=_instant(text(query, "since"), field="since"),
+        since=moment(query, "since"),
     )
     body: JobList = {
         "object": "list",
@@ -147,24 +145,6 @@ async def _wait_for_end(job_id: JobId, wait_s: int, request: Request, services: 
 
 def _leave_alone() -> None:
     """The job goes on without whoever waited."""
-
-
-def _instant(value: str | None, *, field: str) -> str | None:
-    """Return an RFC 3339 instant as the log writes it.
-
-    Raises:
-        InvalidRequest: It is none, or names no time zone.
-    """
-    if value is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(value)
-        if moment.tzinfo is not None:
-            return instant(moment.astimezone(UTC))
-    except (ValueError, OverflowError):
-        pass
-    msg = "must be an RFC 3339 instant such as 2026-01-31T12:00:00Z"
-    raise InvalidRequest(msg, field=field)
 
 
 def _look_again(job: JobObject) -> str:

@@ -15,11 +15,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import CorruptLog, LogUnavailable
 from domain.ports import Clock, IdSource
-from domain.record import Draft, Head
+from domain.record import Draft, EventFilter, Head
 from domain.values import JobStatus, StreamName
 from ops.adapters.archives import Archive, directory_of, read_anchor
 from ops.adapters.event_file import verify_file, write_events
-from ops.adapters.event_query import EventFilter, EventQuery
+from ops.adapters.event_query import EventQuery
 from ops.adapters.log_reader import LogReader, reading
 from ops.adapters.log_transaction import Append, LogTransaction
 from ops.adapters.recording import instant

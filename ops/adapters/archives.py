@@ -11,9 +11,9 @@ from sqlalchemy import Connection, Engine, bindparam, inspect, select
 
 from domain.errors import CorruptLog, LogUnavailable
 from domain.log_events import LogArchived
-from domain.record import GENESIS_HASH, Head, RecordedEvent
+from domain.record import GENESIS_HASH, EventFilter, Head, RecordedEvent
 from ops.adapters.event_file import read_events, verify_file
-from ops.adapters.event_query import EventFilter, EventQuery
+from ops.adapters.event_query import EventQuery
 from ops.adapters.hot_statements import HotStatement
 from ops.adapters.log_reader import reading
 from ops.adapters.sqlite_driver import database_file

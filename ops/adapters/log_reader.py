@@ -12,8 +12,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import LogUnavailable, PayloadMissing
 from domain.ports import EventLog
-from domain.record import Head, RecordedEvent
+from domain.record import EventFilter, Head, RecordedEvent
 from domain.values import Digest, StreamName
+from ops.adapters.event_filter import where
 from ops.adapters.hot_statements import HotStatement
 from ops.adapters.recording import event_of, read_head
 from ops.adapters.sqlite_driver import reason_of
@@ -57,7 +58,13 @@ class LogReader:
         types: Sequence[str] = (),
     ) -> tuple[RecordedEvent, ...]:
         """See ``EventLog.read_all``."""
-        query = _filtered(stream, types).where(EVENTS.c.position > after)
+        return self.select(EventFilter(stream=stream, types=types), after=after, limit=limit)
+
+    def select(
+        self, wanted: EventFilter, *, after: int = 0, limit: int = 100
+    ) -> tuple[RecordedEvent, ...]:
+        """See ``EventLog.select``."""
+        query = where(wanted).where(EVENTS.c.position > after)
         rows = self._rows(query.order_by(EVENTS.c.position).limit(limit))
         return tuple(event_of(row) for row in rows)
 
@@ -65,7 +72,8 @@ class LogReader:
         self, count: int, *, stream: StreamName | None = None, types: Sequence[str] = ()
     ) -> tuple[RecordedEvent, ...]:
         """Return the last ``count`` events that fit, in order."""
-        query = _filtered(stream, types).order_by(EVENTS.c.position.desc()).limit(count)
+        wanted = where(EventFilter(stream=stream, types=types))
+        query = wanted.order_by(EVENTS.c.position.desc()).limit(count)
         return tuple(event_of(row) for row in reversed(self._rows(query)))
 
     def latest(self, type_name: str) -> RecordedEvent | None:
@@ -90,15 +98,6 @@ class LogReader:
     def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
         with reading(self._engine) as connection:
             return connection.execute(query).all()
-
-
-def _filtered(stream: StreamName | None, types: Sequence[str]) -> Select[Any]:
-    query = select(EVENTS)
-    if stream is not None:
-        query = query.where(EVENTS.c.stream == stream)
-    if types:
-        query = query.where(EVENTS.c.type.in_(types))
-    return query
 
 
 @contextmanager

@@ -102,7 +102,8 @@ def _position(as_of: str, engine: Engine) -> int:
     """Return the last position of the time asked for."""
     from datetime import UTC, datetime  # noqa: PLC0415 - keeps --help fast
 
-    from ops.adapters.event_query import EventFilter, EventQuery  # noqa: PLC0415 - the same
+    from domain.record import EventFilter  # noqa: PLC0415 - the same
+    from ops.adapters.event_query import EventQuery  # noqa: PLC0415 - the same
     from ops.adapters.log_reader import LogReader  # noqa: PLC0415 - the same
     from ops.cli.events_common import parse_instant  # noqa: PLC0415 - the same
 

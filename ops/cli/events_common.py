@@ -22,8 +22,7 @@ from rich.text import Text
 from sqlalchemy import Engine
 
 from domain.errors import SemanticError
-from domain.record import RecordedEvent
-from ops.adapters.event_query import EventFilter
+from domain.record import EventFilter, RecordedEvent
 from ops.adapters.recording import instant
 from ops.adapters.sqlite_driver import database_file, reader_engine
 from ops.cli.options import overrides, settings_or_exit

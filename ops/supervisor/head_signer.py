@@ -14,8 +14,6 @@ from ops.clock import SystemClock
 from ops.logs import Logger
 from ops.settings import Settings
 
-#: How often the head is noted; what was appended since then is not vouched for yet.
-SIGN_EVERY_S = 300.0
 _JOIN_S = 10.0
 
 
@@ -23,17 +21,13 @@ class HeadSigner:
     """A thread of its own; use it in a ``with`` around the life of the service.
 
     Args:
-        settings: Say where the log and its heads are.
+        settings: Say where the log and its heads are, and how often to sign.
         logger: Told of a log that is not where its last head left it.
-        every_s: Seconds between two notes.
     """
 
-    def __init__(
-        self, settings: Settings, logger: Logger, *, every_s: float = SIGN_EVERY_S
-    ) -> None:
+    def __init__(self, settings: Settings, logger: Logger) -> None:
         self._settings = settings
         self._logger = logger
-        self._every_s = every_s
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="head-signer", daemon=True)
 
@@ -69,5 +63,5 @@ class HeadSigner:
         self.sign()
 
     def _run(self) -> None:
-        while not self._closed.wait(self._every_s):
+        while not self._closed.wait(self._settings.log.sign_interval_s):
             self.sign()

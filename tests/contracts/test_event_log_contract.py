@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from domain.errors import ConcurrencyConflict, PayloadMissing
 from domain.events import Event, JobAttached, JobCancelRequested
 from domain.ports import EventLog
 from domain.projections import JobView, project_job
-from domain.record import GENESIS_HASH, Draft, Head, RecordedEvent, verify_link
+from domain.record import GENESIS_HASH, Draft, EventFilter, Head, RecordedEvent, verify_link
 from domain.values import (
     Digest,
     EventId,
@@ -21,6 +22,7 @@ from domain.values import (
     Usage,
     digest_of,
 )
+from ops.adapters.recording import instant
 from tests.support.job_events import completed, draft, started, submitted, worker_event
 from tests.support.log_stores import STORES, Store, opened_store
 
@@ -195,6 +197,31 @@ def test_read_all_pages_and_filters(store: Store) -> None:
     assert positions(stream=JOB, after=1, limit=1) == [2]
     assert positions(types=["JobCompleted", "WorkerDraining"]) == [3, 4]
     assert positions(types=["JobCompleted"], stream=WORKER) == []
+
+
+def test_events_are_selected_by_agent_time_and_several_types(store: Store) -> None:
+    ann, bob = StreamName("job-ann"), StreamName("job-bob")
+    store.log.append(ann, [draft(submitted(agent="ann"))], expected_version=0)
+    store.log.append(bob, [draft(submitted(agent="bob"))], expected_version=0)
+    noon = instant(store.clock.now())
+    store.clock.advance(60)
+    later = instant(store.clock.now())
+    store.log.append(ann, [draft(started()), draft(completed())], expected_version=1)
+    store.log.append(StreamName("agent-ann"), [draft(worker_event())], expected_version=0)
+
+    def positions(*, after: int = 0, limit: int = 100, **wanted: Any) -> list[int]:
+        found = store.log.select(EventFilter(**wanted), after=after, limit=limit)
+        return [event.position for event in found]
+
+    assert positions() == [1, 2, 3, 4, 5]
+    assert positions(agent="ann") == [1, 3, 4, 5]
+    assert positions(agent="ann", after=1, limit=2) == [3, 4]
+    assert positions(agent="nobody") == []
+    assert positions(since=later) == [3, 4, 5]
+    assert positions(until=later) == positions(since=noon, until=later) == [1, 2]
+    assert positions(until=noon) == []
+    assert positions(types=("JobSubmitted", "JobCompleted"), agent="ann") == [1, 4]
+    assert positions(types=("JobSubmitted",), stream="job-bob", since=later) == []
 
 
 def test_latest_returns_the_last_of_a_type(store: Store) -> None:

@@ -13,8 +13,9 @@ from typer.testing import CliRunner, Result
 from domain.events import JobEvent
 from domain.past import fold_past
 from domain.projections import JobView
+from domain.record import EventFilter
 from domain.values import JobStatus, StreamName
-from ops.adapters.event_query import EventFilter, EventQuery
+from ops.adapters.event_query import EventQuery
 from ops.adapters.job_counts import count_jobs
 from ops.adapters.sqlite_driver import reader_engine
 from ops.adapters.sqlite_event_log import open_log

@@ -12,14 +12,14 @@ from domain.heads import SignedHead
 from ops.adapters.heads import HeadFiles
 from ops.adapters.sqlite_event_log import open_log
 from ops.clock import SystemClock
-from ops.settings import Settings
+from ops.settings import LogSettings, Settings
 from ops.supervisor.head_signer import HeadSigner
 from tests.support.log_files import fill, new_log, raw_connection
 
 
 def _signer(directory: Path, *, every_s: float = 300) -> HeadSigner:
-    settings = Settings(data_dir=directory)
-    return HeadSigner(settings, structlog.get_logger(), every_s=every_s)
+    settings = Settings(data_dir=directory, log=LogSettings(sign_interval_s=every_s))
+    return HeadSigner(settings, structlog.get_logger())
 
 
 def test_the_head_is_signed_when_the_service_ends(tmp_path: Path) -> None:

@@ -19,13 +19,14 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from domain.errors import CorruptLog, LogUnavailable
+from domain.record import EventFilter
 from domain.values import AgentId, JobId, StreamName
 from ops.adapters import postgres_driver
 from ops.adapters.archive_log import archive_log
 from ops.adapters.archives import each_event
 from ops.adapters.backup import back_up
 from ops.adapters.erase import erase_agent
-from ops.adapters.event_query import EventFilter, EventQuery
+from ops.adapters.event_query import EventQuery
 from ops.adapters.log_reader import tail
 from ops.adapters.migrate import current, expected, upgrade
 from ops.adapters.rebuild import rebuild_jobs

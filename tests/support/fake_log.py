@@ -16,7 +16,7 @@ from domain.events import JobSubmitted
 from domain.listing import JobPage
 from domain.ports import Clock
 from domain.projections import JobView, is_job_event, job_id_of, project_job
-from domain.record import GENESIS_HASH, Draft, Head, RecordedEvent
+from domain.record import AGENT_STREAM, GENESIS_HASH, Draft, EventFilter, Head, RecordedEvent
 from domain.values import Digest, JobId, JobStatus, Priority, StreamName, digest_of
 from ops.adapters.recording import instant, link
 from tests.support.fake_time import FakeClock
@@ -197,12 +197,25 @@ class InMemoryEventLog:
         stream: StreamName | None = None,
         types: Sequence[str] = (),
     ) -> tuple[RecordedEvent, ...]:
-        wanted = (
-            event
-            for event in self._events[max(after, 0) :]
-            if stream in {None, event.stream} and (not types or event.type in types)
+        return self.select(EventFilter(stream=stream, types=types), after=after, limit=limit)
+
+    def select(
+        self, wanted: EventFilter, *, after: int = 0, limit: int = 100
+    ) -> tuple[RecordedEvent, ...]:
+        found = (event for event in self._events[max(after, 0) :] if self._fits(event, wanted))
+        return tuple(event for event, _ in zip(found, range(limit), strict=False))
+
+    def _fits(self, event: RecordedEvent, wanted: EventFilter) -> bool:
+        if wanted.agent is not None and event.stream != AGENT_STREAM + wanted.agent:
+            view = self.views.rows.get(JobId(event.stream))
+            if view is None or view.agent != wanted.agent:
+                return False
+        return (
+            wanted.stream in {None, event.stream}
+            and (not wanted.types or event.type in wanted.types)
+            and (wanted.since is None or event.recorded_at >= wanted.since)
+            and (wanted.until is None or event.recorded_at < wanted.until)
         )
-        return tuple(event for event, _ in zip(wanted, range(limit), strict=False))
 
     def latest(self, type_name: str) -> RecordedEvent | None:
         return next((event for event in self._events[::-1] if event.type == type_name), None)

@@ -326,5 +326,19 @@ def test_events_are_paged_and_filtered() -> None:
             )
             types = [event["type"] for event in some["data"]]
             assert types == ["JobSubmitted", "JobCancelled"]
+            clock: Any = api.services.clock
+            clock.advance(60)
+            await _new_job(api, agent_id="ann")
+
+            async def positions(query: str) -> list[int]:
+                found = await api.json("GET", f"/v1/events?{query}")
+                return [event["position"] for event in found["data"]]
+
+            assert await positions("agent_id=ann") == [6]
+            assert await positions("since=2026-01-01T00:01:00Z") == [6]
+            assert await positions("until=2026-01-01T01:01:00%2B01:00") == [1, 2, 3, 4, 5]
+            refused = await api.send("GET", "/v1/events?until=tomorrow")
+            assert isinstance(refused, Reply)
+            assert (refused.status, json.loads(refused.body)["field"]) == (400, "until")
 
     asyncio.run(scenario())
