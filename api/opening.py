@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 
 from api.asking import idempotency_key, is_retry
+from api.attributing import attributed
 from api.feed import Feed
 from api.following import Followed, close_items
 from api.http import Request
@@ -319,6 +320,8 @@ def _submit(
     views = services.views
     if command.asked is None:
         command = replace(command, asked=_asked(command, seeded))
+    request = attributed(command.request, command.agent, services)
+    command = replace(command, request=request)
     # A repeat needs no room.
     if command.idempotency is None or views.keyed(command.idempotency) is None:
         limit = services.rules.queue_limit_of(command.priority)

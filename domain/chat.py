@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -31,6 +31,8 @@ class Message:
         reasoning: Thinking that went before the text of an assistant turn.
         tool_calls: Calls of an assistant turn.
         tool_call_id: The call that a ``tool`` message answers.
+        origin: The job whose answer an assistant turn echoes, "" if that is not known. It says
+            which tokens the turn was made of, and nothing about what it means.
     """
 
     role: Role
@@ -38,6 +40,7 @@ class Message:
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +110,9 @@ class ChatRequest:
             agent: Who it is for.
             seeded: Whether the caller chose the seed; a drawn one is no part of the question.
         """
-        request = self if seeded else replace(self, sampling=replace(self.sampling, seed=0))
+        request = replace(self, messages=unattributed(self.messages))
+        if not seeded:
+            request = replace(request, sampling=replace(self.sampling, seed=0))
         whose = canonical_json([protocol, agent, seeded])
         return digest_of(whose + b"\n" + request.to_bytes())
 
@@ -129,6 +134,11 @@ class ChatRequest:
         )
 
 
+def unattributed(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return what was said, without which answers it echoes."""
+    return tuple(replace(one, origin="") if one.origin else one for one in messages)
+
+
 def canonical_json(value: object) -> bytes:
     """Return the one JSON encoding that is hashed: sorted keys, no white space, UTF-8.
 
@@ -148,4 +158,5 @@ def _message(data: Mapping[str, Any]) -> Message:
         reasoning=data["reasoning"],
         tool_calls=tuple(ToolCall(**call) for call in data["tool_calls"]),
         tool_call_id=data["tool_call_id"],
+        origin=data.get("origin", ""),
     )

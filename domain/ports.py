@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Protocol
 
 from domain.chat import ChatRequest
+from domain.echo import SpokenAnswer
 from domain.generation import GenerationTask, Outcome, PreparedPrompt
 from domain.record import Draft, EventFilter, Head, RecordedEvent
 from domain.stream import StreamItem
@@ -105,6 +106,23 @@ class PayloadStore(Protocol):
         Raises:
             PayloadMissing: It was erased or never stored.
         """
+        ...
+
+
+class SpokenAnswers(Protocol):
+    """What jobs have said, token by token."""
+
+    def find(self, job_id: JobId) -> SpokenAnswer | None:
+        """Return the whole answer of a job.
+
+        Returns:
+            ``None`` if there is no such job, if it has no whole answer (it goes on, failed, or was
+            ended by a stop text, by a caller or a deadline), or if the answer was erased.
+        """
+        ...
+
+    def request(self, digest: Digest) -> ChatRequest | None:
+        """Return a request by its digest; ``None`` if it was erased."""
         ...
 
 

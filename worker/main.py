@@ -23,8 +23,9 @@ import redis
 
 from domain.errors import LogUnavailable, QueueUnavailable, SemanticError
 from domain.events import ModelLoadFailed, WorkerDraining, WorkerStopped
-from domain.ports import EventLog, WorkerPulse, WorkerPulses
+from domain.ports import EventLog, SpokenAnswers, WorkerPulse, WorkerPulses
 from domain.turns import TurnOrder, TurnState
+from domain.usecases.answers import LoggedAnswers
 from domain.usecases.count import count_tokens
 from domain.usecases.recover import reconcile
 from domain.usecases.run import Runner
@@ -128,7 +129,7 @@ class WorkerProcess:
         kept = settings.redis
         sink = RedisItemSink(client, keys, items_max=kept.items_max, ttl_s=kept.items_ttl_s)
         contexts = self._contexts(stack, log)
-        engine = self._engine(sink, clock, contexts)
+        engine = self._engine(sink, clock, contexts, LoggedAnswers(log=log, payloads=log))
         pulses = RedisWorkerPulses(client, keys)
         beat = partial(self._beat, pulses, engine, contexts.gauge)
         stack.enter_context(Periodic("pulse", PULSE_S, beat))
@@ -226,7 +227,13 @@ class WorkerProcess:
             took_ms=round(report.took_ms),
         )
 
-    def _engine(self, sink: RedisItemSink, clock: SystemClock, contexts: _Contexts) -> BatchEngine:
+    def _engine(
+        self,
+        sink: RedisItemSink,
+        clock: SystemClock,
+        contexts: _Contexts,
+        answers: SpokenAnswers,
+    ) -> BatchEngine:
         settings = self._settings
         source = ModelSource(
             id=settings.model.id,
@@ -237,7 +244,7 @@ class WorkerProcess:
         return BatchEngine(
             runner_factory=lambda: contexts.gauge.watch(
                 BatchRunner(
-                    load_weights=lambda: load_weights(source),
+                    load_weights=lambda: load_weights(source, answers),
                     prefill_step_tokens=settings.engine.prefill_step_tokens,
                     gap_max_ms=settings.engine.gap_max_ms,
                     kv_budget_bytes=settings.engine.kv_budget_bytes,

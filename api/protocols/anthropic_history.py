@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from api.protocols.anthropic_tools import Toolbox
 from api.protocols.history import PART_BREAK
+from api.protocols.origin import origin_of
 from api.protocols.signature import recall
 from api.schemas.anthropic import ContentBlock, InputMessage
 from domain.chat import Message, ToolCall
@@ -15,6 +17,9 @@ from domain.errors import InvalidRequest
 #: Claude Code puts this line first. It changes from request to request, and would keep any prefix
 #: of the prompt from being recognised.
 BILLING_PREFIX: Final = "x-anthropic-billing-header:"
+#: Claude Code counts its budget down in a line of just this shape, and keeps the old counts.
+_COUNTER_TAG: Final = "<total_tokens>"
+_COUNTER: Final = re.compile(r"\s*<total_tokens>[\d,]+ tokens left</total_tokens>\s*")
 IMAGE_NOTE: Final = "[image left out: this model reads text only]"
 IMAGE_REFUSED: Final = "this model reads text only: an image cannot be part of the question"
 #: What texts of failed tools begin with already.
@@ -22,11 +27,11 @@ _ERROR_MARKS: Final = ("error", "<error", "<tool_use_error")
 
 
 def system_texts(system: str | Sequence[ContentBlock] | None) -> list[str]:
-    """Return the texts of the system prompt without billing lines."""
+    """Return the texts of the system prompt without billing lines and counters."""
     if system is None:
         return []
     texts = [system] if isinstance(system, str) else [block_text(block) for block in system]
-    return [kept for kept in map(_without_billing, texts) if kept]
+    return [kept for kept in map(_lasting, texts) if kept]
 
 
 def turns_of(messages: Sequence[InputMessage], toolbox: Toolbox) -> Iterator[Message]:
@@ -64,7 +69,8 @@ def block_text(block: ContentBlock) -> str:
 def _turns(message: InputMessage, toolbox: Toolbox) -> Iterator[Message]:
     content = message.content
     if message.role == "system":
-        yield Message(role="system", content=PART_BREAK.join(system_texts(content)))
+        if text := PART_BREAK.join(system_texts(content)):
+            yield Message(role="system", content=text)
     elif isinstance(content, str):
         yield Message(role=message.role, content=content)
     elif message.role == "assistant":
@@ -94,6 +100,9 @@ def _assistant_turn(blocks: Sequence[ContentBlock]) -> Message:
             ToolCall(id=block.id or "", name=block.name or "", arguments=block.input or {})
             for block in blocks
             if block.type == "tool_use"
+        ),
+        origin=origin_of(
+            one for block in blocks for one in (block.id, block.signature, block.data)
         ),
     )
 
@@ -164,7 +173,13 @@ def _label(block: ContentBlock) -> str:
     return " ".join(part for part in (block.type, block.name or block.title) if part)
 
 
-def _without_billing(text: str) -> str:
-    if BILLING_PREFIX not in text:
+def _lasting(text: str) -> str:
+    """Return what of a system text does not change from request to request."""
+    if BILLING_PREFIX not in text and _COUNTER_TAG not in text:
         return text
-    return "\n".join(line for line in text.split("\n") if not line.startswith(BILLING_PREFIX))
+    kept = "\n".join(
+        line
+        for line in text.split("\n")
+        if not line.startswith(BILLING_PREFIX) and not _COUNTER.fullmatch(line)
+    )
+    return kept if kept.strip() else ""

@@ -64,6 +64,7 @@ def _joined(before: Message, turn: Message) -> Message:
         content=_glue(before.content, turn.content),
         reasoning=_glue(before.reasoning, turn.reasoning),
         tool_calls=turn.tool_calls,
+        origin="",  # of two answers there is no one
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from api.jsonbody import load_json
 from api.protocols.choices import Mode, choice_of
 from api.protocols.history import PART_BREAK
+from api.protocols.origin import origin_of
 from api.schemas.openai_chat import (
     ChatMessage,
     ContentPart,
@@ -39,6 +40,7 @@ def turn_of(message: ChatMessage) -> Message:
         reasoning=(message.reasoning_content or "") if role == "assistant" else "",
         tool_calls=_calls(message.tool_calls) if role == "assistant" else (),
         tool_call_id=message.tool_call_id if role == "tool" else None,
+        origin=origin_of(call.id for call in message.tool_calls or ()),
     )
 
 

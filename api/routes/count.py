@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from api.attributing import attributed
 from api.http import Reply, Request
 from api.protocols import anthropic
+from api.protocols.parsed import ParsedRequest
 from api.routes.generate import parse_request
 from api.routes.replies import json_reply
 from api.services import Services
@@ -15,4 +17,9 @@ async def count_tokens(request: Request, *, services: Services) -> Reply:
     """Answer how long the prompt of a request is; the request itself reports the same number."""
     parse = partial(anthropic.parse_count, ids=services.ids)
     parsed = await parse_request(parse, request, services)
-    return json_reply({"input_tokens": await services.call(services.counter.count, parsed.chat)})
+    tokens = await services.call(_counted, parsed, services)
+    return json_reply({"input_tokens": tokens})
+
+
+def _counted(parsed: ParsedRequest, services: Services) -> int:
+    return services.counter.count(attributed(parsed.chat, parsed.agent, services))

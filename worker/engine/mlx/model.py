@@ -14,8 +14,10 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 import worker.demo_model
+from domain.ports import SpokenAnswers
 from domain.values import ModelCard, Sampling
 from ops.settings import DEMO_MODEL
+from worker.engine.mlx.continued import ContinuedPrompts
 from worker.engine.mlx.fingerprint import fingerprint
 from worker.engine.mlx.prompt import PromptRenderer
 from worker.engine.mlx.runner import LoadedWeights
@@ -54,8 +56,12 @@ class ModelSource:
     digest_cache: Path | None = None
 
 
-def load_weights(source: ModelSource) -> LoadedWeights:
+def load_weights(source: ModelSource, answers: SpokenAnswers | None = None) -> LoadedWeights:
     """Load a model on the calling thread, which must be the one that computes.
+
+    Args:
+        source: What to load.
+        answers: What was said before, so that prompts go on where it ended.
 
     Raises:
         ModelLoadFailed: Saying what was tried.
@@ -68,15 +74,18 @@ def load_weights(source: ModelSource) -> LoadedWeights:
         msg = f"the model in {model_dir} cannot be loaded: {type(error).__name__}: {error}"
         raise ModelLoadFailed(msg) from error
     tool_format = tool_format_of(tokenizer)
-    renderer = PromptRenderer(tokenizer, tool_format)
+    renderer, card = PromptRenderer(tokenizer, tool_format), _card(source, model_dir, config)
+    render = renderer.render
+    if answers is not None:
+        render = ContinuedPrompts(renderer, answers, card.fingerprint).render
     tags = ThinkTags(tokenizer.think_start, tokenizer.think_end) if tokenizer.has_thinking else None
     return LoadedWeights(
         network=network,
         end_ids=frozenset(tokenizer.eos_token_ids),
         model=LoadedModel(
-            card=_card(source, model_dir, config),
+            card=card,
             think_tags=tags,
-            render=renderer.render,
+            render=render,
             opens_thinking=renderer.opens_thinking,
             detokenizer=detokenizer_factory(tokenizer),
             sampling=_sampling_defaults(model_dir),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -23,6 +24,9 @@ _log = structlog.get_logger(__name__)
 #: Tokens at the end of a prompt in which the template opens a reasoning section.
 OPENING_TOKENS_MAX = 16
 MISTRAL_ID_CHARS = 9
+#: Stands where an answer stood; no template has a reason to change it.
+STAND_IN = "[[what was said here]]"
+_AROUND_ONE = 2
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 #: What a template that cannot render a conversation raises.
 _REFUSALS = (TemplateError, TypeError, ValueError, LookupError, AttributeError)
@@ -53,16 +57,51 @@ class PromptRenderer:
         Raises:
             InvalidRequest: The template refuses the messages, as they are and simplified.
         """
+        text, opened = self._whole(request)
+        ids = self._ids_of(text + opened)
+        if not ids:
+            msg = "the messages hold nothing to answer"
+            raise InvalidRequest(msg, field="messages")
+        return Rendered(ids, opened)
+
+    def render_after(self, request: ChatRequest, turn: int) -> Rendered | None:
+        """Return what follows an assistant turn in the prompt, from the mark of its end on.
+
+        Args:
+            request: A conversation.
+            turn: Place of the turn among the messages, not the last.
+
+        Returns:
+            ``None`` if the template does not let the turn stand as it is, or refuses it.
+        """
+        assert request.messages[turn].role == "assistant", "only answers are echoed"
+        stand_in = Message(role="assistant", content=STAND_IN)
+        messages = (*request.messages[:turn], stand_in, *request.messages[turn + 1 :])
+        try:
+            text, opened = self._whole(replace(request, messages=messages))
+        except InvalidRequest:
+            return None
+        pieces = text.split(STAND_IN)
+        if len(pieces) != _AROUND_ONE:
+            return None
+        return Rendered(self._ids_of(pieces[1] + opened), opened)
+
+    def says_only_messages(self, request: ChatRequest) -> bool:
+        """Whether the prompt holds no remark that is part of no message."""
+        is_opened = self._says_it_all(request, self._opening(request))
+        return told(request, is_opened=is_opened) is request
+
+    def _whole(self, request: ChatRequest) -> tuple[str, str]:
+        """Return the prompt's text, and the beginning of the answer that it opens."""
         opened = self._opening(request)
         text = self._text(told(request, is_opened=self._says_it_all(request, opened)))
         if opened and self._leaves_thinking_open(text):
             # Who must call a tool has thought enough.
             text += f"\n{self._tokenizer.think_end}\n\n"
-        ids = self.encode(_LONE_SURROGATE.sub("\ufffd", text + opened))
-        if not ids:
-            msg = "the messages hold nothing to answer"
-            raise InvalidRequest(msg, field="messages")
-        return Rendered(ids, opened)
+        return text, opened
+
+    def _ids_of(self, text: str) -> tuple[int, ...]:
+        return self.encode(_LONE_SURROGATE.sub("\ufffd", text))
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Return the ids of a text that holds its special tokens already."""

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from api.protocols.anthropic import parse
 from api.protocols.anthropic_history import IMAGE_NOTE
+from api.protocols.origin import origin_of
 from api.schemas.base import MAX_TOKENS_CEILING
-from domain.chat import ChatRequest, Message, ToolCall
+from domain.chat import ChatRequest, Message, ToolCall, unattributed
 from domain.errors import InvalidRequest
 from domain.values import SEED_MAX
 from tests.support.fake_time import SequentialIds
@@ -148,6 +150,53 @@ def test_text_and_list_of_one_text_are_the_same_request() -> None:
 def test_billing_line_is_dropped_from_a_plain_system_text() -> None:
     system = "x-anthropic-billing-header: cc_version=9;\nYou help."
     assert _chat(system=system).messages[0] == Message(role="system", content="You help.")
+
+
+def test_a_count_of_tokens_left_is_dropped_if_it_has_just_that_shape() -> None:
+    def talk(count: str) -> tuple[Message, ...]:
+        turns = [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": "Hello."},
+            {"role": "user", "content": "bye"},
+            {"role": "system", "content": f"<total_tokens>{count} tokens left</total_tokens>"},
+        ]
+        system = f"You help.\n<total_tokens>{count} tokens left</total_tokens>"
+        return _chat(system=system, messages=turns).messages
+
+    assert talk("987654") == talk("12,345")
+    assert [turn.content for turn in talk("1")] == ["You help.", "hi", "Hello.", "bye"]
+    assert "many tokens left" in talk("many")[-1].content
+
+
+@pytest.mark.parametrize(
+    ("ids", "origin"),
+    [
+        ([f"toolu_{'ab' * 16}_0", f"toolu_{'ab' * 16}_1"], f"job-{'ab' * 16}"),
+        ([f"s1.{'ab' * 16}-0.{'0' * 32}", "toolu_of_another_vendor"], f"job-{'ab' * 16}"),
+        ([f"toolu_{'ab' * 16}_0", f"s1.{'cd' * 16}-0.{'0' * 32}"], ""),
+        (["toolu_01A09q90qw90lq917835lq9", None, "", "s1.x", "abc-0"], ""),
+    ],
+)
+def test_ids_of_ours_say_which_answer_a_turn_echoes(ids: list[str | None], origin: str) -> None:
+    assert origin_of(ids) == origin
+
+
+def test_an_echoed_call_names_its_job_and_the_question_stays_the_same() -> None:
+    def talk(call_id: str) -> ChatRequest:
+        call = {"type": "tool_use", "id": call_id, "name": "Bash", "input": {}}
+        turns = [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": [call]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call_id}]},
+        ]
+        return _chat(messages=turns)
+
+    echoed = talk(f"toolu_{'ab' * 16}_0")
+    assert echoed.messages[1].origin == f"job-{'ab' * 16}"
+    assert ChatRequest.from_bytes(echoed.to_bytes()) == echoed
+    bare = replace(echoed, messages=unattributed(echoed.messages))
+    asked = [one.asked(protocol="p", agent=None, seeded=True) for one in (echoed, bare)]
+    assert asked[0] == asked[1]
 
 
 def test_leading_system_turn_joins_the_system_prompt() -> None:

@@ -1,0 +1,107 @@
+"""What counts as an echo of an answer, and what is something new."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from domain.chat import Message, ToolCall
+from domain.echo import SpokenAnswer, is_echo
+from domain.generation import SaidCall
+from domain.values import Digest, JobId
+
+_CALL = "toolu_00_0"
+
+
+def _said(text: str = "", thinking: str = "", arguments: str | None = None) -> SpokenAnswer:
+    calls = (
+        ()
+        if arguments is None
+        else (SaidCall(id=_CALL, name="Edit", arguments=arguments, is_complete=True),)
+    )
+    return SpokenAnswer(
+        job_id=JobId("job-1"),
+        request=Digest("d"),
+        fingerprint="f",
+        token_ids=(1, 2),
+        text=text,
+        thinking=thinking,
+        calls=calls,
+    )
+
+
+def _turn(arguments: Any = None, **fields: Any) -> Message:
+    calls = () if arguments is None else (ToolCall(id=_CALL, name="Edit", arguments=arguments),)
+    return Message(**{"role": "assistant", "content": "", "tool_calls": calls} | fields)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-99, 99) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def _reordered(value: Any) -> Any:
+    """What a client makes of it: keys in another order, whole numbers of another kind."""
+    if isinstance(value, dict):
+        return {key: _reordered(value[key]) for key in sorted(value, reverse=True)}
+    if isinstance(value, list):
+        return [_reordered(one) for one in value]
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+@given(arguments=st.dictionaries(st.text(max_size=4), _JSON, max_size=4))
+def test_arguments_in_another_order_and_notation_are_an_echo(arguments: dict[str, Any]) -> None:
+    said = _said(arguments=json.dumps(arguments))
+    assert is_echo(_turn(_reordered(arguments)), said)
+    defaults: dict[str, Any] = {"replace_all": False, "limit": None, "flags": []}
+    assert is_echo(_turn(defaults | _reordered(arguments)), said)
+
+
+@pytest.mark.parametrize(
+    "echoed",
+    [
+        {"path": "b", "times": 1},
+        {"path": "a"},
+        {"path": "a", "times": 2},
+        {"path": "a", "times": True},
+        {"path": "a", "times": 1, "replace_all": True},
+        {"path": "a", "times": 1, "limit": 0},
+        {"path": ["a"], "times": 1},
+    ],
+)
+def test_arguments_that_say_something_else_are_new(echoed: dict[str, Any]) -> None:
+    assert not is_echo(_turn(echoed), _said(arguments='{"times": 1, "path": "a"}'))
+
+
+def test_arguments_that_were_no_json_come_back_as_they_were() -> None:
+    said = _said(arguments='{"path": "a')
+    raw = {"raw": '{"path": "a', "len": 11}
+    assert is_echo(_turn({"__unparsedToolInput": raw}), said)
+    assert is_echo(_turn({"unparsed": '{"path": "a'}), said)
+    assert not is_echo(_turn({"unparsed": '{"path": "b'}), said)
+    assert not is_echo(_turn({}), said)
+
+
+def test_another_call_is_new() -> None:
+    said = _said(arguments="{}")
+    other = ToolCall(id=_CALL, name="Read", arguments={})
+    renamed = ToolCall(id="toolu_00_1", name="Edit", arguments={})
+    assert not is_echo(_turn(tool_calls=(other,)), said)
+    assert not is_echo(_turn(tool_calls=(renamed,)), said)
+    assert not is_echo(_turn(), said)
+
+
+def test_white_space_is_the_client_s_affair_and_words_are_not() -> None:
+    said = _said(text="One.\n\nTwo. ", thinking=" Hm.\n")
+    assert is_echo(_turn(content="One.\nTwo.", reasoning="Hm."), said)
+    assert is_echo(_turn(content="One. Two."), said), "the reasoning may have been left out"
+    assert not is_echo(_turn(content="One."), said)
+    assert not is_echo(_turn(content="One. Two.", reasoning="Aha."), said)

@@ -1,0 +1,218 @@
+"""A prompt begins with the one before it and what was sampled, whatever the client made of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from domain.chat import ChatRequest, Message, ToolCall, ToolChoice
+from domain.echo import SpokenAnswer
+from domain.generation import SaidCall
+from domain.values import Digest, JobId, SamplingWish, digest_of
+from worker.engine.mlx.continued import ContinuedPrompts
+from worker.engine.runner_port import Rendered
+
+FINGERPRINT = "model-1"
+_TOOL: Mapping[str, Any] = {"type": "function", "function": {"name": "Bash", "parameters": {}}}
+
+
+class PlainRenderer:
+    """Writes a turn as bytes; an answer by its words alone, so never as it was sampled."""
+
+    def __init__(self, *, cuts: bool = True) -> None:
+        self.cuts = cuts
+        self.rendered = 0
+
+    def render(self, request: ChatRequest) -> Rendered:
+        self.rendered += 1
+        return Rendered(_ids(request.messages) + _ids(()))
+
+    def says_only_messages(self, request: ChatRequest) -> bool:
+        return request.tool_choice.mode == "auto"
+
+    def render_after(self, request: ChatRequest, turn: int) -> Rendered | None:
+        return Rendered((0, *_ids(request.messages[turn + 1 :]), *_ids(()))) if self.cuts else None
+
+
+def _ids(messages: tuple[Message, ...]) -> tuple[int, ...]:
+    texts = [
+        f"<{one.role}>{one.content}{[dict(call.arguments) for call in one.tool_calls]}"
+        for one in messages
+    ]
+    return tuple("".join(texts or ["<assistant>"]).encode())
+
+
+@dataclass
+class Answers:
+    """``SpokenAnswers`` in a dictionary."""
+
+    said: dict[str, SpokenAnswer] = field(default_factory=dict)
+    requests: dict[Digest, ChatRequest] = field(default_factory=dict)
+
+    def find(self, job_id: JobId) -> SpokenAnswer | None:
+        return self.said.get(job_id)
+
+    def request(self, digest: Digest) -> ChatRequest | None:
+        return self.requests.get(digest)
+
+
+class Conversation:
+    """A client, and the service that it talks to."""
+
+    def __init__(self, **request: Any) -> None:
+        self.answers = Answers()
+        self.renderer = PlainRenderer()
+        self.prompts = self.restarted()
+        self.options = request
+        self.messages: tuple[Message, ...] = ()
+        self.turns: list[tuple[ChatRequest, tuple[int, ...], tuple[int, ...]]] = []
+
+    def restarted(self, fingerprint: str = FINGERPRINT) -> ContinuedPrompts:
+        return ContinuedPrompts(self.renderer, self.answers, fingerprint)
+
+    def ask(self, text: str, *, role: str = "user") -> ChatRequest:
+        self.messages += (Message(role=role, content=text),)  # type: ignore[arg-type]  # a role
+        return ChatRequest(
+            model="m",
+            messages=self.messages,
+            max_tokens=9,
+            sampling=SamplingWish(seed=len(self.turns)),
+            **self.options,
+        )
+
+    def answer(self, request: ChatRequest, text: str, arguments: str | None = None) -> None:
+        """Let the job of a request say something, and the client echo it in its own way."""
+        job = JobId(f"job-{len(self.turns):032x}")
+        prompt = self.prompts.render(request).tokens
+        # No tokenizer would cut the text like this.
+        sampled = tuple(1000 + ord(letter) for letter in text + (arguments or ""))
+        calls: tuple[SaidCall, ...] = ()
+        echoed: tuple[ToolCall, ...] = ()
+        if arguments is not None:
+            calls = (SaidCall(id=f"c{job}", name="Bash", arguments=arguments, is_complete=True),)
+            swapped = dict(reversed(json.loads(arguments).items()))
+            echoed = (ToolCall(id=f"c{job}", name="Bash", arguments=swapped | {"more": False}),)
+        # As the log has it: the request by its bytes.
+        payload = request.to_bytes()
+        self.answers.requests[digest_of(payload)] = ChatRequest.from_bytes(payload)
+        self.answers.said[job] = SpokenAnswer(
+            job_id=job,
+            request=digest_of(payload),
+            fingerprint=FINGERPRINT,
+            token_ids=sampled,
+            text=text,
+            thinking="",
+            calls=calls,
+        )
+        self.turns.append((request, prompt, sampled))
+        self.messages += (
+            Message(role="assistant", content=text.strip(), tool_calls=echoed, origin=job),
+        )
+
+
+_SAYINGS = st.lists(
+    st.tuples(
+        st.text("ab ", max_size=4),
+        st.none()
+        | st.dictionaries(st.text("xyz", min_size=1, max_size=2), st.integers(0, 9), max_size=3),
+        st.sampled_from(["user", "tool"]),
+    ),
+    min_size=2,
+    max_size=8,
+)
+
+
+def _talk(sayings: list[tuple[str, dict[str, int] | None, str]], **options: Any) -> Conversation:
+    talk = Conversation(**options)
+    for text, arguments, role in sayings:
+        request = talk.ask(f"about {text}", role=role)
+        talk.answer(request, text, None if arguments is None else json.dumps(arguments))
+    return talk
+
+
+@given(sayings=_SAYINGS)
+def test_a_prompt_begins_with_the_one_before_it_and_what_was_sampled(
+    sayings: list[tuple[str, dict[str, int] | None, str]],
+) -> None:
+    turns = _talk(sayings, tools=(_TOOL,)).turns
+    for (_, prompt, sampled), (_, following, _) in pairwise(turns):
+        assert following[: len(prompt) + len(sampled)] == prompt + sampled
+
+
+@given(sayings=_SAYINGS)
+def test_after_a_restart_every_prompt_is_the_same(
+    sayings: list[tuple[str, dict[str, int] | None, str]],
+) -> None:
+    talk = _talk(sayings)
+    for request, prompt, _ in talk.turns:
+        assert talk.restarted().render(request).tokens == prompt
+    crowded = ContinuedPrompts(talk.renderer, talk.answers, FINGERPRINT, bytes_max=1)
+    assert crowded.render(talk.turns[-1][0]).tokens == talk.turns[-1][1]
+
+
+@given(sayings=_SAYINGS, data=st.data())
+def test_what_was_edited_is_read_as_it_stands(
+    sayings: list[tuple[str, dict[str, int] | None, str]], data: st.DataObject
+) -> None:
+    talk = _talk(sayings)
+    request, _, _ = talk.turns[-1]
+    places = [n for n, turn in enumerate(request.messages[:-1]) if turn.role == "assistant"]
+    edited = data.draw(st.sampled_from(places))
+    messages = list(request.messages)
+    messages[edited] = replace(messages[edited], content=messages[edited].content + "!")
+    changed = replace(request, messages=tuple(messages))
+    tokens = talk.prompts.render(changed).tokens
+    earlier = [turn for turn in talk.turns if len(turn[0].messages) < edited]
+    known = earlier[-1][1] + earlier[-1][2] if earlier else ()
+    assert tokens[: len(known)] == known
+    rest = changed.messages[edited:]
+    assert tokens[-len(_ids(rest) + _ids(())) :] == _ids(rest) + _ids(())
+
+
+def test_another_model_s_tokens_are_not_taken_over() -> None:
+    talk = _talk([("a", None, "user"), ("b", None, "user")])
+    request = talk.turns[-1][0]
+    assert talk.restarted("model-2").render(request) == talk.renderer.render(request)
+
+
+def test_an_answer_to_another_question_is_not_taken_over() -> None:
+    talk = _talk([("a", None, "user"), ("b", None, "user")])
+    request = talk.turns[-1][0]
+    other = (Message(role="user", content="something else"), *request.messages[1:])
+    for changed in (replace(request, messages=other), replace(request, tools=(_TOOL,))):
+        assert talk.prompts.render(changed) == talk.renderer.render(changed)
+
+
+def test_a_remark_to_one_question_is_not_kept_for_the_next() -> None:
+    talk = _talk([("a", None, "user")], tool_choice=ToolChoice(mode="none"))
+    following = talk.ask("b")
+    assert talk.prompts.render(following) == talk.renderer.render(following)
+
+
+@pytest.mark.parametrize("lost", ["said", "requests"])
+def test_what_was_erased_is_rendered_as_it_stands(lost: str) -> None:
+    talk = _talk([("a", None, "user"), ("b", None, "user")])
+    getattr(talk.answers, lost).clear()
+    request = talk.turns[-1][0]
+    assert talk.restarted().render(request) == talk.renderer.render(request)
+
+
+def test_a_template_that_cannot_be_cut_is_used_as_it_is() -> None:
+    talk = _talk([("a", None, "user"), ("b", None, "user")])
+    talk.renderer.cuts = False
+    request = talk.turns[-1][0]
+    assert talk.restarted().render(request) == talk.renderer.render(request)
+
+
+def test_a_known_conversation_is_rendered_no_more() -> None:
+    talk = _talk([("a", None, "user")] * 5)
+    before = talk.renderer.rendered
+    talk.prompts.render(talk.ask("and then"))
+    assert talk.renderer.rendered == before
