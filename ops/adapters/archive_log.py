@@ -31,6 +31,12 @@ LOG_STREAM = StreamName("log")
 #: than jobs stay whole.
 _THINNED = ("agent-", "worker-", "model-")
 _TRIGGER = "events_no_delete"
+#: A job whose receiver was not told of its end yet: the message is made of its events.
+_UNTOLD = (
+    "position > (SELECT coalesce(max(position), 0) FROM checkpoints WHERE name = 'webhooks')"
+    " AND EXISTS (SELECT 1 FROM events AS first WHERE first.stream = jobs.id"
+    " AND first.version = 1 AND json_extract(first.data, '$.webhook') IS NOT NULL)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +57,8 @@ class Archived:
 def archive_log(url: str, *, before: str, clock: Clock, ids: IdSource) -> Archived:
     """Archive the events recorded before an instant; the service may go on meanwhile.
 
-    Jobs that are not over by then stay whole in the log, and so does what is not a job's.
+    Jobs that are not over by then stay whole in the log, and so does what is not a job's; so do
+    those whose webhook has not been made of their events yet.
 
     Args:
         url: Of the log.
@@ -168,7 +175,8 @@ def _delete(connection: Connection, last: int) -> int:
     globs = tuple(f"{prefix}*" for prefix in _THINNED)
     removed = connection.exec_driver_sql(
         "DELETE FROM events WHERE position <= ? AND ("  # noqa: S608 - only marks are put in
-        f" stream IN (SELECT id FROM jobs WHERE position <= ? AND status NOT IN ({marks}))"
+        f" stream IN (SELECT id FROM jobs WHERE position <= ? AND status NOT IN ({marks})"
+        f" AND NOT ({_UNTOLD}))"
         f" OR (({thinned}) AND position NOT IN"
         f" (SELECT max(position) FROM events WHERE {thinned} GROUP BY stream, type)))",
         (last, last, *open_states, *globs, *globs),
