@@ -63,24 +63,23 @@ class WorkerDiary:
                 return event.fingerprint
         return None
 
-    def note_lost(self) -> WorkerId | None:
-        """Say of the worker before this one that it died, if it did not say that it stopped.
+    def note_lost(self, last: WorkerId) -> bool:
+        """Say of the worker that was here before that it died, if it did not say that it stopped.
 
-        Called under the worker lock, so whoever started last and did not stop is dead.
+        Called under the worker lock of the directory that both have, so it does not run any more.
 
         Returns:
-            The worker that was lost, if one was.
+            Whether it was lost.
         """
-        last = self._log.latest(WorkerStarted.__name__)
-        if last is None:
-            return None
-        started = decode_event(last.type, last.schema_version, last.data)
-        assert isinstance(started, WorkerStarted)
+        events = self._log.load(StreamName(last))
+        begun = [event for event in events if event.type == WorkerStarted.__name__]
         ends = {WorkerStopped.__name__, WorkerLost.__name__}
-        if any(event.type in ends for event in self._log.load(last.stream)):
-            return None
-        self._append(last.stream, [WorkerLost(worker=started.worker, pid=started.pid)])
-        return started.worker
+        if not begun or any(event.type in ends for event in events):
+            return False
+        started = decode_event(begun[0].type, begun[0].schema_version, begun[0].data)
+        assert isinstance(started, WorkerStarted)
+        self._append(StreamName(last), [WorkerLost(worker=last, pid=started.pid)])
+        return True
 
     def _append(self, stream: StreamName, events: Sequence[Event]) -> None:
         """Append at whatever version the stream has; other workers may write to a model's."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -16,7 +15,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import NamedTuple
 
 import redis
@@ -29,7 +27,7 @@ from domain.usecases.answers import LoggedAnswers
 from domain.usecases.count import count_tokens
 from domain.usecases.recover import reconcile
 from domain.usecases.run import Runner
-from domain.values import Priority, WorkerId, digest_of
+from domain.values import Priority, WorkerId
 from ops.adapters.data_lock import DataDirLocked, DataLock
 from ops.adapters.dramatiq_queue import BlockingRedisBroker, DramatiqJobQueue
 from ops.adapters.migrate import upgrade
@@ -38,6 +36,7 @@ from ops.adapters.redis_control import ControlListener, RedisWorkerPulses
 from ops.adapters.redis_counts import CountingDesk
 from ops.adapters.redis_items import RedisItemBacklog, RedisItemSink
 from ops.adapters.sqlite_event_log import open_log
+from ops.adapters.worker_place import WorkerPlace
 from ops.blockstore.report import ScanReport
 from ops.blockstore.store import BlockStore
 from ops.broker.address import resolve_broker_url
@@ -121,8 +120,7 @@ class WorkerProcess:
         upgrade(settings.log_url)
         log = stack.enter_context(open_log(settings.log_url, clock=clock))
         diary = WorkerDiary(self._worker, log=log, ids=ids)
-        if (lost := diary.note_lost()) is not None:
-            self._logger.warning("worker_lost", worker=lost)
+        hand = self._enter(diary)
         keys = Keys(settings.redis.prefix)
         client = connect(resolve_broker_url(settings))
         stack.callback(client.close)
@@ -158,7 +156,7 @@ class WorkerProcess:
         stack.enter_context(
             CountingDesk(client, keys, count=lambda request: count_tokens(request, engine))
         )
-        broker = BlockingRedisBroker(client, keys, broker_id=broker_id_of(settings.data_dir))
+        broker = BlockingRedisBroker(client, keys, broker_id=hand, shared_hand_max=_slots(settings))
         declare_actors(broker, runner, draining=self._stop)
         if taken_over := broker.requeue_in_hand():
             self._logger.info("took_over", jobs=taken_over)
@@ -190,6 +188,14 @@ class WorkerProcess:
         listener = ControlListener(client, keys, on_cancel=active.cancel, on_listening=begin)
         listener.start()
         stack.callback(listener.stop)
+
+    def _enter(self, diary: WorkerDiary) -> str:
+        """Take the place of the worker before; return whose hand messages are in."""
+        place = WorkerPlace(self._settings.data_dir / "worker.json")
+        if place.last is not None and diary.note_lost(place.last):
+            self._logger.warning("worker_lost", worker=place.last)
+        place.enter(self._worker)
+        return place.hand
 
     def _contexts(self, stack: ExitStack, log: EventLog) -> _Contexts:
         diary = CacheDiary(self._worker, log=log, ids=RandomIds(), clock=SystemClock())
@@ -327,20 +333,13 @@ class WorkerProcess:
         return replace(self._turns.state(), slots=self._settings.engine.max_batch_size)
 
 
-def broker_id_of(data_dir: Path) -> str:
-    """Return in whose hand the messages of a worker are.
-
-    It is the same over restarts, so that a new process finds what the dead one held. The worker
-    lock makes it unique here, and workers of other data directories have others.
-    """
-    home = f"{socket.gethostname()}:{data_dir.resolve()}"
-    return f"engine-{digest_of(home.encode())[-12:]}"
-
-
 def _turns(settings: Settings) -> TurnGate:
-    slots = settings.engine.max_batch_size + SLOTS_AHEAD
     reserved = settings.jobs.interactive_reserved
-    return TurnGate(TurnOrder(slots=slots, interactive_reserved=reserved))
+    return TurnGate(TurnOrder(slots=_slots(settings), interactive_reserved=reserved))
+
+
+def _slots(settings: Settings) -> int:
+    return settings.engine.max_batch_size + SLOTS_AHEAD
 
 
 def main() -> int:

@@ -24,7 +24,7 @@ from typing import Any
 
 import redis
 from dramatiq import Message, MessageProxy
-from dramatiq.brokers.redis import MAINTENANCE_SCALE, RedisBroker, _RedisConsumer
+from dramatiq.brokers.redis import MAINTENANCE_SCALE, RedisBroker, _RedisConsumer, _scripts
 from dramatiq.errors import ConnectionClosed
 
 from domain.values import JobId, Priority
@@ -35,6 +35,12 @@ ACTOR_NAME = "run_job"
 #: Silence after which another worker may take what this one has in hand. A worker that merely froze
 #: for longer comes back to find its attempt refused by the log.
 HEARTBEAT_TIMEOUT_MS = 15_000
+#: A worker that was heard of within this time may take the next job; each asks every second.
+LIVE_MS = 3000
+#: How long a worker that has more in hand than another one lets that one go first.
+YIELD_S = 0.02
+#: How long a worker that found itself alone does not look for others.
+ALONE_S = 1.0
 #: Pause before a consumer asks again after the broker failed: the first, and what doubling ends at.
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 1.0
@@ -98,6 +104,40 @@ redis.call('DEL', KEYS[3])
 if count > 0 and redis.call('LLEN', KEYS[4]) == 0 then redis.call('RPUSH', KEYS[4], '1') end
 return count
 """
+# KEYS: called, bell, ring, heartbeats. ARGV: prefix of the in-hand sets, queue, consumer, LIVE_MS.
+# Returns -1 to a consumer that is alone, else how many messages it may take before another one has
+# fewer in hand. Where that is none, another one is called.
+_SHARE = """
+local time = redis.call('TIME')
+local since = time[1] * 1000 + math.floor(time[2] / 1000) - ARGV[4]
+local least = -1
+local live = redis.call('ZRANGEBYSCORE', KEYS[4], string.format('%.0f', since), '+inf')
+for _, other in ipairs(live) do
+  if other ~= ARGV[3] then
+    local count = redis.call('SCARD', ARGV[1] .. other .. '.' .. ARGV[2])
+    if least < 0 or count < least then least = count end
+  end
+end
+if least < 0 then return -1 end
+local share = least - redis.call('SCARD', ARGV[1] .. ARGV[3] .. '.' .. ARGV[2]) + 1
+if share > 0 then return share end
+if redis.call('EXISTS', KEYS[1], KEYS[3]) > 0 and redis.call('LLEN', KEYS[2]) == 0 then
+  redis.call('RPUSH', KEYS[2], '1')
+end
+return 0
+"""
+# KEYS: called, bell, ring.
+_RING = """
+if redis.call('EXISTS', KEYS[1], KEYS[3]) > 0 and redis.call('LLEN', KEYS[2]) == 0 then
+  redis.call('RPUSH', KEYS[2], '1')
+end
+"""
+# Goes before Dramatiq's own script, which takes the worker's clock for the heartbeats. Of machines
+# whose clocks differ, the one that is ahead would take what the other has in hand.
+_SERVER_CLOCK = b"""
+local time = redis.call('TIME')
+ARGV[2] = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+"""
 
 
 class DramatiqJobQueue:
@@ -151,8 +191,10 @@ class BlockingRedisBroker(RedisBroker):
     Args:
         client: Made by ``connect``.
         keys: Key names.
-        broker_id: Whose hand messages are in; the same over restarts of one worker, so that
-            ``requeue_in_hand`` finds what the last run left behind.
+        broker_id: Whose hand messages are in; no other live worker's, and the same over restarts of
+            one worker, so that ``requeue_in_hand`` finds what the last run left behind.
+        shared_hand_max: Messages of a queue in hand at once while other workers live: what waits in
+            a hand cannot be taken by one that is idle.
         middleware: Dramatiq's middleware; none by default.
     """
 
@@ -162,6 +204,7 @@ class BlockingRedisBroker(RedisBroker):
         keys: Keys,
         *,
         broker_id: str,
+        shared_hand_max: int | None = None,
         middleware: list[Any] | None = None,
     ) -> None:
         super().__init__(  # type: ignore[no-untyped-call]  # Dramatiq leaves it untyped
@@ -172,9 +215,13 @@ class BlockingRedisBroker(RedisBroker):
             maintenance_chance=MAINTENANCE_SCALE,
         )
         self.broker_id = broker_id
+        self.shared_hand_max = shared_hand_max
         self.keys = keys
+        self.scripts["dispatch"] = client.register_script(_SERVER_CLOCK + _scripts["dispatch"])
         self._requeue: Any = client.register_script(_REQUEUE)
         self._call: Any = client.register_script(_CALL)
+        self._share: Any = client.register_script(_SHARE)
+        self._ring: Any = client.register_script(_RING)
 
     def declare_queue(self, queue_name: str) -> None:
         """Declare a queue, without the delay queue that would be polled."""
@@ -192,6 +239,26 @@ class BlockingRedisBroker(RedisBroker):
         """Put the next jobs of a queue where they are taken from, up to ``count`` in all."""
         names = [self.keys.called(queue_name), self.keys.ring(queue_name)]
         self._call(keys=names, args=[count, self.keys.lines(queue_name)])
+
+    def share(self, queue_name: str) -> int | None:
+        """Return how many messages this worker may take before it is another's turn.
+
+        Returns:
+            ``None`` if it is the only worker; 0 if another one has fewer in hand, which was called.
+        """
+        share = self._share(
+            keys=[*self._to_ring(queue_name), self.keys.heartbeats],
+            args=[self.keys.in_hand_prefix, queue_name, self.broker_id, LIVE_MS],
+        )
+        return None if share < 0 else int(share)
+
+    def ring(self, queue_name: str) -> None:
+        """Call another worker if there is more to do."""
+        self._ring(keys=self._to_ring(queue_name))
+
+    def _to_ring(self, queue_name: str) -> list[str]:
+        keys = self.keys
+        return [keys.called(queue_name), keys.bell(queue_name), keys.ring(queue_name)]
 
     def requeue_in_hand(self) -> int:
         """Put everything that the last run had in hand back to the front of its queue.
@@ -229,6 +296,8 @@ class BlockingConsumer(_RedisConsumer):
         self._block_s = min(timeout / 1000, BLOCK_MAX_S)
         self._hand_freed = threading.Event()
         self._retry_s = RETRY_FIRST_S
+        self._is_alone = True
+        self._alone_until_s = 0.0
         self._log = logging.getLogger(__name__)
 
     def __next__(self) -> MessageProxy | None:
@@ -281,12 +350,32 @@ class BlockingConsumer(_RedisConsumer):
 
     @property
     def _room(self) -> int:
-        return int(self.prefetch - self.outstanding_message_count)
+        most = self.prefetch
+        if not self._is_alone and self.broker.shared_hand_max is not None:
+            most = min(most, self.broker.shared_hand_max)
+        return int(most - self.outstanding_message_count)
 
     def _fetch(self) -> bool:
         """Fill the cache as far as there is room; with no room it is still a sign of life."""
+        share = self._fair_share()
         room = max(0, self._room)
+        if room and share is not None:
+            if share == 0:
+                time.sleep(YIELD_S)  # and then take one anyway: the other may be busy
+            room = min(room, max(1, share))
         if room:
             self.broker.call_next(self.queue_name, room)
         self.message_cache = self.broker.do_fetch(self.queue_name, room)
+        if share is not None and self.message_cache:
+            self.broker.ring(self.queue_name)
         return bool(self.message_cache)
+
+    def _fair_share(self) -> int | None:
+        """Return what ``share`` does; who was alone a moment ago is taken to be so still."""
+        if time.monotonic() < self._alone_until_s:
+            return None
+        share = self.broker.share(self.queue_name)
+        self._is_alone = share is None
+        if self._is_alone:
+            self._alone_until_s = time.monotonic() + ALONE_S
+        return share

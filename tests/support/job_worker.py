@@ -24,10 +24,15 @@ STOP_MS = 5000
 
 @contextmanager
 def running_worker(
-    client: redis.Redis, keys: Keys, run: Callable[[JobId], None], *, threads: int = 4
+    client: redis.Redis,
+    keys: Keys,
+    run: Callable[[JobId], None],
+    *,
+    threads: int = 4,
+    hand: str = BROKER_ID,
 ) -> Iterator[BlockingRedisBroker]:
     """Run every job that comes through ``run``."""
-    broker = BlockingRedisBroker(client, keys, broker_id=BROKER_ID)
+    broker = BlockingRedisBroker(client, keys, broker_id=hand)
     dramatiq.actor(actor_name=ACTOR_NAME, queue_name=Priority.INTERACTIVE.value, broker=broker)(
         lambda job_id: run(JobId(job_id))
     )

@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -145,17 +146,21 @@ def postgres() -> Iterator[PostgresServer]:
 @pytest.fixture
 def postgres_url(postgres: PostgresServer) -> Iterator[str]:
     """An empty log with its tables, of this test alone."""
-    yield from _database(postgres, f"TEMPLATE {_TEMPLATE}")
+    with new_database(postgres, template=_TEMPLATE) as url:
+        yield url
 
 
 @pytest.fixture
 def bare_postgres_url(postgres: PostgresServer) -> Iterator[str]:
     """A database without tables."""
-    yield from _database(postgres, "")
+    with new_database(postgres) as url:
+        yield url
 
 
-def _database(server: PostgresServer, how: str) -> Iterator[str]:
+@contextmanager
+def new_database(server: PostgresServer, *, template: str = "template1") -> Iterator[str]:
+    """Make a database and drop it, whoever is still connected."""
     name = f"log_{uuid.uuid4().hex}"
-    server.run(f"CREATE DATABASE {name} {how}")
+    server.run(f"CREATE DATABASE {name} TEMPLATE {template}")
     yield server.url(name)
     server.run(f"DROP DATABASE {name} WITH (FORCE)")

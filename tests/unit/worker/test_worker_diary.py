@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from domain.events import WorkerStopped
 from domain.values import ModelCard, StreamName, WorkerId
 from tests.support.fake_log import InMemoryEventLog
 from tests.support.fake_time import SequentialIds
@@ -32,3 +33,18 @@ def test_model_that_computes_with_something_else_than_before_is_an_event() -> No
     assert (changed.data["before"], changed.data["after"]) == ("sha256:a", "sha256:b")
     start(log, ids, "worker-4", "sha256:b")
     assert [event.type for event in log.load(MODEL)][4:] == ["ModelLoaded"]
+
+
+def test_worker_that_was_here_and_did_not_stop_is_lost_and_no_other_one() -> None:
+    log, ids = InMemoryEventLog(), SequentialIds()
+    for name in ("worker-mine", "worker-of-another-machine", "worker-stopped"):
+        start(log, ids, name, "sha256:a")
+    stopped = WorkerId("worker-stopped")
+    WorkerDiary(stopped, log=log, ids=ids).note(WorkerStopped(worker=stopped))
+    diary = WorkerDiary(WorkerId("worker-next"), log=log, ids=ids)
+    assert diary.note_lost(WorkerId("worker-mine"))
+    assert not diary.note_lost(WorkerId("worker-mine"))
+    assert not diary.note_lost(stopped)
+    assert not diary.note_lost(WorkerId("worker-that-never-began"))
+    lost = [event for event in log.read_all(limit=100) if event.type == "WorkerLost"]
+    assert [event.stream for event in lost] == ["worker-mine"]

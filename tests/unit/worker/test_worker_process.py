@@ -14,7 +14,7 @@ from tests.support.engine_probe import ask, submit
 from tests.support.fake_broker import FakeItems
 from tests.support.fake_engine import FakeEngine
 from worker.gauge import CacheGauge
-from worker.main import WorkerProcess, broker_id_of
+from worker.main import WorkerProcess
 
 
 class Exited(BaseException):
@@ -94,8 +94,3 @@ def test_broker_that_has_forgotten_the_worker_has_its_jobs_looked_for(
         pulses.beats.clear()
         process._beat(pulses, engine, gauge)
     assert looks == ["look", "look"]
-
-
-def test_worker_keeps_its_messages_over_restarts_and_shares_none(tmp_path: Path) -> None:
-    assert broker_id_of(tmp_path / "a") == broker_id_of(tmp_path / "b" / ".." / "a")
-    assert broker_id_of(tmp_path / "a") != broker_id_of(tmp_path / "b")
