@@ -33,6 +33,7 @@ from domain.commands import (
 from domain.errors import (
     ConcurrencyConflict,
     Draining,
+    GenerationCancelled,
     JobAlreadyTerminal,
     NotRetryable,
     StaleAttempt,
@@ -57,6 +58,8 @@ from domain.values import JobId, JobStatus, StopReason
 ATTACHED_MAX = 100
 #: Reason of a ``JobCancelRequested`` that a passed deadline asked for: the job then expires.
 DEADLINE = "deadline"
+#: What ends an attempt and says nothing about its job.
+_NO_STRIKES = {Draining.code, GenerationCancelled.code}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,7 @@ class Job:
         id: The job.
         version: Number of events folded; what the next append expects.
         status: Where it is in its life.
-        attempt: Number of the latest attempt; 0 before the first.
+        attempt: Number of the latest attempt, or the one that a retry passed over; 0 before any.
         speaking: Whether that attempt may still speak.
         strikes: Attempts that died without a word or failed; a worker that drains costs none.
         resumed_tokens: Tokens that were said when the latest attempt began.
@@ -284,7 +287,7 @@ def silent_deaths(job: Job, said_tokens: int) -> int:
 
 @_apply.register
 def _(event: AttemptFailed, job: Job) -> Job:
-    strikes = job.strikes + (event.error != Draining.code)
+    strikes = job.strikes + (event.error not in _NO_STRIKES)
     # It told of its end, so its worker lives.
     return replace(job, status=JobStatus.QUEUED, speaking=False, strikes=strikes, silent_deaths=0)
 
@@ -331,6 +334,8 @@ def _(event: JobRetried, job: Job) -> Job:
         job,
         submitted=timeless,
         status=JobStatus.QUEUED,
+        # Passed over: the last word of a job that no attempt ended bears the next number.
+        attempt=job.attempt + 1,
         speaking=False,
         strikes=0,
         resumed_tokens=0,

@@ -186,8 +186,10 @@ class ItemBacklog(Protocol):
         """
         ...
 
-    def forget(self, job_id: JobId) -> None:
+    def forget(self, job_id: JobId, *, through: int) -> None:
         """Drop what is stored of a job that has ended, because it is to begin anew.
+
+        Items of attempts up to ``through`` that come later are dropped in silence.
 
         Raises:
             QueueUnavailable: The broker cannot be reached.

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import dramatiq
 import structlog
 
 from domain.commands import FailAttempt
-from domain.errors import JobAlreadyTerminal, JobNotFound, SemanticError
+from domain.errors import JobAlreadyTerminal, JobNotFound, QueueUnavailable, SemanticError
 from domain.job import Job
 from domain.stream import Failed
-from domain.usecases.commit import commit
+from domain.usecases.commit import commit, load_job
 from domain.usecases.run import Runner, RunResult, run_job
 from domain.values import JobId, Priority
 from ops.adapters.dramatiq_queue import ACTOR_NAME
@@ -41,7 +42,9 @@ def declare_actors(
     return declare(_run_deliveries(runner, draining))
 
 
-def _run_deliveries(runner: Runner, draining: threading.Event) -> Callable[[str], None]:
+def _run_deliveries(
+    runner: Runner, draining: threading.Event, pause: Callable[[float], object] = time.sleep
+) -> Callable[[str], None]:
     logger = structlog.get_logger("worker.actors")
 
     def run(job_id: str) -> None:
@@ -52,13 +55,29 @@ def _run_deliveries(runner: Runner, draining: threading.Event) -> Callable[[str]
         except JobNotFound:
             logger.warning("message_without_job", job=job_id)
         except SemanticError as error:
-            # The log or the broker is away: the job stays open and the reconciler queues it again.
+            # The log or the broker is away: a job that is open is queued again by the reconciler.
             logger.warning("attempt_interrupted", job=job_id, error=error.code, why=error.message)
+            if isinstance(error, QueueUnavailable):
+                _repeat_end(JobId(job_id), runner, pause)
         except Exception:
             logger.exception("attempt_crashed", job=job_id)
             _fail_for_good(JobId(job_id), runner)
 
     return run
+
+
+def _repeat_end(job_id: JobId, runner: Runner, pause: Callable[[float], object]) -> None:
+    """Say the last word of a job that has ended, which nobody queues again, once that is possible.
+
+    The message stays in hand until then, so that the next worker finds it if this one ends first.
+    """
+    while load_job(job_id, log=runner.log).job.status.is_terminal:
+        try:
+            run_job(job_id, runner)
+        except QueueUnavailable:
+            pause(RETRY_PAUSE_S)
+        else:
+            return
 
 
 def _fail_for_good(job_id: JobId, runner: Runner) -> None:

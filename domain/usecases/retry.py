@@ -23,8 +23,8 @@ def retry(
 ) -> Job:
     """Put a failed, cancelled or expired job back into its queue; it begins anew.
 
-    What it said before is forgotten first, so that nobody takes the old end for the new one. Its
-    deadlines were those of the first time and count no more.
+    What it said before is forgotten first, and what is still on its way is refused, so that nobody
+    takes the old end for the new one. Its deadlines were those of the first time and count no more.
 
     Raises:
         JobNotFound: There is no such job.
@@ -35,8 +35,17 @@ def retry(
     job = load_job(job_id, log=log).job
     if not job.status.is_terminal or job.status is JobStatus.COMPLETED:
         raise NotRetryable(job_id, job.status)
-    backlog.forget(job_id)
-    job = commit(job_id, Retry(reason=reason), log=log, ids=ids)
+    # The last word of a job that no attempt ended counts as one of the attempt after it.
+    backlog.forget(job_id, through=job.attempt + 1)
+    ended = job.attempt
+
+    def again(now: Job) -> Retry:
+        # Another retry was faster, and what that one said is not forgotten.
+        if now.attempt != ended:
+            raise NotRetryable(job_id, now.status)
+        return Retry(reason=reason)
+
+    job = commit(job_id, again, log=log, ids=ids)
     assert job.submitted is not None
     # The reconciler queues it if the broker went away just now.
     with suppress(QueueUnavailable):

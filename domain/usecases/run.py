@@ -24,6 +24,7 @@ from domain.commands import (
 )
 from domain.errors import (
     EngineFailure,
+    GenerationCancelled,
     InvalidRequest,
     JobAlreadyTerminal,
     PayloadMissing,
@@ -118,6 +119,9 @@ def run_job(job_id: JobId, runner: Runner) -> RunResult:
             return _attempt(loaded, runner)
         except (StaleAttempt, JobAlreadyTerminal):
             # Another attempt speaks for the job now, or it ended meanwhile; nothing of ours counts.
+            now = load_job(job_id, log=runner.log).job
+            if now.status.is_terminal:
+                _repeat_last_word(now, runner)
             return RunResult.NOTHING_TO_DO
 
 
@@ -145,6 +149,10 @@ def _run_in_turn(loaded: LoadedJob, turn: Turn, runner: Runner) -> RunResult:
     job = loaded.job
     assert job.submitted is not None
     said = _read_said(job.id, runner)
+    if said.ended:
+        # A broker that lost its latest data has brought back what a retry had forgotten.
+        runner.backlog.forget(job.id, through=job.attempt)
+        said = _Said()
     if (why := _worn_out(job, said)) is not None:
         worn_out = Failed(error=EngineFailure.code, message=f"given up: {why}", retryable=False)
         return _failed(job, 0, worn_out, said.next_item, runner)
@@ -234,6 +242,10 @@ def _finish(job: Job, attempt: int, outcome: Outcome, runner: Runner) -> RunResu
         stop_sequence=outcome.stop_sequence,
     )
     if outcome.stop_reason is StopReason.CANCELLED:
+        if not load_job(job.id, log=runner.log).job.cancel_requested:
+            # A nudge that was meant for the job before it was tried again.
+            stray = Failed(error=GenerationCancelled.code, message="a late nudge", retryable=True)
+            return _failed(job, attempt, stray, outcome.next_item, runner)
         # Asked for by somebody, or by a deadline: the log knows which.
         command: ConfirmCancel | CompleteAttempt = ConfirmCancel(
             attempt=attempt, usage=outcome.usage, output=output
@@ -267,9 +279,8 @@ def _failed(job: Job, attempt: int, failure: Failed, next_item: int, runner: Run
 
 def _cancelled(job: Job, runner: Runner) -> RunResult:
     command = ConfirmCancel(attempt=0, usage=Usage())
-    ended = commit(job.id, command, log=runner.log, ids=runner.ids)
-    said = _read_said(job.id, runner)
-    _publish(job.id, said.next_item, job.attempt + 1, _ending_of(ended), runner)
+    # Whoever asked for the end may have recorded and said it just now.
+    _repeat_last_word(commit(job.id, command, log=runner.log, ids=runner.ids), runner)
     return RunResult.ENDED
 
 

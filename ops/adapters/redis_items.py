@@ -21,6 +21,8 @@ from ops.adapters.redis_client import Keys, broker_errors
 PAGE_ITEMS = 256
 #: A stream whose job never said its last word (Redis was away just then) goes after a week.
 ABANDONED_TTL_S = 7 * 24 * 3600
+#: Largest number that Redis takes in an id.
+NUMBER_MAX = 2**64 - 1
 #: The only field of an entry.
 FIELD = b"i"
 
@@ -91,10 +93,16 @@ class RedisItemBacklog:
         self._client = client
         self._keys = keys
 
-    def forget(self, job_id: JobId) -> None:
-        """See ``ItemBacklog.forget``."""
+    def forget(self, job_id: JobId, *, through: int) -> None:
+        """Leave an empty stream whose last id is above every id of those attempts."""
+        key, last = self._keys.items(job_id), f"{through}-{NUMBER_MAX}"
         with broker_errors():
-            self._client.delete(self._keys.items(job_id))
+            pipeline = self._client.pipeline(transaction=True)
+            pipeline.delete(key)
+            pipeline.xadd(key, {FIELD: b""}, id=last)
+            pipeline.xtrim(key, maxlen=0, approximate=False)
+            pipeline.expire(key, ABANDONED_TTL_S)
+            pipeline.execute()
 
     def read(self, job_id: JobId, *, after: int = -1) -> tuple[StreamItem, ...]:
         """Return the stored items above ``after``: gapless, the first of each number."""

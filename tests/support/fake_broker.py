@@ -95,6 +95,8 @@ class FakeItems:
         self._lock = threading.Lock()
         self._stored: dict[JobId, dict[tuple[int, int], StreamItem]] = {}
         self._followers: set[FakeFollower] = set()
+        #: Attempts up to this one are refused.
+        self.refused: dict[JobId, int] = {}
 
     def publish(self, items: Sequence[tuple[JobId, StreamItem]]) -> None:
         self._outage.check()
@@ -102,7 +104,8 @@ class FakeItems:
             for job_id, item in items:
                 if item.n is not None:
                     stream = self._stored.setdefault(job_id, {})
-                    if stream and max(stream) >= (item.attempt, item.n):
+                    shut_out = item.attempt <= self.refused.get(job_id, 0)
+                    if shut_out or (stream and max(stream) >= (item.attempt, item.n)):
                         continue
                     stream[item.attempt, item.n] = item
                 for follower in self._followers:
@@ -132,11 +135,12 @@ class FakeItems:
         """How many readers there are."""
         return len(self._followers)
 
-    def forget(self, job_id: JobId) -> None:
+    def forget(self, job_id: JobId, *, through: int = 0) -> None:
         """Drop a stream: asked for, or as a broker that lost its data."""
         self._outage.check()
         with self._lock:
             self._stored.pop(job_id, None)
+            self.refused[job_id] = through
 
 
 class FakeFollower(AsyncIterator[StreamItem]):

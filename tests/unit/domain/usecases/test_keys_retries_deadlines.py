@@ -189,3 +189,54 @@ def test_expired_job_that_is_retried_has_no_deadline_any_more(world: JobWorld) -
     assert world.expire() == ()
     world.run(job_id)
     assert world.job(job_id).status is JobStatus.COMPLETED
+
+
+def test_last_word_of_the_first_life_that_comes_late_is_no_word_of_the_second(
+    world: JobWorld,
+) -> None:
+    job_id = world.submit()
+    world.cancel(job_id)
+    (late,) = world.items(job_id)
+    world.retry(job_id)
+    world.broker.items.publish([(job_id, late)])
+    assert world.items(job_id) == ()
+    world.run(job_id)
+    assert world.text(job_id) == ANSWER
+    assert world.items(job_id)[-1].is_terminal
+
+
+def test_retry_that_was_overtaken_by_another_whole_life_is_refused(world: JobWorld) -> None:
+    job_id = world.submit()
+    world.cancel(job_id)
+    forget = world.broker.items.forget
+
+    def overtaken(job: JobId, *, through: int = 0) -> None:
+        forget(job, through=through)
+        world.broker.items.forget = forget  # type: ignore[method-assign]  # only once
+        world.retry(job_id)
+        world.cancel(job_id)
+
+    world.broker.items.forget = overtaken  # type: ignore[method-assign,assignment]  # a race
+    with pytest.raises(NotRetryable):
+        world.retry(job_id)
+    assert world.job(job_id).status is JobStatus.CANCELLED
+    assert world.items(job_id)[-1].is_terminal
+
+
+def test_nudge_of_the_first_life_does_not_end_the_second(world: JobWorld) -> None:
+    job_id = world.submit()
+    world.cancel(job_id)
+    world.retry(job_id)
+    world.engine.pause()
+    thread = threading.Thread(target=world.run, args=(job_id,))
+    thread.start()
+    while world.job(job_id).attempt < 2:
+        pass
+    world.active.cancel(job_id)
+    world.engine.resume()
+    thread.join(30)
+    assert world.job(job_id).status is JobStatus.QUEUED
+    assert world.job(job_id).strikes == 0
+    assert world.run(job_id) is RunResult.ENDED
+    assert world.job(job_id).status is JobStatus.COMPLETED
+    assert world.text(job_id) == ANSWER

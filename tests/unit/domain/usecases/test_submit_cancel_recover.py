@@ -8,11 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 from domain.chat import ChatRequest
+from domain.commands import ConfirmCancel
 from domain.errors import JobNotFound, LogUnavailable
-from domain.stream import Finished
+from domain.record import RecordedEvent
+from domain.stream import Finished, StreamItem
+from domain.usecases.commit import commit
 from domain.usecases.recover import reconcile
 from domain.usecases.run import RunResult
-from domain.values import Digest, JobId, JobStatus, Priority, StopReason, StreamName
+from domain.values import Digest, JobId, JobStatus, Priority, StopReason, StreamName, Usage
 from tests.support.brokers import wait_until
 from tests.support.job_world import JobWorld
 from worker.running import cancel_where_recorded
@@ -134,3 +137,31 @@ def test_wish_is_kept_while_the_broker_is_away(world: JobWorld) -> None:
 def test_cancel_of_nobody_is_refused(world: JobWorld) -> None:
     with pytest.raises(JobNotFound):
         world.cancel(JobId("job-nobody"))
+
+
+def test_end_that_was_said_meanwhile_is_not_said_twice(world: JobWorld) -> None:
+    job_id = world.submit()
+    world.broker.queue.take()
+    world.cancel(job_id)
+    load = world.log.load
+    read = False
+
+    def overtaken(stream: StreamName, **options: int) -> tuple[RecordedEvent, ...]:
+        nonlocal read
+        events = load(stream, **options)
+        if not read:
+            read = True
+            # Redis had lost its data, so the job was queued again and cancelled there.
+            world.broker.queue.in_hand.clear()
+            world.broker.queue.enqueue(job_id, Priority.INTERACTIVE)
+            confirm = ConfirmCancel(attempt=0, usage=Usage())
+            commit(job_id, confirm, log=world.log, ids=world.ids)
+            ended = world.job(job_id)
+            assert ended.ending is not None
+            last = StreamItem(n=0, attempt=1, body=ended.ending)
+            world.broker.items.publish([(job_id, last)])
+        return events
+
+    world.log.load = overtaken  # type: ignore[method-assign]  # a race
+    world.run(job_id)
+    assert len(world.items(job_id)) == 1

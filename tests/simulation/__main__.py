@@ -1,0 +1,98 @@
+"""Simulates many lives of the service: ``python -m tests.simulation --examples 20000``.
+
+A life that breaks a promise ends the run: its seed, its moves and what was objected to are printed,
+and ``--replay SEED`` lives it again. ``--planted`` shows that planted bugs are found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+import traceback
+from collections import Counter
+
+from tests.simulation.planted import PLANTED
+from tests.simulation.walk import BrokenPromise, walk
+
+#: Between two lines of progress, in seconds.
+PROGRESS_S = 15.0
+#: Lives within which a planted bug is found.
+PLANTED_LIVES_MAX = 3000
+
+
+def main() -> int:
+    """Run what was asked for; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--examples", type=int, default=20_000, help="lives to simulate")
+    parser.add_argument("--seed", type=int, help="of the first life; the others count up from it")
+    parser.add_argument("--minutes", type=float, help="stop after so long, if that is sooner")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="live one life again")
+    parser.add_argument("--planted", action="store_true", help="plant bugs and look for them")
+    asked = parser.parse_args()
+    if asked.planted:
+        return _find_planted()
+    if asked.replay is not None:
+        return _run(asked.replay, 1, None)
+    first = asked.seed if asked.seed is not None else random.SystemRandom().randrange(10**9)
+    return _run(first, asked.examples, asked.minutes)
+
+
+def _run(first: int, count: int, minutes: float | None) -> int:
+    tally: Counter[str] = Counter()
+    began = last = time.monotonic()
+    _say(f"seeds from {first}")
+    lives = 0
+    for seed in range(first, first + count):
+        try:
+            walk(seed, tally)
+        except BrokenPromise as broken:
+            _report(broken)
+            return 1
+        lives += 1
+        now = time.monotonic()
+        if now - last > PROGRESS_S:
+            last = now
+            _say(f"{lives} lives, {lives / (now - began):.0f} a second, seed {seed}")
+        if minutes is not None and now - began > 60 * minutes:
+            break
+    _say(f"{lives} lives in {time.monotonic() - began:.0f} s, no promise broken")
+    for what, how_often in sorted(tally.items()):
+        _say(f"{how_often:>12,}  {what}")
+    return 0
+
+
+def _find_planted() -> int:
+    missed = 0
+    for name, plant in PLANTED.items():
+        with plant():
+            found = _first_broken()
+        missed += found is None
+        _say(f"{name}: " + (found or f"NOT FOUND in {PLANTED_LIVES_MAX} lives"))
+    return 1 if missed else 0
+
+
+def _first_broken() -> str | None:
+    for seed in range(PLANTED_LIVES_MAX):
+        try:
+            walk(seed)
+        except BrokenPromise as broken:
+            return f"found in life {seed + 1}: {str(broken.__cause__)[:70]}"
+    return None
+
+
+def _report(broken: BrokenPromise) -> None:
+    _say(f"seed {broken.seed} broke a promise after {len(broken.trace)} moves:")
+    _say("  " + " ".join(broken.trace))
+    if broken.__cause__ is not None:
+        traceback.print_exception(broken.__cause__)
+    _say(f"again: python -m tests.simulation --replay {broken.seed}")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 - a program's output
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,256 @@
+"""``InferenceEngine`` without threads: it computes when it is told to."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from domain.chat import ChatRequest
+from domain.errors import Draining, EngineFailure, InvalidRequest, PromptTooLong, QueueUnavailable
+from domain.generation import GenerationTask, Outcome, PreparedPrompt
+from domain.ports import Clock, ItemSink
+from domain.stream import Body, Failed, Started, StreamItem, Text
+from domain.values import JobId, ModelCard, Sampling, StopReason, Timings, Usage
+
+#: Tokens in one item, so that a crash can come between the two.
+ITEM_TOKENS = 2
+#: As ``worker.engine.outbox.OUTAGE_S_MAX``.
+OUTAGE_S_MAX = 30.0
+#: The one message that is refused.
+REFUSED = "<refused>"
+CONTEXT = 1000
+
+
+def answer_to(prompt: str) -> str:
+    """Return what the model says: a function of the request, as always."""
+    return "".join(chr(ord("a") + (7 * len(prompt) + n) % 26) for n in range(len(prompt) % 8))
+
+
+def bodies_of(prompt: str) -> list[Body]:
+    """Return the items of an undisturbed run, up to the last."""
+    answer = answer_to(prompt)
+    pieces = [answer[n : n + ITEM_TOKENS] for n in range(0, len(answer), ITEM_TOKENS)]
+    begun = Started(prompt_tokens=len(prompt), cached_tokens=0)
+    return [begun, *(Text(text=piece, ids=tuple(map(ord, piece))) for piece in pieces)]
+
+
+@dataclass(eq=False)
+class _Generation:
+    task: GenerationTask
+    answer: str
+    tokens: list[int]
+    next_item: int
+    held: list[StreamItem] | None = field(default_factory=list)
+    unsaid: list[int] = field(default_factory=list)
+    ending: tuple[StopReason, Failed | None] | None = None
+    is_cancelled: bool = False
+    outcome: Outcome | None = None
+
+
+class StepEngine:
+    """Generates where ``advance`` is called, publishes where ``publish`` is.
+
+    Args:
+        sink: Where items go.
+        clock: For the patience with a sink that is away.
+        pause: Blocks until a condition holds.
+        places: Generations at once.
+    """
+
+    def __init__(
+        self,
+        sink: ItemSink,
+        clock: Clock,
+        pause: Callable[[str, Callable[[], bool]], object],
+        *,
+        places: int = 2,
+    ) -> None:
+        self._sink, self._clock, self._pause = sink, clock, pause
+        self._places = places
+        self._live: list[_Generation] = []
+        self._outbox: list[tuple[_Generation, StreamItem]] = []
+        self._away_since: float | None = None
+        self._is_closed = False
+
+    @property
+    def live(self) -> tuple[JobId, ...]:
+        """The jobs that have no outcome yet."""
+        return tuple(one.task.job_id for one in self._live)
+
+    # -- domain.ports.InferenceEngine ------------------------------------------------------------
+
+    def card(self) -> ModelCard:
+        return ModelCard(
+            id="stepped",
+            fingerprint="sha256:" + "0" * 64,
+            context_length=CONTEXT,
+            description="Computes when told to.",
+            created_at="2026-01-01T00:00:00Z",
+        )
+
+    def prepare(self, request: ChatRequest) -> PreparedPrompt:
+        text = request.messages[-1].content
+        if text == REFUSED:
+            msg = "refused"
+            raise InvalidRequest(msg, field="messages")
+        if len(text) >= CONTEXT:
+            raise PromptTooLong(len(text), CONTEXT - 1)
+        return PreparedPrompt(
+            tokens=tuple(map(ord, text)),
+            cached_tokens=0,
+            cache_source="none",
+            max_tokens=request.max_tokens,
+            sampling=request.sampling.resolve(Sampling()),
+        )
+
+    def submit(self, task: GenerationTask) -> _Handle:
+        if self._is_closed:
+            error = EngineFailure("the engine has stopped")
+            error.retryable = True
+            raise error
+        prompt = "".join(map(chr, task.prompt.tokens))
+        generation = _Generation(
+            task=task,
+            answer=answer_to(prompt)[: task.prompt.max_tokens],
+            tokens=list(task.emitted),
+            next_item=task.first_item,
+        )
+        self._live.append(generation)
+        return _Handle(self, generation, self._pause)
+
+    # -- what a test does with it ----------------------------------------------------------------
+
+    def advance(self, steps: int) -> None:
+        """Compute so many steps of the batch, and tell nobody yet."""
+        for _ in range(steps):
+            running = [one for one in self._live if one.ending is None][: self._places]
+            for generation in running:
+                self._step(generation)
+
+    def publish(self, *, loses_reply: bool = False) -> None:
+        """Bring items out and tell outcomes, if the sink is there."""
+        now = self._clock.monotonic()
+        try:
+            if self._outbox:
+                self._sink.publish([(one.task.job_id, item) for one, item in self._outbox])
+                if loses_reply:
+                    msg = "the reply was lost"
+                    raise QueueUnavailable(msg)  # noqa: TRY301 - as the network would
+        except QueueUnavailable:
+            self._away_since = now if self._away_since is None else self._away_since
+            if now - self._away_since >= OUTAGE_S_MAX:
+                self._give_up()
+            return
+        self._away_since = None
+        self._outbox.clear()
+        for generation in [one for one in self._live if one.ending is not None]:
+            stop, failure = generation.ending or (StopReason.END_TURN, None)
+            withheld = generation.held is not None
+            if withheld and failure is None and stop is not StopReason.CANCELLED:
+                continue
+            self._tell(generation, stop, failure)
+
+    def fail_batch(self) -> None:
+        """Break a step: every running generation fails and may be tried again."""
+        self._fail_all(Failed(error=EngineFailure.code, message="a step failed", retryable=True))
+
+    def close(self) -> None:
+        """Take no more; what runs fails so that the next worker continues it."""
+        self._is_closed = True
+        self._fail_all(Failed(error=Draining.code, message="the worker stopped", retryable=True))
+
+    # -- for handles -----------------------------------------------------------------------------
+
+    def release(self, generation: _Generation) -> None:
+        """Let its items out."""
+        held, generation.held = generation.held or [], None
+        self._outbox += [(generation, item) for item in held]
+
+    def cancel(self, generation: _Generation) -> None:
+        """End it before its next step."""
+        if generation.ending is None:
+            if generation.held is None:
+                self._say(generation)
+            generation.ending = (StopReason.CANCELLED, None)
+
+    def _step(self, generation: _Generation) -> None:
+        if len(generation.tokens) >= len(generation.answer):
+            self._say(generation)
+            generation.ending = (StopReason.END_TURN, None)
+            return
+        token = ord(generation.answer[len(generation.tokens)])
+        generation.tokens.append(token)
+        generation.unsaid.append(token)
+        if len(generation.tokens) % ITEM_TOKENS == 0:
+            self._say(generation)
+
+    def _say(self, generation: _Generation) -> None:
+        if not generation.unsaid:
+            return
+        text = "".join(map(chr, generation.unsaid))
+        body = Text(text=text, ids=tuple(generation.unsaid))
+        item = StreamItem(n=generation.next_item, attempt=generation.task.attempt, body=body)
+        generation.unsaid.clear()
+        generation.next_item += 1
+        if generation.held is None:
+            self._outbox.append((generation, item))
+        else:
+            generation.held.append(item)
+
+    def _fail_all(self, failure: Failed) -> None:
+        for generation in self._live:
+            if generation.ending is None:
+                generation.ending = (StopReason.END_TURN, failure)
+
+    def _give_up(self) -> None:
+        """The sink was away for too long: what waits for it is given back."""
+        self._away_since = self._clock.monotonic()
+        failure = Failed(error=QueueUnavailable.code, message="no stream", retryable=True)
+        waiting = [one for one, _ in self._outbox]
+        self._outbox.clear()
+        for generation in list(self._live):
+            if generation in waiting:
+                self._tell(generation, StopReason.END_TURN, failure)
+
+    def _tell(self, generation: _Generation, stop: StopReason, failure: Failed | None) -> None:
+        self._live.remove(generation)
+        tokens = tuple(generation.tokens)
+        generation.outcome = Outcome(
+            next_item=generation.next_item,
+            token_ids=tokens,
+            text="".join(map(chr, tokens)),
+            thinking="",
+            stop_reason=stop,
+            stop_sequence=None,
+            usage=Usage(
+                prompt_tokens=len(generation.task.prompt.tokens), completion_tokens=len(tokens)
+            ),
+            token_hash=hashlib.sha256(struct.pack(f"<{len(tokens)}I", *tokens)).hexdigest(),
+            timings=Timings(),
+            failure=failure,
+        )
+
+
+class _Handle:
+    """``GenerationHandle``."""
+
+    def __init__(
+        self,
+        engine: StepEngine,
+        generation: _Generation,
+        pause: Callable[[str, Callable[[], bool]], object],
+    ) -> None:
+        self._engine, self._generation, self._pause = engine, generation, pause
+
+    def release(self) -> None:
+        self._engine.release(self._generation)
+
+    def cancel(self) -> None:
+        self._engine.cancel(self._generation)
+
+    def wait(self, timeout_s: float | None = None) -> Outcome | None:
+        del timeout_s
+        self._pause("engine.wait", lambda: self._generation.outcome is not None)
+        return self._generation.outcome

@@ -1,0 +1,253 @@
+"""What may happen next: each move is a few small numbers, whoever draws them.
+
+Hypothesis draws them in ``machine``, so that a failure shrinks; ``walk`` draws them from a seeded
+generator, which is faster. A number chooses among however many there are just now.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from domain.joining import Readership
+from domain.values import Priority
+from tests.simulation.engine import REFUSED
+from tests.simulation.steps import Order
+from tests.simulation.workers import Worker
+from tests.simulation.world import World
+
+#: Numbers are below this.
+NUMBERS = 1 << 16
+#: Answers of 0 to 7 tokens, and a prompt that is refused.
+PROMPTS = (*("x" * length for length in (13, 10, 1, 15, 8)), REFUSED)
+KEYS = (None, None, None, "k1", "k2")
+LIMITS_S = (None, None, None, None, 1.0, 40.0)
+PRIORITIES = (Priority.INTERACTIVE, Priority.INTERACTIVE, Priority.BATCH)
+
+
+class Draws:
+    """Takes one number apart into several small ones."""
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+
+    def below(self, limit: int) -> int:
+        self._left, drawn = divmod(self._left, limit)
+        return drawn
+
+
+def submit(world: World, number: int) -> None:
+    """Accept a job, with all kinds of wishes."""
+    draws = Draws(number)
+    api = world.apis[draws.below(2)]
+    world.submit(
+        api,
+        PROMPTS[draws.below(len(PROMPTS))],
+        key=KEYS[draws.below(len(KEYS))],
+        priority=PRIORITIES[draws.below(len(PRIORITIES))],
+        start_within_s=LIMITS_S[draws.below(len(LIMITS_S))],
+        finish_within_s=LIMITS_S[draws.below(len(LIMITS_S))],
+        attempts_max=4 - draws.below(4),
+        agent=(None, "a", "b")[draws.below(3)],
+    )
+
+
+def repeat(world: World, number: int) -> None:
+    """Ask again for what was asked."""
+    draws = Draws(number)
+    api = world.apis[draws.below(2)]
+    states = tuple(Readership)
+    world.repeat(api, PROMPTS[draws.below(len(PROMPTS))], state=states[draws.below(len(states))])
+
+
+def cancel(world: World, number: int) -> None:
+    """Ask for the end of a job."""
+    draws = Draws(number)
+    api, jobs = world.apis[draws.below(2)], list(world.truth.jobs)
+    if jobs:
+        world.cancel(api, jobs[-1 - draws.below(len(jobs))])
+
+
+def retry(world: World, number: int) -> None:
+    """Try a job again that ended without an answer."""
+    draws = Draws(number)
+    api, jobs = world.apis[draws.below(2)], world.failed_jobs()
+    if jobs:
+        world.retry(api, jobs[-1 - draws.below(len(jobs))])
+
+
+def expire(world: World, number: int) -> None:
+    """Look for jobs that are late."""
+    world.expire(world.apis[number % 2])
+
+
+def read(world: World, number: int) -> None:
+    """Follow a job from now on."""
+    jobs = world.open_jobs()
+    if jobs:
+        world.read(jobs[-1 - number % len(jobs)])
+
+
+def work(world: World, number: int) -> None:
+    """Let whoever can do something: up to 32 steps, in an order drawn from the number."""
+    drawn = random.Random(number)
+    for _ in range(1 + number % 32):
+        if drawn.random() < 0.25:
+            _upkeep(world, drawn)
+        elif ready := world.ready:
+            world.step(*drawn.choice(ready))
+        world.check()
+
+
+def go_on(world: World, number: int) -> None:
+    """Let one use case go on for up to 16 port calls while all others stand still."""
+    draws = Draws(number)
+    if not (ready := world.ready):
+        return
+    process, task = ready[draws.below(len(ready))]
+    for _ in range(1 + draws.below(16)):
+        if task.is_ready:
+            world.step(process, task)
+            world.check()
+
+
+def compute(world: World, number: int) -> None:
+    """Let an engine compute, and perhaps publish."""
+    draws = Draws(number)
+    if worker := _worker(world, draws):
+        worker.engine.advance(draws.below(5))
+        if draws.below(4):
+            worker.engine.publish(loses_reply=draws.below(4) == 1)
+
+
+def reconciled(world: World, number: int) -> None:
+    """Check what a reconciliation leaves."""
+    del number
+    world.reconciled()
+
+
+def tick(world: World, number: int) -> None:
+    """Let time pass."""
+    world.tick((0.5, 3.0, 16.0)[number % 3])
+
+
+def lose_reply(world: World, number: int) -> None:
+    """Let the next call to the broker have its effect and fail."""
+    if ready := world.ready:
+        world.step(*ready[number % len(ready)], Order.LOSE_REPLY)
+
+
+def die(world: World, number: int) -> None:
+    """Crash a process at the k-th port call from here."""
+    draws = Draws(number)
+    if not (ready := world.ready):
+        return
+    process, task = ready[draws.below(len(ready))]
+    for _ in range(draws.below(16)):
+        if task.is_ready:
+            world.step(process, task)
+            world.check()
+    world.crash(process)
+
+
+def freeze(world: World, number: int) -> None:
+    """Let a worker stand still, or go on."""
+    worker = world.workers[number % 2]
+    worker.frozen = not worker.frozen
+
+
+def restart(world: World, number: int) -> None:
+    """Start a worker where one died."""
+    world.end_drained()
+    world.restart(number % 2)
+
+
+def drain(world: World, number: int) -> None:
+    """Ask a worker to stop."""
+    if worker := _worker(world, Draws(number)):
+        worker.drain()
+
+
+def fail_batch(world: World, number: int) -> None:
+    """Break a step of an engine."""
+    if worker := _worker(world, Draws(number)):
+        worker.engine.fail_batch()
+
+
+def broker(world: World, number: int) -> None:
+    """Let the broker go and come."""
+    del number
+    if world.broker.outage.down:
+        world.broker.come_back()
+    else:
+        world.broker.go_down()
+
+
+def broker_data(world: World, number: int) -> None:
+    """Let the broker write a snapshot, go back to it, or lose everything."""
+    (world.broker.save, world.broker.roll_back, world.broker.flush)[number % 3]()
+
+
+def disk(world: World, number: int) -> None:
+    """Let the log's disk be full, or have room again."""
+    del number
+    world.log.unavailable = not world.log.unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Something that may happen, and how often in a walk."""
+
+    do: Callable[[World, int], None]
+    weight: int
+
+
+MOVES = {
+    move.do.__name__: move
+    for move in (
+        Move(submit, 12),
+        Move(repeat, 2),
+        Move(cancel, 5),
+        Move(retry, 4),
+        Move(expire, 2),
+        Move(read, 5),
+        Move(work, 30),
+        Move(go_on, 12),
+        Move(compute, 8),
+        Move(reconciled, 2),
+        Move(tick, 6),
+        Move(lose_reply, 2),
+        Move(die, 4),
+        Move(freeze, 4),
+        Move(restart, 5),
+        Move(drain, 1),
+        Move(fail_batch, 2),
+        Move(broker, 2),
+        Move(broker_data, 2),
+        Move(disk, 1),
+    )
+}
+
+
+def _upkeep(world: World, drawn: random.Random) -> None:
+    """What a worker does beside running jobs."""
+    worker = drawn.choice(world.workers)
+    if worker not in world.processes:
+        return
+    away = world.broker.outage.down
+    match drawn.randrange(8):
+        case 0 if not away:
+            worker.hear()
+        case 1 if not worker.draining.is_set():
+            worker.reconcile()
+        case 2 | 3 | 4 if not away:
+            worker.take(drawn.choice(PRIORITIES))
+        case _:
+            worker.engine.advance(drawn.randrange(4))
+            worker.engine.publish()
+
+
+def _worker(world: World, draws: Draws) -> Worker | None:
+    worker = world.workers[draws.below(2)]
+    return worker if worker in world.processes else None

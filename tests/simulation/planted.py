@@ -1,0 +1,105 @@
+"""Bugs to plant, each a mistake that one could make; the simulator must object to every one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from domain import job as job_module
+from domain.commands import StartAttempt
+from domain.events import AttemptStarted
+from domain.stream import Finished
+from domain.usecases import run as run_module
+from domain.usecases import submit as submit_module
+from domain.values import JobId
+from tests.simulation import workers as workers_module
+from tests.simulation import world as world_module
+from tests.simulation.broker import HandedQueue, StoredItems
+from worker import actors
+
+Plant = Callable[[], AbstractContextManager[Any]]
+
+
+def _nobody_checks_the_attempt() -> AbstractContextManager[Any]:
+    return mock.patch.object(job_module, "_require_speaking", return_value=None)
+
+
+def _an_end_is_not_final() -> AbstractContextManager[Any]:
+    return mock.patch.object(job_module, "_require_open", return_value=None)
+
+
+def _a_number_is_used_again() -> AbstractContextManager[Any]:
+    start = job_module._start
+
+    def reused(job: job_module.Job, command: StartAttempt) -> tuple[Any, ...]:
+        (started,) = start(job, command)
+        assert isinstance(started, AttemptStarted)
+        return (replace(started, attempt=max(1, job.attempt)),)
+
+    return mock.patch.object(job_module, "_start", reused)
+
+
+def _nothing_is_queued_again() -> AbstractContextManager[Any]:
+    return mock.patch.object(workers_module, "reconcile", return_value=())
+
+
+def _a_new_attempt_forgets_what_was_said() -> AbstractContextManager[Any]:
+    read = run_module._read_said
+
+    def forgetful(job_id: JobId, runner: Any) -> Any:
+        said = read(job_id, runner)
+        return replace(said, token_ids=said.token_ids[:-1]) if said.token_ids else said
+
+    return mock.patch.object(run_module, "_read_said", forgetful)
+
+
+def _the_end_is_said_before_it_is_recorded() -> AbstractContextManager[Any]:
+    finish = run_module._finish
+
+    def hasty(job: Any, attempt: int, outcome: Any, runner: Any) -> Any:
+        body = Finished(stop_reason=outcome.stop_reason, usage=outcome.usage)
+        run_module._publish(job.id, outcome.next_item, attempt, body, runner)
+        return finish(job, attempt, outcome, runner)
+
+    return mock.patch.object(run_module, "_finish", hasty)
+
+
+def _the_end_is_said_once_or_never() -> AbstractContextManager[Any]:
+    return mock.patch.object(actors, "_repeat_end", return_value=None)
+
+
+def _a_retry_leaves_the_old_items() -> AbstractContextManager[Any]:
+    return mock.patch.object(StoredItems, "forget", return_value=None)
+
+
+def _the_room_is_not_checked() -> AbstractContextManager[Any]:
+    return mock.patch.object(world_module, "require_room", return_value=None)
+
+
+def _two_keys_make_two_jobs() -> AbstractContextManager[Any]:
+    def again(command: Any, **options: Any) -> Any:
+        return submit_module.submit(replace(command, idempotency=None), **options)
+
+    return mock.patch.object(world_module, "submit", again)
+
+
+def _the_dead_hold_on_to_their_jobs() -> AbstractContextManager[Any]:
+    return mock.patch.object(HandedQueue, "requeue_in_hand", return_value=None)
+
+
+PLANTED: Mapping[str, Plant] = {
+    "the attempt of a command is not checked": _nobody_checks_the_attempt,
+    "a job that has ended can be changed": _an_end_is_not_final,
+    "an attempt number is used again": _a_number_is_used_again,
+    "lost jobs are not queued again": _nothing_is_queued_again,
+    "a new attempt forgets the last token": _a_new_attempt_forgets_what_was_said,
+    "the end is said before it is recorded": _the_end_is_said_before_it_is_recorded,
+    "a last word that could not be said is not repeated": _the_end_is_said_once_or_never,
+    "a retry leaves the old items": _a_retry_leaves_the_old_items,
+    "the queue's limit is not checked": _the_room_is_not_checked,
+    "idempotency keys are ignored": _two_keys_make_two_jobs,
+    "what a dead worker held stays in its hand": _the_dead_hold_on_to_their_jobs,
+}

@@ -1,0 +1,257 @@
+"""What must be true of the log and the streams at every instant, said without ``domain.job``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from domain.codec import decode_event
+from domain.events import (
+    AttemptFailed,
+    AttemptStarted,
+    JobAttached,
+    JobCancelled,
+    JobCancelRequested,
+    JobCompleted,
+    JobExpired,
+    JobFailed,
+    JobRetried,
+    JobSubmitted,
+)
+from domain.stream import Failed, Finished, StreamItem, Text
+from domain.values import Digest, JobId, Priority, StopReason, StreamName
+from ops.adapters.item_merge import ItemMerge
+from ops.adapters.redis_items import _gapless
+from tests.simulation.broker import StoredItems
+from tests.simulation.engine import ITEM_TOKENS, answer_to, bodies_of
+from tests.support.fake_log import InMemoryEventLog
+
+_ENDS = (JobCompleted, JobFailed, JobCancelled, JobExpired)
+
+
+@dataclass
+class Record:
+    """What is known of a job.
+
+    Attributes:
+        prompt: What was asked.
+        life: How often it was put back after its end.
+        end: The terminal event of this life.
+        queued_anew: Whether it waits for another reason than its acceptance.
+        losses: How often the broker had lost data when it was accepted.
+    """
+
+    prompt: str
+    priority: Priority
+    key: str | None
+    losses: int
+    life: int = 0
+    attempt: int = 0
+    speaking: int = 0
+    is_queued: bool = True
+    queued_anew: bool = False
+    cancel_reason: str | None = None
+    end: Any = None
+    ends: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Reader:
+    """A connection that follows one life of a job, with the merge of the real one.
+
+    Attributes:
+        seen: What it was given.
+    """
+
+    job_id: JobId
+    life: int
+    merge: ItemMerge = field(default_factory=ItemMerge)
+    seen: list[StreamItem] = field(default_factory=list)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was given the last word."""
+        return bool(self.seen) and self.seen[-1].is_terminal
+
+    def look(self, items: StoredItems) -> None:
+        """Read the store as the hub does, up to the last word."""
+        if self.has_ended:
+            return
+        raw = [(1, item) for item in items.raw(self.job_id)]
+        cursor = self.merge.cursor
+        if cursor is not None:
+            raw = [(size, one) for size, one in raw if (one.attempt, one.n or 0) > cursor]
+        self.merge.lag()
+        self.merge.begin_page()
+        self.merge.page(raw, is_last=True)
+        while not self.has_ended and (item := self.merge.take()) is not None:
+            assert item.n == len(self.seen), f"{item} came after {len(self.seen)} items"
+            self.seen.append(item)
+
+
+class Truth:
+    """Follows log and store and objects to whatever must not be.
+
+    Args:
+        log: The events.
+        items: The streams.
+        queue_limit: Jobs of a queue that may wait.
+        callers: Who may submit at once.
+    """
+
+    def __init__(
+        self, log: InMemoryEventLog, items: StoredItems, *, queue_limit: int, callers: int
+    ) -> None:
+        self._log, self._items = log, items
+        self._limit = queue_limit + callers - 1
+        self._position = 0
+        self.jobs: dict[JobId, Record] = {}
+        self.readers: list[Reader] = []
+        self.answers: dict[str, JobId] = {}
+
+    def answered(self, key: str | None, job_id: JobId) -> None:
+        """Note what a caller was told."""
+        assert self._log.load(StreamName(job_id)), "accepted, but not in the log"
+        if key is not None:
+            assert self.answers.setdefault(key, job_id) == job_id, "one key, two jobs"
+
+    def check(self, losses: int = 0) -> None:
+        """Look at everything that is new.
+
+        Args:
+            losses: How often the broker has lost data.
+        """
+        for recorded in self._log.read_all(after=self._position, limit=1000):
+            self._position = recorded.position
+            event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+            self._follow(JobId(recorded.stream), event, losses)
+        for job_id, job in self.jobs.items():
+            for item in self._items.raw(job_id):
+                self._check_item(job_id, job, item)
+            told = list(_gapless(self._items.raw(job_id), -1))
+            ends = [item for item in told if item.is_terminal]
+            assert len(ends) <= 1, f"two ends: {told} of {job}"
+            assert not ends or ends == [told[-1]], f"more after the end: {told} of {job}"
+            if not losses:
+                assert not ends or job.end, f"an end of another life: {told} of {job}"
+        for reader in self.readers:
+            reader.look(self._items)
+
+    def _follow(self, job_id: JobId, event: Any, losses: int) -> None:
+        if isinstance(event, JobSubmitted):
+            self._accepted(job_id, event, losses)
+            return
+        job = self.jobs[job_id]
+        where = f"{type(event).__name__} of {job_id} {job}"
+        if isinstance(event, JobAttached):
+            return
+        if isinstance(event, JobRetried):
+            assert job.end is not None, where
+            assert not isinstance(job.end, JobCompleted), where
+            job.end, job.cancel_reason, job.speaking = None, None, 0
+            job.is_queued = job.queued_anew = True
+            job.life += 1
+            job.attempt += 1
+            return
+        assert job.end is None, where
+        if isinstance(event, JobCancelRequested):
+            assert job.cancel_reason is None, where
+            job.cancel_reason = event.reason
+        elif isinstance(event, AttemptStarted):
+            assert event.attempt == job.attempt + 1, where
+            job.attempt = job.speaking = event.attempt
+            job.is_queued = False
+        elif isinstance(event, AttemptFailed):
+            assert event.attempt in {0, job.speaking}, where
+            job.speaking, job.is_queued, job.queued_anew = 0, True, True
+        else:
+            assert isinstance(event, _ENDS), where
+            self._ended(job, event, where)
+
+    def _accepted(self, job_id: JobId, event: JobSubmitted, losses: int) -> None:
+        assert job_id not in self.jobs, "accepted twice"
+        if event.idempotency is not None:
+            keys = [job.key for job in self.jobs.values()]
+            assert event.idempotency not in keys, "one key, two jobs"
+        prompt = json.loads(self._log.get(event.request))["messages"][-1]["content"]
+        priority = Priority(event.priority)
+        self.jobs[job_id] = Record(prompt, priority, event.idempotency, losses)
+        waiting = [
+            job
+            for job in self.jobs.values()
+            if job.priority is priority and job.is_queued and not job.queued_anew
+        ]
+        assert len(waiting) <= self._limit, f"{len(waiting)} jobs wait"
+
+    def _ended(self, job: Record, event: Any, where: str) -> None:
+        if isinstance(event, JobCompleted):
+            assert event.attempt == job.speaking, where
+            assert self._text(event.output) == answer_to(job.prompt), where
+        elif isinstance(event, JobCancelled | JobExpired):
+            assert event.attempt in {0, job.speaking}, where
+            assert job.cancel_reason is not None, f"nobody asked for it: {where}"
+            is_late = job.cancel_reason == "deadline"
+            assert isinstance(event, JobExpired) is is_late, where
+            said = self._text(event.output) if event.output else ""
+            assert answer_to(job.prompt).startswith(said), where
+        else:
+            assert event.error != "internal_error", where
+        job.end, job.is_queued, job.speaking = event, False, 0
+        job.ends.append(type(event).__name__)
+
+    def _text(self, output: Digest) -> str:
+        return str(json.loads(self._log.get(output))["text"])
+
+    def _check_item(self, job_id: JobId, job: Record, item: StreamItem) -> None:
+        where = f"{item} of {job_id} {job}"
+        assert item.n is not None, where
+        assert 1 <= item.attempt <= job.attempt + 1, f"an attempt that never was: {where}"
+        if item.is_terminal:
+            assert job.ends, f"the stream ended before the log: {where}"
+            return
+        undisturbed = bodies_of(job.prompt)
+        assert item.n < len(undisturbed), where
+        expected = undisturbed[item.n]
+        if isinstance(item.body, Text) and isinstance(expected, Text):
+            # What was held back goes out at a cancellation.
+            assert expected.text.startswith(item.body.text), where
+            assert item.body.text, where
+        else:
+            assert item.body == expected, where
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def check_end(self, losses: int) -> None:
+        """Look at everything again after all faults were healed and all work was done.
+
+        Args:
+            losses: How often the broker has lost data.
+        """
+        self.check(losses)
+        for job_id, job in self.jobs.items():
+            assert job.end is not None, f"{job_id} never ended: {job}"
+        for reader in self.readers:
+            self._check_reader(reader, losses)
+
+    def _check_reader(self, reader: Reader, losses: int) -> None:
+        job = self.jobs[reader.job_id]
+        # What the broker lost of a job is told from the log to whoever asks again.
+        if reader.life != job.life or job.losses != losses or reader.merge.is_broken:
+            return
+        if not reader.has_ended and isinstance(job.end, JobCancelled | JobExpired) and not job.end.attempt:
+            # Known gap: the broker went, or the api died, between this end and its last word.
+            return
+        assert reader.has_ended, f"nobody told the end: {reader.seen} of {job}"
+        last = reader.seen[-1].body
+        words = [item.body.text for item in reader.seen if isinstance(item.body, Text)]
+        if isinstance(job.end, JobCompleted):
+            assert isinstance(last, Finished), job
+            assert last.stop_reason is job.end.stop_reason, job
+            assert "".join(words) == answer_to(job.prompt), job
+            assert len(words) == -(-len(answer_to(job.prompt)) // ITEM_TOKENS), job
+        elif isinstance(job.end, JobCancelled):
+            assert isinstance(last, Finished), job
+            assert last.stop_reason is StopReason.CANCELLED, job
+        else:
+            assert isinstance(last, Failed), job

@@ -1,0 +1,74 @@
+"""Many simulated lives in a row, each a function of one number, faster than Hypothesis."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from structlog.testing import capture_logs
+
+from tests.simulation.moves import MOVES, NUMBERS
+from tests.simulation.world import World
+
+#: Moves of one life.
+MOVES_MAX = 60
+
+
+class BrokenPromise(AssertionError):
+    """A walk went wrong; ``trace`` has its moves."""
+
+    def __init__(self, seed: int, trace: list[str]) -> None:
+        super().__init__(f"seed {seed}: " + " ".join(trace))
+        self.seed = seed
+        self.trace = trace
+
+
+def walk(seed: int, tally: Counter[str] | None = None) -> World:
+    """Live one life.
+
+    Args:
+        seed: All that decides about it.
+        tally: Where to count what happened.
+
+    Raises:
+        BrokenPromise: Caused by what was objected to.
+    """
+    drawn = random.Random(seed)
+    names = list(MOVES)
+    weights = [MOVES[name].weight for name in names]
+    trace: list[str] = []
+    world = World()
+    with capture_logs():
+        try:
+            for name in drawn.choices(names, weights, k=drawn.randint(10, MOVES_MAX)):
+                number = drawn.randrange(NUMBERS)
+                trace.append(f"{name}({number})")
+                MOVES[name].do(world, number)
+                world.check()
+            trace.append("heal")
+            world.heal()
+        except BaseException as error:
+            raise BrokenPromise(seed, trace) from error
+        finally:
+            world.close()
+    if tally is not None:
+        _count(world, tally)
+    return world
+
+
+def _count(world: World, tally: Counter[str]) -> None:
+    jobs = world.truth.jobs.values()
+    tally["jobs"] += len(jobs)
+    tally["events"] += world.log.head().position
+    tally["attempts"] += sum(job.attempt for job in jobs)
+    tally["jobs of several attempts"] += sum(job.attempt > 1 for job in jobs)
+    tally["retries"] += sum(job.life for job in jobs)
+    tally["crashes"] += world.crashes
+    tally["losses of the broker's data"] += world.broker.losses
+    tally["readers"] += len(world.truth.readers)
+    tally["port calls"] += world.port_calls
+    for job in jobs:
+        for end in job.ends:
+            tally[end] += 1
+    for code, count in world.refusals.items():
+        tally[f"refused: {code}"] += count

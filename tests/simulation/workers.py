@@ -1,0 +1,171 @@
+"""A worker process: the real actor, turns and list of running jobs around a stepped engine."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import Any, Self
+
+from domain.turns import TurnOrder
+from domain.usecases.recover import reconcile
+from domain.usecases.run import Runner
+from domain.values import JobId, Priority, WorkerId
+from tests.simulation.broker import Broker
+from tests.simulation.engine import StepEngine
+from tests.simulation.steps import Process
+from tests.support.fake_log import InMemoryEventLog
+from tests.support.fake_time import FakeClock, SequentialIds
+from worker.actors import _run_deliveries
+from worker.running import ActiveJobs, cancel_where_recorded
+from worker.turns import TurnGate, WaitingTurn
+
+#: Jobs of each queue that may be in hand at once.
+THREADS = 3
+#: Jobs that the turns let through at once, one of them never for batch jobs.
+SLOTS = 3
+
+
+class _Draining(threading.Event):
+    """The actor's pause between two attempts, as a stop."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__()
+        self._process = process
+
+    def wait(self, timeout: float | None = None) -> bool:
+        del timeout
+        self._process.pause("pause before the next attempt")
+        return self.is_set()
+
+
+class _Turns:
+    """The real gate; its waiting is a stop."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self.gate = TurnGate(TurnOrder(slots=SLOTS, interactive_reserved=1))
+
+    def ask(self, job_id: JobId, *, agent: str | None, priority: Priority) -> _Turn:
+        return _Turn(self._process, self.gate.ask(job_id, agent=agent, priority=priority))
+
+
+class _Turn:
+    def __init__(self, process: Process, turn: WaitingTurn) -> None:
+        self._process, self._turn = process, turn
+
+    def wait(self) -> bool:
+        self._process.pause("turn", self._turn._decided.is_set)
+        return self._turn.wait()
+
+    def cancel(self) -> None:
+        self._turn.cancel()
+
+    def release(self) -> None:
+        self._turn.release()
+
+    def __enter__(self) -> Self:
+        self._turn.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._turn.__exit__(*error)
+
+
+class Worker(Process):
+    """One life of a worker process.
+
+    Args:
+        name: Of this life.
+        consumer: In whose hand its messages are; the same over restarts.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        consumer: str,
+        *,
+        log: InMemoryEventLog,
+        broker: Broker,
+        clock: FakeClock,
+        ids: SequentialIds,
+    ) -> None:
+        super().__init__(name)
+        self.consumer = consumer
+        self.log = self.stepped(log, "log")
+        self.draining = _Draining(self)
+        self.engine = StepEngine(broker.items, clock, self.pause)
+        self.active = ActiveJobs()
+        self._broker = broker
+        self._turns = _Turns(self)
+        self._views = self.stepped(log.views, "views")
+        self._in_hand: dict[Priority, int] = dict.fromkeys(Priority, 0)
+        items = self.stepped(broker.items, "items", may_lose_reply=True)
+        runner = Runner(
+            worker=WorkerId(name),
+            log=self.log,
+            payloads=self.log,
+            engine=self.engine,
+            sink=items,
+            backlog=items,
+            clock=clock,
+            ids=ids,
+            running=_Running(self),
+            turns=self._turns,
+        )
+        self._run = _run_deliveries(
+            runner, self.draining, lambda _: self.pause("pause before the last word")
+        )
+
+    def take(self, priority: Priority) -> bool:
+        """Take a job out of a queue; whether there was one, and a thread for it."""
+        if self._in_hand[priority] >= THREADS or self.draining.is_set():
+            return False
+        job_id = self._broker.queue.take(priority, self.consumer)
+        if job_id is not None:
+            self._in_hand[priority] += 1
+            self.begin(f"run {job_id}", partial(self._deliver, job_id, priority))
+        return job_id is not None
+
+    def hear(self) -> bool:
+        """Take the oldest nudge out of the mailbox, or open one; whether there was something."""
+        mailboxes = self._broker.signals.mailboxes
+        if self.consumer not in mailboxes:
+            mailboxes[self.consumer] = []
+            self.begin("heard", lambda: cancel_where_recorded(self.active, self.log))
+            return True
+        if not mailboxes[self.consumer]:
+            return False
+        self.active.cancel(mailboxes[self.consumer].pop(0))
+        return True
+
+    def reconcile(self) -> None:
+        """Begin to look for lost jobs."""
+        queue = self.stepped(self._broker.queue, "queue", may_lose_reply=True)
+        self.begin("reconcile", lambda: reconcile(views=self._views, queue=queue))
+
+    def drain(self) -> None:
+        """Begin to stop in an orderly way."""
+        self.draining.set()
+        self._turns.gate.close()
+        self.engine.close()
+
+    def _deliver(self, job_id: JobId, priority: Priority) -> None:
+        self._run(job_id)
+        # Dramatiq repeats this until it is heard.
+        self.pause("ack", lambda: not self._broker.outage.down)
+        self._broker.queue.ack(job_id, priority, self.consumer)
+        self._in_hand[priority] -= 1
+
+
+class _Running:
+    """The real list of running jobs, with a stop between a claim and what is to be cancelled."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def claim(self, job_id: JobId) -> Any:
+        return self._worker.active.claim(job_id)
+
+    def attach(self, job_id: JobId, handle: Any) -> None:
+        self._worker.pause("running.attach")
+        self._worker.active.attach(job_id, handle)

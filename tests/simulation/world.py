@@ -1,0 +1,339 @@
+"""Everything at once: callers, two api processes, a broker, two workers, and what befalls them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from domain.chat import ChatRequest, Message
+from domain.commands import SubmitJob
+from domain.joining import Readership, Repeat, job_to_join
+from domain.usecases.cancel import cancel
+from domain.usecases.expire import expire_overdue
+from domain.usecases.recover import reconcile
+from domain.usecases.retry import retry
+from domain.usecases.submit import idempotency_digest, join, require_room, submit
+from domain.values import JobId, JobStatus, Priority, SamplingWish
+from ops.adapters.recording import instant
+from tests.simulation.broker import Broker
+from tests.simulation.steps import Order, Process, Task
+from tests.simulation.truth import Reader, Truth
+from tests.simulation.workers import Worker
+from tests.support.fake_log import InMemoryEventLog
+from tests.support.fake_time import FakeClock, SequentialIds
+
+#: Jobs of a queue that may wait.
+QUEUE_LIMIT = 4
+#: Use cases of the api that may be on their way at once.
+CALLERS = 4
+#: Rounds of healing after which whatever is open counts as stuck.
+ROUNDS_MAX = 60
+#: Port calls of one use case in one round of healing; more is a loop.
+STEPS_MAX = 2000
+#: What each use case may tell its caller, by the first word of its name.
+_REFUSALS: Mapping[str, frozenset[str]] = {
+    "submit": frozenset({"log_unavailable", "idempotency_key_reused", "overloaded"}),
+    "repeat": frozenset({"log_unavailable", "overloaded"}),
+    "cancel": frozenset({"log_unavailable"}),
+    "retry": frozenset({"log_unavailable", "queue_unavailable", "not_retryable"}),
+    "expire": frozenset({"log_unavailable"}),
+    "reconcile": frozenset({"queue_unavailable"}),
+    "run": frozenset(),
+    "heard": frozenset(),
+}
+
+
+class _NobodyKnows:
+    """``Outlook`` of a service that has just begun."""
+
+    def of(self, job_id: JobId) -> None:
+        del job_id
+
+    def room_in_s(self, priority: Priority, *, waiting: int, limit: int) -> None:
+        del priority, waiting, limit
+
+
+class World:
+    """What a simulated run happens in. Each method is one thing that happens."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.ids = SequentialIds()
+        self.log = InMemoryEventLog(self.clock)
+        self.broker = Broker(self.clock)
+        self.truth = Truth(self.log, self.broker.items, queue_limit=QUEUE_LIMIT, callers=CALLERS)
+        self.apis = [Process("api-1"), Process("api-2")]
+        self._lives = 0
+        self.workers = [self._new_worker(f"engine-{number}") for number in range(2)]
+        self.crashes = 0
+        self.port_calls = 0
+        self.refusals: dict[str, int] = {}
+
+    # -- callers ---------------------------------------------------------------------------------
+
+    def submit(self, api: Process, prompt: str, **wishes: Any) -> None:
+        """Begin to accept a job; ``wishes`` as in ``_command``."""
+        key: str | None = wishes.get("key")
+        self._call(api, "submit", partial(self._accept, api, self._command(prompt, **wishes), key))
+
+    def repeat(self, api: Process, prompt: str, state: Readership, **wishes: Any) -> None:
+        """Begin to find the job of an equal request, or to accept another."""
+        command = self._command(prompt, **wishes)
+
+        def body() -> None:
+            asking = Repeat(
+                is_retry=True,
+                has_session=False,
+                is_repeatable=False,
+                since=instant(self.clock.now() - timedelta(seconds=60)),
+            )
+            assert command.asked is not None
+            alike = self._views(api).alike(command.asked, limit=16)
+            found = job_to_join(alike, asking, lambda _: state)
+            if found is None:
+                self._accept(api, command, None)
+                return
+            ports = self._ports(api, "log", "queue")
+            join(found.job_id, reason=found.reason, request_id="r", ids=self.ids, **ports)
+
+        self._call(api, "repeat", body)
+
+    def cancel(self, api: Process, job_id: JobId) -> None:
+        ports = self._ports(api, "log", "queue", "sink", "backlog", "signals")
+        self._call(api, "cancel", lambda: cancel(job_id, reason="api", ids=self.ids, **ports))
+
+    def retry(self, api: Process, job_id: JobId) -> None:
+        ports = self._ports(api, "log", "queue", "backlog")
+        self._call(api, "retry", lambda: retry(job_id, reason="api", ids=self.ids, **ports))
+
+    def expire(self, api: Process) -> None:
+        ports = self._ports(api, "log", "queue", "sink", "backlog", "signals")
+        now = instant(self.clock.now())
+        views = self._views(api)
+        self._call(api, "expire", lambda: expire_overdue(now, views=views, ids=self.ids, **ports))
+
+    def read(self, job_id: JobId) -> None:
+        """Begin to follow a job, as long as its end may still come."""
+        job = self.truth.jobs[job_id]
+        if job.end is None:
+            self.truth.readers.append(Reader(job_id, job.life))
+
+    # -- progress --------------------------------------------------------------------------------
+
+    @property
+    def processes(self) -> list[Process]:
+        """Everybody who can do something now."""
+        return [one for one in (*self.apis, *self.workers) if one.alive and not one.frozen]
+
+    @property
+    def ready(self) -> list[tuple[Process, Task]]:
+        """What can go on now."""
+        return [(one, task) for one in self.processes for task in one.tasks if task.is_ready]
+
+    def step(self, process: Process, task: Task, order: Order = Order.GO) -> None:
+        """Let a use case go to its next port call."""
+        self.port_calls += 1
+        process.step(task, order)
+        if task.refusal is not None:
+            kind = task.name.rpartition("/")[2].split()[0]
+            code = task.refusal.code
+            assert code in _REFUSALS[kind], f"{task.name} at {task.at}: {task.refusal!r}"
+            self.refusals[code] = self.refusals.get(code, 0) + 1
+        if order is Order.DIE:
+            self._bury(process)
+
+    def tick(self, seconds: float) -> None:
+        """Let time pass; who can gives a sign of life."""
+        self.clock.advance(seconds)
+        if not self.broker.outage.down:
+            for worker in self.workers:
+                if worker.alive and not worker.frozen:
+                    self.broker.queue.beat(worker.consumer)
+
+    # -- faults ----------------------------------------------------------------------------------
+
+    def crash(self, process: Process) -> None:
+        process.die()
+        self._bury(process)
+
+    def restart(self, number: int) -> bool:
+        """Start a worker where a dead one was; it cannot without the broker."""
+        dead = self.workers[number]
+        if dead.alive or self.broker.outage.down:
+            return False
+        self.broker.queue.requeue_in_hand(dead.consumer)
+        self.workers[number] = self._new_worker(dead.consumer)
+        return True
+
+    def end_drained(self) -> None:
+        """Let workers end that were asked to and have nothing left."""
+        for worker in self.workers:
+            if worker.alive and worker.draining.is_set() and not worker.tasks:
+                self.crash(worker)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """Mend everything and do all work, until nothing is left.
+
+        Raises:
+            AssertionError: Something never ends.
+        """
+        self.broker.come_back()
+        self.log.unavailable = False
+        for process in (*self.apis, *self.workers):
+            process.frozen = False
+        for _ in range(ROUNDS_MAX):
+            self._round()
+            if not any(one.tasks for one in self.processes) and not self.log.views.unfinished():
+                break
+        self.truth.check_end(self.broker.losses)
+        left = [task.name for one in self.processes for task in one.tasks]
+        assert not left, f"stuck: {left}"
+
+    def reconciled(self) -> None:
+        """Reconcile at one stroke and look whether every open job is where somebody finds it."""
+        if self.broker.outage.down:
+            return
+        reconcile(views=self.log.views, queue=self.broker.queue)
+        for view in self.log.views.unfinished():
+            where = f"nobody will find {view.id}"
+            assert self.broker.queue.holds(view.id, Priority(view.priority)), where
+
+    def check(self) -> None:
+        """Look whether all is as it must be."""
+        self.truth.check(self.broker.losses)
+
+    def close(self) -> None:
+        """End every thread."""
+        for process in (*self.apis, *self.workers):
+            process.die()
+
+    def _round(self) -> None:
+        self.end_drained()
+        for number in range(len(self.workers)):
+            self.restart(number)
+        self.tick(1)
+        self.expire(self.apis[0])
+        for worker in self.workers:
+            while worker.hear():
+                pass
+            worker.reconcile()
+            for priority in Priority:
+                while worker.take(priority):
+                    pass
+        self._run_all()
+        for worker in self.workers:
+            worker.engine.advance(20)
+            worker.engine.publish()
+        self._run_all()
+
+    def _run_all(self) -> None:
+        steps: dict[Task, int] = {}
+        while ready := self.ready:
+            for process, task in ready:
+                if task.is_ready:
+                    self.step(process, task)
+                    steps[task] = steps.get(task, 0) + 1
+                    assert steps[task] < STEPS_MAX, f"{task.name} loops at {task.at}"
+            self.check()
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _call(self, api: Process, name: str, body: Callable[[], object]) -> None:
+        if sum(len(one.tasks) for one in self.apis) < CALLERS or name == "expire":
+            api.begin(name, body)
+
+    def _accept(self, api: Process, command: SubmitJob, key: str | None) -> None:
+        """What the route does."""
+        views = self._views(api)
+        if command.idempotency is None or views.keyed(command.idempotency) is None:
+            require_room(
+                command.priority, jobs_max=QUEUE_LIMIT, views=views, outlook=_NobodyKnows()
+            )
+        ports = self._ports(api, "log", "queue")
+        accepted = submit(command, job_id=self.ids.job_id(), ids=self.ids, **ports)
+        self.truth.answered(key, accepted.job_id)
+
+    def _command(
+        self,
+        prompt: str,
+        *,
+        key: str | None = None,
+        start_within_s: float | None = None,
+        finish_within_s: float | None = None,
+        **facts: Any,
+    ) -> SubmitJob:
+        request = ChatRequest(
+            model="m",
+            messages=(Message(role="user", content=prompt),),
+            max_tokens=100,
+            sampling=SamplingWish(seed=1),
+        )
+        command = SubmitJob(
+            request=request,
+            protocol="jobs",
+            correlation_id="r",
+            idempotency=idempotency_digest(key) if key is not None else None,
+            asked=request.asked(protocol="jobs", agent=None, seeded=False),
+            deadline=self._in(start_within_s),
+            finish_deadline=self._in(finish_within_s),
+        )
+        return replace(command, **facts)
+
+    def _in(self, seconds: float | None) -> str | None:
+        if seconds is None:
+            return None
+        return instant(self.clock.now() + timedelta(seconds=seconds))
+
+    def _views(self, process: Process) -> Any:
+        return process.stepped(self.log.views, "views")
+
+    def _ports(self, process: Process, *names: str) -> dict[str, Any]:
+        broker = self.broker
+        of_broker = {
+            "queue": broker.queue,
+            "sink": broker.items,
+            "backlog": broker.items,
+            "signals": broker.signals,
+        }
+        return {
+            name: process.stepped(self.log, name)
+            if name == "log"
+            else process.stepped(of_broker[name], name, may_lose_reply=True)
+            for name in names
+        }
+
+    def _new_worker(self, consumer: str) -> Worker:
+        self._lives += 1
+        return Worker(
+            f"worker-{self._lives}",
+            consumer,
+            log=self.log,
+            broker=self.broker,
+            clock=self.clock,
+            ids=self.ids,
+        )
+
+    def _bury(self, process: Process) -> None:
+        self.crashes += 1
+        if isinstance(process, Worker):
+            self.broker.signals.mailboxes.pop(process.consumer, None)
+        else:
+            self.apis[self.apis.index(process)] = Process(process.name)
+
+    def open_jobs(self) -> list[JobId]:
+        """Return the jobs that have not ended."""
+        return [view.id for view in self.log.views.unfinished()]
+
+    def failed_jobs(self) -> list[JobId]:
+        """Return the jobs that may be tried again."""
+        rows = self.log.views.rows.values()
+        return [
+            view.id
+            for view in rows
+            if view.status.is_terminal and view.status is not JobStatus.COMPLETED
+        ]
