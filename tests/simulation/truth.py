@@ -239,7 +239,11 @@ class Truth:
         # What the broker lost of a job is told from the log to whoever asks again.
         if reader.life != job.life or job.losses != losses or reader.merge.is_broken:
             return
-        if not reader.has_ended and isinstance(job.end, JobCancelled | JobExpired) and not job.end.attempt:
+        if (
+            not reader.has_ended
+            and isinstance(job.end, JobCancelled | JobExpired)
+            and not job.end.attempt
+        ):
             # Known gap: the broker went, or the api died, between this end and its last word.
             return
         assert reader.has_ended, f"nobody told the end: {reader.seen} of {job}"
