@@ -17,7 +17,7 @@ from tests.support.receiver import Received, Reply, receiver
 from tests.support.service import Service
 from tests.support.standard_webhooks import verify
 
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx]
+pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.slow, pytest.mark.timeout(400)]
 
 BODY = {"prompt": "Say hello.", "max_tokens": 4}
 WITHIN_S = 60.0
