@@ -57,7 +57,7 @@ def _check_acceptance(operation: Operation, submitted: dict[str, str]) -> Iterat
     for job in dict.fromkeys(operation.accepted):
         if job not in submitted:
             yield Violation(promise="accepted is logged", subject=job, what=f"{who} was told of it")
-        elif submitted[job] != who:
+        elif submitted[job] != who and not _may_join(operation):
             what = f"{who} was given the job of {submitted[job]}"
             yield Violation(promise="one request, one job", subject=job, what=what)
     jobs = [job for job, client in submitted.items() if client == who]
@@ -68,6 +68,11 @@ def _check_acceptance(operation: Operation, submitted: dict[str, str]) -> Iterat
     if operation.keyed and len(set(operation.accepted)) > 1:
         what = f"one key led to {sorted(set(operation.accepted))}"
         yield Violation(promise="one request, one job", subject=who, what=what)
+
+
+def _may_join(operation: Operation) -> bool:
+    """Whether it may be given another client's equal answer: a repeat without a key (ADR 0006)."""
+    return not operation.keyed and operation.sendings > 1
 
 
 def _check_states(operation: Operation, history: History) -> Iterator[Violation]:

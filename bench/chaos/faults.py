@@ -50,6 +50,7 @@ class Tormentor:
             Fault.API: lambda _: self._kill("api.main"),
             Fault.BROKER: self._kill_broker,
             Fault.SUPERVISOR: lambda _: self._kill_supervisor(),
+            Fault.ALL: lambda _: self._kill_all(),
             Fault.FREEZE: self._freeze,
             Fault.FLUSH: lambda _: self._flush(),
             Fault.CUT: lambda strike: self._lines.cut(random.Random(strike.seed)),
@@ -95,6 +96,12 @@ class Tormentor:
     def _kill_supervisor(self) -> None:
         self._service.process.kill()
         self._service.process.wait()
+        self._killed.clear()
+        self._service.start()
+
+    def _kill_all(self) -> None:
+        """Kill every process at once, as a machine that loses its power would."""
+        self._service.kill()
         self._killed.clear()
         self._service.start()
 

@@ -16,6 +16,7 @@ class Fault(StrEnum):
     API = "api"
     BROKER = "broker"
     SUPERVISOR = "supervisor"
+    ALL = "all"
     FREEZE = "freeze"
     FLUSH = "flush"
     CUT = "cut"
@@ -24,7 +25,7 @@ class Fault(StrEnum):
 
 
 #: Those that are a SIGKILL.
-KILLS: Final = frozenset({Fault.WORKER, Fault.API, Fault.BROKER, Fault.SUPERVISOR})
+KILLS: Final = frozenset({Fault.WORKER, Fault.API, Fault.BROKER, Fault.SUPERVISOR, Fault.ALL})
 #: Longest time between a recovery and the next fault, in seconds.
 _GAP_S_MAX: Final = 1.5
 #: How often a fault strikes before the service has recovered from the one before.

@@ -201,6 +201,11 @@ PLANTED: dict[str, tuple[str, Change]] = {
         "one request, one job",
         also(UNKEYED, told(1, keyed=False, sendings=1), logged(SECOND, LEFT, SECOND_DONE)),
     ),
+    "another client's job": ("one request, one job", told(0, accepted=(TALK,))),
+    "another client's job for a first sending": (
+        "one request, one job",
+        told(0, accepted=(TALK,), keyed=False, sendings=1),
+    ),
     "job of nobody": (
         "one request, one job",
         logged(("job-9", "JobSubmitted", {"client": "who"}), ("job-9", "JobCompleted", {})),
@@ -303,6 +308,7 @@ def test_planted_violation_is_found(promise: str, plant: Change) -> None:
     "excuse",
     [
         also(UNKEYED, logged(SECOND, LEFT, SECOND_DONE)),
+        also(UNKEYED, told(1, keyed=False, accepted=(STREAMED, TALK))),
         also(
             logged(POISONED, without=(13, 14)),
             shown(TALK, status="failed", text=None),
@@ -318,6 +324,7 @@ def test_planted_violation_is_found(promise: str, plant: Change) -> None:
     ],
     ids=[
         "a second job for a second sending without a key",
+        "another client's equal answer for a repeat without a key",
         "given up at the cap",
         "a connection that ends in an error of its own",
         "an answer that was done before its cancellation",
