@@ -163,6 +163,7 @@ class Broker:
 
     Attributes:
         losses: How often data was lost.
+        was_rolled_back: Whether it ever came back with what it had before.
     """
 
     def __init__(self, clock: FakeClock) -> None:
@@ -171,6 +172,7 @@ class Broker:
         self.items = StoredItems(self.outage)
         self.signals = Signals(self.outage)
         self.losses = 0
+        self.was_rolled_back = False
         self._saved = (deepcopy(self.queue.tables), self.items.copy())
 
     def go_down(self) -> None:
@@ -195,6 +197,7 @@ class Broker:
     def roll_back(self) -> None:
         """Lose everything since the last snapshot."""
         self.losses += 1
+        self.was_rolled_back = True
         tables, items = self._saved
         self.queue.tables = deepcopy(tables)
         self.items.put_back(items)
