@@ -10,7 +10,13 @@ import dramatiq
 import structlog
 
 from domain.commands import FailAttempt
-from domain.errors import JobAlreadyTerminal, JobNotFound, QueueUnavailable, SemanticError
+from domain.errors import (
+    JobAlreadyTerminal,
+    JobNotFound,
+    LogUnavailable,
+    QueueUnavailable,
+    SemanticError,
+)
 from domain.job import Job
 from domain.stream import Failed
 from domain.usecases.commit import commit, load_job
@@ -20,6 +26,8 @@ from ops.adapters.dramatiq_queue import ACTOR_NAME
 
 #: Pause before the next attempt of a job whose attempt failed, in seconds.
 RETRY_PAUSE_S = 0.2
+#: What doubling that pause ends at while the log or the broker is away.
+AWAY_PAUSE_MAX_S = 1.0
 
 
 def declare_actors(
@@ -49,16 +57,14 @@ def _run_deliveries(
 
     def run(job_id: str) -> None:
         try:
-            while run_job(JobId(job_id), runner) is RunResult.REQUEUE:
-                if draining.wait(RETRY_PAUSE_S):
-                    return
+            result = _run_to_the_end(JobId(job_id), runner, draining, pause)
+            if result is RunResult.SUPERSEDED:
+                logger.warning("attempt_superseded", job=job_id)
         except JobNotFound:
             logger.warning("message_without_job", job=job_id)
         except SemanticError as error:
-            # The log or the broker is away: a job that is open is queued again by the reconciler.
+            # A job that is open is queued again by the reconciler.
             logger.warning("attempt_interrupted", job=job_id, error=error.code, why=error.message)
-            if isinstance(error, QueueUnavailable):
-                _repeat_end(JobId(job_id), runner, pause)
         except Exception:
             logger.exception("attempt_crashed", job=job_id)
             _fail_for_good(JobId(job_id), runner)
@@ -66,12 +72,41 @@ def _run_deliveries(
     return run
 
 
+def _run_to_the_end(
+    job_id: JobId, runner: Runner, draining: threading.Event, pause: Callable[[float], object]
+) -> RunResult:
+    """Run attempts until the job needs no other, or until this worker drains.
+
+    While the log or the broker is away the delivery is kept in hand and repeated: given back, the
+    job would wait for whoever next looks for jobs that nobody holds.
+    """
+    pause_s = RETRY_PAUSE_S
+    while True:
+        try:
+            result = run_job(job_id, runner)
+            pause_s = RETRY_PAUSE_S
+        except (LogUnavailable, QueueUnavailable) as error:
+            if isinstance(error, QueueUnavailable) and _has_ended(job_id, runner):
+                _repeat_end(job_id, runner, pause)
+                return RunResult.NOTHING_TO_DO
+            if draining.wait(pause_s):
+                raise
+            pause_s = min(2 * pause_s, AWAY_PAUSE_MAX_S)
+        else:
+            if result is not RunResult.REQUEUE or draining.wait(pause_s):
+                return result
+
+
+def _has_ended(job_id: JobId, runner: Runner) -> bool:
+    return load_job(job_id, log=runner.log).job.status.is_terminal
+
+
 def _repeat_end(job_id: JobId, runner: Runner, pause: Callable[[float], object]) -> None:
     """Say the last word of a job that has ended, which nobody queues again, once that is possible.
 
     The message stays in hand until then, so that the next worker finds it if this one ends first.
     """
-    while load_job(job_id, log=runner.log).job.status.is_terminal:
+    while _has_ended(job_id, runner):
         try:
             run_job(job_id, runner)
         except QueueUnavailable:

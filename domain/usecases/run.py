@@ -64,6 +64,7 @@ class RunResult(StrEnum):
     ENDED = "ended"
     REQUEUE = "requeue"
     NOTHING_TO_DO = "nothing_to_do"
+    SUPERSEDED = "superseded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +98,8 @@ def run_job(job_id: JobId, runner: Runner) -> RunResult:
     Deliveries may repeat: a job that has ended, or that this process runs already, is left alone.
 
     Returns:
-        ``REQUEUE`` when the attempt failed and the job waits for another.
+        ``REQUEUE`` when the attempt failed and the job waits for another, ``SUPERSEDED`` when
+        another attempt spoke for it before this one could.
 
     Raises:
         LogUnavailable: The log could not be written; the delivery must be repeated.
@@ -122,7 +124,7 @@ def run_job(job_id: JobId, runner: Runner) -> RunResult:
             now = load_job(job_id, log=runner.log).job
             if now.status.is_terminal:
                 _repeat_last_word(now, runner)
-            return RunResult.NOTHING_TO_DO
+            return RunResult.SUPERSEDED
 
 
 def _is_late(job: Job, runner: Runner) -> bool:

@@ -298,6 +298,6 @@ def test_zombie_of_an_older_attempt_cannot_finish_the_job(world: JobWorld) -> No
     start_attempt(world, job_id)
     world.engine.resume()
     thread.join(60)
-    assert results == [RunResult.NOTHING_TO_DO]
+    assert results == [RunResult.SUPERSEDED]
     assert world.job(job_id).status is JobStatus.RUNNING
     assert world.job(job_id).attempt == 2
