@@ -23,6 +23,7 @@ from domain.stream import Body, StreamItem
 #: Shape version written today; types not named here are at 1. A change of a type's fields counts
 #: its version up, and ``tests/fixtures/events`` keeps one event of each version for good.
 SCHEMA_VERSIONS: Mapping[str, int] = {
+    "AttemptStarted": 2,
     "JobSubmitted": 3,
     "JobAttached": 2,
     "JobExpired": 2,

@@ -78,6 +78,7 @@ class StartAttempt:
     first_item: int
     resumed_tokens: int
     sampling: Sampling
+    prompt_hash: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,6 +96,7 @@ class AttemptStarted:
         first_item: Number of the first stream item that this attempt writes.
         sampling: How this attempt draws: the caller's wish over the model's defaults.
         resumed_tokens: Tokens already emitted by earlier attempts.
+        prompt_hash: ``hash_ids`` of the rendered prompt; older logs do not say.
     """
 
     attempt: int
@@ -108,6 +109,7 @@ class AttemptStarted:
     first_item: int
     sampling: Sampling
     resumed_tokens: int = 0
+    prompt_hash: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +151,7 @@ class JobCompleted:
         stop_sequence: The stop text that ended it, if one did.
         usage: Token counts.
         output: Digest of the output payload.
-        token_hash: SHA-256 over the generated token ids, 4 bytes little-endian each.
+        token_hash: ``hash_ids`` of the generated tokens.
         timings: Where the time went.
     """
 

@@ -164,6 +164,7 @@ def _start(job: Job, command: StartAttempt) -> tuple[JobEvent, ...]:
         first_item=command.first_item,
         resumed_tokens=command.resumed_tokens,
         sampling=command.sampling,
+        prompt_hash=command.prompt_hash,
     )
     return (started,)
 

@@ -15,6 +15,8 @@ class ExitCode(IntEnum):
     FAILED = 1
     USAGE = 2
     NOT_RUNNING = 3
+    #: The same number: what was asked for cannot be done with what is here.
+    REFUSED = 3
     CRASHED = 70
     CONFIG = 78
     INTERRUPTED = 130
@@ -24,7 +26,7 @@ MEANINGS = {
     ExitCode.OK: "done",
     ExitCode.FAILED: "the answer is no: a check, a job or a request failed",
     ExitCode.USAGE: "the command line is wrong",
-    ExitCode.NOT_RUNNING: "no service answers here",
+    ExitCode.NOT_RUNNING: "no service answers here, or an answer cannot be replayed",
     ExitCode.CRASHED: "a part crashed again and again",
     ExitCode.CONFIG: "a setting cannot work: port taken, bad model, data directory in use",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from importlib.metadata import version
 
 from domain.cache_events import ModelWeightsChanged
 from domain.codec import decode_event
@@ -95,3 +96,8 @@ class WorkerDiary:
             except ConcurrencyConflict:
                 continue
             return
+
+
+def library_versions() -> str:
+    """Return the libraries that decide how numbers come out."""
+    return f"mlx {version('mlx')}, mlx-lm {version('mlx-lm')}"

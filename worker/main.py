@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from typing import NamedTuple
 
 import redis
@@ -55,7 +54,7 @@ from worker.engine.mlx.model import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.runner_port import ModelLoadFailed as CannotLoad
 from worker.gauge import CacheGauge
-from worker.lifecycle import WorkerDiary
+from worker.lifecycle import WorkerDiary, library_versions
 from worker.periodic import Periodic
 from worker.running import ActiveJobs, cancel_where_recorded
 from worker.turns import TurnGate
@@ -278,8 +277,7 @@ class WorkerProcess:
             raise
         load_ms = (time.monotonic() - began) * 1000
         card = engine.card()
-        versions = f"mlx {version('mlx')}, mlx-lm {version('mlx-lm')}"
-        diary.note_started(card, load_ms=load_ms, versions=versions)
+        diary.note_started(card, load_ms=load_ms, versions=library_versions())
         self._logger.info(
             "model_ready", model=card.id, context=card.context_length, load_ms=round(load_ms)
         )

@@ -67,6 +67,11 @@ def unpack_ids(packed: bytes) -> tuple[int, ...]:
     return struct.unpack(f"<{len(packed) // ID_BYTES}I", packed)
 
 
+def hash_ids(token_ids: Sequence[int]) -> str:
+    """Return SHA-256 in hex over ``pack_ids``: how the log tells one token sequence by."""
+    return hashlib.sha256(pack_ids(token_ids)).hexdigest()
+
+
 class BlockHasher:
     """Names the blocks of one model.
 

@@ -33,6 +33,7 @@ from domain.errors import (
 )
 from domain.generation import GenerationTask, Outcome, PreparedPrompt
 from domain.job import DEADLINE, Job, silent_deaths
+from domain.kv.hashing import hash_ids
 from domain.ports import (
     Clock,
     EventLog,
@@ -231,6 +232,7 @@ def _start(job: Job, task: GenerationTask, said: _Said, runner: Runner) -> Start
         first_item=said.next_item,
         resumed_tokens=len(said.token_ids),
         sampling=task.prompt.sampling,
+        prompt_hash=hash_ids(task.prompt.tokens),
     )
 
 

@@ -10,13 +10,14 @@ from queue import Empty, SimpleQueue
 import structlog
 
 from domain.chat import ChatRequest
-from domain.errors import Draining, EngineFailure, PromptTooLong
+from domain.errors import Draining, EngineFailure
 from domain.generation import GenerationTask, PreparedPrompt
 from domain.ports import Clock, GenerationHandle, ItemSink
 from domain.stream import Failed, Progress
 from domain.values import ModelCard, StopReason
 from worker.engine.emitter import Advanced, Emitter, Ended, Released, Tokens
 from worker.engine.inbox import Cancel, Message, Remove, Stop, Submit
+from worker.engine.preparing import prepare
 from worker.engine.runner_port import Admission, LoadedModel, ModelRunner, Step
 from worker.engine.sequence import Handle, Marks, Sequence
 from worker.engine.text import assembler_for
@@ -138,24 +139,7 @@ class BatchEngine:
 
     def prepare(self, request: ChatRequest) -> PreparedPrompt:
         """Render and tokenise a request; safe to call from many threads at once."""
-        model = self._require_model()
-        rendered = model.render(request)
-        tokens = rendered.tokens
-        room = model.card.context_length - len(tokens)
-        if room < 1:
-            raise PromptTooLong(len(tokens), model.card.context_length - 1)
-        # As things stand; what is true in the end is known at admission and goes into the outcome.
-        known = model.known(tokens)
-        return PreparedPrompt(
-            tokens=tokens,
-            cached_tokens=known.tokens,
-            cache_source=known.source,
-            max_tokens=min(request.max_tokens, room),
-            sampling=request.sampling.resolve(model.sampling),
-            opened=rendered.opened,
-            tools=request.callable_tools,
-            single_call=request.tool_choice.is_single,
-        )
+        return prepare(request, self._require_model())
 
     def submit(self, task: GenerationTask) -> GenerationHandle:
         """Hand a task over; it joins the running batch as soon as there is room."""

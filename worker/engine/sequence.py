@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import struct
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from domain.generation import GenerationTask, Outcome
+from domain.kv.hashing import hash_ids
 from domain.stream import Body, Failed, StreamItem
 from domain.values import StopReason, Timings, Usage
 from worker.engine.runner_port import Admission
@@ -179,15 +178,10 @@ class Sequence:
                 cached_tokens=self.cached_tokens,
                 completion_tokens=len(self.token_ids),
             ),
-            token_hash=token_hash(self.token_ids),
+            token_hash=hash_ids(self.token_ids),
             timings=self.marks.timings(ended),
             failure=failure,
         )
-
-
-def token_hash(ids: list[int]) -> str:
-    """Return SHA-256 over the ids, 4 bytes little-endian each, in hex."""
-    return hashlib.sha256(struct.pack(f"<{len(ids)}I", *ids)).hexdigest()
 
 
 def _between_ms(start: float | None, end: float | None) -> float:

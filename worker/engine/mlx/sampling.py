@@ -125,12 +125,15 @@ class _Rules:
 
     def draw(self, logprobs: mx.array, keys: mx.array) -> mx.array:
         logprobs = logprobs.astype(mx.float32)
-        floor = self._floor(logprobs)
-        kept = logprobs if floor is None else mx.where(logprobs < floor, -mx.inf, logprobs)
-        drawn = mx.vmap(_categorical)(kept * self.sharpness, keys)
+        drawn = mx.vmap(_categorical)(self.sharpened(logprobs), keys)
         if self.greedy is None:
             return drawn
         return mx.where(self.greedy[:, 0], mx.argmax(logprobs, axis=-1), drawn)
+
+    def sharpened(self, logprobs: mx.array) -> mx.array:
+        floor = self._floor(logprobs)
+        kept = logprobs if floor is None else mx.where(logprobs < floor, -mx.inf, logprobs)
+        return kept * self.sharpness
 
     def _floor(self, logprobs: mx.array) -> mx.array | None:
         """Return the log-probability below which a row draws nothing."""
@@ -158,6 +161,25 @@ class _Rules:
         needed = (mass_before < top_p).sum(axis=-1, keepdims=True)
         last = mx.take_along_axis(best, mx.maximum(needed - 1, 0), axis=-1)
         return mx.where(top_p < 1, last, -mx.inf)
+
+
+def draw_scores(logprobs: mx.array, sampling: Sampling, index: int) -> mx.array:
+    """Return what each token scored when one was drawn: the highest is the one.
+
+    A draw is the maximum of the sharpened log-probabilities plus noise of the Gumbel distribution
+    (https://arxiv.org/abs/1611.01144), which ``mx.random.categorical`` takes from the same key.
+
+    Args:
+        logprobs: Normalised log-probabilities of one row.
+        sampling: How it draws.
+        index: Index in the generation of the token.
+    """
+    logprobs = logprobs.astype(mx.float32)
+    rules = _Rules.of([sampling], logprobs.shape[-1])
+    if rules is None:
+        return logprobs
+    key = mx.array(SamplerRow(sampling, index).next_key(), dtype=mx.uint32)
+    return rules.sharpened(logprobs[None])[0] + mx.random.gumbel(logprobs.shape, key=key)
 
 
 def _categorical(logits: mx.array, key: mx.array) -> mx.array:
