@@ -1,10 +1,10 @@
-"""``--as-of``: what ``status`` and ``jobs ls`` would have shown at some point of the past."""
+"""``--as-of``: what ``status``, ``jobs`` and ``agents`` would have shown at some time before."""
 
 from __future__ import annotations
 
 import json as jsonlib
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -25,6 +25,7 @@ AsOfOption = Annotated[
     str | None,
     typer.Option("--as-of", help="As it was at this position of the log, or at an age or instant."),
 ]
+_Folded = TypeVar("_Folded")
 _HASH_CHARS = 12
 _PROGRESS_EVENTS = 1000
 
@@ -75,9 +76,49 @@ def print_past_jobs(
         typer.echo("there are older ones: raise --limit", err=True)
 
 
+def print_past_job(job_id: str, as_of: str, *, as_json: bool, data_dir: Path | None) -> None:
+    """Print one job of that time; what it had said by then is not told."""
+    past = _past(as_of, data_dir)
+    job = next((job for job in past.jobs if job.id == job_id), None)
+    if job is None:
+        fail(f"there was no job {job_id} at position {past.head.position}", ExitCode.FAILED)
+    if as_json:
+        typer.echo(jsonlib.dumps({"as_of": {"at": past.at, **asdict(past.head)}, **asdict(job)}))
+        return
+    usage = job.usage
+    pairs = [
+        ("as of", f"position {past.head.position} · {past.head.hash[:_HASH_CHARS]}"),
+        ("job", job.id),
+        ("status", job.status.value),
+        ("model", job.model),
+        ("agent", job.agent or ""),
+        ("attempt", str(job.attempt)),
+        ("created", job.created_at),
+        ("finished", job.finished_at or ""),
+        ("tokens", f"{usage.prompt_tokens} in, {usage.completion_tokens} out"),
+        ("stopped by", job.stop_reason or ""),
+        ("error", job.error_message or ""),
+    ]
+    print_pairs([(name, value) for name, value in pairs if value])
+
+
 def _past(as_of: str, data_dir: Path | None) -> Past:
+    from domain.past import fold_past  # noqa: PLC0415 - keeps --help fast
+
+    return folded(fold_past, as_of, data_dir)
+
+
+def folded(
+    fold: Callable[[Iterator[RecordedEvent]], _Folded], as_of: str | None, data_dir: Path | None
+) -> _Folded:
+    """Return what the log adds up to, up to the time asked for or to its end.
+
+    Args:
+        fold: Takes every event from the first on.
+        as_of: A position, an age or an instant; ``None`` for now.
+        data_dir: Where the log lies, if not where the settings say.
+    """
     from domain.errors import SemanticError  # noqa: PLC0415 - keeps --help fast
-    from domain.past import fold_past  # noqa: PLC0415 - the same
     from ops.adapters.archives import each_event  # noqa: PLC0415 - the same
     from ops.adapters.sqlite_driver import database_file, reader_engine  # noqa: PLC0415 - the same
     from ops.cli.events_common import progress_bar  # noqa: PLC0415 - the same
@@ -91,14 +132,14 @@ def _past(as_of: str, data_dir: Path | None) -> Past:
         position = _position(as_of, engine)
         with progress_bar("folding") as progress:
             events = each_event(engine, settings.log_url)
-            return fold_past(_watched(events, position, progress))
+            return fold(_watched(events, position, progress))
     except SemanticError as error:
         fail(error.message, ExitCode.FAILED)
     finally:
         engine.dispose()
 
 
-def _position(as_of: str, engine: Engine) -> int:
+def _position(as_of: str | None, engine: Engine) -> int:
     """Return the last position of the time asked for."""
     from datetime import UTC, datetime  # noqa: PLC0415 - keeps --help fast
 
@@ -107,6 +148,8 @@ def _position(as_of: str, engine: Engine) -> int:
     from ops.adapters.log_reader import LogReader  # noqa: PLC0415 - the same
     from ops.cli.events_common import parse_instant  # noqa: PLC0415 - the same
 
+    if as_of is None:
+        return LogReader(engine).head().position
     if as_of.isdecimal():
         head = LogReader(engine).head().position
         if int(as_of) > head:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ops.cli.as_of import AsOfOption, print_past_jobs
+from ops.cli.as_of import AsOfOption, print_past_job, print_past_jobs
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
 from ops.cli.run import MaxTokens, Prompt, Seed, System, Temperature, job_body
@@ -82,11 +82,18 @@ def list_jobs(
 
 
 def show(
-    job: JobIdArgument, story: StoryOption = False, json: Json = False, data_dir: DataDir = None
+    job: JobIdArgument,
+    story: StoryOption = False,
+    as_of: AsOfOption = None,
+    json: Json = False,
+    data_dir: DataDir = None,
 ) -> None:
-    """Show one job with its answer, or what happened to it."""
+    """Show one job with its answer, what happened to it, or how it stood at some time."""
     if story:
         print_story(job, as_json=json, data_dir=data_dir)
+        return
+    if as_of is not None:
+        print_past_job(job, as_of, as_json=json, data_dir=data_dir)
         return
     _print_job(_ask("GET", f"/v1/jobs/{job}", data_dir), as_json=json)
 

@@ -6,7 +6,7 @@ import mlx.core as mx
 import pytest
 
 from domain.values import Sampling
-from worker.engine.mlx.sampling import BatchSampler, SamplerRow
+from worker.engine.mlx.sampling import BatchSampler, SamplerRow, draw_scores
 
 pytestmark = pytest.mark.mlx
 
@@ -60,3 +60,18 @@ def test_a_row_that_cannot_draw_is_named_and_the_others_go_on() -> None:
     sampler.add(1, SamplerRow(Sampling(seed=2**70), 0))
     assert sampler(mx.log(mx.array([MASS, MASS]))).shape == (2,)
     assert set(sampler.faults) == {1}
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=0),
+        Sampling(seed=5),
+        Sampling(temperature=0.7, top_p=0.9, top_k=4, min_p=0.02, seed=2**63 - 1),
+    ],
+    ids=["greedy", "sampled", "cut"],
+)
+def test_the_token_that_is_drawn_scored_best(sampling: Sampling) -> None:
+    logprobs = mx.log(mx.array(MASS))
+    best = [mx.argmax(draw_scores(logprobs, sampling, index)).item() for index in range(100)]
+    assert best == drawn(sampling, times=100)[0]
