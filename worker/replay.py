@@ -1,9 +1,10 @@
 """Compute recorded answers again, in a process of its own: ``python -m worker.replay``.
 
 ``semantic replay`` starts it. It reads one JSON object from standard input, ``{"jobs": [id, …],
-"verify": bool}``, and writes one JSON object a line: ``{"kind": "progress", …}`` and, for each job
-in turn, ``{"kind": "replayed", …}`` with the fields of ``domain.replay.Replayed``. The log is only
-read, no lock is taken and no block is written, so a service may run beside it.
+"verify": bool, "only": bool}`` (no model but that of the settings may be looked at), and writes one
+JSON object a line: ``{"kind": "progress", …}`` and, for each job in turn, ``{"kind": "replayed",
+…}`` with the fields of ``domain.replay.Replayed``. The log is only read, no lock is taken and no
+block is written, so a service may run beside it.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def run(settings: Settings, asked: dict[str, Any], write: Write) -> None:
         digest_cache=settings.data_dir / "digests.json",
     )
     pieces = Pieces(step_tokens=settings.engine.prefill_step_tokens, cuts=settings.engine.reuse)
-    with open_past(settings.log_url) as log, closing(Shelf(source)) as shelf:
+    with open_past(settings.log_url) as log, closing(Shelf(source, only=asked["only"])) as shelf:
         replayer = Replayer(log=log, shelf=shelf, pieces=pieces, write=write)
         for job in asked["jobs"]:
             replayer.replay(JobId(job), verify=asked["verify"])

@@ -62,7 +62,7 @@ def replay(
         fail("name jobs, or give --all", ExitCode.USAGE)
     asked = list(jobs or ()) or _completed(settings, since, sample)
     results: list[dict[str, Any]] = []
-    for result in _replayed(settings, asked, verify=verify):
+    for result in _replayed(settings, asked, verify=verify, only=model is not None):
         results.append(result)
         if not json and not everything:
             print_replayed(result)
@@ -127,7 +127,9 @@ def spread(jobs: Sequence[str], count: int | None) -> list[str]:
     return [jobs[round(place * last / (count - 1))] for place in range(count)]
 
 
-def _replayed(settings: Settings, jobs: Sequence[str], *, verify: bool) -> Iterator[dict[str, Any]]:
+def _replayed(
+    settings: Settings, jobs: Sequence[str], *, verify: bool, only: bool
+) -> Iterator[dict[str, Any]]:
     """Yield what came of each job, and show how far it is where somebody watches."""
     from ops.cli.events_common import progress_bar  # noqa: PLC0415 - keeps --help fast
 
@@ -138,7 +140,8 @@ def _replayed(settings: Settings, jobs: Sequence[str], *, verify: bool) -> Itera
         assert child.stdin is not None  # noqa: S101 - it was asked for
         assert child.stdout is not None  # noqa: S101 - the same
         with child.stdin as request:
-            request.write(jsonlib.dumps({"jobs": list(jobs), "verify": verify}))
+            asked = {"jobs": list(jobs), "verify": verify, "only": only}
+            request.write(jsonlib.dumps(asked))
         for line in child.stdout:
             told = jsonlib.loads(line)
             if told.pop("kind") == "progress":

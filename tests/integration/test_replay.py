@@ -234,10 +234,12 @@ def test_many_are_told_in_a_table_and_as_json(directory: Path, tmp_path: Path) -
 
 
 def test_what_cannot_be_replayed_has_an_exit_code_of_its_own(
-    directory: Path, world: ReplayWorld, tmp_path: Path
+    directory: Path, sampled: JobId, tmp_path: Path
 ) -> None:
-    assert world.log.head().position
-    assert _run(directory, "job-none").exit_code == 3
+    other = ["--model", DEMO_MODEL, "--data-dir", str(directory)]
+    result = CliRunner().invoke(build_app(), ["replay", sampled, "--verify", *other])
+    assert result.exit_code == 3, result.output
+    assert "semantic-demo computes with sha256:" in result.stderr
     assert _run(tmp_path, "job-none").exit_code == 3
     assert _run(directory).exit_code == 2
 

@@ -168,7 +168,7 @@ class ReplayWorld:
             replayer = Replayer(
                 log=log,
                 # Not closed: it would end the streams of the thread of all tests.
-                shelf=Shelf(ModelSource(id=model or self.model)),
+                shelf=Shelf(ModelSource(id=model or self.model), only=model is not None),
                 pieces=Pieces(step_tokens=STEP_TOKENS, cuts=True),
                 write=lambda _: None,
             )

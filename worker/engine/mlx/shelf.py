@@ -23,9 +23,11 @@ class Shelf:
 
     Attributes:
         source: The model of the settings, looked at first.
+        only: Whether no other may be looked at: somebody asked for this one.
     """
 
     source: ModelSource
+    only: bool = False
     _loaded: dict[str, LoadedWeights] = field(default_factory=dict)
 
     def load(self, model: str, wanted: str) -> LoadedWeights:
@@ -52,7 +54,7 @@ class Shelf:
 
     def _load(self, model: str, wanted: str) -> LoadedWeights:
         seen: list[str] = []
-        for name in dict.fromkeys((self.source.id, model)):
+        for name in dict.fromkeys((self.source.id, self.source.id if self.only else model)):
             try:
                 here = self._fingerprint(find_model(name))
                 if here == wanted:
