@@ -23,6 +23,7 @@ from domain.codec import decode_event
 from domain.errors import SemanticError
 from domain.events import WorkerStarted
 from domain.replay import Refusal, Replayed, ReplayRefused, Verdict, read_recording
+from domain.usecases.answers import LoggedAnswers
 from domain.values import JobId, StreamName, WorkerId
 from ops.adapters.past_log import PastLog, open_past
 from ops.exit_codes import ExitCode
@@ -74,7 +75,7 @@ class Replayer:
         return done
 
     def _replay(self, job: JobId, *, verify: bool) -> Replayed:
-        recording = read_recording(job, self.log.whole_stream(StreamName(job)))
+        recording = read_recording(job, self.log.load(StreamName(job)))
         weights = self.shelf.load(recording.model, recording.fingerprint)
         done = replay(
             recording,
@@ -123,10 +124,12 @@ def run(settings: Settings, asked: dict[str, Any], write: Write) -> None:
         digest_cache=settings.data_dir / "digests.json",
     )
     pieces = Pieces(step_tokens=settings.engine.prefill_step_tokens, cuts=settings.engine.reuse)
-    with open_past(settings.log_url) as log, closing(Shelf(source, only=asked["only"])) as shelf:
-        replayer = Replayer(log=log, shelf=shelf, pieces=pieces, write=write)
-        for job in asked["jobs"]:
-            replayer.replay(JobId(job), verify=asked["verify"])
+    with open_past(settings.log_url) as log:
+        answers = LoggedAnswers(log=log, payloads=log)
+        with closing(Shelf(source, answers, only=asked["only"])) as shelf:
+            replayer = Replayer(log=log, shelf=shelf, pieces=pieces, write=write)
+            for job in asked["jobs"]:
+                replayer.replay(JobId(job), verify=asked["verify"])
 
 
 def main() -> int:

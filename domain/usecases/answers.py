@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from domain.chat import ChatRequest
 from domain.codec import decode_event
@@ -12,16 +13,24 @@ from domain.echo import WHOLE, SpokenAnswer
 from domain.errors import PayloadMissing
 from domain.events import AttemptStarted, JobCompleted, JobSubmitted
 from domain.generation import SaidCall
-from domain.ports import EventLog, PayloadStore
+from domain.ports import PayloadStore
 from domain.record import RecordedEvent
 from domain.values import Digest, JobId, StreamName
+
+
+class History(Protocol):
+    """The streams of a log: what of ``domain.ports.EventLog`` is needed here."""
+
+    def load(self, stream: StreamName, *, after_version: int = 0) -> tuple[RecordedEvent, ...]:
+        """See ``EventLog.load``."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedAnswers:
     """``domain.ports.SpokenAnswers`` over the log and its payloads."""
 
-    log: EventLog
+    log: History
     payloads: PayloadStore
 
     def find(self, job_id: JobId) -> SpokenAnswer | None:

@@ -28,14 +28,18 @@ class PastLog(LogReader):
         self._past_engine = engine
         self._url = url
 
-    def whole_stream(self, stream: StreamName) -> tuple[RecordedEvent, ...]:
-        """Return the events of a stream, from the archives that are here if it was archived.
+    def load(self, stream: StreamName, *, after_version: int = 0) -> tuple[RecordedEvent, ...]:
+        """See ``EventLog.load``; what was archived is read from the archives that are here.
 
         Raises:
             LogUnavailable: A file or the database cannot be read.
             CorruptLog: An event cannot be read.
         """
-        return self.load(stream) or archived_stream(self._past_engine, self._url, stream)
+        here = super().load(stream, after_version=after_version)
+        if here:
+            return here
+        archived = archived_stream(self._past_engine, self._url, stream)
+        return tuple(event for event in archived if event.version > after_version)
 
 
 @contextmanager

@@ -10,7 +10,20 @@ from typing import Annotated
 
 import typer
 
-from ops.cli import batch, cache, claude, config, doctor, jobs, replay, run, serve, status, webhooks
+from ops.cli import (
+    agents,
+    batch,
+    cache,
+    claude,
+    config,
+    doctor,
+    jobs,
+    replay,
+    run,
+    serve,
+    status,
+    webhooks,
+)
 from ops.cli.exit_codes import EPILOG
 
 #: Groups whose modules load the database libraries: imported only when they are asked for.
@@ -41,7 +54,20 @@ def build_app(asked: Collection[str] = frozenset(LAZY_GROUPS)) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for module in (serve, run, claude, jobs, batch, replay, webhooks, status, cache, doctor, config):
+    for module in (
+        serve,
+        run,
+        claude,
+        jobs,
+        agents,
+        batch,
+        replay,
+        webhooks,
+        status,
+        cache,
+        doctor,
+        config,
+    ):
         module.register(app)
     for name, text in LAZY_GROUPS.items():
         if name in asked:

@@ -18,8 +18,9 @@ from domain.agents import TURNS_KEPT, Agents, AgentView, fold_agents
 from domain.cache_events import AgentCacheMissed, AgentCacheRestored, AgentCacheSaved
 from domain.chat import canonical_json
 from domain.events import Event, JobFailed, JobRetried, JobSubmitted
+from domain.record import EventFilter
 from domain.values import AgentId, JobId, StreamName, Usage
-from ops.adapters.event_query import EventFilter, EventQuery
+from ops.adapters.event_query import EventQuery
 from ops.adapters.sqlite_driver import reader_engine
 from ops.adapters.sqlite_event_log import open_log
 from ops.cli.agents import row_of

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from domain.chat import ToolChoice
+from domain.chat import Message, ToolChoice
 from domain.events import AttemptStarted
 from domain.replay import Refusal, Verdict
 from domain.values import JobId, Sampling, StopReason
@@ -115,6 +115,19 @@ def test_calls_of_tools_are_the_same_again(tmp_path: Path) -> None:
         assert world.replay(job).verdict is Verdict.SAME
 
 
+def test_a_turn_that_goes_on_from_sampled_tokens_needs_the_turn_before(world: ReplayWorld) -> None:
+    request = ask("tell me", max_tokens=30, sampling=replace(SAMPLED, seed=5))
+    (first,) = world.run(request)
+    said = Message(role="assistant", content=world.answer(first)["text"], origin=first)
+    asked = (*request.messages, said, Message(role="user", content="go on"))
+    (second,) = world.run(replace(request, messages=asked))
+    assert world.replay(second).verdict is Verdict.SAME
+    world.erase(first)
+    done = world.replay(second)
+    # The echo is tokenised as a text now, and not as the model had sampled it.
+    assert (done.verdict, done.reason) == (Verdict.REFUSED, Refusal.PROMPT_DIFFERS)
+
+
 def test_without_comparing_the_text_is_told(world: ReplayWorld, sampled: JobId) -> None:
     done = world.replay(sampled, verify=False)
     assert (done.verdict, done.text) == (Verdict.REPLAYED, world.answer(sampled)["text"])
@@ -194,8 +207,8 @@ def test_an_answer_that_was_erased_or_changed_is_refused(world: ReplayWorld) -> 
     connection = raw_connection(world.url)
     connection.execute("UPDATE payloads SET content = ? WHERE digest = ?", (b"{}", output))
     assert world.replay(job).reason is Refusal.PAYLOAD_CHANGED
-    connection.execute("DELETE FROM payloads WHERE digest = ?", (output,))
     connection.close()
+    world.erase(job)
     done = world.replay(job)
     assert (done.verdict, done.reason) == (Verdict.REFUSED, Refusal.PAYLOAD_GONE)
 

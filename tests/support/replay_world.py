@@ -15,6 +15,7 @@ from domain.events import AttemptStarted, Event, JobCompleted, JobSubmitted
 from domain.kv.hashing import hash_ids
 from domain.replay import Replayed
 from domain.turns import TurnOrder
+from domain.usecases.answers import LoggedAnswers
 from domain.usecases.commit import commit
 from domain.usecases.run import Runner, RunResult, run_job
 from domain.usecases.submit import submit
@@ -24,7 +25,7 @@ from ops.adapters.sqlite_event_log import open_log
 from ops.clock import RandomIds, SystemClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.job_events import draft
-from tests.support.log_files import new_log
+from tests.support.log_files import new_log, raw_connection
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
@@ -49,7 +50,9 @@ class ReplayWorld:
         source = ModelSource(id=model)
         self.engine = BatchEngine(
             runner_factory=lambda: BatchRunner(
-                load_weights=lambda: load_weights(source),
+                load_weights=lambda: load_weights(
+                    source, LoggedAnswers(log=self.log, payloads=self.log)
+                ),
                 prefill_step_tokens=STEP_TOKENS,
                 kv_budget_bytes=1 << 26,
             ),
@@ -157,6 +160,12 @@ class ReplayWorld:
         )
         return forged
 
+    def erase(self, job: JobId) -> None:
+        """Take the stored answer away."""
+        connection = raw_connection(self.url)
+        connection.execute("DELETE FROM payloads WHERE digest = ?", (self.output_of(job),))
+        connection.close()
+
     def output_of(self, job: JobId) -> Digest:
         completed = self.events(job)[-1]
         assert isinstance(completed, JobCompleted)
@@ -168,7 +177,11 @@ class ReplayWorld:
             replayer = Replayer(
                 log=log,
                 # Not closed: it would end the streams of the thread of all tests.
-                shelf=Shelf(ModelSource(id=model or self.model), only=model is not None),
+                shelf=Shelf(
+                    ModelSource(id=model or self.model),
+                    LoggedAnswers(log=log, payloads=log),
+                    only=model is not None,
+                ),
                 pieces=Pieces(step_tokens=STEP_TOKENS, cuts=True),
                 write=lambda _: None,
             )

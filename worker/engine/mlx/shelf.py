@@ -8,6 +8,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from domain.ports import SpokenAnswers
 from domain.replay import Refusal, ReplayRefused
 from worker.engine.mlx.fingerprint import fingerprint
 from worker.engine.mlx.model import ModelSource, find_model, load_weights
@@ -23,10 +24,12 @@ class Shelf:
 
     Attributes:
         source: The model of the settings, looked at first.
+        answers: What was said before: prompts go on where it ended.
         only: Whether no other may be looked at: somebody asked for this one.
     """
 
     source: ModelSource
+    answers: SpokenAnswers
     only: bool = False
     _loaded: dict[str, LoadedWeights] = field(default_factory=dict)
 
@@ -58,7 +61,7 @@ class Shelf:
             try:
                 here = self._fingerprint(find_model(name))
                 if here == wanted:
-                    return load_weights(replace(self.source, id=name))
+                    return load_weights(replace(self.source, id=name), self.answers)
             except ModelLoadFailed as error:
                 seen.append(error.message)
             else:
