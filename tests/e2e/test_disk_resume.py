@@ -24,8 +24,8 @@ from worker.engine.mlx.runner import BatchRunner
 pytestmark = [pytest.mark.e2e, pytest.mark.mlx]
 
 FOX = " and the quick brown fox jumps over the lazy dog" * 30
-TOKENS = 350
-#: Whole blocks of the prompt must be on disk when the worker dies.
+#: Many, so that the answers go on while the blocks of their prompts reach the disk.
+TOKENS = 1500
 EVENTS_BEFORE_DEATH = 4
 WAIT_S = 60.0
 SAMPLINGS = {"greedy": Sampling(temperature=0), "seeded": Sampling(temperature=1.0, seed=42)}
@@ -87,6 +87,14 @@ def wait_for_events(http: httpx.Client, job_id: str, count: int) -> None:
     raise AssertionError(f"{job_id} ended before the worker was killed")
 
 
+def wait_for_blocks(data_dir: Path, contexts: int) -> None:
+    """Return once the first block of each context is on disk; it appears there whole."""
+    deadline = time.monotonic() + WAIT_S
+    while len(list(data_dir.rglob("*-root-256.kv"))) < contexts:
+        assert time.monotonic() < deadline, "no blocks on disk"
+        time.sleep(0.01)
+
+
 def ended(http: httpx.Client, job_id: str) -> dict[str, Any]:
     deadline = time.monotonic() + WAIT_S
     while True:
@@ -116,7 +124,9 @@ def test_killed_worker_goes_on_out_of_blocks_on_disk(
             thread.start()
         for thread in waiting:
             thread.join()
-        service.part("worker").send_signal(signal.SIGKILL)
+        worker = service.part("worker")
+        wait_for_blocks(service.data_dir, len(jobs))
+        worker.send_signal(signal.SIGKILL)
         outcomes = {name: ended(http, job_id) for name, job_id in jobs.items()}
         expected = uninterrupted(model_dir)
         for name, job in outcomes.items():

@@ -68,11 +68,13 @@ def test_processes_that_append_at_once_form_one_chain(url: str) -> None:
 def test_a_killed_writer_leaves_a_whole_log_with_all_that_it_had_acknowledged(url: str) -> None:
     writer = _spawn(url, "a", 1_000_000)
     assert writer.stdout is not None
-    for _ in range(20):
-        writer.stdout.readline()
-    writer.kill()
-    rest, _ = writer.communicate(timeout=30)
-    acknowledged = 20 + rest.count("\n")
+    with writer.stdout as said:
+        for _ in range(20):
+            said.readline()
+        writer.kill()
+        # Through the same file: lines that came with the twentieth wait in its buffer.
+        acknowledged = 20 + said.read().count("\n")
+    writer.wait(30)
 
     with open_log(url, clock=SystemClock()) as log:
         assert verify(url) == log.head()
