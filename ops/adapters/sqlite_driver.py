@@ -79,7 +79,10 @@ def database_file(url: str) -> Path | None:
 
 def reason_of(error: Exception) -> str:
     """Return what the database said, without the statement and the data that it was about."""
-    return str(error.orig) if isinstance(error, DBAPIError) else str(error)
+    said = error.orig if isinstance(error, DBAPIError) else error
+    # A server also says where in the statement; only what it says first is for people.
+    diagnosis = getattr(said, "diag", None)
+    return " ".join(str(getattr(diagnosis, "message_primary", None) or said).split())
 
 
 def writer_engine(url: str) -> Engine:

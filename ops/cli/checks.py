@@ -14,7 +14,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from ops.adapters.sqlite_driver import has_wal_reset_fix, sqlite_version
+from domain.errors import LogUnavailable
+from ops.adapters.server_report import report_server
+from ops.adapters.sqlite_driver import has_wal_reset_fix, is_sqlite, sqlite_version
 from ops.settings import DEMO_MODEL, Settings
 from ops.supervisor.address import claim_port
 from ops.supervisor.announce import without_password
@@ -42,7 +44,7 @@ def all_checks(settings: Settings) -> Iterator[Check]:
     """Yield every finding, in the order in which a start needs them."""
     yield check_python()
     yield Check("platform", "ok", f"{platform.system()} {platform.release()} {platform.machine()}")
-    yield check_sqlite(sqlite_version())
+    yield check_log(settings.log_url)
     yield check_broker(settings)
     yield check_mlx()
     yield check_data_dir(settings.data_dir)
@@ -55,6 +57,23 @@ def check_python() -> Check:
     found = f"{platform.python_version()} at {sys.executable}"
     fine = sys.version_info >= _PYTHON_MIN
     return Check("python", "ok" if fine else "fail", found if fine else f"{found}; needs 3.11")
+
+
+def check_log(url: str) -> Check:
+    """The database of the log does not lose commits."""
+    return check_sqlite(sqlite_version()) if is_sqlite(url) else check_postgres(url)
+
+
+def check_postgres(url: str) -> Check:
+    """The server answers, can be written and waits for its disk."""
+    try:
+        found = report_server(url)
+    except LogUnavailable as error:
+        return Check("postgres", "fail", error.message)
+    verdict: Verdict = "fail" if found.faults else "warn" if found.risks else "ok"
+    trouble = "; ".join((*found.faults, *found.risks))
+    where = without_password(url)
+    return Check("postgres", verdict, f"{found.version} at {where}{trouble and ': ' + trouble}")
 
 
 def check_sqlite(found: str) -> Check:

@@ -24,7 +24,7 @@ def doctor(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Check Python, SQLite, the broker, MLX, the data directory, the port and the model.
+    """Check Python, the database, the broker, MLX, the data directory, the port and the model.
 
     Exits with 1 if anything would keep the service from starting; warnings do not count.
     """

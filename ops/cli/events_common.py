@@ -23,10 +23,12 @@ from sqlalchemy import Engine
 
 from domain.errors import SemanticError
 from domain.record import EventFilter, RecordedEvent
+from ops.adapters.migrate import current
 from ops.adapters.recording import instant
 from ops.adapters.sqlite_driver import database_file, reader_engine
 from ops.cli.options import overrides, settings_or_exit
 from ops.settings import Settings
+from ops.supervisor.announce import without_password
 
 _TYPE_WIDTH = len("JobCancelRequested")
 _STREAM_WIDTH = 36
@@ -103,9 +105,9 @@ def read_settings(data_dir: Path | None) -> Settings:
 @contextmanager
 def log_engine(settings: Settings) -> Iterator[Engine]:
     """Give an engine on an existing log; where there is none the command ends."""
-    file = database_file(settings.log_url)
-    if file is not None and not file.exists():
-        typer.echo(f"there is no event log at {file}", err=True)
+    if current(settings.log_url) is None:
+        place = database_file(settings.log_url) or without_password(settings.log_url)
+        typer.echo(f"there is no event log at {place}", err=True)
         raise typer.Exit(1)
     engine = reader_engine(settings.log_url)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from ops.claude_code import FEW_TOOLS, ServedModel, environment, shell_lines
 
 #: A model that is on this disk has come up by then.
 _DOWNLOAD_HINT_S = 30.0
+_PASSWORD_IN_QUERY = re.compile(r"(?<=password=)[^&]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +26,7 @@ class Plan:
     version: str
     data_dir: Path
     log_url: str
-    sqlite: str
+    database: str
 
 
 class Announcer:
@@ -37,7 +39,7 @@ class Announcer:
         """Say what is about to run."""
         self._console.print(f"[bold]semantic[/] {escape(plan.version)}", highlight=False)
         self._row("data", str(plan.data_dir))
-        self._row("log", f"{plan.log_url} · SQLite {plan.sqlite}")
+        self._row("log", f"{plan.log_url} · {plan.database}")
 
     def broker(self, url: str, pid: int | None) -> None:
         """Say which broker carries the queue."""
@@ -110,6 +112,7 @@ def curl_lines(base_url: str, model: str) -> Iterator[str]:
 
 def without_password(url: str) -> str:
     """Return a URL as it may be shown."""
+    url = _PASSWORD_IN_QUERY.sub("***", url)
     scheme, separator, rest = url.partition("://")
     secret, at, host = rest.rpartition("@")
     return f"{scheme}{separator}***@{host}" if at and secret else url

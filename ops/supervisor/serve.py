@@ -13,7 +13,7 @@ from rich.console import Console
 
 from domain.errors import LogUnavailable
 from ops.adapters.migrate import upgrade
-from ops.adapters.sqlite_driver import sqlite_version
+from ops.adapters.sqlite_driver import is_sqlite, sqlite_version
 from ops.exit_codes import ExitCode
 from ops.logs import configure_logging
 from ops.settings import Settings
@@ -113,7 +113,7 @@ def _plan(settings: Settings) -> Plan:
         version=installed_version(),
         data_dir=settings.data_dir,
         log_url=without_password(settings.log_url),
-        sqlite=sqlite_version(),
+        database=f"SQLite {sqlite_version()}" if is_sqlite(settings.log_url) else "PostgreSQL",
     )
 
 

@@ -33,6 +33,7 @@ from ops.adapters.rebuild import rebuild_jobs
 from ops.adapters.sqlite_driver import reader_engine, writer_engine
 from ops.adapters.sqlite_event_log import SqlEventLog, open_log
 from ops.adapters.tables import METADATA
+from ops.cli.checks import check_log
 from ops.clock import RandomIds, SystemClock
 from tests.support.job_events import completed, draft, started, submitted, worker_event
 from tests.support.log_files import fill, verify
@@ -148,6 +149,28 @@ def test_a_log_is_written_and_read_on_after_the_server_crashed(
     assert log.read_all() == before
     log.append(WORKER, [draft(worker_event())], expected_version=0)
     assert verify(postgres_url) == log.head()
+
+
+def test_doctor_tells_what_a_log_on_the_server_depends_on(
+    postgres_url: str,
+    bare_postgres_url: str,
+    raw: psycopg.Connection[Any],
+    tmp_path: Path,
+) -> None:
+    found = check_log(postgres_url)
+    # The server of these tests is a careless one.
+    assert (found.name, found.verdict) == ("postgres", "warn")
+    assert "fsync is off" in found.detail
+    raw.execute("CREATE ROLE stranger LOGIN")
+    try:
+        stranger = bare_postgres_url.replace("semantic@", "stranger:secret@")
+        found = check_log(stranger)
+        assert found.verdict == "fail"
+        assert "may not create" in found.detail
+        assert "secret" not in found.detail
+    finally:
+        raw.execute("DROP ROLE stranger")
+    assert check_log(f"postgresql://x@/log?host={tmp_path}").verdict == "fail"
 
 
 # --- append-only ---------------------------------------------------------------------------

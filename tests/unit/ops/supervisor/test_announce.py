@@ -67,7 +67,7 @@ def test_narrow_pipe_wraps_no_line() -> None:
             version="1",
             data_dir=Path("/some/[bold]rather/long/directory"),
             log_url="sqlite:////x",
-            sqlite="3",
+            database="SQLite 3",
         )
     )
     announcer.ready(_URL, ServedModel("m", 4096), 1.0)
@@ -82,6 +82,7 @@ def test_narrow_pipe_wraps_no_line() -> None:
     [
         ("redis://me:secret@host:1/0", "redis://***@host:1/0"),
         ("postgresql://me:s%40cret@host/db", "postgresql://***@host/db"),
+        ("postgresql:///db?password=secret&host=h", "postgresql:///db?password=***&host=h"),
         ("unix:///run/r.sock", "unix:///run/r.sock"),
         ("INFO", "INFO"),
     ],
