@@ -16,8 +16,6 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-import redis
-
 from domain.errors import LogUnavailable, QueueUnavailable, SemanticError
 from domain.events import ModelLoadFailed, WorkerDraining, WorkerStopped
 from domain.ports import EventLog, SpokenAnswers, WorkerPulse, WorkerPulses
@@ -30,7 +28,7 @@ from domain.values import Priority, WorkerId
 from ops.adapters.data_lock import DataDirLocked, DataLock
 from ops.adapters.dramatiq_queue import BlockingRedisBroker, DramatiqJobQueue
 from ops.adapters.migrate import upgrade
-from ops.adapters.redis_client import Keys, connect
+from ops.adapters.redis_client import BrokerClient, Keys, connect
 from ops.adapters.redis_control import ControlListener, RedisWorkerPulses
 from ops.adapters.redis_counts import CountingDesk
 from ops.adapters.redis_items import RedisItemBacklog, RedisItemSink
@@ -173,7 +171,7 @@ class WorkerProcess:
     def _listen(
         self,
         stack: ExitStack,
-        client: redis.Redis,
+        client: BrokerClient,
         keys: Keys,
         active: ActiveJobs,
         log: EventLog,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import redis
 import redis.asyncio
@@ -18,6 +18,8 @@ from redis.retry import Retry
 from domain.errors import QueueUnavailable
 from domain.values import JobId, Priority
 
+#: What ``connect`` returns, for those who only hand it on.
+BrokerClient: TypeAlias = redis.Redis
 #: Longest that one command may block on purpose (``BLPOP``).
 BLOCK_MAX_S = 1.0
 #: Longest wait for a reply; above ``BLOCK_MAX_S``, or blocking calls would look like a dead broker.
