@@ -257,8 +257,15 @@ class RunningJobs(Protocol):
         """Hold a job for the length of a ``with`` block; gives ``False`` if it is held already."""
         ...
 
-    def attach(self, job_id: JobId, handle: Cancellable) -> None:
-        """Say what to cancel when a nudge for a claimed job comes."""
+    def attach(self, job_id: JobId, handle: Cancellable, *, attempt: int) -> None:
+        """Say what to cancel when a wish to end a claimed job is found in the log.
+
+        Args:
+            job_id: The job.
+            handle: What there is to cancel.
+            attempt: The number that it speaks under, or will: a wish of the life before a retry
+                does not reach the attempts after it.
+        """
         ...
 
 

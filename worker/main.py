@@ -54,7 +54,7 @@ from worker.engine.runner_port import ModelLoadFailed as CannotLoad
 from worker.gauge import CacheGauge
 from worker.lifecycle import WorkerDiary, library_versions
 from worker.periodic import Periodic
-from worker.running import ActiveJobs, cancel_where_recorded
+from worker.running import ActiveJobs, cancel_if_recorded, cancel_where_recorded
 from worker.turns import TurnGate
 
 #: The engine thread comes back from native code every few milliseconds and must not wait the
@@ -145,9 +145,13 @@ class WorkerProcess:
             turns=turns,
         )
         queue = DramatiqJobQueue(client, keys)
-        upkeep = Periodic(
-            "reconcile", settings.jobs.reconcile_s, lambda: reconcile(views=log.views, queue=queue)
-        )
+
+        def look() -> None:
+            """Look into the log for what the broker lost on its way."""
+            cancel_where_recorded(active, log)
+            reconcile(views=log.views, queue=queue)
+
+        upkeep = Periodic("reconcile", settings.jobs.reconcile_s, look)
         self._on_forgotten = upkeep.wake
         self._listen(stack, client, keys, active, log)
         stack.enter_context(
@@ -182,7 +186,12 @@ class WorkerProcess:
             self._on_forgotten()
             cancel_where_recorded(active, log)
 
-        listener = ControlListener(client, keys, on_cancel=active.cancel, on_listening=begin)
+        listener = ControlListener(
+            client,
+            keys,
+            on_cancel=lambda job_id: cancel_if_recorded(job_id, active, log),
+            on_listening=begin,
+        )
         listener.start()
         stack.callback(listener.stop)
 

@@ -19,8 +19,8 @@ class ActiveJobs:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._handles: dict[JobId, Cancellable | None] = {}
-        self._cancelled: set[JobId] = set()
+        self._handles: dict[JobId, tuple[Cancellable, int] | None] = {}
+        self._cancelled: dict[JobId, int] = {}
 
     @contextmanager
     def claim(self, job_id: JobId) -> Iterator[bool]:
@@ -35,26 +35,31 @@ class ActiveJobs:
             if claimed:
                 with self._lock:
                     del self._handles[job_id]
-                    self._cancelled.discard(job_id)
+                    self._cancelled.pop(job_id, None)
 
-    def attach(self, job_id: JobId, handle: Cancellable) -> None:
-        """Say what to cancel; a nudge that came since the claim takes effect at once."""
+    def attach(self, job_id: JobId, handle: Cancellable, *, attempt: int) -> None:
+        """Say what to cancel; a wish that was found since the claim takes effect at once."""
         with self._lock:
             assert job_id in self._handles, "a handle needs a claim first"
-            self._handles[job_id] = handle
-            nudged = job_id in self._cancelled
-        if nudged:
+            self._handles[job_id] = (handle, attempt)
+            is_cancelled = attempt <= self._cancelled.get(job_id, 0)
+        if is_cancelled:
             handle.cancel()
 
-    def cancel(self, job_id: JobId) -> None:
-        """Cancel a job if this process runs it; called by the control listener."""
+    def cancel(self, job_id: JobId, *, through: int) -> None:
+        """Cancel a job if this process runs it.
+
+        Args:
+            job_id: The job.
+            through: The last attempt that is meant; one of a later life goes on.
+        """
         with self._lock:
             if job_id not in self._handles:
                 return
-            self._cancelled.add(job_id)
-            handle = self._handles[job_id]
-        if handle is not None:
-            handle.cancel()
+            self._cancelled[job_id] = max(through, self._cancelled.get(job_id, 0))
+            held = self._handles[job_id]
+        if held is not None and held[1] <= through:
+            held[0].cancel()
 
     def jobs(self) -> tuple[JobId, ...]:
         """Return the jobs that are claimed just now."""
@@ -66,8 +71,28 @@ class ActiveJobs:
             return len(self._handles)
 
 
+def cancel_if_recorded(job_id: JobId, active: ActiveJobs, log: EventLog) -> None:
+    """Cancel a job that runs here if the log says so; called by the control listener.
+
+    A nudge is a hint. One that comes late may find the job in another life, which nobody wants to
+    end: cut short, that one would say the same words under other numbers when it goes on.
+
+    Raises:
+        LogUnavailable: The log cannot be read; ``cancel_where_recorded`` looks again.
+    """
+    if job_id not in active.jobs():
+        return
+    job = load_job(job_id, log=log).job
+    if job.cancel_requested:
+        # The next attempt may be on its way into the log. A retry passes its number over.
+        active.cancel(job_id, through=job.attempt + 1)
+
+
 def cancel_where_recorded(active: ActiveJobs, log: EventLog) -> None:
-    """Cancel what the log says was cancelled while no nudge could reach this process."""
+    """Cancel what the log says was cancelled while no nudge could reach this process.
+
+    Raises:
+        LogUnavailable: The log cannot be read.
+    """
     for job_id in active.jobs():
-        if load_job(job_id, log=log).job.cancel_requested:
-            active.cancel(job_id)
+        cancel_if_recorded(job_id, active, log)

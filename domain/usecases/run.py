@@ -140,7 +140,7 @@ def _attempt(loaded: LoadedJob, runner: Runner) -> RunResult:
     assert job.submitted is not None
     turn = runner.turns.ask(job.id, agent=job.submitted.agent, priority=job.submitted.priority)
     # A nudge that comes while it waits ends the wait.
-    runner.running.attach(job.id, turn)
+    runner.running.attach(job.id, turn, attempt=job.attempt + 1)
     with turn:
         if not turn.wait():
             now = load_job(job.id, log=runner.log).job
@@ -211,7 +211,7 @@ def _release(task: GenerationTask, said: _Said, handle: GenerationHandle, runner
     except BaseException:
         handle.cancel()
         raise
-    runner.running.attach(task.job_id, handle)
+    runner.running.attach(task.job_id, handle, attempt=task.attempt)
     # A later wish finds the handle through its nudge; an earlier one had nobody to nudge.
     if started.cancel_requested:
         handle.cancel()
@@ -247,8 +247,8 @@ def _finish(job: Job, attempt: int, outcome: Outcome, runner: Runner) -> RunResu
     )
     if outcome.stop_reason is StopReason.CANCELLED:
         if not load_job(job.id, log=runner.log).job.cancel_requested:
-            # A nudge that was meant for the job before it was tried again.
-            stray = Failed(error=GenerationCancelled.code, message="a late nudge", retryable=True)
+            # Whoever cut it short must read the log before, so this is a defect of ours.
+            stray = Failed(error=GenerationCancelled.code, message="not asked for", retryable=True)
             return _failed(job, attempt, stray, outcome.next_item, runner)
         # Asked for by somebody, or by a deadline: the log knows which.
         command: ConfirmCancel | CompleteAttempt = ConfirmCancel(

@@ -16,7 +16,7 @@ from tests.simulation.steps import Process
 from tests.support.fake_log import InMemoryEventLog
 from tests.support.fake_time import FakeClock, SequentialIds
 from worker.actors import _run_deliveries
-from worker.running import ActiveJobs, cancel_where_recorded
+from worker.running import ActiveJobs, cancel_if_recorded, cancel_where_recorded
 from worker.turns import TurnGate, WaitingTurn
 
 #: Jobs of each queue that may be in hand at once.
@@ -135,13 +135,19 @@ class Worker(Process):
             return True
         if not mailboxes[self.consumer]:
             return False
-        self.active.cancel(mailboxes[self.consumer].pop(0))
+        job_id = mailboxes[self.consumer].pop(0)
+        self.begin("heard", lambda: cancel_if_recorded(job_id, self.active, self.log))
         return True
 
     def reconcile(self) -> None:
         """Begin to look for lost jobs."""
         queue = self.stepped(self._broker.queue, "queue", may_lose_reply=True)
-        self.begin("reconcile", lambda: reconcile(views=self._views, queue=queue))
+
+        def look() -> None:
+            cancel_where_recorded(self.active, self.log)
+            reconcile(views=self._views, queue=queue)
+
+        self.begin("reconcile", look)
 
     def drain(self) -> None:
         """Begin to stop in an orderly way."""
@@ -166,6 +172,6 @@ class _Running:
     def claim(self, job_id: JobId) -> Any:
         return self._worker.active.claim(job_id)
 
-    def attach(self, job_id: JobId, handle: Any) -> None:
+    def attach(self, job_id: JobId, handle: Any, *, attempt: int) -> None:
         self._worker.pause("running.attach")
-        self._worker.active.attach(job_id, handle)
+        self._worker.active.attach(job_id, handle, attempt=attempt)

@@ -40,9 +40,9 @@ _REFUSALS: Mapping[str, frozenset[str]] = {
     "cancel": frozenset({"log_unavailable"}),
     "retry": frozenset({"log_unavailable", "queue_unavailable", "not_retryable"}),
     "expire": frozenset({"log_unavailable"}),
-    "reconcile": frozenset({"queue_unavailable"}),
+    "reconcile": frozenset({"log_unavailable", "queue_unavailable"}),
     "run": frozenset(),
-    "heard": frozenset(),
+    "heard": frozenset({"log_unavailable"}),
 }
 
 

@@ -22,7 +22,7 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_log import InMemoryEventLog
 from tests.support.fake_time import FakeClock, SequentialIds
-from worker.running import ActiveJobs
+from worker.running import ActiveJobs, cancel_if_recorded
 from worker.turns import TurnGate
 
 
@@ -97,6 +97,10 @@ class JobWorld:
             signals=self.broker.signals,
             ids=self.ids,
         )
+
+    def nudge(self, job_id: JobId) -> None:
+        """Have the worker hear that a job was cancelled."""
+        cancel_if_recorded(job_id, self.active, self.log)
 
     def retry(self, job_id: JobId) -> Job:
         broker = self.broker

@@ -73,7 +73,7 @@ def test_job_cancelled_while_it_waits_for_its_turn_never_starts() -> None:
         world.broker.queue.take()
         world.broker.queue.take()
         world.cancel(second)
-        world.active.cancel(second)
+        world.nudge(second)
         threads[1].join(WITHIN_S)
         assert world.job(second).status is JobStatus.CANCELLED
         assert "AttemptStarted" not in world.types(second)

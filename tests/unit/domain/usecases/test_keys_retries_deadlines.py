@@ -162,7 +162,7 @@ def test_running_job_is_stopped_at_its_deadline_and_keeps_what_it_said(world: Jo
     world.clock.advance(10)
     assert world.expire() == (job_id,)
     assert world.broker.signals.cancelled == [job_id]
-    world.active.cancel(job_id)
+    world.nudge(job_id)
     world.engine.resume()
     thread.join(60)
     view = world.log.views.rows[job_id]
@@ -230,11 +230,26 @@ def test_nudge_of_the_first_life_does_not_end_the_second(world: JobWorld) -> Non
     world.engine.pause()
     thread = threading.Thread(target=world.run, args=(job_id,))
     thread.start()
-    while world.job(job_id).attempt < 2:
-        pass
-    world.active.cancel(job_id)
+    wait_until(lambda: world.job(job_id).attempt > 1)
+    world.nudge(job_id)
     world.engine.resume()
-    thread.join(30)
+    thread.join(60)
+    assert world.job(job_id).status is JobStatus.COMPLETED
+    assert world.types(job_id).count("AttemptStarted") == 1
+    assert world.text(job_id) == ANSWER
+
+
+def test_generation_that_was_cut_short_though_nobody_asked_for_it_is_tried_again(
+    world: JobWorld,
+) -> None:
+    job_id = world.submit()
+    world.engine.pause()
+    thread = threading.Thread(target=world.run, args=(job_id,))
+    thread.start()
+    wait_until(lambda: world.job(job_id).attempt > 0)
+    world.active.cancel(job_id, through=1)
+    world.engine.resume()
+    thread.join(60)
     assert world.job(job_id).status is JobStatus.QUEUED
     assert world.job(job_id).strikes == 0
     assert world.run(job_id) is RunResult.ENDED

@@ -102,7 +102,7 @@ def test_cancelled_while_running_stops_and_keeps_what_it_said(world: JobWorld) -
     thread.start()
     wait_until(lambda: job_id in world.active.jobs())
     world.cancel(job_id)
-    world.active.cancel(job_id)
+    world.nudge(job_id)
     world.engine.resume()
     thread.join(60)
     assert world.job(job_id).status is JobStatus.CANCELLED
