@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from domain.errors import LogUnavailable, QueueUnavailable, SemanticError
 from domain.events import ModelLoadFailed, WorkerDraining, WorkerStopped
-from domain.ports import EventLog, SpokenAnswers, WorkerPulse, WorkerPulses
+from domain.ports import EventLog, JobQueue, SpokenAnswers, WorkerPulse, WorkerPulses
 from domain.turns import TurnOrder, TurnState
 from domain.usecases.answers import LoggedAnswers
 from domain.usecases.count import count_tokens
@@ -32,7 +32,7 @@ from ops.adapters.redis_client import BrokerClient, Keys, connect
 from ops.adapters.redis_control import ControlListener, RedisWorkerPulses
 from ops.adapters.redis_counts import CountingDesk
 from ops.adapters.redis_items import RedisItemBacklog, RedisItemSink
-from ops.adapters.sqlite_event_log import open_log
+from ops.adapters.sqlite_event_log import SqlEventLog, open_log
 from ops.adapters.worker_place import WorkerPlace
 from ops.blockstore.report import ScanReport
 from ops.blockstore.store import BlockStore
@@ -145,13 +145,7 @@ class WorkerProcess:
             turns=turns,
         )
         queue = DramatiqJobQueue(client, keys)
-
-        def look() -> None:
-            """Look into the log for what the broker lost on its way."""
-            cancel_where_recorded(active, log)
-            reconcile(views=log.views, queue=queue)
-
-        upkeep = Periodic("reconcile", settings.jobs.reconcile_s, look)
+        upkeep = self._upkeep(log, queue, active)
         self._on_forgotten = upkeep.wake
         self._listen(stack, client, keys, active, log)
         stack.enter_context(
@@ -171,6 +165,15 @@ class WorkerProcess:
         self._drain(engine, consumers, turns, active)
         diary.note(WorkerStopped(worker=self._worker))
         return int(ExitCode.OK)
+
+    def _upkeep(self, log: SqlEventLog, queue: JobQueue, active: ActiveJobs) -> Periodic:
+        """Look into the log for what was lost on its way: wishes to end a job, and jobs."""
+
+        def look() -> None:
+            cancel_where_recorded(active, log)
+            reconcile(views=log.views, queue=queue)
+
+        return Periodic("reconcile", self._settings.jobs.reconcile_s, look)
 
     def _listen(
         self,
