@@ -39,7 +39,7 @@ from tests.support.job_events import completed, draft, started, submitted, worke
 from tests.support.log_files import fill, verify
 from tests.support.postgres import PostgresServer
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
 
 WORKER = StreamName("worker-1")
 
