@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from api.cache_story import CACHE_HEADER, cache_header, cache_story
 from api.http import Reply, Request, StreamReply
 from api.opening import OpenJob, open_job
 from api.protocols.answer import Answer
@@ -66,10 +67,21 @@ async def generate(
     if parsed.stream:
         started = await _opening(job, services.opening_s)
         speaker = encoder(job.id, started)
+        headers |= await _cache_headers(job.id, started, services)
         pieces = JobStream(job.feed, speaker, ping_s=services.ping_s, reading=job.reading)
         return StreamReply(pieces=pieces, headers=headers)
     answer = await collect_job(job)
+    headers |= await _cache_headers(job.id, answer.started, services)
     return json_reply(assemble(job.id, answer), headers=headers)
+
+
+async def _cache_headers(
+    job_id: JobId, started: Started | None, services: Services
+) -> dict[str, str]:
+    if started is None:
+        return {}
+    story = await services.call(cache_story, job_id, services)
+    return {} if story is None else {CACHE_HEADER: cache_header(story)}
 
 
 async def _opening(job: OpenJob, within_s: float) -> Started | None:

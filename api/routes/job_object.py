@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, cast
 
+from api.cache_story import cache_object
 from api.remainder import read_output
 from api.schemas.replies import JobEstimate, JobObject
 from api.services import Services
@@ -63,9 +64,10 @@ def job_object(view: JobView, outlook: Outlook) -> JobObject:
 
 
 def full_job_object(view: JobView, services: Services) -> JobObject:
-    """Return a job with its answer and its webhooks; blocks."""
+    """Return a job with its answer, what it found in the cache, and its webhooks; blocks."""
     job = job_object(view, services.outlook)
     job["output"] = read_output(view, services)
+    job["cache"] = cache_object(view.id, services)
     told = services.webhooks.store.of_subject(view.id, limit=SHOWN_MAX)
     job["webhooks"] = [webhook_object(webhook) for webhook in told]
     return job

@@ -204,6 +204,27 @@ class JobEstimate(TypedDict):
     finishes_in_s: float | None
 
 
+class JobDivergence(TypedDict):
+    """Where a prompt parts from the nearest earlier one."""
+
+    at_token: int
+    cause: str
+    place: str
+    before: str
+    now: str
+
+
+class JobCache(TypedDict):
+    """What was known of a prompt when its job began."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    source: str
+    missed_tokens: int
+    compared_with: str | None
+    divergence: JobDivergence | None
+
+
 class JobObject(TypedDict):
     """A job; ``output`` and ``webhooks`` stand only where one job is asked for.
 
@@ -234,6 +255,7 @@ class JobObject(TypedDict):
     queue_position: int | None
     estimate: JobEstimate | None
     output: NotRequired[JobOutput | None]
+    cache: NotRequired[JobCache | None]
     webhooks: NotRequired[list[WebhookObject]]
 
 

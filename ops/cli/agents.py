@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ops.cli.as_of import AsOfOption, folded
+from ops.cli.cache_reasons import read_reasons, reason_text
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import DataDir, Json, fail
 from ops.cli.table import print_pairs, print_table
@@ -68,13 +69,18 @@ def show(
     view = next((view for view in _views(as_of, data_dir) if view.id == agent), None)
     if view is None:
         fail(f"agent {agent} is not in the log", ExitCode.FAILED)
+    reasons = read_reasons((turn.job for turn in view.turns), data_dir)
     if json:
-        typer.echo(jsonlib.dumps(row_of(view), indent=2, ensure_ascii=False))
+        row = row_of(view)
+        for turn in row["turns"]:
+            story = reasons.get(turn["job"])
+            turn["missed"] = None if story is None else asdict(story)
+        typer.echo(jsonlib.dumps(row, indent=2, ensure_ascii=False))
         return
     print_pairs([(name, value) for name, value in _pairs(view) if value])
     typer.echo()
     print_table(
-        ("turn", "status", "prompt", "cached", "prefilled", "tokens", "accepted"),
+        ("turn", "status", "prompt", "cached", "prefilled", "tokens", "accepted", "why no more"),
         [
             (
                 turn.job,
@@ -84,6 +90,7 @@ def show(
                 f"{turn.prefilled_tokens:,}",
                 f"{turn.usage.completion_tokens:,}",
                 turn.at[:19],
+                reason_text(reasons.get(turn.job)),
             )
             for turn in view.turns
         ],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ops.cli.as_of import AsOfOption, print_past_job, print_past_jobs
+from ops.cli.cache_reasons import cache_line
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
 from ops.cli.run import MaxTokens, Prompt, Seed, System, Temperature, job_body
@@ -170,6 +171,7 @@ def _print_job(job: dict[str, Any], *, as_json: bool) -> None:
         ("finished", job["finished_at"] or ""),
         ("expected", _expected(job)),
         ("tokens", f"{usage['prompt_tokens']} in, {usage['completion_tokens']} out"),
+        ("cache", cache_line(job.get("cache"))),
         ("first token", f"{timings['first_token_ms']:.0f} ms"),
         ("stopped by", job["stop_reason"] or ""),
         ("error", (job["error"] or {}).get("message", "")),

@@ -114,3 +114,41 @@ def test_no_turn_is_read_twice_neither_after_a_restart(
     counted = httpx.get(f"{service.base_url}/v1/jobs", params={"limit": 1}).json()["data"][0]
     assert counted["usage"]["cached_tokens"] == fourth.usage.cache_read_input_tokens
     assert json.dumps(client.messages)
+
+
+def test_every_answer_says_what_was_known_and_why_no_more(service: Service) -> None:
+    session = {"x-claude-code-session-id": "5d0c8a52-2c6b-4b55-9c39-6f1f0c2f7a10"}
+    system = "You are a helpful assistant who knows a good deal about the weather of Europe. "
+
+    def ask(**changes: Any) -> tuple[str, Any]:
+        body: Any = {
+            "model": "semantic-demo",
+            "max_tokens": 8,
+            "temperature": 0,
+            "system": system * 4,
+            "messages": [{"role": "user", "content": "Say hello."}],
+        }
+        answer = httpx.post(
+            f"{service.base_url}/v1/messages", json=body | changes, headers=session, timeout=120
+        )
+        assert answer.status_code == 200, answer.text
+        job = httpx.get(f"{service.base_url}/v1/jobs/{answer.headers['x-semantic-job']}").json()
+        return answer.headers["x-semantic-cache"], job["cache"]
+
+    header, first = ask()
+    assert first["divergence"] is None
+    assert header.startswith(f"prompt={first['prompt_tokens']}, cached=0, source=none")
+    header, again = ask()
+    assert again["cached_tokens"] >= first["prompt_tokens"] - 1
+    assert again["divergence"] is None
+    assert "source=ram" in header
+    header, changed = ask(system="Dated: Monday. " + system * 4)
+    parted = changed["divergence"]
+    assert (parted["cause"], parted["place"]) == ("system_changed", "system")
+    assert parted["now"].startswith("Dated: Monday.")
+    assert parted["at_token"] == changed["cached_tokens"]
+    assert changed["missed_tokens"] > 0
+    assert 'cause=system_changed, place="system", before="You are' in header
+    header, tooled = ask(tools=[_TOOL])
+    assert tooled["divergence"]["cause"] == "tool_added"
+    assert tooled["divergence"]["place"] == "tools[0] get_weather"

@@ -1,0 +1,112 @@
+"""Where two requests part, and by which name the cause goes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from domain.chat import ChatRequest, Message
+from domain.divergence import EXCERPT_CHARS, Cause, diverge, shared_parts
+from domain.values import SamplingWish
+
+_JOB = "job-1"
+
+
+def _tool(name: str, description: str = "does it") -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "description": description}}
+
+
+_TALK = (
+    Message(role="system", content="You help."),
+    Message(role="user", content="Read the file."),
+    Message(role="assistant", content="I read it.", origin="job-0"),
+    Message(role="user", content="And now?"),
+)
+_BEFORE = ChatRequest(
+    model="m",
+    messages=_TALK,
+    max_tokens=9,
+    sampling=SamplingWish(seed=1),
+    tools=(_tool("Bash"), _tool("Read"), _tool("Write")),
+)
+_NEXT = replace(
+    _BEFORE,
+    messages=(
+        *_TALK,
+        Message(role="assistant", content="Done.", origin=_JOB),
+        Message(role="user", content="Thanks."),
+    ),
+)
+
+
+def _with(number: int, **changes: Any) -> ChatRequest:
+    messages = list(_NEXT.messages)
+    messages[number] = replace(messages[number], **changes)
+    return replace(_NEXT, messages=tuple(messages))
+
+
+@pytest.mark.parametrize(
+    ("now", "cause", "place"),
+    [
+        (replace(_NEXT, thinking=True), Cause.THINKING_TOGGLED, "thinking"),
+        (replace(_NEXT, tools=(*_NEXT.tools, _tool("Edit"))), Cause.TOOL_ADDED, "tools[3] Edit"),
+        (replace(_NEXT, tools=_NEXT.tools[:2]), Cause.TOOL_REMOVED, "tools[2] Write"),
+        (
+            replace(_NEXT, tools=(_tool("Bash"), _tool("Edit"), *_NEXT.tools[1:])),
+            Cause.TOOL_ADDED,
+            "tools[1] Edit",
+        ),
+        (
+            replace(_NEXT, tools=(_tool("Bash"), _tool("Read", "reads"), _tool("Write"))),
+            Cause.TOOL_EDITED,
+            "tools[1] Read",
+        ),
+        (replace(_NEXT, tools=_NEXT.tools[::-1]), Cause.TOOLS_REORDERED, "tools[0] Write"),
+        (_with(0, content="You help a lot."), Cause.SYSTEM_CHANGED, "system"),
+        (replace(_NEXT, messages=_NEXT.messages[1:]), Cause.SYSTEM_CHANGED, "messages[0] user"),
+        (_with(1, content="Tell a joke."), Cause.OTHER_CONVERSATION, "messages[1] user"),
+        (_with(2, content="I did not."), Cause.HISTORY_EDITED, "messages[2] assistant"),
+        (
+            replace(_NEXT, messages=(*_TALK[:2], Message(role="assistant", content="In short."))),
+            Cause.HISTORY_CUT,
+            "messages[2] assistant",
+        ),
+        (replace(_NEXT, messages=_TALK[:2]), Cause.HISTORY_CUT, "messages[2]"),
+        (_with(4, origin=""), Cause.ANSWER_REWRITTEN, "messages[4] assistant"),
+        (_with(4, origin="job-9"), Cause.ANSWER_REWRITTEN, "messages[4] assistant"),
+    ],
+)
+def test_every_cause_has_its_name_and_place(now: ChatRequest, cause: Cause, place: str) -> None:
+    found = diverge(_BEFORE, now, answered_by=_JOB)
+    assert found is not None
+    assert (found.cause, found.place) == (cause, place)
+
+
+def test_what_goes_on_from_the_answer_has_no_difference() -> None:
+    assert diverge(_BEFORE, _NEXT, answered_by=_JOB) is None
+    assert diverge(_BEFORE, _BEFORE, answered_by=_JOB) is None
+    # What an earlier turn is known to echo changes nothing that is read.
+    assert diverge(_BEFORE, _with(2, origin=""), answered_by=_JOB) is None
+
+
+@given(lead=st.text(max_size=200), old=st.text(max_size=99), new=st.text(max_size=99))
+def test_excerpts_are_short_and_show_the_difference(lead: str, old: str, new: str) -> None:
+    before = replace(_BEFORE, messages=(Message(role="system", content=lead + "o" + old),))
+    now = replace(_BEFORE, messages=(Message(role="system", content=lead + "n" + new),))
+    found = diverge(before, now, answered_by=_JOB)
+    assert found is not None
+    assert found.cause is Cause.SYSTEM_CHANGED
+    for text, letter in ((found.before, "o"), (found.now, "n")):
+        assert len(text) <= EXCERPT_CHARS + 2
+        assert letter in text
+
+
+def test_the_nearest_request_shares_most_from_the_beginning() -> None:
+    other_tools = replace(_NEXT, tools=_NEXT.tools[:1])
+    assert shared_parts(_BEFORE, _NEXT) == len(_BEFORE.tools) + len(_TALK)
+    assert shared_parts(other_tools, _NEXT) == 1
+    assert shared_parts(_with(1, content="else"), _NEXT) == len(_BEFORE.tools) + 1
