@@ -14,7 +14,7 @@ from bench.chaos.wire import Lines, events_of, native_item
 
 MODEL: Final = "semantic-demo"
 #: A client that has no end after this long gives up, which breaks a promise.
-PATIENCE_S: Final = 180.0
+PATIENCE_S: Final = 600.0
 #: Longer than the pause between two pings on a silent stream.
 TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
 #: The service may say these of itself while a part of it is away.

@@ -25,7 +25,7 @@ from bench.chaos.wire import Lines
 from tests.support.service import Service
 
 #: For all jobs to end once nothing happens any more.
-SETTLED_WITHIN_S: Final = 120.0
+SETTLED_WITHIN_S: Final = 300.0
 _VERIFY_S: Final = 300.0
 
 
