@@ -171,7 +171,8 @@ class Client:
             pass
         whole = bool(items) and items[-1].kind == "finished" and items[-1].text != "cancelled"
         reading = Reading(job=job, after=after, items=tuple(items), is_whole=whole)
-        notes.readings.append(reading)
+        if items:
+            notes.readings.append(reading)
         return reading
 
     # --- messages -----------------------------------------------------------------------------
