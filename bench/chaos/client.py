@@ -19,6 +19,8 @@ PATIENCE_S: Final = 600.0
 TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
 #: The service may say these of itself while a part of it is away.
 _SHORTAGE: Final = {429, 503, 504}
+#: The broker lost what came after the cursor, and the service says so.
+_ITEMS_LOST: Final = "items_lost"
 _TERMINAL: Final = {"completed", "cancelled", "failed", "expired"}
 _GONE: Final = (httpx.TransportError, httpx.StreamError)
 
@@ -144,6 +146,8 @@ class Client:
             if reading is None:
                 return
             after = max([after, *(item.n for item in reading.items if item.n is not None)])
+            if reading.items and reading.items[-1].text == _ITEMS_LOST:
+                return  # told that the rest is nowhere but in the job's answer, which is read next
             if reading.items and _ends(reading.items[-1]):
                 notes.saw(_status_of(reading.items[-1]))
                 return
