@@ -52,7 +52,7 @@ from domain.events import (
     JobSubmitted,
 )
 from domain.stream import Failed, Finished
-from domain.values import JobId, JobStatus, StopReason
+from domain.values import Digest, JobId, JobStatus, StopReason
 
 #: Repeats that the log keeps of one job; those beyond join all the same.
 ATTACHED_MAX = 100
@@ -80,6 +80,7 @@ class Job:
         attached: Repeated requests that joined.
         submitted: The acceptance; ``None`` only before the first event.
         ending: The last item of its stream, once it has ended.
+        output: The answer, or what there was of it when it was stopped.
     """
 
     id: JobId
@@ -95,6 +96,7 @@ class Job:
     attached: int = 0
     submitted: JobSubmitted | None = None
     ending: Finished | Failed | None = None
+    output: Digest | None = None
 
 
 def fold(job_id: JobId, events: Iterable[JobEvent]) -> Job:
@@ -301,7 +303,9 @@ def _(event: JobCancelRequested, job: Job) -> Job:
 @_apply.register
 def _(event: JobCancelled, job: Job) -> Job:
     ending = Finished(stop_reason=StopReason.CANCELLED, usage=event.usage)
-    return replace(job, status=JobStatus.CANCELLED, speaking=False, ending=ending)
+    return replace(
+        job, status=JobStatus.CANCELLED, speaking=False, ending=ending, output=event.output
+    )
 
 
 @_apply.register
@@ -309,7 +313,9 @@ def _(event: JobCompleted, job: Job) -> Job:
     ending = Finished(
         stop_reason=event.stop_reason, usage=event.usage, stop_sequence=event.stop_sequence
     )
-    return replace(job, status=JobStatus.COMPLETED, speaking=False, ending=ending)
+    return replace(
+        job, status=JobStatus.COMPLETED, speaking=False, ending=ending, output=event.output
+    )
 
 
 @_apply.register
@@ -322,7 +328,9 @@ def _(event: JobFailed, job: Job) -> Job:
 def _(event: JobExpired, job: Job) -> Job:
     late = f"the deadline {event.deadline} passed"
     ending = Failed(error="expired", message=late, retryable=False)
-    return replace(job, status=JobStatus.EXPIRED, speaking=False, ending=ending)
+    return replace(
+        job, status=JobStatus.EXPIRED, speaking=False, ending=ending, output=event.output
+    )
 
 
 @_apply.register
@@ -344,4 +352,5 @@ def _(event: JobRetried, job: Job) -> Job:
         cancel_requested=False,
         expiring=False,
         ending=None,
+        output=None,
     )

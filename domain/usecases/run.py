@@ -45,9 +45,10 @@ from domain.ports import (
     PayloadStore,
     RunningJobs,
 )
-from domain.stream import Body, Failed, Finished, Started, StreamItem, ids_of
+from domain.stream import Body, Failed, Finished, Started, StreamItem
 from domain.turns import Turn, Turns
 from domain.usecases.commit import LoadedJob, commit, load_job
+from domain.usecases.last_word import Said, ending_of, read_said, repeat_last_word
 from domain.values import (
     Digest,
     JobId,
@@ -82,15 +83,6 @@ class Runner:
     ids: IdSource
     running: RunningJobs
     turns: Turns
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Said:
-    """What earlier attempts emitted."""
-
-    next_item: int = 0
-    token_ids: tuple[int, ...] = ()
-    ended: bool = False
 
 
 def run_job(job_id: JobId, runner: Runner) -> RunResult:
@@ -151,11 +143,11 @@ def _attempt(loaded: LoadedJob, runner: Runner) -> RunResult:
 def _run_in_turn(loaded: LoadedJob, turn: Turn, runner: Runner) -> RunResult:
     job = loaded.job
     assert job.submitted is not None
-    said = _read_said(job.id, runner)
+    said = read_said(job.id, runner.backlog)
     if said.ended:
         # A broker that lost its latest data has brought back what a retry had forgotten.
         runner.backlog.forget(job.id, through=job.attempt)
-        said = _Said()
+        said = Said()
     if (why := _worn_out(job, said)) is not None:
         worn_out = Failed(error=EngineFailure.code, message=f"given up: {why}", retryable=False)
         return _failed(job, 0, worn_out, said.next_item, runner)
@@ -186,7 +178,7 @@ def _run_in_turn(loaded: LoadedJob, turn: Turn, runner: Runner) -> RunResult:
     return _finish(job, task.attempt, outcome, runner)
 
 
-def _worn_out(job: Job, said: _Said) -> str | None:
+def _worn_out(job: Job, said: Said) -> str | None:
     """Return why the job must not be tried again, if so."""
     assert job.submitted is not None
     deaths = silent_deaths(job, len(said.token_ids))
@@ -197,7 +189,7 @@ def _worn_out(job: Job, said: _Said) -> str | None:
     return None
 
 
-def _release(task: GenerationTask, said: _Said, handle: GenerationHandle, runner: Runner) -> None:
+def _release(task: GenerationTask, said: Said, handle: GenerationHandle, runner: Runner) -> None:
     """Record the attempt, say that it has begun, and let the generation speak."""
     try:
         started = commit(
@@ -218,7 +210,7 @@ def _release(task: GenerationTask, said: _Said, handle: GenerationHandle, runner
     handle.release()
 
 
-def _start(job: Job, task: GenerationTask, said: _Said, runner: Runner) -> StartAttempt:
+def _start(job: Job, task: GenerationTask, said: Said, runner: Runner) -> StartAttempt:
     if job.attempt + 1 != task.attempt:
         raise StaleAttempt(job.id, attempt=task.attempt, current=job.attempt)
     card = runner.engine.card()
@@ -265,7 +257,7 @@ def _finish(job: Job, attempt: int, outcome: Outcome, runner: Runner) -> RunResu
             timings=outcome.timings,
         )
     ended = commit(job.id, command, log=runner.log, ids=runner.ids, payloads={output: payload})
-    last_word = last_word if ended.status is not JobStatus.EXPIRED else _ending_of(ended)
+    last_word = last_word if ended.status is not JobStatus.EXPIRED else ending_of(ended)
     _publish(job.id, outcome.next_item, attempt, last_word, runner)
     return RunResult.ENDED
 
@@ -289,38 +281,7 @@ def _cancelled(job: Job, runner: Runner) -> RunResult:
 
 
 def _repeat_last_word(job: Job, runner: Runner) -> None:
-    """Say the end again if a crash came between the last event and the last item.
-
-    Not where items before it were lost as well: an end behind a hole would pass for the whole
-    answer. Readers then find the rest in the log.
-    """
-    said = _read_said(job.id, runner)
-    ending = _ending_of(job)
-    tokens = ending.usage.completion_tokens if isinstance(ending, Finished) else 0
-    if said.ended or len(said.token_ids) < tokens:
-        return
-    _publish(job.id, said.next_item, job.attempt + 1, ending, runner)
-
-
-def _ending_of(job: Job) -> Finished | Failed:
-    assert job.ending is not None
-    return job.ending
-
-
-def _read_said(job_id: JobId, runner: Runner) -> _Said:
-    items = runner.backlog.read(job_id)
-    ids: list[int] = []
-    if not items or items[0].n != 0:
-        # Nothing is left, or its beginning is lost: the whole answer is said again, under the same
-        # numbers since items are a function of request and seed.
-        return _Said()
-    for item in items:
-        ids.extend(ids_of(item.body))
-    return _Said(
-        next_item=len(items),
-        token_ids=tuple(ids),
-        ended=items[-1].is_terminal,
-    )
+    repeat_last_word(job, backlog=runner.backlog, sink=runner.sink, payloads=runner.payloads)
 
 
 def _started(prompt: PreparedPrompt) -> Started:

@@ -47,13 +47,13 @@ def _nothing_is_queued_again() -> AbstractContextManager[Any]:
 
 
 def _a_new_attempt_forgets_what_was_said() -> AbstractContextManager[Any]:
-    read = run_module._read_said
+    read = run_module.read_said
 
-    def forgetful(job_id: JobId, runner: Any) -> Any:
-        said = read(job_id, runner)
+    def forgetful(job_id: JobId, backlog: Any) -> Any:
+        said = read(job_id, backlog)
         return replace(said, token_ids=said.token_ids[:-1]) if said.token_ids else said
 
-    return mock.patch.object(run_module, "_read_said", forgetful)
+    return mock.patch.object(run_module, "read_said", forgetful)
 
 
 def _the_end_is_said_before_it_is_recorded() -> AbstractContextManager[Any]:

@@ -226,6 +226,10 @@ class InMemoryEventLog:
             return Head(position=0, hash=GENESIS_HASH)
         return Head(position=events[-1].position, hash=events[-1].hash)
 
+    def lose_payload(self, digest: Digest) -> None:
+        """Be without a payload, as after it was erased."""
+        del self._payloads[digest]
+
     def get(self, digest: Digest) -> bytes:
         if digest not in self._payloads:
             raise PayloadMissing(digest)

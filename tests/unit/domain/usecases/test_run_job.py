@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from domain.commands import StartAttempt
-from domain.errors import JobNotFound, LogUnavailable, QueueUnavailable
+from domain.errors import JobNotFound, LogUnavailable
 from domain.events import JobCompleted
 from domain.stream import Failed, Finished, Started, StreamItem, Text
 from domain.usecases.commit import commit
@@ -88,27 +88,6 @@ def test_second_delivery_of_an_ended_job_changes_nothing(world: JobWorld) -> Non
     before = (world.types(job_id), world.items(job_id))
     assert world.run(job_id) is RunResult.NOTHING_TO_DO
     assert (world.types(job_id), world.items(job_id)) == before
-
-
-def test_crash_between_last_event_and_last_item_is_healed_by_the_next_delivery(
-    world: JobWorld,
-) -> None:
-    job_id = world.submit()
-    publish = world.broker.items.publish
-
-    def dies(items: list[tuple[JobId, StreamItem]]) -> None:
-        if any(item.is_terminal for _, item in items):
-            message = "gone"
-            raise QueueUnavailable(message)
-        publish(items)
-
-    world.broker.items.publish = dies  # type: ignore[method-assign,assignment]  # a fault
-    with pytest.raises(QueueUnavailable):
-        world.run(job_id)
-    world.broker.items.publish = publish  # type: ignore[method-assign]  # mended
-    assert world.run(job_id) is RunResult.NOTHING_TO_DO
-    assert world.items(job_id)[-1].is_terminal
-    assert world.text(job_id) == ANSWER
 
 
 @pytest.mark.parametrize("said", range(0, len(ANSWER) + 1, 3))
