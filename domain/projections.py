@@ -22,7 +22,7 @@ from domain.record import RecordedEvent
 from domain.values import JobId, JobStatus, Timings, Usage
 
 #: Version of the shape below; a change means that the projection must be rebuilt.
-JOB_VIEW_VERSION = 2
+JOB_VIEW_VERSION = 3
 _JOB_PREFIX = "job-"
 
 
@@ -41,7 +41,7 @@ class JobView:
         created_at: RFC 3339 instant of acceptance.
         started_at: Of the first attempt.
         finished_at: Of the terminal event.
-        attempt: The latest attempt.
+        attempt: The latest attempt, or the number that a retry passed over.
         cancel_requested: Whether somebody asked for the end.
         stop_reason: Why the generation ended.
         stop_sequence: The stop text that ended it.
@@ -212,6 +212,7 @@ def _(event: JobRetried, view: JobView, at: str) -> JobView:
     return replace(
         view,
         status=JobStatus.QUEUED,
+        attempt=view.attempt + 1,
         finished_at=None,
         cancel_requested=False,
         deadline=None,
