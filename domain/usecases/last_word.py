@@ -109,6 +109,8 @@ def _is_whole(job: Job, items: Iterable[StreamItem], payloads: PayloadStore) -> 
                 arguments[-1] += piece
             case ToolEnd():
                 ends += 1
+            case _:
+                pass  # the beginning and the end are no part of the answer
     calls = answer.get("tool_calls", [])
     return (text, thinking, arguments, ends) == (
         answer["text"],

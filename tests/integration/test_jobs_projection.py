@@ -144,7 +144,8 @@ def test_a_rebuild_that_was_cut_short_is_begun_again(
     assert _listed(log) == good
     with closing(raw_connection(url)) as raw:
         assert raw.execute("SELECT count(*) FROM jobs_next").fetchone() == (0,)
-        assert raw.execute("SELECT name, position FROM checkpoints").fetchall() == [("jobs", 15)]
+        mine = "SELECT name, position FROM checkpoints WHERE name LIKE 'jobs%'"
+        assert raw.execute(mine).fetchall() == [("jobs", 15)]
 
 
 def test_a_list_that_is_behind_catches_up_when_the_log_is_opened(

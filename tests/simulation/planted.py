@@ -12,6 +12,7 @@ from domain import job as job_module
 from domain.commands import StartAttempt
 from domain.events import AttemptStarted
 from domain.stream import Finished
+from domain.usecases import last_word
 from domain.usecases import run as run_module
 from domain.usecases import submit as submit_module
 from domain.values import JobId
@@ -47,7 +48,7 @@ def _nothing_is_queued_again() -> AbstractContextManager[Any]:
 
 
 def _a_new_attempt_forgets_what_was_said() -> AbstractContextManager[Any]:
-    read = run_module.read_said
+    read = last_word.read_said
 
     def forgetful(job_id: JobId, backlog: Any) -> Any:
         said = read(job_id, backlog)
