@@ -8,7 +8,9 @@ import platform
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -96,46 +98,15 @@ def ask(
     )
 
 
-def test_claude_code_prints_an_answer_of_the_demo_model(
-    claude_binary: Path, service: Service, tmp_path: Path
-) -> None:
-    done = ask(
-        claude_binary,
-        service,
-        tmp_path,
-        "-p",
-        "What is the capital of France?",
-        "--tools",
-        "Bash,Read,Edit,Write",
-        "--output-format",
-        "json",
-    )
-    assert done.returncode == 0, done.stdout + done.stderr + service.log()
-    result = json.loads(done.stdout)
-    assert result["is_error"] is False, result
-    assert result["result"].strip(), result
-    events = httpx.get(
-        f"{service.base_url}/v1/events", params={"type": "JobSubmitted", "limit": 1000}
-    ).json()["data"]
-    ours = [e for e in events if (e["data"]["client"] or "").startswith("claude-cli/")]
-    assert ours, "the log has no job that came from Claude Code"
-
-
-def test_one_command_starts_it_and_leaves_the_user_s_settings_alone(
-    claude_binary: Path, service: Service, tmp_path: Path
-) -> None:
-    (tmp_path / ".claude").mkdir()
-    settings = tmp_path / ".claude" / "settings.json"
-    # Nothing listens there: a session that followed this would get no answer.
-    settings.write_text('{"env": {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}, "model": "opus"}')
-    before = json.loads(settings.read_bytes())["env"]
+def started(claude_binary: Path, service: Service, home: Path, *words: str) -> Any:
+    """Start Claude Code as a user does, by ``semantic claude``, and return its result."""
     done = subprocess.run(
         [sys.executable, "-m", "ops.cli.main", "claude", "--claude", str(claude_binary),
-         "--data-dir", str(service.data_dir), "-p", "What is the capital of France?",
+         "--data-dir", str(service.data_dir), *words,
          "--tools", "Bash,Read,Edit,Write", "--output-format", "json"],
-        cwd=tmp_path,
+        cwd=home,
         env={
-            "HOME": str(tmp_path),
+            "HOME": str(home),
             "PATH": "/usr/local/bin:/usr/bin:/bin",
             "PYTHONPATH": str(ROOT),
             "ANTHROPIC_API_KEY": "a key of the vendor's, which is not sent",
@@ -149,6 +120,44 @@ def test_one_command_starts_it_and_leaves_the_user_s_settings_alone(
     assert done.returncode == 0, done.stdout + done.stderr + service.log()
     result = json.loads(done.stdout)
     assert result["is_error"] is False, result
+    return result
+
+
+def test_one_command_starts_it_and_leaves_the_user_s_settings_alone(
+    claude_binary: Path, service: Service, tmp_path: Path
+) -> None:
+    (tmp_path / ".claude").mkdir()
+    settings = tmp_path / ".claude" / "settings.json"
+    # Nothing listens there: a session that followed this would get no answer.
+    settings.write_text('{"env": {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}, "model": "opus"}')
+    before = json.loads(settings.read_bytes())["env"]
+    result = started(claude_binary, service, tmp_path, "-p", "What is the capital of France?")
     assert list(result["modelUsage"]) == ["semantic-demo"], result
+    assert result["result"].strip(), result
+    events = httpx.get(
+        f"{service.base_url}/v1/events", params={"type": "JobSubmitted", "limit": 1000}
+    ).json()["data"]
+    ours = [e for e in events if (e["data"]["client"] or "").startswith("claude-cli/")]
+    assert ours, "the log has no job that came from Claude Code"
     # It modernises names of its own models there by itself; the rest is as it was.
     assert json.loads(settings.read_bytes())["env"] == before
+
+
+def test_a_continued_session_reads_only_what_is_new(
+    claude_binary: Path, service: Service, tmp_path: Path
+) -> None:
+    questions = ("What is the capital of France?", "Say hello.", "What is the capital of Italy?")
+    sessions = set()
+    for turn, question in enumerate(questions):
+        more = ["--continue"] if turn else []
+        result = started(claude_binary, service, tmp_path, *more, "-p", question)
+        sessions.add(result["session_id"])
+    (session,) = sessions
+    jobs = httpx.get(
+        f"{service.base_url}/v1/jobs", params={"agent_id": session, "limit": 100}
+    ).json()["data"]
+    usages = [job["usage"] for job in reversed(jobs)]
+    assert len(usages) >= len(questions)
+    for before, after in pairwise(usages):
+        # Everything that was read and said is known; the last token was never read.
+        assert after["cached_tokens"] >= before["total_tokens"] - 2, usages
