@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -98,12 +99,17 @@ def ask(
     )
 
 
-def started(claude_binary: Path, service: Service, home: Path, *words: str) -> Any:
+def started(
+    claude_binary: Path,
+    service: Service,
+    home: Path,
+    *words: str,
+    tools: str = "Bash,Read,Edit,Write",
+) -> Any:
     """Start Claude Code as a user does, by ``semantic claude``, and return its result."""
     done = subprocess.run(
         [sys.executable, "-m", "ops.cli.main", "claude", "--claude", str(claude_binary),
-         "--data-dir", str(service.data_dir), *words,
-         "--tools", "Bash,Read,Edit,Write", "--output-format", "json"],
+         "--data-dir", str(service.data_dir), *words, "--tools", tools, "--output-format", "json"],
         cwd=home,
         env={
             "HOME": str(home),
@@ -161,3 +167,24 @@ def test_a_continued_session_reads_only_what_is_new(
     for before, after in pairwise(usages):
         # Everything that was read and said is known; the last token was never read.
         assert after["cached_tokens"] >= before["total_tokens"] - 2, usages
+
+
+def test_a_session_with_tools_changes_a_file_and_runs_a_command(
+    claude_binary: Path, service: Service, tmp_path: Path
+) -> None:
+    # Behind Claude Code's own prompt of 5,000 tokens the demo model knows its tools no more.
+    prompt = ("--system-prompt", "You are a helpful assistant with tools.")
+    talk = partial(started, claude_binary, service, tmp_path, tools="Bash,Write")
+    may = ("--allowedTools", "Bash,Write")
+    talk("-p", "Create a file hello.py with the content 'hello world'", *prompt, *may)
+    assert (tmp_path / "hello.py").read_text() == "hello world"
+    result = talk("-p", "Run the command echo hello world", *prompt, *may)
+    assert result["num_turns"] == 2, result
+    jobs = httpx.get(
+        f"{service.base_url}/v1/jobs", params={"agent_id": result["session_id"]}
+    ).json()["data"]
+    after, call = jobs
+    (ran,) = httpx.get(f"{service.base_url}/v1/jobs/{call['id']}").json()["output"]["tool_calls"]
+    assert (ran["name"], json.loads(ran["arguments"])["command"]) == ("Bash", "echo hello world")
+    # The result went in behind the call as it was sampled, though Claude Code echoes other bytes.
+    assert after["usage"]["cached_tokens"] >= call["usage"]["total_tokens"] - 2
