@@ -38,6 +38,7 @@ class Told:
         calls: Tool calls that have begun.
         arguments: Characters of the arguments of the last of them.
         is_call_open: Whether the last of them has no end yet.
+        is_over: Whether the end is among it.
     """
 
     n: int = -1
@@ -47,6 +48,7 @@ class Told:
     calls: int = 0
     arguments: int = 0
     is_call_open: bool = False
+    is_over: bool = False
 
     def add(self, item: StreamItem) -> None:
         """Take the next item in."""
@@ -64,8 +66,10 @@ class Told:
                 self.arguments += len(fragment)
             case ToolEnd():
                 self.is_call_open = False
+            case Finished() | Failed():
+                self.is_over = True
             case _:
-                return  # the beginning and the end are no part of the answer
+                return  # the beginning is no part of the answer
 
 
 def told_until(after: int, stored: Sequence[StreamItem]) -> Told:
@@ -105,8 +109,9 @@ def rest_of(job_id: JobId, told: Told, services: Services) -> list[StreamItem] |
         return None
     stored = stored_items(job_id, services)
     fresh = list(stored[told.n + 1 :])
-    if stored and stored[-1].is_terminal:
+    if stored and stored[-1].is_terminal and (fresh or told.is_over or not told.is_counted):
         return fresh
+    # A job that lost its items may have been ended under a number that this reader has already.
     known = copy(told)
     for item in fresh:
         known.add(item)

@@ -20,6 +20,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 import redis
@@ -28,6 +30,7 @@ from dramatiq.brokers.redis import MAINTENANCE_SCALE, RedisBroker, _RedisConsume
 from dramatiq.errors import ConnectionClosed
 
 from domain.values import JobId, Priority
+from ops.adapters import queue_scripts as scripts
 from ops.adapters.redis_client import BLOCK_MAX_S, Keys, broker_errors
 
 #: The only actor there is; its only argument is the job id.
@@ -41,103 +44,12 @@ LIVE_MS = 3000
 YIELD_S = 0.02
 #: How long a worker that found itself alone does not look for others.
 ALONE_S = 1.0
+#: Time between two comparisons of a worker's hand with what it holds. A broker that came back with
+#: an old snapshot, or whose reply was lost, has in it what the worker does not know of.
+HAND_CHECK_S = 5.0
 #: Pause before a consumer asks again after the broker failed: the first, and what doubling ends at.
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 1.0
-
-# KEYS: called, messages, bell, heartbeats, ring, line.
-# ARGV: id, message, prefix of the in-hand sets, queue, agent.
-# An id with a message that neither waits nor is in anyone's hand was stranded by a crash; it is
-# queued again. Ids sort by acceptance, and members of one score by their names.
-_ENQUEUE = """
-if redis.call('HSETNX', KEYS[2], ARGV[1], ARGV[2]) == 0 then
-  if redis.call('ZSCORE', KEYS[6], ARGV[1]) then return 0 end
-  if redis.call('LPOS', KEYS[1], ARGV[1]) then return 0 end
-  for _, consumer in ipairs(redis.call('ZRANGE', KEYS[4], 0, -1)) do
-    local in_hand = ARGV[3] .. consumer .. '.' .. ARGV[4]
-    if redis.call('SISMEMBER', in_hand, ARGV[1]) == 1 then return 0 end
-  end
-end
-redis.call('ZADD', KEYS[6], 0, ARGV[1])
-if not redis.call('LPOS', KEYS[5], ARGV[5]) then redis.call('RPUSH', KEYS[5], ARGV[5]) end
-if redis.call('LLEN', KEYS[3]) == 0 then redis.call('RPUSH', KEYS[3], '1') end
-return 1
-"""
-# KEYS: called, messages, ring, line. ARGV: id, agent.
-_REMOVE = """
-if redis.call('ZREM', KEYS[4], ARGV[1]) == 1 then
-  if redis.call('EXISTS', KEYS[4]) == 0 then redis.call('LREM', KEYS[3], 0, ARGV[2]) end
-elseif redis.call('LREM', KEYS[1], 1, ARGV[1]) == 0 then
-  return 0
-end
-redis.call('HDEL', KEYS[2], ARGV[1])
-return 1
-"""
-# KEYS: called, ring. ARGV: how many shall be called, what the names of lines begin with.
-# An agent that still waits goes to the end of the ring, where a new one stands too.
-_CALL = """
-while redis.call('LLEN', KEYS[1]) < tonumber(ARGV[1]) do
-  local agent = redis.call('LPOP', KEYS[2])
-  if not agent then break end
-  local line = ARGV[2] .. agent
-  local first = redis.call('ZRANGE', line, 0, 0)[1]
-  if first then
-    redis.call('ZREM', line, first)
-    redis.call('RPUSH', KEYS[1], first)
-    if redis.call('EXISTS', line) == 1 then redis.call('RPUSH', KEYS[2], agent) end
-  end
-end
-"""
-# KEYS: called, messages, in hand, bell. Ids sort by creation, so the oldest comes to the front.
-_REQUEUE = """
-local ids = redis.call('SMEMBERS', KEYS[3])
-table.sort(ids, function(a, b) return a > b end)
-local count = 0
-for _, id in ipairs(ids) do
-  if redis.call('HEXISTS', KEYS[2], id) == 1 then
-    redis.call('LREM', KEYS[1], 0, id)
-    redis.call('LPUSH', KEYS[1], id)
-    count = count + 1
-  end
-end
-redis.call('DEL', KEYS[3])
-if count > 0 and redis.call('LLEN', KEYS[4]) == 0 then redis.call('RPUSH', KEYS[4], '1') end
-return count
-"""
-# KEYS: called, bell, ring, heartbeats. ARGV: prefix of the in-hand sets, queue, consumer, LIVE_MS.
-# Returns -1 to a consumer that is alone, else how many messages it may take before another one has
-# fewer in hand. Where that is none, another one is called.
-_SHARE = """
-local time = redis.call('TIME')
-local since = time[1] * 1000 + math.floor(time[2] / 1000) - ARGV[4]
-local least = -1
-local live = redis.call('ZRANGEBYSCORE', KEYS[4], string.format('%.0f', since), '+inf')
-for _, other in ipairs(live) do
-  if other ~= ARGV[3] then
-    local count = redis.call('SCARD', ARGV[1] .. other .. '.' .. ARGV[2])
-    if least < 0 or count < least then least = count end
-  end
-end
-if least < 0 then return -1 end
-local share = least - redis.call('SCARD', ARGV[1] .. ARGV[3] .. '.' .. ARGV[2]) + 1
-if share > 0 then return share end
-if redis.call('EXISTS', KEYS[1], KEYS[3]) > 0 and redis.call('LLEN', KEYS[2]) == 0 then
-  redis.call('RPUSH', KEYS[2], '1')
-end
-return 0
-"""
-# KEYS: called, bell, ring.
-_RING = """
-if redis.call('EXISTS', KEYS[1], KEYS[3]) > 0 and redis.call('LLEN', KEYS[2]) == 0 then
-  redis.call('RPUSH', KEYS[2], '1')
-end
-"""
-# Goes before Dramatiq's own script, which takes the worker's clock for the heartbeats. Of machines
-# whose clocks differ, the one that is ahead would take what the other has in hand.
-_SERVER_CLOCK = b"""
-local time = redis.call('TIME')
-ARGV[2] = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
-"""
 
 
 class DramatiqJobQueue:
@@ -146,8 +58,8 @@ class DramatiqJobQueue:
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client = client
         self._keys = keys
-        self._enqueue: Any = client.register_script(_ENQUEUE)
-        self._remove: Any = client.register_script(_REMOVE)
+        self._enqueue: Any = client.register_script(scripts.ENQUEUE)
+        self._remove: Any = client.register_script(scripts.REMOVE)
 
     def enqueue(self, job_id: JobId, priority: Priority, *, agent: str | None = None) -> bool:
         """Queue a job unless it waits or is in hand; atomic, and safe to repeat."""
@@ -195,7 +107,11 @@ class BlockingRedisBroker(RedisBroker):
             one worker, so that ``requeue_in_hand`` finds what the last run left behind.
         shared_hand_max: Messages of a queue in hand at once while other workers live: what waits in
             a hand cannot be taken by one that is idle.
+        hand_check_s: Time between two comparisons of the hand with what is held.
         middleware: Dramatiq's middleware; none by default.
+
+    Attributes:
+        held: What was fetched and not acknowledged, by queue; outlives a consumer that is replaced.
     """
 
     def __init__(
@@ -205,6 +121,7 @@ class BlockingRedisBroker(RedisBroker):
         *,
         broker_id: str,
         shared_hand_max: int | None = None,
+        hand_check_s: float = HAND_CHECK_S,
         middleware: list[Any] | None = None,
     ) -> None:
         super().__init__(  # type: ignore[no-untyped-call]  # Dramatiq leaves it untyped
@@ -216,12 +133,16 @@ class BlockingRedisBroker(RedisBroker):
         )
         self.broker_id = broker_id
         self.shared_hand_max = shared_hand_max
+        self.hand_check_s = hand_check_s
+        self.held: defaultdict[str, set[str]] = defaultdict(set)
         self.keys = keys
-        self.scripts["dispatch"] = client.register_script(_SERVER_CLOCK + _scripts["dispatch"])
-        self._requeue: Any = client.register_script(_REQUEUE)
-        self._call: Any = client.register_script(_CALL)
-        self._share: Any = client.register_script(_SHARE)
-        self._ring: Any = client.register_script(_RING)
+        self.scripts["dispatch"] = client.register_script(
+            scripts.SERVER_CLOCK + _scripts["dispatch"]
+        )
+        self._requeue: Any = client.register_script(scripts.REQUEUE)
+        self._call: Any = client.register_script(scripts.CALL)
+        self._share: Any = client.register_script(scripts.SHARE)
+        self._ring: Any = client.register_script(scripts.RING)
 
     def declare_queue(self, queue_name: str) -> None:
         """Declare a queue, without the delay queue that would be polled."""
@@ -271,13 +192,24 @@ class BlockingRedisBroker(RedisBroker):
         Raises:
             QueueUnavailable: The broker cannot be reached.
         """
-        count = 0
-        for queue in Priority:
-            names = [self.keys.called(queue), self.keys.messages(queue)]
-            names += [self.keys.in_hand(queue, self.broker_id), self.keys.bell(queue)]
-            with broker_errors():
-                count += int(self._requeue(keys=names))
-        return count
+        with broker_errors():
+            return sum(self.let_go(queue, ()) for queue in Priority)
+
+    def let_go(self, queue_name: str, held: Iterable[str]) -> int:
+        """Put back what this worker is said to have in hand and does not hold.
+
+        A job that ended meanwhile is delivered once more and left alone: the log decides.
+
+        Args:
+            queue_name: The queue.
+            held: What it holds; nothing else may be fetched meanwhile.
+
+        Returns:
+            How many messages went back.
+        """
+        names = [self.keys.called(queue_name), self.keys.messages(queue_name)]
+        names += [self.keys.in_hand(queue_name, self.broker_id), self.keys.bell(queue_name)]
+        return int(self._requeue(keys=names, args=list(held)))
 
 
 class BlockingConsumer(_RedisConsumer):
@@ -298,6 +230,8 @@ class BlockingConsumer(_RedisConsumer):
         self._retry_s = RETRY_FIRST_S
         self._is_alone = True
         self._alone_until_s = 0.0
+        self._check_hand_at_s = time.monotonic() + broker.hand_check_s
+        self.queued_message_ids = broker.held[queue_name]
         self._log = logging.getLogger(__name__)
 
     def __next__(self) -> MessageProxy | None:
@@ -357,6 +291,7 @@ class BlockingConsumer(_RedisConsumer):
 
     def _fetch(self) -> bool:
         """Fill the cache as far as there is room; with no room it is still a sign of life."""
+        self._check_hand()
         share = self._fair_share()
         room = max(0, self._room)
         if room and share is not None:
@@ -369,6 +304,15 @@ class BlockingConsumer(_RedisConsumer):
         if share is not None and self.message_cache:
             self.broker.ring(self.queue_name)
         return bool(self.message_cache)
+
+    def _check_hand(self) -> None:
+        """Let go of what the broker takes to be in hand here; nothing waits in the cache now."""
+        if time.monotonic() < self._check_hand_at_s:
+            return
+        # Copied at one stroke: other threads acknowledge meanwhile.
+        if count := self.broker.let_go(self.queue_name, tuple(self.queued_message_ids)):
+            self._log.warning("queue %s: %d were not in hand", self.queue_name, count)
+        self._check_hand_at_s = time.monotonic() + self.broker.hand_check_s
 
     def _fair_share(self) -> int | None:
         """Return what ``share`` does; who was alone a moment ago is taken to be so still."""

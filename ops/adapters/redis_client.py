@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from domain.errors import QueueUnavailable
-from domain.values import JobId, Priority
+from domain.values import JobId
 
 #: What ``connect`` returns, for those who only hand it on.
 BrokerClient: TypeAlias = redis.Redis
@@ -96,7 +96,7 @@ class Keys:
         """Sorted set of the waiting message ids of an agent; all jobs without one share one."""
         return f"{self.lines(queue)}{agent or ''}"
 
-    def messages(self, queue: Priority) -> str:
+    def messages(self, queue: str) -> str:
         """Dramatiq's hash of messages by id, waiting and in hand."""
         return f"{self.prefix}:{queue}.msgs"
 

@@ -14,7 +14,8 @@ from domain.ports import JobQueue
 from domain.values import JobId, Priority
 from ops.adapters.dramatiq_queue import BlockingConsumer, BlockingRedisBroker, DramatiqJobQueue
 from ops.adapters.redis_client import Keys, connect
-from tests.support.fake_broker import FakeBroker, FakeJobQueue
+from tests.support.fake_broker import FakeBroker
+from tests.support.fake_queue import ENGINE, FakeJobQueue
 
 A, B, C = (JobId(f"job-{letter}") for letter in "abc")
 INTERACTIVE, BATCH = Priority.INTERACTIVE, Priority.BATCH
@@ -26,6 +27,29 @@ class Hand(Protocol):
     def take(self) -> JobId | None: ...
 
     def ack(self, job_id: JobId) -> None: ...
+
+    def drop(self, job_id: JobId) -> None:
+        """Hold a job no more without a word to the broker, as one that lost an ``ack`` since."""
+
+
+class FakeHand:
+    def __init__(self, queue: FakeJobQueue) -> None:
+        self._queue = queue
+        self._held: set[JobId] = set()
+
+    def take(self) -> JobId | None:
+        self._queue.let_go(INTERACTIVE, ENGINE, self._held)
+        job_id = self._queue.take()
+        if job_id is not None:
+            self._held.add(job_id)
+        return job_id
+
+    def ack(self, job_id: JobId) -> None:
+        self._queue.ack(job_id)
+        self.drop(job_id)
+
+    def drop(self, job_id: JobId) -> None:
+        self._held.discard(job_id)
 
 
 class ConsumerHand:
@@ -44,6 +68,9 @@ class ConsumerHand:
     def ack(self, job_id: JobId) -> None:
         self._consumer.ack(self._held.pop(job_id))
 
+    def drop(self, job_id: JobId) -> None:
+        self._consumer.queued_message_ids.discard(job_id)
+
 
 @dataclass
 class Line:
@@ -55,10 +82,10 @@ class Line:
 def line(request: pytest.FixtureRequest, keys: Keys) -> Iterator[Line]:
     if request.param == "fake":
         fake = FakeJobQueue()
-        yield Line(fake, fake)
+        yield Line(fake, FakeHand(fake))
         return
     client = connect(str(request.getfixturevalue(f"{request.param}_url")))
-    broker = BlockingRedisBroker(client, keys, broker_id="engine-0")
+    broker = BlockingRedisBroker(client, keys, broker_id=ENGINE, hand_check_s=0)
     consumer = broker.consume(INTERACTIVE.value, prefetch=1, timeout=50)
     # One message at a time, so that the others can be seen to wait.
     yield Line(DramatiqJobQueue(client, keys), ConsumerHand(consumer))
@@ -89,6 +116,17 @@ def test_job_in_hand_is_not_queued_again_until_it_is_let_go(line: Line) -> None:
     line.queue.enqueue(A, INTERACTIVE)
     assert line.hand.take() == A
     assert not line.queue.enqueue(A, INTERACTIVE)
+    line.hand.ack(A)
+    assert line.queue.enqueue(A, INTERACTIVE)
+
+
+def test_job_that_is_in_a_hand_only_by_the_brokers_word_comes_out_again(line: Line) -> None:
+    for job in (A, B):
+        line.queue.enqueue(job, INTERACTIVE)
+    assert line.hand.take() == A
+    line.hand.drop(A)
+    assert not line.queue.enqueue(A, INTERACTIVE)
+    assert line.hand.take() == A
     line.hand.ack(A)
     assert line.queue.enqueue(A, INTERACTIVE)
 

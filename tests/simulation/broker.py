@@ -3,127 +3,16 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, field
 
 from domain.stream import StreamItem
-from domain.values import JobId, Priority
-from ops.adapters.dramatiq_queue import HEARTBEAT_TIMEOUT_MS
-from tests.support.fake_broker import FakeItems, Outage
+from domain.values import JobId
+from tests.support.fake_broker import FakeItems
+from tests.support.fake_queue import FakeJobQueue, QueueTables
 from tests.support.fake_time import FakeClock
+from tests.support.outage import Outage
 
 #: Items by job and place, and the attempts that are shut out.
 _Stored = tuple[dict[JobId, dict[tuple[int, int], StreamItem]], dict[JobId, int]]
-
-
-@dataclass
-class _Tables:
-    """What ``ops.adapters.dramatiq_queue`` keeps in Redis, for each queue."""
-
-    waiting: dict[Priority, list[JobId]] = field(
-        default_factory=lambda: {priority: [] for priority in Priority}
-    )
-    messages: dict[Priority, set[JobId]] = field(
-        default_factory=lambda: {priority: set() for priority in Priority}
-    )
-    in_hand: dict[tuple[str, Priority], set[JobId]] = field(default_factory=dict)
-    heartbeats: dict[str, float] = field(default_factory=dict)
-
-
-class HandedQueue:
-    """``JobQueue`` with Dramatiq's hands and heartbeats; all agents share one line.
-
-    The worker's side is ``take``, ``ack`` and ``requeue_in_hand``, each for a consumer of a name.
-    """
-
-    def __init__(self, outage: Outage | None = None, clock: FakeClock | None = None) -> None:
-        self.outage = outage or Outage()
-        self._clock = clock or FakeClock()
-        self.tables = _Tables()
-
-    def enqueue(self, job_id: JobId, priority: Priority, *, agent: str | None = None) -> bool:
-        del agent
-        self.outage.check()
-        tables = self.tables
-        if job_id in tables.messages[priority]:
-            if job_id in tables.waiting[priority]:
-                return False
-            hands = [tables.in_hand.get((name, priority), set()) for name in tables.heartbeats]
-            if any(job_id in hand for hand in hands):
-                return False
-        tables.messages[priority].add(job_id)
-        tables.waiting[priority].append(job_id)
-        return True
-
-    def remove(self, job_id: JobId, priority: Priority, *, agent: str | None = None) -> bool:
-        del agent
-        self.outage.check()
-        if job_id not in self.tables.waiting[priority]:
-            return False
-        self.tables.waiting[priority].remove(job_id)
-        self.tables.messages[priority].discard(job_id)
-        return True
-
-    def take(
-        self, priority: Priority = Priority.INTERACTIVE, consumer: str = "engine-0"
-    ) -> JobId | None:
-        """Hand the oldest job to a consumer; a sign of its life, and an end to silent ones."""
-        self.outage.check()
-        self.beat(consumer)
-        self._let_go_of_the_silent(priority)
-        line = self.tables.waiting[priority]
-        while line:
-            job_id = line.pop(0)
-            self._hand(consumer, priority).add(job_id)
-            if job_id in self.tables.messages[priority]:
-                return job_id
-        return None
-
-    def ack(
-        self,
-        job_id: JobId,
-        priority: Priority = Priority.INTERACTIVE,
-        consumer: str = "engine-0",
-    ) -> None:
-        """Say that a consumer is done with a job."""
-        self.outage.check()
-        hand = self._hand(consumer, priority)
-        if job_id in hand:
-            hand.remove(job_id)
-            self.tables.messages[priority].discard(job_id)
-
-    def beat(self, consumer: str) -> None:
-        """Give a sign of life."""
-        self.tables.heartbeats[consumer] = self._clock.seconds
-
-    def requeue_in_hand(self, consumer: str) -> None:
-        """Put what the last run of a consumer had in hand back to the front."""
-        self.outage.check()
-        for priority in Priority:
-            for job_id in sorted(self._hand(consumer, priority), reverse=True):
-                if job_id in self.tables.messages[priority]:
-                    line = self.tables.waiting[priority]
-                    line[:] = [job_id, *(one for one in line if one != job_id)]
-            self._hand(consumer, priority).clear()
-
-    def holds(self, job_id: JobId, priority: Priority) -> bool:
-        """Whether the job waits, or is in the hand of somebody who was heard of."""
-        hands = [
-            self.tables.in_hand.get((name, priority), set()) for name in self.tables.heartbeats
-        ]
-        return job_id in self.tables.waiting[priority] or any(job_id in hand for hand in hands)
-
-    def _hand(self, consumer: str, priority: Priority) -> set[JobId]:
-        return self.tables.in_hand.setdefault((consumer, priority), set())
-
-    def _let_go_of_the_silent(self, priority: Priority) -> None:
-        limit = self._clock.seconds - HEARTBEAT_TIMEOUT_MS / 1000
-        for consumer in [name for name, at in self.tables.heartbeats.items() if at <= limit]:
-            for job_id in sorted(self._hand(consumer, priority)):
-                if job_id in self.tables.messages[priority]:
-                    self.tables.waiting[priority].append(job_id)
-            self._hand(consumer, priority).clear()
-            if not any(self._hand(consumer, queue) for queue in Priority):
-                del self.tables.heartbeats[consumer]
 
 
 class Signals:
@@ -163,16 +52,14 @@ class Broker:
 
     Attributes:
         losses: How often data was lost.
-        was_rolled_back: Whether it ever came back with what it had before.
     """
 
     def __init__(self, clock: FakeClock) -> None:
         self.outage = Outage()
-        self.queue = HandedQueue(self.outage, clock)
+        self.queue = FakeJobQueue(self.outage, clock)
         self.items = StoredItems(self.outage)
         self.signals = Signals(self.outage)
         self.losses = 0
-        self.was_rolled_back = False
         self._saved = (deepcopy(self.queue.tables), self.items.copy())
 
     def go_down(self) -> None:
@@ -191,13 +78,12 @@ class Broker:
     def flush(self) -> None:
         """Lose everything."""
         self.losses += 1
-        self.queue.tables = _Tables()
+        self.queue.tables = QueueTables()
         self.items.put_back(({}, {}))
 
     def roll_back(self) -> None:
         """Lose everything since the last snapshot."""
         self.losses += 1
-        self.was_rolled_back = True
         tables, items = self._saved
         self.queue.tables = deepcopy(tables)
         self.items.put_back(items)

@@ -173,6 +173,11 @@ class StepEngine:
         if generation.ending is None:
             if generation.held is None:
                 self._say(generation)
+            else:
+                # What was computed ahead of time was never said, and does not count.
+                task = generation.task
+                generation.tokens, generation.next_item = list(task.emitted), task.first_item
+                generation.held, generation.unsaid = [], []
             generation.ending = (StopReason.CANCELLED, None)
 
     def _step(self, generation: _Generation) -> None:

@@ -16,9 +16,18 @@ from tests.simulation.world import World
 
 numbers = st.integers(0, NUMBERS - 1)
 _OFTEN = st.sampled_from(["work", "go_on", "compute", "tick"])
-_WISHES = st.sampled_from(["submit", "repeat", "cancel", "retry", "expire", "read"])
+_WISHES = st.sampled_from(["submit", "repeat", "cancel", "retry", "expire", "read", "look"])
 _FAULTS = st.sampled_from(
-    ["restart", "lose_reply", "fail_batch", "drain", "broker", "broker_data", "disk"]
+    [
+        "restart",
+        "lose_reply",
+        "lose_fetched",
+        "fail_batch",
+        "drain",
+        "broker",
+        "broker_data",
+        "disk",
+    ]
 )
 
 

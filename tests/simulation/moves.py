@@ -89,6 +89,13 @@ def read(world: World, number: int) -> None:
         world.read(jobs[-1 - number % len(jobs)])
 
 
+def look(world: World, number: int) -> None:
+    """Let a reader that heard nothing for a while look into the log."""
+    if readers := world.truth.readers:
+        reader = readers[-1 - number % len(readers)]
+        reader.look_into_log(world.log, world.broker.items)
+
+
 def work(world: World, number: int) -> None:
     """Let whoever can do something: up to 32 steps, in an order drawn from the number."""
     drawn = random.Random(number)
@@ -136,6 +143,13 @@ def lose_reply(world: World, number: int) -> None:
     """Let the next call to the broker have its effect and fail."""
     if ready := world.ready:
         world.step(*ready[number % len(ready)], Order.LOSE_REPLY)
+
+
+def lose_fetched(world: World, number: int) -> None:
+    """Let what a worker fetched be lost on its way."""
+    draws = Draws(number)
+    if (worker := _worker(world, draws)) and not world.broker.outage.down:
+        worker.lose_fetched(PRIORITIES[draws.below(len(PRIORITIES))])
 
 
 def die(world: World, number: int) -> None:
@@ -226,6 +240,8 @@ MOVES = {
         Move(broker, 2),
         Move(broker_data, 2),
         Move(disk, 1),
+        Move(look, 2),
+        Move(lose_fetched, 1),
     )
 }
 
@@ -240,6 +256,8 @@ def _upkeep(world: World, drawn: random.Random) -> None:
         case 0 if not away:
             worker.hear()
         case 1 if not worker.draining.is_set():
+            if not away:
+                worker.check_hand()
             worker.reconcile()
         case 2 | 3 | 4 if not away:
             worker.take(drawn.choice(PRIORITIES))

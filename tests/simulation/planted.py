@@ -18,8 +18,11 @@ from domain.usecases import submit as submit_module
 from domain.values import JobId
 from tests.simulation import workers as workers_module
 from tests.simulation import world as world_module
-from tests.simulation.broker import HandedQueue, StoredItems
+from tests.simulation.broker import StoredItems
+from tests.simulation.truth import Reader
+from tests.support.fake_queue import FakeJobQueue
 from worker import actors
+from worker.running import ActiveJobs
 
 Plant = Callable[[], AbstractContextManager[Any]]
 
@@ -88,7 +91,23 @@ def _two_keys_make_two_jobs() -> AbstractContextManager[Any]:
 
 
 def _the_dead_hold_on_to_their_jobs() -> AbstractContextManager[Any]:
-    return mock.patch.object(HandedQueue, "requeue_in_hand", return_value=None)
+    return mock.patch.object(FakeJobQueue, "let_go", return_value=None)
+
+
+def _a_nudge_is_believed() -> AbstractContextManager[Any]:
+    def believed(job_id: JobId, active: ActiveJobs, log: Any) -> None:
+        del log
+        active.cancel(job_id, through=1 << 30)
+
+    return mock.patch.object(workers_module, "cancel_if_recorded", believed)
+
+
+def _readers_wait_for_the_broker() -> AbstractContextManager[Any]:
+    return mock.patch.object(Reader, "look_into_log", return_value=None)
+
+
+def _the_end_is_said_behind_a_hole() -> AbstractContextManager[Any]:
+    return mock.patch.object(last_word, "_is_whole", return_value=True)
 
 
 PLANTED: Mapping[str, Plant] = {
@@ -103,4 +122,7 @@ PLANTED: Mapping[str, Plant] = {
     "the queue's limit is not checked": _the_room_is_not_checked,
     "idempotency keys are ignored": _two_keys_make_two_jobs,
     "what a dead worker held stays in its hand": _the_dead_hold_on_to_their_jobs,
+    "a nudge is believed without the log": _a_nudge_is_believed,
+    "readers do not look into the log": _readers_wait_for_the_broker,
+    "an end is said behind lost items": _the_end_is_said_behind_a_hole,
 }

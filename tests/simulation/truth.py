@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
+from api.remainder import Told, rest_of
 from domain.codec import decode_event
 from domain.events import (
     AttemptFailed,
@@ -27,6 +29,9 @@ from tests.simulation.broker import StoredItems
 from tests.simulation.engine import ITEM_TOKENS, answer_to, bodies_of
 from tests.support.fake_log import InMemoryEventLog
 
+if TYPE_CHECKING:
+    from api.services import Services
+
 _ENDS = (JobCompleted, JobFailed, JobCancelled, JobExpired)
 
 
@@ -39,13 +44,11 @@ class Record:
         life: How often it was put back after its end.
         end: The terminal event of this life.
         queued_anew: Whether it waits for another reason than its acceptance.
-        losses: How often the broker had lost data when it was accepted.
     """
 
     prompt: str
     priority: Priority
     key: str | None
-    losses: int
     life: int = 0
     attempt: int = 0
     speaking: int = 0
@@ -62,12 +65,14 @@ class Reader:
 
     Attributes:
         seen: What it was given.
+        told: What that adds up to.
     """
 
     job_id: JobId
     life: int
     merge: ItemMerge = field(default_factory=ItemMerge)
     seen: list[StreamItem] = field(default_factory=list)
+    told: Told = field(default_factory=Told)
 
     @property
     def has_ended(self) -> bool:
@@ -87,7 +92,14 @@ class Reader:
         self.merge.page(raw, is_last=True)
         while not self.has_ended and (item := self.merge.take()) is not None:
             assert item.n == len(self.seen), f"{item} came after {len(self.seen)} items"
+            self.told.add(item)
             self.seen.append(item)
+
+    def look_into_log(self, log: InMemoryEventLog, items: StoredItems) -> None:
+        """Do what one does that heard nothing for a while, with the code of the real one."""
+        ports = SimpleNamespace(views=log.views, payloads=log, backlog=items)
+        if not self.has_ended:
+            self.seen += rest_of(self.job_id, self.told, cast("Services", ports)) or ()
 
 
 class Truth:
@@ -125,7 +137,7 @@ class Truth:
         for recorded in self._log.read_all(after=self._position, limit=1000):
             self._position = recorded.position
             event = decode_event(recorded.type, recorded.schema_version, recorded.data)
-            self._follow(JobId(recorded.stream), event, losses)
+            self._follow(JobId(recorded.stream), event)
         for job_id, job in self.jobs.items():
             for item in self._items.raw(job_id):
                 self._check_item(job_id, job, item)
@@ -138,9 +150,9 @@ class Truth:
         for reader in self.readers:
             reader.look(self._items)
 
-    def _follow(self, job_id: JobId, event: Any, losses: int) -> None:
+    def _follow(self, job_id: JobId, event: Any) -> None:
         if isinstance(event, JobSubmitted):
-            self._accepted(job_id, event, losses)
+            self._accepted(job_id, event)
             return
         job = self.jobs[job_id]
         where = f"{type(event).__name__} of {job_id} {job}"
@@ -169,14 +181,14 @@ class Truth:
             assert isinstance(event, _ENDS), where
             self._ended(job, event, where)
 
-    def _accepted(self, job_id: JobId, event: JobSubmitted, losses: int) -> None:
+    def _accepted(self, job_id: JobId, event: JobSubmitted) -> None:
         assert job_id not in self.jobs, "accepted twice"
         if event.idempotency is not None:
             keys = [job.key for job in self.jobs.values()]
             assert event.idempotency not in keys, "one key, two jobs"
         prompt = json.loads(self._log.get(event.request))["messages"][-1]["content"]
         priority = Priority(event.priority)
-        self.jobs[job_id] = Record(prompt, priority, event.idempotency, losses)
+        self.jobs[job_id] = Record(prompt, priority, event.idempotency)
         waiting = [
             job
             for job in self.jobs.values()
@@ -236,24 +248,22 @@ class Truth:
 
     def _check_reader(self, reader: Reader, losses: int) -> None:
         job = self.jobs[reader.job_id]
-        # What the broker lost of a job is told from the log to whoever asks again.
-        if reader.life != job.life or job.losses != losses or reader.merge.is_broken:
-            return
-        if (
-            not reader.has_ended
-            and isinstance(job.end, JobCancelled | JobExpired)
-            and not job.end.attempt
-        ):
-            # Known gap: the broker went, or the api died, between this end and its last word.
+        if reader.life != job.life or (job.life and losses):
+            # Items that come back after a loss may be of the life before: they say the same words.
             return
         assert reader.has_ended, f"nobody told the end: {reader.seen} of {job}"
         last = reader.seen[-1].body
         words = [item.body.text for item in reader.seen if isinstance(item.body, Text)]
+        said, where = "".join(words), f"{reader.seen} of {job}"
+        output = getattr(job.end, "output", None)
+        assert said == self._text(output) if output else answer_to(job.prompt).startswith(said), (
+            where
+        )
         if isinstance(job.end, JobCompleted):
             assert isinstance(last, Finished), job
             assert last.stop_reason is job.end.stop_reason, job
-            assert "".join(words) == answer_to(job.prompt), job
-            assert len(words) == -(-len(answer_to(job.prompt)) // ITEM_TOKENS), job
+            if all(item.n is not None for item in reader.seen):
+                assert len(words) == -(-len(answer_to(job.prompt)) // ITEM_TOKENS), job
         elif isinstance(job.end, JobCancelled):
             assert isinstance(last, Finished), job
             assert last.stop_reason is StopReason.CANCELLED, job

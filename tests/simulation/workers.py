@@ -98,7 +98,8 @@ class Worker(Process):
         self._broker = broker
         self._turns = _Turns(self)
         self._views = self.stepped(log.views, "views")
-        self._in_hand: dict[Priority, int] = dict.fromkeys(Priority, 0)
+        self._busy: dict[Priority, int] = dict.fromkeys(Priority, 0)
+        self._held: dict[Priority, set[JobId]] = {priority: set() for priority in Priority}
         items = self.stepped(broker.items, "items", may_lose_reply=True)
         runner = Runner(
             worker=WorkerId(name),
@@ -118,13 +119,25 @@ class Worker(Process):
 
     def take(self, priority: Priority) -> bool:
         """Take a job out of a queue; whether there was one, and a thread for it."""
-        if self._in_hand[priority] >= THREADS or self.draining.is_set():
+        if self._busy[priority] >= THREADS or self.draining.is_set():
             return False
         job_id = self._broker.queue.take(priority, self.consumer)
         if job_id is not None:
-            self._in_hand[priority] += 1
+            self._busy[priority] += 1
+            self._held[priority].add(job_id)
             self.begin(f"run {job_id}", partial(self._deliver, job_id, priority))
         return job_id is not None
+
+    def lose_fetched(self, priority: Priority) -> None:
+        """Ask for a job and never get the reply."""
+        if not self.draining.is_set():
+            self._broker.queue.take(priority, self.consumer)
+
+    def check_hand(self) -> None:
+        """Let go of what the broker takes to be in hand here."""
+        if not self.draining.is_set():
+            for priority in Priority:
+                self._broker.queue.let_go(priority, self.consumer, self._held[priority])
 
     def hear(self) -> bool:
         """Take the oldest nudge out of the mailbox, or open one; whether there was something."""
@@ -159,8 +172,9 @@ class Worker(Process):
         self._run(job_id)
         # Dramatiq repeats this until it is heard.
         self.pause("ack", lambda: not self._broker.outage.down)
-        self._broker.queue.ack(job_id, priority, self.consumer)
-        self._in_hand[priority] -= 1
+        self._broker.queue.ack(job_id, self.consumer)
+        self._busy[priority] -= 1
+        self._held[priority].discard(job_id)
 
 
 class _Running:

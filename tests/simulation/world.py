@@ -186,14 +186,12 @@ class World:
         self.log.unavailable = False
         for process in (*self.apis, *self.workers):
             process.frozen = False
-        if self.broker.was_rolled_back:
-            # Known gap: a snapshot may say that a worker has in hand what it acknowledged since.
-            for worker in self.workers:
-                self.crash(worker)
         for _ in range(ROUNDS_MAX):
             self._round()
             if not any(one.tasks for one in self.processes) and not self.log.views.unfinished():
                 break
+        for reader in self.truth.readers:
+            reader.look_into_log(self.log, self.broker.items)
         self.truth.check_end(self.broker.losses)
         left = [task.name for one in self.processes for task in one.tasks]
         assert not left, f"stuck: {left}"
@@ -225,6 +223,7 @@ class World:
         for worker in self.workers:
             while worker.hear():
                 pass
+            worker.check_hand()
             worker.reconcile()
             for priority in Priority:
                 while worker.take(priority):

@@ -7,84 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from bisect import insort
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Self
 
 from domain.chat import ChatRequest
-from domain.errors import EngineFailure, QueueUnavailable
+from domain.errors import EngineFailure
 from domain.ports import WorkerPulse
 from domain.stream import StreamItem
-from domain.values import JobId, Priority, WorkerId
-
-
-class Outage:
-    """A switch that all fakes of one broker look at."""
-
-    def __init__(self) -> None:
-        self.down = False
-
-    def check(self) -> None:
-        if self.down:
-            message = "the broker is down"
-            raise QueueUnavailable(message)
-
-
-class FakeJobQueue:
-    """``JobQueue``, with ``take`` and ``ack`` as the worker's side."""
-
-    def __init__(self, outage: Outage | None = None) -> None:
-        self._outage = outage or Outage()
-        self._lock = threading.Lock()
-        #: By agent, the agent whose turn is next first.
-        self._lines: dict[Priority, dict[str, list[JobId]]] = {one: {} for one in Priority}
-        self.in_hand: set[JobId] = set()
-
-    def enqueue(self, job_id: JobId, priority: Priority, *, agent: str | None = None) -> bool:
-        self._outage.check()
-        with self._lock:
-            if job_id in self.waiting(priority) or job_id in self.in_hand:
-                return False
-            insort(self._lines[priority].setdefault(agent or "", []), job_id)
-            return True
-
-    def remove(self, job_id: JobId, priority: Priority, *, agent: str | None = None) -> bool:
-        self._outage.check()
-        with self._lock:
-            if job_id not in self._lines[priority].get(agent or "", []):
-                return False
-            self._take(job_id, priority, agent or "")
-            return True
-
-    def waiting(self, priority: Priority) -> list[JobId]:
-        """Return the jobs that no worker has, agent by agent."""
-        return [job_id for line in self._lines[priority].values() for job_id in line]
-
-    def take(self, priority: Priority = Priority.INTERACTIVE) -> JobId | None:
-        """Hand the next job to a worker."""
-        with self._lock:
-            lines = self._lines[priority]
-            if not lines:
-                return None
-            agent = next(iter(lines))
-            job_id = lines[agent][0]
-            self._take(job_id, priority, agent)
-            if agent in lines:
-                lines[agent] = lines.pop(agent)  # to the end of the turns
-            self.in_hand.add(job_id)
-            return job_id
-
-    def _take(self, job_id: JobId, priority: Priority, agent: str) -> None:
-        line = self._lines[priority][agent]
-        line.remove(job_id)
-        if not line:
-            del self._lines[priority][agent]
-
-    def ack(self, job_id: JobId) -> None:
-        """Say that the worker is done with a job."""
-        with self._lock:
-            self.in_hand.discard(job_id)
+from domain.values import JobId, WorkerId
+from tests.support.fake_queue import FakeJobQueue
+from tests.support.outage import Outage
 
 
 class FakeItems:

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from api.http import Reply
 from api.protocols.answer import fold_answer
-from api.remainder import Told, lacking
+from api.remainder import Told, lacking, rest_of
 from api.schemas.replies import JobOutput
 from domain.codec import item_from_dict
+from domain.commands import ConfirmCancel, RequestCancel
 from domain.stream import Failed, Finished, Started, StreamItem, Text
+from domain.usecases.commit import commit
 from domain.values import JobId, StopReason, Usage
 from tests.support.fake_api import FakeApi, eventually, fake_api, first_piece, pieces_of
 from tests.support.generation import CHAT, MESSAGES, STREAM
@@ -203,3 +205,29 @@ def test_what_was_told_and_what_lacks_are_the_whole_answer(
     assert [(c.id, c.name, c.text) for c in both.tools] == [
         (c.id, c.name, c.text) for c in whole.tools
     ]
+
+
+def test_end_that_was_said_under_a_number_that_the_reader_has_already_reaches_it() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            job_id = await new_job(api)
+            told = Told()
+            for item in api.broker.items.read(job_id):
+                told.add(item)
+            # The broker loses its data, and whoever ends the job then finds nothing said.
+            api.broker.items.forget(job_id)
+            ports: dict[str, Any] = {"log": api.log, "ids": api.services.ids}
+            commit(job_id, RequestCancel(reason="api"), **ports)
+            ended = commit(job_id, ConfirmCancel(attempt=0, usage=Usage()), **ports)
+            assert ended.ending is not None
+            api.say(job_id, ended.ending, attempt=2)
+            rest = rest_of(job_id, told, api.services)
+            assert rest is not None
+            assert [item.body for item in rest] == [ended.ending]
+            # One who came later and has that end lacks nothing.
+            (only,) = api.broker.items.read(job_id)
+            late = Told()
+            late.add(only)
+            assert rest_of(job_id, late, api.services) == []
+
+    asyncio.run(scenario())

@@ -17,6 +17,7 @@ from domain.usecases.recover import reconcile
 from domain.usecases.run import RunResult
 from domain.values import Digest, JobId, JobStatus, Priority, StopReason, StreamName, Usage
 from tests.support.brokers import wait_until
+from tests.support.fake_queue import QueueTables
 from tests.support.job_world import JobWorld
 from worker.running import cancel_where_recorded
 
@@ -152,7 +153,7 @@ def test_end_that_was_said_meanwhile_is_not_said_twice(world: JobWorld) -> None:
         if not read:
             read = True
             # Redis had lost its data, so the job was queued again and cancelled there.
-            world.broker.queue.in_hand.clear()
+            world.broker.queue.tables = QueueTables()
             world.broker.queue.enqueue(job_id, Priority.INTERACTIVE)
             confirm = ConfirmCancel(attempt=0, usage=Usage())
             commit(job_id, confirm, log=world.log, ids=world.ids)
