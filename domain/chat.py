@@ -80,6 +80,7 @@ class ChatRequest:
             describes them, since putting them there would change the beginning of the prompt.
         tool_choice: Whether a tool may, must or must not be called.
         answer_schema: JSON schema that the answer is to match; an empty one asks for any object.
+        is_strict: Whether a schema that cannot be kept is an error.
     """
 
     model: str
@@ -92,6 +93,7 @@ class ChatRequest:
     deferred_tools: tuple[Mapping[str, Any], ...] = ()
     tool_choice: ToolChoice = ToolChoice()
     answer_schema: Mapping[str, Any] | None = None
+    is_strict: bool = False
 
     @property
     def callable_tools(self) -> tuple[Mapping[str, Any], ...]:
@@ -131,6 +133,7 @@ class ChatRequest:
             deferred_tools=tuple(data.get("deferred_tools", ())),
             tool_choice=ToolChoice(**data.get("tool_choice", {})),
             answer_schema=data.get("answer_schema"),
+            is_strict=data.get("is_strict", False),
         )
 
 

@@ -25,6 +25,9 @@ class PreparedPrompt:
             be made.
         tools: What may be called, in function format; what looks like a call is text if empty.
         single_call: Whether the answer is over after the first call.
+        answer_schema: JSON schema that the answer is to match; an empty one asks for any object.
+        is_strict: Whether a schema that cannot be kept is an error.
+        thinking: Whether the model may reason before it answers.
     """
 
     tokens: tuple[int, ...]
@@ -35,6 +38,9 @@ class PreparedPrompt:
     opened: str = ""
     tools: tuple[Mapping[str, Any], ...] = ()
     single_call: bool = False
+    answer_schema: Mapping[str, Any] | None = None
+    is_strict: bool = False
+    thinking: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

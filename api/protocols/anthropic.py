@@ -52,6 +52,7 @@ def _chat(wire: CountBody, max_tokens: int, ids: IdSource) -> ChatRequest:
     toolbox = Toolbox(wire.tools)
     messages = settle(system_texts(wire.system), turns_of(wire.messages, toolbox))
     choice = tool_choice_of(wire.tool_choice, toolbox)
+    schema = answer_schema_of(wire.output_config, wire.output_format)
     # A call that must be made leaves no room for reasoning before it.
     thinks = _thinking_of(wire.thinking) != "none" and choice.mode not in ("any", "tool")
     return ChatRequest(
@@ -68,7 +69,9 @@ def _chat(wire: CountBody, max_tokens: int, ids: IdSource) -> ChatRequest:
         tools=toolbox.loaded,
         deferred_tools=toolbox.referred,
         tool_choice=choice,
-        answer_schema=answer_schema_of(wire.output_config, wire.output_format),
+        answer_schema=schema,
+        # As the vendor does: a schema that cannot be kept is a 400.
+        is_strict=schema is not None,
         stop=stop_texts(wire.stop_sequences),
         thinking=thinks,
     )

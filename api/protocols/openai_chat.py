@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from api.protocols.history import settle
 from api.protocols.openai_history import (
     answer_schema_of,
+    is_strict,
     tool_choice_of,
     tools_of,
     turn_of,
@@ -57,6 +58,7 @@ def parse(
         tools=tools,
         tool_choice=choice,
         answer_schema=answer_schema_of(wire.response_format),
+        is_strict=is_strict(wire.response_format),
         stop=stop_texts(wire.stop),
         thinking=(
             wire.reasoning_effort not in (None, "none") and choice.mode not in ("any", "tool")

@@ -87,6 +87,11 @@ def answer_schema_of(wanted: ResponseFormat | None) -> Mapping[str, Any] | None:
     return (schema or {}) if wanted.type == "json_schema" else {}
 
 
+def is_strict(wanted: ResponseFormat | None) -> bool:
+    """Whether the caller would rather have an error than an answer that may miss the schema."""
+    return wanted is not None and wanted.json_schema is not None and bool(wanted.json_schema.strict)
+
+
 def _text(content: str | Sequence[ContentPart] | None) -> str:
     if content is None:
         return ""

@@ -85,6 +85,7 @@ class AnswerSchema(RequestBody):
     """A schema with a name that nothing depends on."""
 
     json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
 
 
 class ResponseFormat(RequestBody):

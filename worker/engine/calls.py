@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any, Protocol
 
 Tool = Mapping[str, Any]
@@ -40,6 +41,19 @@ class CallClosed:
 Change = CallOpened | CallInput | CallClosed
 
 
+class JsonSpelling(Enum):
+    """How calls are written that are JSON, behind their start tag."""
+
+    #: ``{"name": "f", "arguments": {…}}`` and an end tag, a start tag before each: Hermes, Qwen.
+    TAGGED = auto()
+    #: ``{"name": "f", "parameters": {…}}; …``: Llama 3.1.
+    BARE = auto()
+    #: ``[{"name": "f", "arguments": {…}}, …]``: older Mistral.
+    LIST = auto()
+    #: ``f[ARGS]{…}``, a start tag before each: Mistral since version 11.
+    HEADED = auto()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFormat:
     """How a family of models writes calls.
@@ -54,6 +68,7 @@ class ToolFormat:
         naked: Beginning and end of what some models write without the tags around it.
         opening: Beginning of any call, for a model that must call something.
         opening_named: The same up to the arguments; ``NAME`` stands for the tool.
+        json: How the model is held to write calls, if they are JSON.
     """
 
     start: str
@@ -64,6 +79,7 @@ class ToolFormat:
     naked: tuple[str, str] | None = None
     opening: str = ""
     opening_named: str = ""
+    json: JsonSpelling | None = None
 
     @property
     def starts(self) -> tuple[str, ...]:

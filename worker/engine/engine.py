@@ -17,7 +17,7 @@ from domain.stream import Failed, Progress
 from domain.values import ModelCard, StopReason
 from worker.engine.emitter import Advanced, Emitter, Ended, Released, Tokens
 from worker.engine.inbox import Cancel, Message, Remove, Stop, Submit
-from worker.engine.preparing import prepare
+from worker.engine.preparing import constraint_of, prepare
 from worker.engine.runner_port import Admission, LoadedModel, ModelRunner, Step
 from worker.engine.sequence import Handle, Marks, Sequence
 from worker.engine.text import assembler_for
@@ -174,6 +174,7 @@ class BatchEngine:
                 sampling=task.prompt.sampling,
                 label=task.job_id,
                 arrival=next(self._arrivals),
+                constraint=constraint_of(model, task),
             ),
             context_length=model.card.context_length,
         )

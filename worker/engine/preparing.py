@@ -1,10 +1,11 @@
-"""From a request to what the engine is handed."""
+"""From a request to what the engine computes, and what holds the answer to its form."""
 
 from __future__ import annotations
 
 from domain.chat import ChatRequest
 from domain.errors import PromptTooLong
-from domain.generation import PreparedPrompt
+from domain.generation import GenerationTask, PreparedPrompt
+from worker.engine.constraint import Constraint
 from worker.engine.runner_port import LoadedModel
 
 
@@ -13,7 +14,8 @@ def prepare(request: ChatRequest, model: LoadedModel) -> PreparedPrompt:
 
     Raises:
         PromptTooLong: The prompt leaves no room for one token.
-        InvalidRequest: The chat template refuses the messages.
+        InvalidRequest: The template refuses it, or its answer cannot be held to its schema and the
+            caller would rather know.
     """
     rendered = model.render(request)
     tokens = rendered.tokens
@@ -22,7 +24,7 @@ def prepare(request: ChatRequest, model: LoadedModel) -> PreparedPrompt:
         raise PromptTooLong(len(tokens), model.card.context_length - 1)
     # As things stand; what is true in the end is known at admission and goes into the outcome.
     known = model.known(tokens)
-    return PreparedPrompt(
+    prompt = PreparedPrompt(
         tokens=tokens,
         cached_tokens=known.tokens,
         cache_source=known.source,
@@ -31,4 +33,20 @@ def prepare(request: ChatRequest, model: LoadedModel) -> PreparedPrompt:
         opened=rendered.opened,
         tools=request.callable_tools,
         single_call=request.tool_choice.is_single,
+        answer_schema=request.answer_schema,
+        is_strict=request.is_strict,
+        thinking=request.thinking,
     )
+    if prompt.is_strict:
+        # Refused now, before anything is said, or not at all.
+        model.constraint(prompt)
+    return prompt
+
+
+def constraint_of(model: LoadedModel, task: GenerationTask) -> Constraint | None:
+    """Return what the answer is held to, standing behind what earlier attempts said."""
+    constraint = model.constraint(task.prompt)
+    if constraint is not None:
+        for token in task.emitted:
+            constraint.accept(token)
+    return constraint

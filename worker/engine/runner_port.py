@@ -13,8 +13,10 @@ from typing import NamedTuple, Protocol
 
 from domain.chat import ChatRequest
 from domain.errors import EngineFailure
+from domain.generation import PreparedPrompt
 from domain.values import ModelCard, Sampling
 from worker.engine.calls import ToolFormat
+from worker.engine.constraint import Constraint
 from worker.engine.detokenizer import Detokenizer
 from worker.engine.sections import ThinkTags
 
@@ -45,6 +47,7 @@ class Admission:
         sampling: How to draw.
         label: Whose it is, for what is told about it.
         arrival: Its place among all that ever came; the youngest has to give way first.
+        constraint: What its tokens are held to; knows every token of the answer so far.
     """
 
     tokens: Sequence[int]
@@ -53,6 +56,7 @@ class Admission:
     sampling: Sampling
     label: str = ""
     arrival: int = 0
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +143,8 @@ class LoadedModel:
         detokenizer: Makes a fresh one.
         sampling: How it draws where the caller does not say; its seed means nothing.
         known: How much of a prompt need not be computed as things stand now.
+        constraint: What the answer to a prompt is held to, ``None`` if it may say anything; raises
+            ``InvalidRequest`` if the caller wants none rather than less than was asked.
     """
 
     card: ModelCard
@@ -149,6 +155,7 @@ class LoadedModel:
     sampling: Sampling = Sampling()
     tool_format: ToolFormat | None = None
     known: Callable[[Sequence[int]], Known] = lambda _: Known()
+    constraint: Callable[[PreparedPrompt], Constraint | None] = lambda _: None
 
 
 class ModelRunner(Protocol):

@@ -116,6 +116,11 @@ class Sequence:
     def go_on_later(self) -> None:
         """Make an admission that continues after what was decoded."""
         said, admission = self.decoded, self.admission
+        constraint = admission.constraint
+        if constraint is not None:
+            # It knows all but perhaps the last, which nothing was drawn after.
+            for token in said[constraint.taken - admission.first_index :]:
+                constraint.accept(token)
         self.admission = replace(
             admission,
             tokens=(*admission.tokens, *said),

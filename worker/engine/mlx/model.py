@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import mlx_lm.utils
+import structlog
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
@@ -17,6 +19,8 @@ import worker.demo_model
 from domain.ports import SpokenAnswers
 from domain.values import ModelCard, Sampling
 from ops.settings import DEMO_MODEL
+from worker.engine.constraints import Constraints
+from worker.engine.guidance import grammars_for
 from worker.engine.mlx.continued import ContinuedPrompts
 from worker.engine.mlx.fingerprint import fingerprint
 from worker.engine.mlx.prompt import PromptRenderer
@@ -25,6 +29,8 @@ from worker.engine.mlx.tools import tool_format_of
 from worker.engine.mlx.vocabulary import detokenizer_factory
 from worker.engine.runner_port import LoadedModel, ModelLoadFailed
 from worker.engine.sections import ThinkTags
+
+_log = structlog.get_logger(__name__)
 
 #: Context of a model whose configuration does not say.
 CONTEXT_LENGTH_DEFAULT = 4096
@@ -79,19 +85,41 @@ def load_weights(source: ModelSource, answers: SpokenAnswers | None = None) -> L
     if answers is not None:
         render = ContinuedPrompts(renderer, answers, card.fingerprint).render
     tags = ThinkTags(tokenizer.think_start, tokenizer.think_end) if tokenizer.has_thinking else None
+    model = LoadedModel(
+        card=card,
+        think_tags=tags,
+        render=render,
+        opens_thinking=renderer.opens_thinking,
+        detokenizer=detokenizer_factory(tokenizer),
+        sampling=_sampling_defaults(model_dir),
+        tool_format=tool_format,
+    )
     return LoadedWeights(
         network=network,
         end_ids=frozenset(tokenizer.eos_token_ids),
-        model=LoadedModel(
-            card=card,
-            think_tags=tags,
-            render=render,
-            opens_thinking=renderer.opens_thinking,
-            detokenizer=detokenizer_factory(tokenizer),
-            sampling=_sampling_defaults(model_dir),
-            tool_format=tool_format,
-        ),
+        model=_constrained(model, tokenizer),
     )
+
+
+def _constrained(model: LoadedModel, tokenizer: Any) -> LoadedModel:  # noqa: ANN401 - mlx-lm ships no types
+    """Return the model, able to hold its answers to a form if its vocabulary can be read."""
+    if not getattr(tokenizer, "is_fast", False):
+        _log.warning("answers_unconstrained", why="the tokenizer is not a fast one")
+        return model
+    vocabulary = copy(tokenizer.backend_tokenizer)
+    vocabulary.no_padding()
+    vocabulary.no_truncation()
+    grammars = grammars_for(vocabulary.to_str(), tokenizer.eos_token_ids)
+    if grammars is None:
+        return model
+    constraints = Constraints(
+        grammars,
+        model.detokenizer,
+        model.opens_thinking,
+        tags=model.think_tags,
+        tool_format=model.tool_format,
+    )
+    return replace(model, constraint=constraints.constraint)
 
 
 def find_model(model_id: str) -> Path:

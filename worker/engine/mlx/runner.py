@@ -143,7 +143,8 @@ class BatchRunner:
         assert reserved, "room was found for it"
         self._arrivals[admitted.uid] = admission.arrival
         self._left[admitted.uid] = admission.max_new_tokens
-        self._sampler.add(admitted.uid, SamplerRow(admission.sampling, admission.first_index))
+        row = SamplerRow(admission.sampling, admission.first_index, admission.constraint)
+        self._sampler.add(admitted.uid, row)
         return admitted
 
     def step(self) -> Step:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from domain.values import Sampling
+from worker.engine.constraint import Constraint
+from worker.engine.mlx.masks import Masked, TokenMasks
 
 #: Likeliest tokens among which ``top_p`` and ``top_k`` choose. Sorting a whole vocabulary takes
 #: longer than a step of a small model; a nucleus wider than this is cut to it.
@@ -26,10 +28,12 @@ class SamplerRow:
     Attributes:
         sampling: The caller's rules.
         index: Index in the generation of the next token drawn.
+        constraint: What may be drawn; knows every token before.
     """
 
     sampling: Sampling
     index: int
+    constraint: Constraint | None = None
 
     def next_key(self) -> tuple[int, int]:
         """Return the random key of the next token: a function of seed and index alone.
@@ -55,6 +59,7 @@ class BatchSampler:
     def __init__(self, rows_of: Callable[[int], Sequence[int]]) -> None:
         self._rows_of = rows_of
         self._rows: dict[int, SamplerRow] = {}
+        self._masks = TokenMasks()
         self._rules: dict[tuple[int, ...], _Rules | None] = {}
         #: Rows that could not draw since the last look, and why; their tokens mean nothing.
         self.faults: dict[int, Exception] = {}
@@ -62,10 +67,13 @@ class BatchSampler:
     def add(self, uid: int, row: SamplerRow) -> None:
         """Let a sequence draw by ``row``."""
         self._rows[uid] = row
+        if row.constraint is not None:
+            self._masks.add(uid, row.constraint)
 
     def drop(self, uid: int) -> None:
         """Forget a sequence."""
         self._rows.pop(uid, None)
+        self._masks.drop(uid)
 
     def __call__(self, logprobs: mx.array) -> mx.array:
         """Return one token per row of normalised log-probabilities."""
@@ -75,11 +83,16 @@ class BatchSampler:
                 self._rules.clear()
             rows = [self._rows[uid].sampling for uid in uids]
             self._rules[uids] = _Rules.of(rows, logprobs.shape[-1])
-        rules = self._rules[uids]
+        masked = self._masks.apply(uids, logprobs, self.faults)
+        tokens = self._drawn(self._rules[uids], uids, masked)
+        self._masks.note(uids, tokens)
+        return tokens
+
+    def _drawn(self, rules: _Rules | None, uids: Sequence[int], masked: Masked) -> mx.array:
         if rules is None:
-            return mx.argmax(logprobs, axis=-1)
+            return mx.argmax(masked.logprobs, axis=-1)
         keys = mx.array([self._key(uid) for uid in uids], dtype=mx.uint32)
-        return rules.draw(logprobs, keys)
+        return rules.draw(masked, keys)
 
     def _key(self, uid: int) -> tuple[int, int]:
         try:
@@ -123,8 +136,12 @@ class _Rules:
             ),
         )
 
-    def draw(self, logprobs: mx.array, keys: mx.array) -> mx.array:
-        logprobs = logprobs.astype(mx.float32)
+    def draw(self, masked: Masked, keys: mx.array) -> mx.array:
+        logprobs = masked.logprobs.astype(mx.float32)
+        if masked.rows is not None:
+            # What is left of a row is all there is: a nucleus is a share of that.
+            mass = mx.logsumexp(logprobs, axis=-1, keepdims=True)
+            logprobs = mx.where(masked.rows, logprobs - mass, logprobs)
         drawn = mx.vmap(_categorical)(self.sharpened(logprobs), keys)
         if self.greedy is None:
             return drawn

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from worker.engine.calls import ToolFormat
+from worker.engine.calls import JsonSpelling, ToolFormat
 
 _NAMED_JSON = '{"name": "NAME", "arguments":'
 #: Families whose calls are JSON, which is read as it comes instead of by mlx-lm's parser, and what
@@ -20,6 +20,7 @@ _KNOWN: Final[Mapping[str, ToolFormat]] = MappingProxyType(
             end="",
             opening='<tool_call>\n{"name": "',
             opening_named=f"<tool_call>\n{_NAMED_JSON}",
+            json=JsonSpelling.TAGGED,
         ),
         "mistral": ToolFormat(start="", end="", opening="[TOOL_CALLS]"),
         "qwen3_coder": ToolFormat(
@@ -58,6 +59,7 @@ _LLAMA = ToolFormat(
     is_bare=True,
     opening='{"name": "',
     opening_named='{"name": "NAME", "parameters":',
+    json=JsonSpelling.BARE,
 )
 #: What such a template tells the model about its calls.
 _LLAMA_MARK: Final = '"parameters": dictionary of argument name'
@@ -77,8 +79,12 @@ def tool_format_of(tokenizer: Any) -> ToolFormat | None:  # noqa: ANN401 - mlx-l
     start, end = tokenizer.tool_call_start, tokenizer.tool_call_end
     known = _KNOWN.get("glm47" if kind == "laguna" else kind, ToolFormat(start=start, end=end))
     if kind == "mistral":
-        named = "[TOOL_CALLS]NAME[ARGS]" if "[ARGS]" in template else f"[TOOL_CALLS] [{_NAMED_JSON}"
-        known = replace(known, opening_named=named)
+        is_headed = "[ARGS]" in template
+        known = replace(
+            known,
+            opening_named="[TOOL_CALLS]NAME[ARGS]" if is_headed else f"[TOOL_CALLS] [{_NAMED_JSON}",
+            json=JsonSpelling.HEADED if is_headed else JsonSpelling.LIST,
+        )
     parser = tokenizer.tool_parser
     return replace(
         known,

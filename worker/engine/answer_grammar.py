@@ -1,0 +1,187 @@
+"""Write the grammars of answers and of calls, in the Lark dialect of llguidance.
+
+White space is bounded everywhere, since a small model that may write it for ever sometimes does.
+Properties come in the order of ``required``, then the others: a grammar must choose one, and a
+request is kept with its keys sorted, while the order in that list is the author's own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+
+from worker.engine.calls import JsonSpelling, Tool, ToolFormat
+
+_log = structlog.get_logger(__name__)
+
+#: Between the parts of a call, and before an answer.
+_SPACE: Final = r"ws: /[ \t\r\n]{0,8}/"
+#: Between the parts of JSON that a schema describes: a line break and 15 levels of indentation.
+_INSIDE: Final = r"[ \t\r\n]{0,32}"
+_STRICT: Final[Mapping[str, Any]] = {"whitespace_pattern": _INSIDE}
+#: Leaves out what the library does not know instead of refusing the schema.
+_LENIENT: Final[Mapping[str, Any]] = {**_STRICT, "lenient": True, "coerce_one_of": True}
+_ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
+#: Where a schema holds schemas by name, in a list, or one.
+_NAMED: Final = frozenset(
+    {"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"}
+)
+_LISTED: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
+_SINGLE: Final = frozenset(
+    {"items", "additionalProperties", "additionalItems", "not", "if", "then", "else", "contains"}
+)
+_ESCAPES: Final[Mapping[str, str]] = {
+    '"': '\\"',
+    "\\": "\\\\",
+    "\n": "\\n",
+    "\r": "\\r",
+    "\t": "\\t",
+}
+_ARGS_TAG: Final = "[ARGS]"
+
+
+class GrammarWriter:
+    """Writes grammars that the library can follow.
+
+    Args:
+        refusal: Whether the library can follow a grammar; else why not.
+        tag: How a grammar writes a tag, which may be a token of its own.
+    """
+
+    def __init__(self, refusal: Callable[[str], str | None], tag: Callable[[str], str]) -> None:
+        self._refusal = refusal
+        self._tag = tag
+
+    def form(self, schema: Mapping[str, Any]) -> tuple[str, str | None]:
+        """Return the narrowest rule for a schema that the library can follow.
+
+        Args:
+            schema: As the caller gave it; an empty one asks for any object.
+
+        Returns:
+            The rule, and why it is wider than the schema, if it is.
+        """
+        wanted = schema or _ANY_OBJECT
+        rule = _json_rule(wanted, _STRICT)
+        why = self._refusal(_alone(rule))
+        if why is None:
+            return rule, None
+        for wider in (_json_rule(wanted, _LENIENT), _json_rule(_ANY_OBJECT, _STRICT)):
+            if self._refusal(_alone(wider)) is None:
+                return wider, why
+        msg = "the library refuses any object at all"
+        raise AssertionError(msg)
+
+    def calls(self, tool_format: ToolFormat, tools: Sequence[Tool]) -> str:
+        """Return the grammar of what follows the start tag, up to the end of the call."""
+        return "\n".join(["start: calls", *self._calls(tool_format, tools), _SPACE])
+
+    def answer(
+        self,
+        form: str,
+        *,
+        others: Sequence[str] = (),
+        calls: tuple[ToolFormat, Sequence[Tool]] | None = None,
+    ) -> str:
+        """Return the grammar of an answer that has a form.
+
+        Args:
+            form: Its rule.
+            others: Tags that may stand in its place; what follows them is free.
+            calls: What may be called instead, in JSON.
+        """
+        choices, rules = ["answer", *map(self._tag, others)], [f"answer: {form}", _SPACE]
+        if calls is not None:
+            tool_format, tools = calls
+            start = self._tag(tool_format.start)
+            repeated = {
+                JsonSpelling.TAGGED: f"({start} calls ws)+",
+                JsonSpelling.BARE: f"({start})? calls",
+                JsonSpelling.LIST: f"{start} calls",
+                JsonSpelling.HEADED: f"({start} calls ws)+",
+            }
+            assert tool_format.json is not None, "calls in JSON only"
+            choices.append(repeated[tool_format.json])
+            rules += self._calls(tool_format, tools)
+        return "\n".join([f"start: ws ({' | '.join(choices)})", *rules])
+
+    def _calls(self, tool_format: ToolFormat, tools: Sequence[Tool]) -> list[str]:
+        spelling = tool_format.json
+        assert spelling is not None, "calls in JSON only"
+        assert tools, "nothing may be called"
+        is_headed = spelling is JsonSpelling.HEADED
+        key = "parameters" if spelling is JsonSpelling.BARE else "arguments"
+        between = self._tag(_ARGS_TAG) if is_headed else f'ws "," ws {_key(key)} ws ":" ws'
+        names = [
+            quoted(name if is_headed else json.dumps(name, ensure_ascii=False))
+            for name in (tool["function"]["name"] for tool in tools)
+        ]
+        named = " | ".join(f"{name} {between} args{n}" for n, name in enumerate(names))
+        one = named if is_headed else f'"{{" ws {_key("name")} ws ":" ws ({named}) ws "}}"'
+        end = self._tag(tool_format.end) if tool_format.end else ""
+        calls = {
+            JsonSpelling.TAGGED: f"ws one ws {end}",
+            JsonSpelling.BARE: 'ws one (ws ";" ws one)*',
+            JsonSpelling.LIST: 'ws "[" ws one (ws "," ws one)* ws "]"',
+            JsonSpelling.HEADED: "ws one",
+        }[spelling]
+        rules = [f"args{n}: {self._arguments(tool)}" for n, tool in enumerate(tools)]
+        return [f"calls: {calls}", f"one: {one}", *rules]
+
+    def _arguments(self, tool: Tool) -> str:
+        schema: Mapping[str, Any] = tool["function"].get("parameters") or {}
+        if schema.get("type") != "object":
+            schema = {**schema, "type": "object"}
+        rule, why = self.form(schema)
+        if why is not None:
+            _log.info("arguments_wider_than_schema", tool=tool["function"]["name"], why=why)
+        return rule
+
+
+def quoted(text: str) -> str:
+    """Return a text as a grammar writes it."""
+    return '"' + "".join(_ESCAPES.get(char, char) for char in text) + '"'
+
+
+def _key(name: str) -> str:
+    return quoted(f'"{name}"')
+
+
+def _alone(rule: str) -> str:
+    return f"start: answer\nanswer: {rule}"
+
+
+def _json_rule(schema: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    whole = {**_settled(schema), "x-guidance": options}
+    return "%json " + json.dumps(whole, ensure_ascii=False)
+
+
+def _settled(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema of the same meaning that the library reads better."""
+    settled: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key == "propertyNames" and value in ({}, True, {"type": "string"}):
+            continue  # The library knows no such keyword, and names are strings anyway.
+        settled[key] = _settled_value(key, value)
+    properties, required = settled.get("properties"), schema.get("required")
+    if isinstance(properties, dict) and isinstance(required, list):
+        first = [name for name in required if isinstance(name, str) and name in properties]
+        settled["properties"] = {name: properties[name] for name in (*first, *properties)}
+    return settled
+
+
+def _settled_value(key: str, value: Any) -> Any:  # noqa: ANN401 - any JSON
+    if key in _NAMED and isinstance(value, Mapping):
+        return {name: _settled_one(inner) for name, inner in value.items()}
+    if key in _LISTED and isinstance(value, list):
+        return [_settled_one(inner) for inner in value]
+    if key in _SINGLE:
+        return _settled_one(value)
+    return value
+
+
+def _settled_one(value: Any) -> Any:  # noqa: ANN401 - as above
+    return _settled(value) if isinstance(value, Mapping) else value

@@ -1,0 +1,122 @@
+"""Keep each row of a batch to what its constraint allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import mlx.core as mx
+
+from worker.engine.constraint import Constraint
+
+_BITS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Masked:
+    """Log-probabilities, of which some may not be drawn.
+
+    Attributes:
+        logprobs: A row for each sequence.
+        rows: Which of them lack something, as a column; ``None`` if none does.
+    """
+
+    logprobs: mx.array
+    rows: mx.array | None = None
+
+
+class _Drawn:
+    """A step's tokens, fetched at most once."""
+
+    def __init__(self, tokens: mx.array) -> None:
+        self._tokens = tokens
+        self._ids: list[int] | None = None
+
+    def of(self, row: int) -> int:
+        if self._ids is None:
+            self._ids = cast("list[int]", self._tokens.tolist())
+        return self._ids[row]
+
+
+class TokenMasks:
+    """The constraints of the sequences in a batch.
+
+    A constraint takes a token when the next one is about to be drawn, not before: what was drawn
+    and never returned, since its sequence had to leave, is drawn again.
+    """
+
+    def __init__(self) -> None:
+        self._constraints: dict[int, Constraint] = {}
+        self._drawn: dict[int, tuple[_Drawn, int]] = {}
+
+    def add(self, uid: int, constraint: Constraint) -> None:
+        """Hold a sequence to something."""
+        self._constraints[uid] = constraint
+
+    def drop(self, uid: int) -> None:
+        """Forget a sequence."""
+        self._constraints.pop(uid, None)
+        self._drawn.pop(uid, None)
+
+    def apply(
+        self, uids: Sequence[int], logprobs: mx.array, faults: dict[int, Exception]
+    ) -> Masked:
+        """Return the rows without what may not be drawn.
+
+        Args:
+            uids: Whose rows they are.
+            logprobs: The rows.
+            faults: Takes those whose constraint cannot be followed, and why.
+        """
+        if self._constraints.keys().isdisjoint(uids):
+            return Masked(logprobs)
+        # The network computes while the masks are found.
+        mx.async_eval(logprobs)  # type: ignore[no-untyped-call]  # mlx ships it without types
+        masks: dict[int, bytes] = {}
+        for row, uid in enumerate(uids):
+            try:
+                mask = self._next_mask(uid)
+            except Exception as error:  # noqa: BLE001 - one row's fault must not end the whole batch
+                faults[uid] = error
+                self.drop(uid)
+                continue
+            if mask is not None:
+                masks[row] = mask
+        return _masked(logprobs, masks) if masks else Masked(logprobs)
+
+    def note(self, uids: Sequence[int], tokens: mx.array) -> None:
+        """Remember what was drawn."""
+        if self._constraints.keys().isdisjoint(uids):
+            return
+        drawn = _Drawn(tokens)
+        for row, uid in enumerate(uids):
+            if uid in self._constraints:
+                self._drawn[uid] = (drawn, row)
+
+    def _next_mask(self, uid: int) -> bytes | None:
+        constraint = self._constraints.get(uid)
+        if constraint is None:
+            return None
+        if uid in self._drawn:
+            drawn, row = self._drawn.pop(uid)
+            constraint.accept(drawn.of(row))
+        return constraint.mask()
+
+
+def _masked(logprobs: mx.array, masks: dict[int, bytes]) -> Masked:
+    size, vocabulary = logprobs.shape
+    whole = memoryview(b"".join(masks.values()))
+    bits = mx.array(whole).reshape(len(masks), -1)  # type: ignore[arg-type]  # a buffer will do
+    allowed = (bits[:, :, None] >> mx.arange(_BITS, dtype=mx.uint8)) & 1
+    allowed = allowed.reshape(len(masks), -1)[:, :vocabulary].astype(mx.bool_)
+    missing = vocabulary - allowed.shape[1]
+    if missing > 0:
+        # Networks are often padded beyond their vocabulary.
+        allowed = mx.pad(allowed, [(0, 0), (0, missing)], constant_values=False)
+    held = [row in masks for row in range(size)]
+    if not all(held):
+        places = [list(masks).index(row) if row in masks else 0 for row in range(size)]
+        allowed = allowed[mx.array(places)] | ~mx.array(held)[:, None]
+    kept = mx.where(allowed, logprobs, mx.array(-mx.inf, dtype=logprobs.dtype))
+    return Masked(kept, mx.array(held)[:, None])
