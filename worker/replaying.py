@@ -165,7 +165,11 @@ class _Rehearsal:
         )
         self._assembler = _assembler(recording, request, self._prompt, weights.model)
         self._solo = SoloRun(
-            weights, recording.sampling, step_tokens=pieces.step_tokens, cuts=pieces.cuts
+            weights,
+            recording.sampling,
+            step_tokens=pieces.step_tokens,
+            cuts=pieces.cuts,
+            constraint=weights.model.constraint(self._prompt),
         )
         self._ids: list[int] = []
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import string
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.support.tiny_models import TEMPLATE, make_tiny_llama
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
+from worker.engine.runner_port import Step
 
 pytestmark = pytest.mark.mlx
 
@@ -33,11 +35,19 @@ _CALLS = (
 )
 _TOOLS_FILE = Path(__file__).parents[1] / "fixtures" / "tools" / "coding_agent.json"
 _TOOLS: dict[str, Any] = {tool["name"]: tool for tool in json.loads(_TOOLS_FILE.read_text())}
+_BLOCK = 32
+#: Keys and values of two layers with two heads of 16 numbers.
+_TOKEN_BYTES = 2 * 2 * 2 * 16 * 4
 _POINT: dict[str, Any] = {
     "type": "object",
     "properties": {
         "kind": {"enum": ["point", "vector"]},
-        "at": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2},
+        "at": {
+            "type": "array",
+            "items": {"type": "integer", "minimum": 0, "maximum": 99},
+            "minItems": 2,
+            "maxItems": 2,
+        },
         "label": {"type": "string", "maxLength": 6},
     },
     "required": ["kind", "at", "label"],
@@ -45,14 +55,20 @@ _POINT: dict[str, Any] = {
 }
 
 
-def start(model_dir: Path, sink: CollectingSink, budget_bytes: int | None = None) -> BatchEngine:
+def start(
+    model_dir: Path,
+    sink: CollectingSink,
+    *,
+    budget_bytes: int | None = None,
+    runner: Callable[..., BatchRunner] = BatchRunner,
+) -> BatchEngine:
     source = ModelSource(id=str(model_dir))
     engine = BatchEngine(
-        runner_factory=lambda: BatchRunner(
+        runner_factory=lambda: runner(
             load_weights=lambda: load_weights(source),
             prefill_step_tokens=32,
             kv_budget_bytes=budget_bytes,
-            block_tokens=32,
+            block_tokens=_BLOCK,
         ),
         sink=sink,
         clock=SystemClock(),
@@ -80,7 +96,7 @@ def engine(model_dir: Path, sink: CollectingSink) -> Iterator[BatchEngine]:
     engine.close(0)
 
 
-def formed(schema: Any, *, seed: int = 1, max_tokens: int = 120, **more: Any) -> ChatRequest:
+def formed(schema: Any, *, seed: int = 1, max_tokens: int = 200, **more: Any) -> ChatRequest:
     return ChatRequest(
         model="any",
         messages=(Message(role="user", content="go"),),
@@ -302,17 +318,37 @@ def test_a_call_goes_on_the_same_from_every_item(engine: BatchEngine, sink: Coll
         )
 
 
-def test_who_gives_way_and_comes_back_goes_on_the_same(model_dir: Path) -> None:
-    request = formed({"type": "array", "items": _POINT, "minItems": 9}, max_tokens=150)
-    sink = CollectingSink()
-    roomy = start(model_dir, sink)
-    alone = finished(submit(roomy, "alone", request)).token_ids
-    roomy.close(0)
-    # Room for two contexts of their full length, not for four.
-    tight = start(model_dir, sink, budget_bytes=256 * 2 * 2 * 2 * 16 * 2 * 2)
-    handles = [submit(tight, f"tight-{n}", request) for n in range(4)]
-    assert [finished(handle).token_ids for handle in handles] == [alone] * 4
-    tight.close(0)
+class _Watched(BatchRunner):
+    """Counts who has to give way."""
+
+    gave_way = 0
+
+    def step(self) -> Step:
+        step = super().step()
+        _Watched.gave_way += len(step.preempted)
+        return step
+
+
+def test_who_gives_way_and_comes_back_goes_on_the_same(
+    engine: BatchEngine, model_dir: Path, sink: CollectingSink
+) -> None:
+    points = {"type": "array", "items": _POINT, "minItems": 9}
+    requests = [formed(points, seed=seed, max_tokens=130) for seed in range(4)]
+    alone = [
+        finished(submit(engine, f"roomy-{n}", request)).token_ids
+        for n, request in enumerate(requests)
+    ]
+    # Room for four prompts, but not for four answers as well.
+    blocks = 1 + max(len(engine.prepare(request).tokens) for request in requests) // _BLOCK
+    budget = (4 * blocks + 4) * _BLOCK * _TOKEN_BYTES
+    runner = partial(_Watched, reuse=False)
+    tight = start(model_dir, sink, budget_bytes=budget, runner=runner)
+    try:
+        handles = [submit(tight, f"tight-{n}", request) for n, request in enumerate(requests)]
+        assert [finished(handle).token_ids for handle in handles] == alone
+    finally:
+        tight.close(0)
+    assert _Watched.gave_way
 
 
 def test_a_schema_that_cannot_be_kept_is_refused_if_the_caller_is_strict(

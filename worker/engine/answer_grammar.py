@@ -1,6 +1,6 @@
 """Write the grammars of answers and of calls, in the Lark dialect of llguidance.
 
-White space is bounded everywhere, since a small model that may write it for ever sometimes does.
+White space is what serialisers write: a small model that may write it for ever sometimes does.
 Properties come in the order of ``required``, then the others: a grammar must choose one, and a
 request is kept with its keys sorted, while the order in that list is the author's own.
 """
@@ -8,6 +8,7 @@ request is kept with its keys sorted, while the order in that list is the author
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -17,11 +18,12 @@ from worker.engine.calls import JsonSpelling, Tool, ToolFormat
 
 _log = structlog.get_logger(__name__)
 
-#: Between the parts of a call, and before an answer.
-_SPACE: Final = r"ws: /[ \t\r\n]{0,8}/"
-#: Between the parts of JSON that a schema describes: a line break and 15 levels of indentation.
-_INSIDE: Final = r"[ \t\r\n]{0,32}"
-_STRICT: Final[Mapping[str, Any]] = {"whitespace_pattern": _INSIDE}
+#: Between the parts of JSON: nothing, a space, or a line break and indentation.
+_BETWEEN: Final = r"( ?|\r?\n[ \t]{0,30})"
+#: Before an answer, where templates like empty lines.
+_BEFORE: Final = r"[ \t\r\n]{0,4}"
+_SPACE: Final = f"before: /{_BEFORE}/\nws: /{_BETWEEN}/"
+_STRICT: Final[Mapping[str, Any]] = {"whitespace_pattern": _BETWEEN}
 #: Leaves out what the library does not know instead of refusing the schema.
 _LENIENT: Final[Mapping[str, Any]] = {**_STRICT, "lenient": True, "coerce_one_of": True}
 _ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
@@ -33,13 +35,7 @@ _LISTED: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
 _SINGLE: Final = frozenset(
     {"items", "additionalProperties", "additionalItems", "not", "if", "then", "else", "contains"}
 )
-_ESCAPES: Final[Mapping[str, str]] = {
-    '"': '\\"',
-    "\\": "\\\\",
-    "\n": "\\n",
-    "\r": "\\r",
-    "\t": "\\t",
-}
+_ESCAPED: Final = re.compile(r'["\\\x00-\x1f\x7f]')
 _ARGS_TAG: Final = "[ARGS]"
 
 
@@ -77,7 +73,7 @@ class GrammarWriter:
 
     def calls(self, tool_format: ToolFormat, tools: Sequence[Tool]) -> str:
         """Return the grammar of what follows the start tag, up to the end of the call."""
-        return "\n".join(["start: calls", *self._calls(tool_format, tools), _SPACE])
+        return "\n".join(["start: before calls", *self._calls(tool_format, tools), _SPACE])
 
     def answer(
         self,
@@ -98,15 +94,15 @@ class GrammarWriter:
             tool_format, tools = calls
             start = self._tag(tool_format.start)
             repeated = {
-                JsonSpelling.TAGGED: f"({start} calls ws)+",
-                JsonSpelling.BARE: f"({start})? calls",
-                JsonSpelling.LIST: f"{start} calls",
-                JsonSpelling.HEADED: f"({start} calls ws)+",
+                JsonSpelling.TAGGED: f"({start} before calls before)+",
+                JsonSpelling.BARE: f"({start} before)? calls",
+                JsonSpelling.LIST: f"{start} before calls",
+                JsonSpelling.HEADED: f"({start} before calls before)+",
             }
             assert tool_format.json is not None, "calls in JSON only"
             choices.append(repeated[tool_format.json])
             rules += self._calls(tool_format, tools)
-        return "\n".join([f"start: ws ({' | '.join(choices)})", *rules])
+        return "\n".join([f"start: before ({' | '.join(choices)})", *rules])
 
     def _calls(self, tool_format: ToolFormat, tools: Sequence[Tool]) -> list[str]:
         spelling = tool_format.json
@@ -123,10 +119,10 @@ class GrammarWriter:
         one = named if is_headed else f'"{{" ws {_key("name")} ws ":" ws ({named}) ws "}}"'
         end = self._tag(tool_format.end) if tool_format.end else ""
         calls = {
-            JsonSpelling.TAGGED: f"ws one ws {end}",
-            JsonSpelling.BARE: 'ws one (ws ";" ws one)*',
-            JsonSpelling.LIST: 'ws "[" ws one (ws "," ws one)* ws "]"',
-            JsonSpelling.HEADED: "ws one",
+            JsonSpelling.TAGGED: f"one ws {end}",
+            JsonSpelling.BARE: 'one (ws ";" ws one)*',
+            JsonSpelling.LIST: '"[" ws one (ws "," ws one)* ws "]"',
+            JsonSpelling.HEADED: "one",
         }[spelling]
         rules = [f"args{n}: {self._arguments(tool)}" for n, tool in enumerate(tools)]
         return [f"calls: {calls}", f"one: {one}", *rules]
@@ -143,7 +139,7 @@ class GrammarWriter:
 
 def quoted(text: str) -> str:
     """Return a text as a grammar writes it."""
-    return '"' + "".join(_ESCAPES.get(char, char) for char in text) + '"'
+    return '"' + _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + '"'
 
 
 def _key(name: str) -> str:

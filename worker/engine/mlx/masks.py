@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import mlx.core as mx
@@ -11,19 +10,6 @@ import mlx.core as mx
 from worker.engine.constraint import Constraint
 
 _BITS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Masked:
-    """Log-probabilities, of which some may not be drawn.
-
-    Attributes:
-        logprobs: A row for each sequence.
-        rows: Which of them lack something, as a column; ``None`` if none does.
-    """
-
-    logprobs: mx.array
-    rows: mx.array | None = None
 
 
 class _Drawn:
@@ -61,8 +47,8 @@ class TokenMasks:
 
     def apply(
         self, uids: Sequence[int], logprobs: mx.array, faults: dict[int, Exception]
-    ) -> Masked:
-        """Return the rows without what may not be drawn.
+    ) -> mx.array:
+        """Return the rows without what may not be drawn; what is left of a row is its whole.
 
         Args:
             uids: Whose rows they are.
@@ -70,7 +56,7 @@ class TokenMasks:
             faults: Takes those whose constraint cannot be followed, and why.
         """
         if self._constraints.keys().isdisjoint(uids):
-            return Masked(logprobs)
+            return logprobs
         # The network computes while the masks are found.
         mx.async_eval(logprobs)  # type: ignore[no-untyped-call]  # mlx ships it without types
         masks: dict[int, bytes] = {}
@@ -83,7 +69,7 @@ class TokenMasks:
                 continue
             if mask is not None:
                 masks[row] = mask
-        return _masked(logprobs, masks) if masks else Masked(logprobs)
+        return _masked(logprobs, masks) if masks else logprobs
 
     def note(self, uids: Sequence[int], tokens: mx.array) -> None:
         """Remember what was drawn."""
@@ -104,10 +90,10 @@ class TokenMasks:
         return constraint.mask()
 
 
-def _masked(logprobs: mx.array, masks: dict[int, bytes]) -> Masked:
+def _masked(logprobs: mx.array, masks: dict[int, bytes]) -> mx.array:
     size, vocabulary = logprobs.shape
-    whole = memoryview(b"".join(masks.values()))
-    bits = mx.array(whole).reshape(len(masks), -1)  # type: ignore[arg-type]  # a buffer will do
+    packed = memoryview(b"".join(masks.values()))
+    bits = mx.array(packed).reshape(len(masks), -1)  # type: ignore[arg-type]  # a buffer will do
     allowed = (bits[:, :, None] >> mx.arange(_BITS, dtype=mx.uint8)) & 1
     allowed = allowed.reshape(len(masks), -1)[:, :vocabulary].astype(mx.bool_)
     missing = vocabulary - allowed.shape[1]
@@ -118,5 +104,6 @@ def _masked(logprobs: mx.array, masks: dict[int, bytes]) -> Masked:
     if not all(held):
         places = [list(masks).index(row) if row in masks else 0 for row in range(size)]
         allowed = allowed[mx.array(places)] | ~mx.array(held)[:, None]
-    kept = mx.where(allowed, logprobs, mx.array(-mx.inf, dtype=logprobs.dtype))
-    return Masked(kept, mx.array(held)[:, None])
+    kept = mx.where(allowed, logprobs.astype(mx.float32), -mx.inf)
+    whole = kept - mx.logsumexp(kept, axis=-1, keepdims=True)
+    return whole if all(held) else mx.where(mx.array(held)[:, None], whole, kept)

@@ -12,7 +12,7 @@ import mlx.core as mx
 
 from domain.values import Sampling
 from worker.engine.constraint import Constraint
-from worker.engine.mlx.masks import Masked, TokenMasks
+from worker.engine.mlx.masks import TokenMasks
 
 #: Likeliest tokens among which ``top_p`` and ``top_k`` choose. Sorting a whole vocabulary takes
 #: longer than a step of a small model; a nucleus wider than this is cut to it.
@@ -63,6 +63,8 @@ class BatchSampler:
         self._rules: dict[tuple[int, ...], _Rules | None] = {}
         #: Rows that could not draw since the last look, and why; their tokens mean nothing.
         self.faults: dict[int, Exception] = {}
+        #: The rows that were drawn from last, without what their constraints forbid.
+        self.drawn_from: mx.array | None = None
 
     def add(self, uid: int, row: SamplerRow) -> None:
         """Let a sequence draw by ``row``."""
@@ -83,16 +85,16 @@ class BatchSampler:
                 self._rules.clear()
             rows = [self._rows[uid].sampling for uid in uids]
             self._rules[uids] = _Rules.of(rows, logprobs.shape[-1])
-        masked = self._masks.apply(uids, logprobs, self.faults)
-        tokens = self._drawn(self._rules[uids], uids, masked)
+        self.drawn_from = self._masks.apply(uids, logprobs, self.faults)
+        tokens = self._drawn(self._rules[uids], uids, self.drawn_from)
         self._masks.note(uids, tokens)
         return tokens
 
-    def _drawn(self, rules: _Rules | None, uids: Sequence[int], masked: Masked) -> mx.array:
+    def _drawn(self, rules: _Rules | None, uids: Sequence[int], logprobs: mx.array) -> mx.array:
         if rules is None:
-            return mx.argmax(masked.logprobs, axis=-1)
+            return mx.argmax(logprobs, axis=-1)
         keys = mx.array([self._key(uid) for uid in uids], dtype=mx.uint32)
-        return rules.draw(masked, keys)
+        return rules.draw(logprobs, keys)
 
     def _key(self, uid: int) -> tuple[int, int]:
         try:
@@ -136,12 +138,8 @@ class _Rules:
             ),
         )
 
-    def draw(self, masked: Masked, keys: mx.array) -> mx.array:
-        logprobs = masked.logprobs.astype(mx.float32)
-        if masked.rows is not None:
-            # What is left of a row is all there is: a nucleus is a share of that.
-            mass = mx.logsumexp(logprobs, axis=-1, keepdims=True)
-            logprobs = mx.where(masked.rows, logprobs - mass, logprobs)
+    def draw(self, logprobs: mx.array, keys: mx.array) -> mx.array:
+        logprobs = logprobs.astype(mx.float32)
         drawn = mx.vmap(_categorical)(self.sharpened(logprobs), keys)
         if self.greedy is None:
             return drawn

@@ -10,6 +10,7 @@ import mlx.core as mx
 from domain.errors import EngineFailure
 from domain.kv.spec import BLOCK_TOKENS
 from domain.values import Sampling
+from worker.engine.constraint import Constraint
 from worker.engine.mlx.groups import Groups, Join
 from worker.engine.mlx.kv.live import cut_at_borders
 from worker.engine.mlx.runner import LoadedWeights
@@ -33,12 +34,20 @@ class SoloRun:
         sampling: How tokens are drawn.
         step_tokens: Prompt tokens computed in one piece.
         cuts: Whether pieces end where blocks do, as they do in a worker that keeps blocks.
+        constraint: What the answer is held to, from its first token on.
     """
 
     def __init__(
-        self, weights: LoadedWeights, sampling: Sampling, *, step_tokens: int, cuts: bool = True
+        self,
+        weights: LoadedWeights,
+        sampling: Sampling,
+        *,
+        step_tokens: int,
+        cuts: bool = True,
+        constraint: Constraint | None = None,
     ) -> None:
         self._sampling = sampling
+        self._constraint = constraint
         self._step_tokens = step_tokens
         self._cuts = cuts
         self._sampler = BatchSampler(lambda _: self._groups.rows)
@@ -78,7 +87,7 @@ class SoloRun:
         whole = [list(prompt)]
         segments = cut_at_borders(prompt, 0, BLOCK_TOKENS) if self._cuts else whole
         uid = self._groups.insert(Join(segments=segments, tokens=[]))
-        self._sampler.add(uid, SamplerRow(self._sampling, 0))
+        self._sampler.add(uid, SamplerRow(self._sampling, 0, self._constraint))
         while self._groups.is_reading:
             for read in self._groups.read(self._step_tokens):
                 on_read(read.done, read.total)
@@ -89,9 +98,12 @@ class SoloRun:
         return uid
 
     def _draw(self, logprobs: mx.array) -> mx.array:
-        self._draws.append((self._drawn, logprobs[0]))
+        tokens = self._sampler(logprobs)
+        drawn_from = self._sampler.drawn_from
+        assert drawn_from is not None, "something was drawn from"
+        self._draws.append((self._drawn, drawn_from[0]))
         self._drawn += 1
-        return self._sampler(logprobs)
+        return tokens
 
     def _row(self, index: int) -> mx.array:
         rows = dict(self._draws)
