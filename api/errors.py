@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from api.http import Dialect, Reply
 from domain.errors import (
+    AgentTurnConflict,
     Conflict,
     Failure,
     GenerationCancelled,
@@ -135,6 +136,7 @@ class _Facts:
     message: str
     field: str | None
     request_id: str
+    details: Mapping[str, Any]
 
 
 def dialect_of(path: str, headers: Mapping[str, str]) -> Dialect:
@@ -178,6 +180,7 @@ def error_body(error: SemanticError, dialect: Dialect, request_id: str) -> dict[
         message=error.message,
         field=error.field if isinstance(error, InvalidRequest) else None,
         request_id=request_id,
+        details=_details(error),
     )
     if dialect is Dialect.ANTHROPIC:
         return _anthropic_body(facts)
@@ -208,6 +211,12 @@ def error_reply(error: SemanticError, dialect: Dialect, request_id: str) -> Repl
 
 def _is_under(path: str, roots: tuple[str, ...]) -> bool:
     return any(path == root or path.startswith(root + "/") for root in roots)
+
+
+def _details(error: SemanticError) -> Mapping[str, Any]:
+    if isinstance(error, AgentTurnConflict):
+        return {"turn": error.turn, "job": error.job}
+    return {}
 
 
 def _anthropic_body(facts: _Facts) -> dict[str, Any]:
@@ -241,4 +250,4 @@ def _native_body(facts: _Facts) -> dict[str, Any]:
     }
     if facts.field:
         body["field"] = facts.field
-    return body
+    return {**body, **facts.details}

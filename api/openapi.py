@@ -8,12 +8,17 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from api.http import Dialect
+from api.openapi_agents import AGENT_OPERATIONS
 from api.openapi_batches import BATCH_OPERATIONS
 from api.openapi_operations import OPERATIONS, Operation
 from api.schemas.replies import AnthropicError, Health, OpenAIError, Problem
 
 #: Every route, by method and pattern.
-ALL_OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {**OPERATIONS, **BATCH_OPERATIONS}
+ALL_OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
+    **OPERATIONS,
+    **AGENT_OPERATIONS,
+    **BATCH_OPERATIONS,
+}
 _REF_TEMPLATE: Final = "#/components/schemas/{model}"
 #: One event of a stream, as the tools that read these documents take them apart.
 _SSE_EVENT: Mapping[str, Any] = {

@@ -113,8 +113,10 @@ async def accept(
         LogUnavailable: Nothing was accepted.
         Overloaded: Too many jobs are waiting.
     """
-    command = _command(parsed, request, services, protocol)
-    return await services.call(_submit, command, parsed.seeded, services.ids.job_id(), services)
+    command = command_of(parsed, request, services, protocol=protocol)
+    return await services.call(
+        submit_command, command, parsed.seeded, services.ids.job_id(), services
+    )
 
 
 async def open_job(
@@ -131,7 +133,7 @@ async def open_job(
         Overloaded: Too many jobs are waiting.
         QueueUnavailable: No worker can hear of the job; it was accepted and cancelled again.
     """
-    command = _command(parsed, request, services, protocol)
+    command = command_of(parsed, request, services, protocol=protocol)
     repeat = _repeat(parsed, request, services)
     if command.idempotency is None and repeat.may_join:
         asked = await services.call(_asked, command, parsed.seeded)
@@ -139,7 +141,7 @@ async def open_job(
         joining = await _find(asked, repeat, services)
         if joining is not None:
             return await _join(joining, request, services)
-    submitting = partial(_submit, command, parsed.seeded)
+    submitting = partial(submit_command, command, parsed.seeded)
     return await _open_fresh(submitting, request, services)
 
 
@@ -269,8 +271,8 @@ async def _abandon_after(
     await close_items(items)
 
 
-def _command(
-    parsed: ParsedRequest, request: Request, services: Services, protocol: str
+def command_of(
+    parsed: ParsedRequest, request: Request, services: Services, *, protocol: str
 ) -> SubmitJob:
     """Return what a request asks for; its digest is left to the executor, for it may be large.
 
@@ -311,12 +313,21 @@ def _asked(command: SubmitJob, seeded: bool) -> Digest:  # noqa: FBT001 - handed
     return digest_of(f"{asked}\n{command.webhook}".encode())
 
 
-def _submit(
+def submit_command(
     command: SubmitJob,
     seeded: bool,  # noqa: FBT001 - as above
     job_id: JobId,
     services: Services,
+    *,
+    claim: Callable[[JobId], None] | None = None,
 ) -> Accepted:
+    """Record a job and queue it if there is room; blocks. See ``submit``.
+
+    Raises:
+        IdempotencyKeyReused: The key came before with another request.
+        LogUnavailable: Nothing was accepted.
+        Overloaded: Too many jobs are waiting.
+    """
     views = services.views
     if command.asked is None:
         command = replace(command, asked=_asked(command, seeded))
@@ -326,4 +337,11 @@ def _submit(
     if command.idempotency is None or views.keyed(command.idempotency) is None:
         limit = services.rules.queue_limit_of(command.priority)
         require_room(command.priority, jobs_max=limit, views=views, outlook=services.outlook)
-    return submit(command, job_id=job_id, log=services.log, queue=services.queue, ids=services.ids)
+    return submit(
+        command,
+        job_id=job_id,
+        log=services.log,
+        queue=services.queue,
+        ids=services.ids,
+        claim=claim,
+    )

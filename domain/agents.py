@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import singledispatch
 
-from domain.agent_events import AgentForgotten
+from domain.agent_events import AGENT_HISTORY, AgentForgotten
 from domain.cache_events import AgentCacheMissed, AgentCacheRestored, AgentCacheSaved
 from domain.codec import decode_event
 from domain.events import (
@@ -35,10 +35,9 @@ _JOB_EVENTS = (
     JobRetried,
 )
 #: Types of events that say something of an agent.
-AGENT_TYPES = frozenset(
-    cls.__name__
-    for cls in (*_JOB_EVENTS, AgentCacheSaved, AgentCacheRestored, AgentCacheMissed, AgentForgotten)
-)
+AGENT_TYPES = AGENT_HISTORY | {
+    cls.__name__ for cls in (*_JOB_EVENTS, AgentCacheSaved, AgentCacheRestored, AgentCacheMissed)
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

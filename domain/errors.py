@@ -6,6 +6,7 @@
     ├── NotFound
     │   ├── JobNotFound
     │   ├── ModelNotFound
+    │   ├── AgentNotFound
     │   ├── BatchNotFound
     │   ├── FileNotFound
     │   └── PayloadMissing
@@ -14,6 +15,8 @@
     │   ├── StaleAttempt            a newer attempt speaks for the job
     │   ├── JobAlreadyTerminal
     │   ├── NotRetryable
+    │   ├── AgentExists
+    │   ├── AgentTurnConflict       the history is not where the caller thinks it is
     │   ├── BatchNotEnded
     │   ├── BatchAlreadyEnded
     │   ├── IdempotencyKeyTaken     the job that this key belongs to is named
@@ -97,6 +100,15 @@ class ModelNotFound(NotFound):
 
     def __init__(self, model: str) -> None:
         super().__init__(f"model {model} is not served here")
+
+
+class AgentNotFound(NotFound):
+    """There is no agent of that id, or it was deleted."""
+
+    code = "agent_not_found"
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(f"agent {agent} does not exist")
 
 
 class BatchNotFound(NotFound):
@@ -200,6 +212,33 @@ class IdempotencyKeyReused(Conflict):
         super().__init__(
             f"this idempotency key was used for job {job_id} with another request; use a new key"
         )
+
+
+class AgentExists(Conflict):
+    """The name belongs to an agent that was registered with something else."""
+
+    code = "agent_exists"
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(f"agent {agent} exists already, with another system prompt or options")
+
+
+class AgentTurnConflict(Conflict):
+    """The history of an agent is not where the caller thinks it is, or a turn of it is open.
+
+    Args:
+        agent: Whose history.
+        turn: How many turns it has.
+        job: The job of the turn that is open, if one is.
+    """
+
+    code = "agent_turn_conflict"
+
+    def __init__(self, agent: str, *, turn: int, job: str | None) -> None:
+        goes_on = f"; {job} is still answering the next one" if job else ""
+        super().__init__(f"agent {agent} has {turn} turns{goes_on}")
+        self.turn = turn
+        self.job = job
 
 
 class BatchNotEnded(Conflict):

@@ -124,7 +124,7 @@ class AttemptFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCancelRequested:
-    """Somebody asked for the end: ``client_gone``, ``api``, ``operator`` or ``deadline``."""
+    """Somebody asked for the end: ``api``, ``client_gone``, ``deadline``, ``turn_taken``, etc."""
 
     reason: str
 

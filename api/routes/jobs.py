@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 from api.asking import preferred_wait_s
@@ -26,6 +27,7 @@ from domain.estimate import retry_after_s
 from domain.projections import JobView
 from domain.usecases.cancel import cancel
 from domain.usecases.retry import retry
+from domain.usecases.submit import Accepted
 from domain.values import JobId, JobStatus, Priority
 
 PAGE_DEFAULT: Final = 20
@@ -47,10 +49,25 @@ async def create_job(request: Request, *, services: Services) -> Reply:
     )
     parsed = await parse_request(parse, request, services)
     accepted = await accept(parsed, request, services, protocol="jobs")
+    return await accepted_reply(accepted, wait_s, request, services)
+
+
+async def accepted_reply(
+    accepted: Accepted,
+    wait_s: int | None,
+    request: Request,
+    services: Services,
+    *,
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> Reply:
+    """Answer with a job that was accepted: 202, or 200 if its end came within ``wait_s``.
+
+    ``more`` are further headers.
+    """
     if wait_s is not None:
         await _wait_for_end(accepted.job_id, wait_s, request, services)
     job = await services.call(_load, accepted.job_id, services)
-    headers: dict[str, str] = {"location": job["links"]["self"], JOB_HEADER: accepted.job_id}
+    headers = {"location": job["links"]["self"], JOB_HEADER: accepted.job_id, **more}
     if accepted.attached is not None:
         headers[ATTACHED_HEADER] = accepted.attached
     if wait_s is not None:

@@ -8,6 +8,7 @@ from functools import partial
 from api.errors import dialect_of, error_reply
 from api.http import Dialect, Handler, Reply, Request, Route, StreamReply
 from api.routes import (
+    agents,
     chat,
     count,
     events,
@@ -44,6 +45,7 @@ def routes(services: Services) -> tuple[Route, ...]:
         ("GET", "/v1/jobs/{job_id}/stream", job_stream.stream_job, native),
         ("POST", "/v1/jobs/{job_id}/cancel", jobs.cancel_job, native),
         ("POST", "/v1/jobs/{job_id}/retry", jobs.retry_job, native),
+        *_agent_routes(),
         ("GET", "/v1/webhooks", webhooks.list_webhooks, native),
         ("POST", "/v1/webhooks/{webhook_id}/retry", webhooks.retry, native),
         ("GET", "/v1/events", events.list_events, native),
@@ -61,6 +63,19 @@ def routes(services: Services) -> tuple[Route, ...]:
             dialect=dialect,
         )
         for method, pattern, endpoint, dialect in table
+    )
+
+
+def _agent_routes() -> tuple[tuple[str, str, Endpoint, Dialect], ...]:
+    native, agent = Dialect.NATIVE, "/v1/agents/{agent_id}"
+    return (
+        ("POST", "/v1/agents", agents.create_agent, native),
+        ("GET", "/v1/agents", agents.list_all, native),
+        ("GET", agent, agents.get_agent, native),
+        ("DELETE", agent, agents.delete_agent, native),
+        ("POST", f"{agent}/generate", agents.generate_turn, native),
+        ("GET", f"{agent}/cache", agents.get_cache, native),
+        ("POST", f"{agent}/fork", agents.fork_agent, native),
     )
 
 

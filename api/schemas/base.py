@@ -43,13 +43,13 @@ class WebhookBody(RequestBody):
     url: Annotated[str, Field(min_length=1, max_length=URL_CHARS_MAX)]
 
 
-def _whole(value: Any) -> Any:  # noqa: ANN401 - anything that JSON holds
+def whole(value: Any) -> Any:  # noqa: ANN401 - anything that JSON holds
     """JSON knows one kind of number: 5.0 is the integer 5."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 # The validator stands last, so that the limits reach the number's own schema.
-_Whole = BeforeValidator(_whole)
+_Whole = BeforeValidator(whole)
 Name = Annotated[str, Field(min_length=1, max_length=NAME_CHARS_MAX)]
 MaxTokens = Annotated[int, Field(ge=1), _Whole]
 TopP = Annotated[float, Field(gt=0, le=1)]

@@ -27,7 +27,7 @@ from api.schemas.openai_chat import ChatMessage, FunctionTool
 WITHIN_MAX_S = 30 * 24 * 3600
 WithinS = Annotated[float, Field(gt=0, le=WITHIN_MAX_S)]
 
-_ONE_OF_BOTH: JsonDict = {
+ONE_OF_BOTH: JsonDict = {
     "oneOf": [
         {
             "required": ["prompt"],
@@ -44,7 +44,7 @@ _ONE_OF_BOTH: JsonDict = {
 class JobBody(RequestBody):
     """A generation to be queued: either a ``prompt`` or ``messages``."""
 
-    model_config = ConfigDict(json_schema_extra=_ONE_OF_BOTH)
+    model_config = ConfigDict(json_schema_extra=ONE_OF_BOTH)
 
     model: Name | None = None
     prompt: str | None = None

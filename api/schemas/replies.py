@@ -344,7 +344,7 @@ class OpenAIError(TypedDict):
 
 
 class Problem(TypedDict):
-    """An error as RFC 9457 problem details."""
+    """An error as RFC 9457 problem details; ``turn`` and ``job`` say where an agent stands."""
 
     type: str
     title: str
@@ -353,3 +353,5 @@ class Problem(TypedDict):
     code: str
     request_id: str
     field: NotRequired[str]
+    turn: NotRequired[int]
+    job: NotRequired[str | None]

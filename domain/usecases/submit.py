@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from domain.commands import Attach, Submit, SubmitJob
@@ -32,7 +33,13 @@ class Accepted:
 
 
 def submit(
-    command: SubmitJob, *, job_id: JobId, log: EventLog, queue: JobQueue, ids: IdSource
+    command: SubmitJob,
+    *,
+    job_id: JobId,
+    log: EventLog,
+    queue: JobQueue,
+    ids: IdSource,
+    claim: Callable[[JobId], None] | None = None,
 ) -> Accepted:
     """Record a job and hint to the workers that it wants to run.
 
@@ -42,6 +49,8 @@ def submit(
         log: Committed before anything else.
         queue: May be away; the job is accepted all the same.
         ids: Names for the event.
+        claim: Called once a fresh job is in the log, before a worker hears of it; what it raises
+            is raised, and the job is the caller's to cancel.
 
     Returns:
         The new job, or the one that was accepted before under the same idempotency key.
@@ -51,24 +60,7 @@ def submit(
         IdempotencyKeyReused: The key came before with another request.
     """
     payload = command.request.to_bytes()
-    submitted = JobSubmitted(
-        protocol=command.protocol,
-        model=command.request.model,
-        request=digest_of(payload),
-        sampling=command.request.sampling,
-        max_tokens=command.request.max_tokens,
-        priority=command.priority,
-        attempts_max=command.attempts_max,
-        agent=command.agent,
-        client=command.client,
-        idempotency=command.idempotency,
-        deadline=command.deadline,
-        finish_deadline=command.finish_deadline,
-        asked=command.asked,
-        ordered=command.ordered,
-        worker_deaths_max=command.worker_deaths_max,
-        webhook=command.webhook,
-    )
+    submitted = _facts(command, digest_of(payload))
     (event,) = decide(Job(id=job_id), Submit(submitted=submitted))
     draft = Draft(event_id=ids.event_id(), event=event, correlation_id=command.correlation_id)
     try:
@@ -88,6 +80,8 @@ def submit(
             queue=queue,
             ids=ids,
         )
+    if claim is not None:
+        claim(job_id)
     return Accepted(job_id=job_id, queued=_enqueue(job_id, submitted, queue))
 
 
@@ -138,6 +132,27 @@ def require_room(priority: Priority, *, jobs_max: int, views: JobViews, outlook:
         free_in_s = outlook.room_in_s(priority, waiting=waiting, limit=jobs_max)
         full = f"the {priority.value} queue is full: {jobs_max} jobs are waiting"
         raise Overloaded(full, retry_after_s=retry_after_s(free_in_s))
+
+
+def _facts(command: SubmitJob, request: Digest) -> JobSubmitted:
+    return JobSubmitted(
+        protocol=command.protocol,
+        model=command.request.model,
+        request=request,
+        sampling=command.request.sampling,
+        max_tokens=command.request.max_tokens,
+        priority=command.priority,
+        attempts_max=command.attempts_max,
+        agent=command.agent,
+        client=command.client,
+        idempotency=command.idempotency,
+        deadline=command.deadline,
+        finish_deadline=command.finish_deadline,
+        asked=command.asked,
+        ordered=command.ordered,
+        worker_deaths_max=command.worker_deaths_max,
+        webhook=command.webhook,
+    )
 
 
 def _enqueue(job_id: JobId, submitted: JobSubmitted, queue: JobQueue) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, func, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from domain.agent_events import AGENT_HISTORY
 from domain.errors import CorruptLog, LogUnavailable
 from domain.ports import Clock, IdSource
 from domain.record import Draft, EventFilter, Head
@@ -28,8 +29,10 @@ from ops.adapters.tables import ARCHIVES, EVENTS
 
 LOG_STREAM = StreamName("log")
 #: Streams of which only the last event of each type is still needed; the streams of other things
-#: than jobs stay whole.
+#: than jobs stay whole, and so does what makes the history of an agent.
 _THINNED = ("agent-", "worker-", "model-")
+#: Of agents that keep their own history, what makes it stays.
+_KEPT = tuple(sorted(AGENT_HISTORY))
 _TRIGGER = "events_no_delete"
 #: A job whose receiver was not told of its end yet: the message is made of its events.
 _UNTOLD = (
@@ -172,14 +175,15 @@ def _delete(connection: Connection, last: int) -> int:
     open_states = [status.value for status in JobStatus if not status.is_terminal]
     marks = ", ".join("?" for _ in open_states)
     thinned = " OR ".join("stream GLOB ?" for _ in _THINNED)
+    kept = ", ".join("?" for _ in _KEPT)
     globs = tuple(f"{prefix}*" for prefix in _THINNED)
     removed = connection.exec_driver_sql(
         "DELETE FROM events WHERE position <= ? AND ("  # noqa: S608 - only marks are put in
         f" stream IN (SELECT id FROM jobs WHERE position <= ? AND status NOT IN ({marks})"
         f" AND NOT ({_UNTOLD}))"
-        f" OR (({thinned}) AND position NOT IN"
+        f" OR (({thinned}) AND type NOT IN ({kept}) AND position NOT IN"
         f" (SELECT max(position) FROM events WHERE {thinned} GROUP BY stream, type)))",
-        (last, last, *open_states, *globs, *globs),
+        (last, last, *open_states, *globs, *_KEPT, *globs),
     ).rowcount
     if guard is not None:
         connection.exec_driver_sql(guard)

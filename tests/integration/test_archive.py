@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection
 from typer.testing import CliRunner, Result
 
+from domain.agent_events import AgentRegistered, AgentTurnAdded
+from domain.cache_events import AgentCacheSaved
 from domain.errors import CorruptLog
 from domain.events import JobEvent
 from domain.projections import JobView
 from domain.record import Head
-from domain.values import AgentId, JobId, StreamName
+from domain.usecases.agents import load_agent
+from domain.values import AgentId, Digest, JobId, StreamName
 from ops.adapters import verify as verify_module
 from ops.adapters.archive_log import Archived, archive_log
 from ops.adapters.archives import each_event, verify_archives
@@ -103,6 +106,24 @@ def _tamper(url: str, *statements: str) -> None:
 
 def _run(directory: Path, *arguments: str) -> Result:
     return CliRunner().invoke(build_app(), [*arguments, "--data-dir", str(directory)])
+
+
+def test_the_history_of_an_agent_stays(url: str, clock: FakeClock) -> None:
+    saved = AgentCacheSaved(job=JobId("job-1"), fingerprint="f", blocks=(), tail="t", tokens=1)
+    turns = [AgentTurnAdded(agent=AgentId("w"), turn=n, job=JobId(f"job-{n}")) for n in (1, 2)]
+    with open_log(url, clock=clock) as log:
+        made = AgentRegistered(agent=AgentId("w"), profile=Digest("sha256:0"))
+        _append(log, "agent-w", made, saved, turns[0], saved, turns[1])
+        before = load_agent(AgentId("w"), log=log)
+        clock.advance(3600)
+        _append(log, "job-later", submitted())
+    _archive(url, clock, "2026-01-01T01:30:00.000000Z")
+    _check(url)
+    with open_log(url, clock=clock) as log:
+        assert load_agent(AgentId("w"), log=log) == before
+        assert before.turns == ("job-1", "job-2")
+        kept = [one.version for one in log.load(StreamName("agent-w"))]
+        assert kept == [1, 3, 4, 5]
 
 
 def test_jobs_that_are_over_leave_and_what_is_needed_stays(url: str, clock: FakeClock) -> None:

@@ -10,9 +10,12 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from domain.agent import Profile
+from domain.agent_events import AgentTurnAdded
 from domain.cache_events import AgentCacheSaved
-from domain.errors import PayloadMissing
+from domain.errors import AgentNotFound, PayloadMissing
 from domain.events import Event
+from domain.usecases.agents import fork, load_agent, profile_of, register
 from domain.values import AgentId, JobId, JobStatus, StreamName, digest_of
 from ops.adapters.erase import erase_agent
 from ops.adapters.hot_statements import HotStatement
@@ -103,6 +106,36 @@ def test_no_byte_of_an_erased_agent_is_left_and_the_chain_verifies(url: str, dat
         view = log.views.get(JobId("job-4"))
         assert view is not None
         assert view.status is JobStatus.CANCELLED
+
+
+def test_a_fork_keeps_the_texts_that_it_goes_on_from(url: str) -> None:
+    alice, profile = AgentId("alice"), Profile(system="All of them need this.")
+    with open_log(url, clock=SystemClock()) as log:
+        agent, _ = register(alice, profile, correlation_id="c", log=log, ids=RandomIds())
+        for number, job in ((1, "job-1"), (2, "job-3")):
+            turn = AgentTurnAdded(agent=alice, turn=number, job=JobId(job))
+            log.append(
+                StreamName("agent-alice"),
+                [draft(turn)],
+                expected_version=agent.version + number - 1,
+            )
+        fork(
+            alice,
+            AgentId("child"),
+            from_turn=1,
+            correlation_id="c",
+            log=log,
+            views=log.views,
+            ids=RandomIds(),
+        )
+    report = json.loads(_erase("--json").stdout)
+    assert report["payloads"] == 0
+    with open_log(url, clock=SystemClock()) as log:
+        with pytest.raises(AgentNotFound):
+            load_agent(alice, log=log)
+        child = load_agent(AgentId("child"), log=log)
+        assert (child.base, profile_of(child, log)) == ("job-1", profile)
+        assert log.get(digest_of(SECRETS[1])) == SECRETS[1]
 
 
 def test_what_came_since_is_erased_by_the_next_time(url: str, data: Path) -> None:

@@ -159,12 +159,14 @@ class FakeApi:
         )
         commit(job_id, command, log=self.log, ids=self.services.ids)
 
-    def complete(self, job_id: JobId, text: str, calls: Sequence[SaidCall] = ()) -> None:
+    def complete(
+        self, job_id: JobId, text: str, calls: Sequence[SaidCall] = (), *, attempt: int = 1
+    ) -> None:
         """Record the end of a job as a worker does."""
         said = {"text": text, "thinking": "", "token_ids": [1]}
         payload = canonical_json(said | {"tool_calls": [asdict(call) for call in calls]})
         command = CompleteAttempt(
-            attempt=1,
+            attempt=attempt,
             stop_reason=StopReason.END_TURN,
             stop_sequence=None,
             usage=Usage(prompt_tokens=5, cached_tokens=2, completion_tokens=1),

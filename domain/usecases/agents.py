@@ -1,0 +1,349 @@
+"""Make, look up, fork and delete agents that keep their own history, and add turns to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from domain.agent import Agent, Profile, evolve, next_turn, require_turn
+from domain.agent_events import (
+    AGENT_HISTORY,
+    AgentDeleted,
+    AgentEvent,
+    AgentForked,
+    AgentRegistered,
+    AgentTurnAdded,
+)
+from domain.chat import ChatRequest, Message, ToolCall
+from domain.codec import decode_event
+from domain.errors import AgentExists, AgentNotFound, ConcurrencyConflict, PayloadMissing
+from domain.generation import SaidCall
+from domain.listing import JobViews
+from domain.ports import EventLog, IdSource, PayloadStore
+from domain.record import AGENT_STREAM, Draft, RecordedEvent
+from domain.usecases.commit import COMMIT_TRIES_MAX
+from domain.values import AgentId, Digest, JobId, JobStatus, StreamName, digest_of
+
+#: Events that are read at a time while agents are listed.
+PAGE_EVENTS: Final = 1000
+#: Of them, what says which agents there are.
+_LIVES: Final = tuple(sorted(AGENT_HISTORY - {AgentTurnAdded.__name__}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTurn:
+    """A turn that can be added as things stand.
+
+    Attributes:
+        agent: The agent, as it was read.
+        turn: The number.
+        profile: What the agent was made with.
+        before: The conversation up to this turn, the system prompt included.
+    """
+
+    agent: Agent
+    turn: int
+    profile: Profile
+    before: tuple[Message, ...]
+
+
+def load_agent(agent_id: AgentId, *, log: EventLog) -> Agent:
+    """Fold an agent from the log.
+
+    Raises:
+        AgentNotFound: It was never made, or was deleted.
+    """
+    agent = _load(agent_id, log)
+    if not agent.is_there:
+        raise AgentNotFound(agent_id)
+    return agent
+
+
+def register(
+    agent_id: AgentId, profile: Profile, *, correlation_id: str, log: EventLog, ids: IdSource
+) -> tuple[Agent, bool]:
+    """Make an agent; one that was made of the same already is left as it is.
+
+    Returns:
+        The agent, and whether it is new.
+
+    Raises:
+        AgentExists: The name belongs to another one.
+        LogUnavailable: Nothing was recorded.
+    """
+    payload = profile.to_bytes()
+    event = AgentRegistered(agent=agent_id, profile=digest_of(payload))
+    for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+        agent = _load(agent_id, log)
+        if agent.is_there:
+            if agent.profile != event.profile or agent.parent is not None:
+                raise AgentExists(agent_id)
+            return agent, False
+        try:
+            return _append(agent, event, {event.profile: payload}, correlation_id, log, ids), True
+        except ConcurrencyConflict:
+            if not tries_left:
+                raise
+    raise AssertionError  # the last try returns or raises
+
+
+def profile_of(agent: Agent, payloads: PayloadStore) -> Profile:
+    """Return what an agent was made with.
+
+    Raises:
+        PayloadMissing: It was erased.
+    """
+    return Profile.from_bytes(payloads.get(agent.profile))
+
+
+def last_status(agent: Agent, views: JobViews) -> JobStatus | None:
+    """Return how the job of an agent's latest own turn stands, if it has one."""
+    if agent.last is None:
+        return None
+    view = views.get(agent.last)
+    # Its list of jobs can have lost it only with an archive; nobody knows of an answer then.
+    return JobStatus.EXPIRED if view is None else view.status
+
+
+def plan_turn(
+    agent_id: AgentId,
+    *,
+    expected: int | None,
+    key: Digest | None,
+    log: EventLog,
+    views: JobViews,
+    payloads: PayloadStore,
+) -> PlannedTurn:
+    """Return what the next turn of an agent follows, or the turn that a repeat asks for.
+
+    Args:
+        agent_id: Whose.
+        expected: How many turns the caller thinks that there are.
+        key: Digest of the idempotency key: a job of it that is a turn already is that turn.
+        log: Where the agent stands.
+        views: How its jobs stand.
+        payloads: What they said.
+
+    Raises:
+        AgentNotFound: There is no such agent.
+        AgentTurnConflict: It has another number of turns, or one is open.
+        PayloadMissing: The texts of the turns before were erased.
+    """
+    agent = load_agent(agent_id, log=log)
+    earlier = views.keyed(key) if key is not None else None
+    turn = agent.number_of(earlier.id) if earlier is not None else None
+    if turn is None:
+        turn = next_turn(agent, last_status(agent, views), expected)
+    profile = profile_of(agent, payloads)
+    job = agent.job_before(turn)
+    before = said_until(job, views=views, payloads=payloads) if job is not None else ()
+    return PlannedTurn(agent=agent, turn=turn, profile=profile, before=before)
+
+
+def record_turn(
+    planned: PlannedTurn,
+    job_id: JobId,
+    *,
+    correlation_id: str,
+    log: EventLog,
+    views: JobViews,
+    ids: IdSource,
+) -> None:
+    """Make a job the turn that was planned; a job that is it already is left alone.
+
+    Raises:
+        AgentNotFound: The agent was deleted meanwhile.
+        AgentTurnConflict: Somebody else added a turn first.
+        LogUnavailable: Nothing was recorded.
+    """
+    agent_id = planned.agent.id
+    for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+        agent = _load(agent_id, log)
+        if agent.number_of(job_id) is not None:
+            return
+        if agent.life != planned.agent.life:
+            raise AgentNotFound(agent_id)
+        turn = next_turn(agent, last_status(agent, views), planned.turn - 1)
+        event = AgentTurnAdded(agent=agent_id, turn=turn, job=job_id)
+        try:
+            _append(agent, event, {}, correlation_id, log, ids)
+        except ConcurrencyConflict:
+            # Contexts that were saved stand on the same stream; only the turns decide.
+            if not tries_left:
+                raise
+            continue
+        return
+
+
+def fork(
+    parent_id: AgentId,
+    child_id: AgentId,
+    *,
+    from_turn: int | None,
+    correlation_id: str,
+    log: EventLog,
+    views: JobViews,
+    ids: IdSource,
+) -> Agent:
+    """Make an agent that begins where another one was after one of its turns.
+
+    Args:
+        parent_id: The other one.
+        child_id: The new name.
+        from_turn: After which turn, 0 for none; ``None`` means the latest that has an answer.
+        correlation_id: The request.
+        log: Where they stand.
+        views: How the jobs stand.
+        ids: Names for the event.
+
+    Raises:
+        AgentNotFound: There is no such parent.
+        AgentExists: The name is taken.
+        InvalidRequest: The parent has no such turn with an answer.
+        LogUnavailable: Nothing was recorded.
+    """
+    parent = load_agent(parent_id, log=log)
+    last = last_status(parent, views)
+    turn = parent.counted(last) if from_turn is None else from_turn
+    require_turn(parent, last, turn)
+    job = _job_of_turn(parent, turn, log)
+    view = views.get(job) if job is not None else None
+    event = AgentForked(
+        agent=child_id,
+        parent=parent_id,
+        parent_life=parent.life,
+        turn=turn,
+        profile=parent.profile,
+        job=job,
+        request=Digest(view.request) if view is not None else None,
+        output=Digest(view.output) if view is not None and view.output else None,
+    )
+    for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+        child = _load(child_id, log)
+        if child.is_there:
+            raise AgentExists(child_id)
+        try:
+            return _append(child, event, {}, correlation_id, log, ids)
+        except ConcurrencyConflict:
+            if not tries_left:
+                raise
+    raise AssertionError  # the last try returns or raises
+
+
+def delete(agent_id: AgentId, *, correlation_id: str, log: EventLog, ids: IdSource) -> Agent:
+    """Show an agent no more.
+
+    Returns:
+        The agent as it was.
+
+    Raises:
+        AgentNotFound: There is no such agent.
+        LogUnavailable: The wish could not be recorded.
+    """
+    for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+        agent = load_agent(agent_id, log=log)
+        try:
+            _append(agent, AgentDeleted(agent=agent_id), {}, correlation_id, log, ids)
+        except ConcurrencyConflict:
+            if not tries_left:
+                raise
+            continue
+        return agent
+    raise AssertionError  # the last try returns or raises
+
+
+def list_agents(*, log: EventLog) -> tuple[Agent, ...]:
+    """Return the agents that are there, without their turns, those made last first."""
+    found: dict[AgentId, Agent] = {}
+    after = 0
+    while page := log.read_all(after=after, limit=PAGE_EVENTS, types=_LIVES):
+        for recorded in page:
+            name = AgentId(recorded.stream.removeprefix(AGENT_STREAM))
+            found[name] = _evolved(found.pop(name, Agent(id=name)), recorded)
+        after = page[-1].position
+    return tuple(agent for agent in reversed(found.values()) if agent.is_there)
+
+
+def said_until(job_id: JobId, *, views: JobViews, payloads: PayloadStore) -> tuple[Message, ...]:
+    """Return a conversation up to the answer of a job, that answer included.
+
+    Raises:
+        PayloadMissing: Its texts were erased.
+    """
+    view = views.get(job_id)
+    if view is None or view.output is None:
+        raise PayloadMissing(job_id)
+    request = ChatRequest.from_bytes(payloads.get(Digest(view.request)))
+    said = json.loads(payloads.get(Digest(view.output)))
+    calls = tuple(_call(SaidCall(**call)) for call in said.get("tool_calls", ()))
+    answer = Message(
+        role="assistant",
+        content=said["text"],
+        reasoning=said["thinking"],
+        tool_calls=calls,
+        origin=job_id,
+    )
+    return (*request.messages, answer)
+
+
+def _call(said: SaidCall) -> ToolCall:
+    arguments: dict[str, Any] = {"unparsed": said.arguments}
+    with suppress(ValueError):
+        parsed = json.loads(said.arguments or "{}")
+        if isinstance(parsed, dict):
+            arguments = parsed
+    return ToolCall(id=said.id, name=said.name, arguments=arguments)
+
+
+def _job_of_turn(agent: Agent, turn: int, log: EventLog) -> JobId | None:
+    """Return the job of a turn, which may be one that a parent of its parents took over."""
+    while 0 < turn < agent.inherited:
+        assert agent.parent is not None, "only a fork inherits"
+        agent = _load_life(agent.parent, agent.parent_life, log)
+    if turn <= agent.inherited:
+        return agent.base if turn else None
+    return agent.turns[turn - agent.inherited - 1]
+
+
+def _load_life(agent_id: AgentId, life: int, log: EventLog) -> Agent:
+    """Fold an agent that may be deleted by now, as it was before that."""
+    agent = Agent(id=agent_id)
+    for recorded in log.load(StreamName(AGENT_STREAM + agent_id)):
+        after = _evolved(agent, recorded)
+        if agent.life == life != after.life:
+            break
+        agent = after
+    return agent
+
+
+def _load(agent_id: AgentId, log: EventLog) -> Agent:
+    agent = Agent(id=agent_id)
+    for recorded in log.load(StreamName(AGENT_STREAM + agent_id)):
+        agent = _evolved(agent, recorded)
+    return agent
+
+
+def _evolved(agent: Agent, recorded: RecordedEvent) -> Agent:
+    agent = replace(agent, version=recorded.version)
+    if recorded.type not in AGENT_HISTORY:
+        return agent
+    event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+    assert isinstance(event, AgentEvent)
+    return evolve(agent, event, recorded.recorded_at)
+
+
+def _append(
+    agent: Agent,
+    event: AgentEvent,
+    payloads: Mapping[Digest, bytes],
+    correlation_id: str,
+    log: EventLog,
+    ids: IdSource,
+) -> Agent:
+    draft = Draft(event_id=ids.event_id(), event=event, correlation_id=correlation_id)
+    stream = StreamName(AGENT_STREAM + agent.id)
+    (recorded,) = log.append(stream, [draft], expected_version=agent.version, payloads=payloads)
+    return _evolved(agent, recorded)

@@ -1,0 +1,286 @@
+"""Agents that keep their own history, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from api.http import Reply
+from domain.cache_events import AgentCacheRestored
+from domain.chat import Message
+from domain.codec import item_from_dict
+from domain.generation import SaidCall
+from domain.record import Draft
+from domain.usecases.commit import load_job
+from domain.values import EventId, JobId, StreamName
+from tests.support.agent_calls import (
+    AGENT,
+    WRITER,
+    ask_turn,
+    make_agent,
+    refused,
+    request_of,
+    saved_context,
+    take_turn,
+)
+from tests.support.fake_api import fake_api, pieces_of
+from tests.support.generation import SAID
+from tests.support.wire import events_in
+
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+
+
+def test_an_agent_is_made_shown_listed_and_deleted() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            made = await make_agent(api, tools=[TOOL])
+            assert (made["id"], made["system"], made["turns"]) == ("writer", "Be short.", 0)
+            assert made["tools"][0]["function"]["name"] == "look"
+            assert (made["options"]["max_tokens"], made["options"]["model"]) == (7, None)
+            assert await api.json("GET", AGENT) == made
+            nameless = await api.json("POST", "/v1/agents", {}, status=201)
+            listed = await api.json("GET", "/v1/agents")
+            assert [one["id"] for one in listed["data"]] == [nameless["id"], "writer"]
+            page = await api.json("GET", "/v1/agents?limit=1")
+            assert (page["has_more"], page["next_before"]) == (True, nameless["id"])
+            page = await api.json("GET", f"/v1/agents?before={nameless['id']}")
+            assert [one["id"] for one in page["data"]] == ["writer"]
+            assert (await api.json("DELETE", AGENT))["deleted"] is True
+            for method, target in (
+                ("GET", AGENT),
+                ("DELETE", AGENT),
+                ("GET", f"{AGENT}/cache"),
+            ):
+                assert (await refused(api, method, target, status=404))["code"] == (
+                    "agent_not_found"
+                )
+            await refused(api, "POST", f"{AGENT}/generate", {"prompt": "hi"}, status=404)
+            listed = await api.json("GET", "/v1/agents")
+            assert [one["id"] for one in listed["data"]] == [nameless["id"]]
+
+    asyncio.run(scenario())
+
+
+def test_no_text_of_an_agent_is_in_an_event() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            await make_agent(api, system="A secret.")
+            await take_turn(api, "Another secret.", "A third secret.")
+            await api.json("POST", f"{AGENT}/fork", {"id": "child"}, status=201)
+            assert "secret" not in json.dumps([dict(one.data) for one in api.log.read_all()])
+
+    asyncio.run(scenario())
+
+
+def test_the_same_agent_can_be_made_again_and_another_of_its_name_cannot() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            made = await make_agent(api)
+            assert await api.json("POST", "/v1/agents", WRITER, status=200) == made
+            other = await refused(api, "POST", "/v1/agents", WRITER | {"system": ""}, status=409)
+            assert other["code"] == "agent_exists"
+            await take_turn(api, "hi", "hello")
+            await api.json("DELETE", AGENT)
+            again = await make_agent(api, system="Be long.")
+            assert (again["turns"], again["history"]) == (0, [])
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_follows_the_answers_before_it() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            await make_agent(api, tools=[TOOL])
+            first = await take_turn(api, "One?", "1.", expected_turn=0)
+            second = await take_turn(api, "Two?", "2.", expected_turn=1, max_tokens=9)
+            third = request_of(api, await ask_turn(api, "Three?"))
+            assert third.messages == (
+                Message(role="system", content="Be short."),
+                Message(role="user", content="One?"),
+                Message(role="assistant", content="1.", origin=first),
+                Message(role="user", content="Two?"),
+                Message(role="assistant", content="2.", origin=second),
+                Message(role="user", content="Three?"),
+            )
+            # What the second turn read is how the third begins, so its blocks fit.
+            assert third.messages[:4] == request_of(api, second).messages
+            assert third.tools == request_of(api, second).tools
+            assert (request_of(api, second).max_tokens, third.max_tokens) == (9, 7)
+            assert third.sampling.temperature == 0
+            shown = await api.json("GET", AGENT)
+            assert (shown["turns"], shown["open_job"]) == (2, shown["history"][2]["job"])
+            assert [one["counts"] for one in shown["history"]] == [True, True, False]
+
+    asyncio.run(scenario())
+
+
+def test_calls_of_an_answer_are_followed_by_their_results() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            await make_agent(api, tools=[TOOL])
+            asking = await ask_turn(api, "Look.")
+            api.start(asking)
+            whole = SaidCall(id="c1", name="look", arguments='{"at": 1}', is_complete=True)
+            cut = SaidCall(id="c2", name="look", arguments='{"at": ')
+            api.complete(asking, "", [whole, cut])
+            result = {"role": "tool", "tool_call_id": "c1", "content": "a cat"}
+            body = {"messages": [result, {"role": "system", "content": "Hurry."}]}
+            job = await api.json("POST", f"{AGENT}/generate", body, status=202)
+            said, found, remark = request_of(api, JobId(job["id"])).messages[2:]
+            assert [dict(call.arguments) for call in said.tool_calls] == [
+                {"at": 1},
+                {"unparsed": '{"at": '},
+            ]
+            assert (found.role, found.tool_call_id) == ("tool", "c1")
+            assert (remark.role, "Hurry." in remark.content) == ("user", True)
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_while_one_is_open_and_an_unexpected_one_are_told_where_the_agent_is() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            await make_agent(api)
+            await take_turn(api, "One?", "1.")
+            late = {"prompt": "One?", "expected_turn": 0}
+            told = await refused(api, "POST", f"{AGENT}/generate", late, status=409)
+            assert (told["code"], told["turn"], told["job"]) == ("agent_turn_conflict", 1, None)
+            job_id = await ask_turn(api, "Two?", expected_turn=1)
+            same = {"prompt": "Two?", "expected_turn": 1}
+            told = await refused(api, "POST", f"{AGENT}/generate", same, status=409)
+            assert (told["turn"], told["job"]) == (1, job_id)
+            assert len(api.log.views.rows) == 2  # nothing was accepted for the refused ones
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_without_an_answer_does_not_count_and_is_replaced() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            await make_agent(api)
+            await take_turn(api, "One?", "1.")
+            lost = await ask_turn(api, "Two?")
+            await api.json("POST", f"/v1/jobs/{lost}/cancel")
+            shown = await api.json("GET", AGENT)
+            assert (shown["turns"], shown["history"][1]["status"]) == (1, "cancelled")
+            second = await take_turn(api, "Again?", "2.", expected_turn=1)
+            shown = await api.json("GET", AGENT)
+            assert (shown["turns"], [one["job"] for one in shown["history"]][1]) == (2, second)
+            texts = [one.content for one in request_of(api, second).messages]
+            assert texts == ["Be short.", "One?", "1.", "Again?"]
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_that_is_retried_counts_if_nothing_took_its_place() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            await make_agent(api)
+            lost = await ask_turn(api, "One?")
+            await api.json("POST", f"/v1/jobs/{lost}/cancel")
+            await api.json("POST", f"/v1/jobs/{lost}/retry", status=202)
+            told = await refused(api, "POST", f"{AGENT}/generate", {"prompt": "x"}, status=409)
+            assert told["job"] == lost
+            api.start(lost)
+            api.complete(lost, "1.", attempt=load_job(lost, log=api.log).job.attempt)
+            assert (await api.json("GET", AGENT))["turns"] == 1
+
+    asyncio.run(scenario())
+
+
+def test_an_idempotency_key_makes_one_turn_of_many_requests() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            await make_agent(api)
+            key = {"idempotency-key": "k1"}
+            body = {"prompt": "One?", "expected_turn": 0}
+
+            async def ask(body: Mapping[str, Any]) -> Reply:
+                reply = await api.send("POST", f"{AGENT}/generate", body, headers=key)
+                assert isinstance(reply, Reply)
+                return reply
+
+            first = await ask(body)
+            job_id = JobId(json.loads(first.body)["id"])
+            assert (first.status, first.headers["x-semantic-turn"]) == (202, "1")
+            again = await ask(body)
+            assert json.loads(again.body)["id"] == job_id
+            assert again.headers["x-semantic-attached"] == "idempotency_key"
+            api.start(job_id)
+            api.complete(job_id, "1.")
+            await take_turn(api, "Two?", "2.")
+            late = await ask(body)
+            assert (late.status, late.headers["x-semantic-turn"]) == (200, "1")
+            assert json.loads(late.body)["output"]["text"] == "1."
+            assert (await ask({"prompt": "Other?"})).status == 409
+            assert (await api.json("GET", AGENT))["turns"] == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_can_be_streamed_and_goes_on_without_its_reader() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            await make_agent(api)
+            reply = await api.send("POST", f"{AGENT}/generate", {"prompt": "hi", "stream": True})
+            job_id = await api.only_job()
+            assert (reply.headers["x-semantic-job"], reply.headers["x-semantic-turn"]) == (
+                job_id,
+                "1",
+            )
+            api.say(job_id, *SAID)
+            items = [item_from_dict(event.json) for event in events_in(await pieces_of(reply))]
+            assert [item.body for item in items] == list(SAID)
+            assert api.log.views.rows[job_id].status.value == "queued"
+
+    asyncio.run(scenario())
+
+
+def test_deleting_an_agent_cancels_its_open_turn() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            await make_agent(api)
+            job_id = await ask_turn(api, "One?")
+            await api.json("DELETE", AGENT)
+            assert api.log.views.rows[job_id].status.value == "cancelled"
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_that_begins_with_an_answer_is_refused() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            await make_agent(api)
+            body = {"messages": [{"role": "assistant", "content": "hi"}]}
+            told = await refused(api, "POST", f"{AGENT}/generate", body, status=400)
+            assert told["field"] == "messages"
+            both = {"prompt": "a", "messages": [{"role": "user", "content": "b"}]}
+            await refused(api, "POST", f"{AGENT}/generate", both, status=400)
+
+    asyncio.run(scenario())
+
+
+def test_the_cache_of_an_agent_is_told_from_the_log() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            await make_agent(api)
+            empty = await api.json("GET", f"{AGENT}/cache")
+            assert (empty["context"], empty["last_hit"], empty["latest"]) == (None, None, None)
+            job_id = await take_turn(api, "hi", "hello")
+            version = len(api.log.load(StreamName("agent-writer")))
+            hit = AgentCacheRestored(
+                job=job_id, source="ram", tokens=2, disk_tokens=0, prompt_tokens=5, took_ms=1.0
+            )
+            drafts = [
+                saved_context(job_id),
+                Draft(event_id=EventId("h"), event=hit, correlation_id="c"),
+            ]
+            api.log.append(StreamName("agent-writer"), drafts, expected_version=version)
+            told = await api.json("GET", f"{AGENT}/cache")
+            assert (told["context"]["tokens"], told["context"]["blocks"]) == (300, 2)
+            assert (told["context"]["tier"], told["last_hit"]["source"]) == ("disk", "ram")
+            assert (told["latest"]["job"], told["latest"]["cached_tokens"]) == (job_id, 2)
+
+    asyncio.run(scenario())
