@@ -20,6 +20,7 @@ from domain.heads import (
 from domain.ports import Clock
 from domain.record import Head
 from ops.adapters.archives import read_anchor
+from ops.adapters.event_file import sync_directory
 from ops.adapters.log_reader import LogReader, reading
 from ops.adapters.recording import hash_at, instant
 from ops.adapters.secret_file import write_once
@@ -119,6 +120,8 @@ class HeadFiles:
                 file.write(note.to_line().encode())
                 file.flush()
                 os.fsync(file.fileno())
+            if not size:
+                sync_directory(self.heads.parent)
         except OSError as error:
             msg = f"the heads cannot be written: {error}"
             raise LogUnavailable(msg) from error

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ops.adapters.event_file import sync_directory
+
 
 def write_once(file: Path, text: str) -> None:
     """Write a file that only its owner may read, unless somebody was first; theirs then stays.
@@ -26,3 +28,5 @@ def write_once(file: Path, text: str) -> None:
         pass  # somebody else was first; theirs is the secret
     finally:
         draft.unlink()
+    # What was signed with it outlives a power cut, so it must too.
+    sync_directory(file.parent)

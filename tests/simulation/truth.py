@@ -243,6 +243,13 @@ class Truth:
         self.check(losses)
         for job_id, job in self.jobs.items():
             assert job.end is not None, f"{job_id} never ended: {job}"
+            # Where no attempt ended it, nobody may have been left to say so; the log tells readers.
+            if not losses and getattr(job.end, "attempt", True):
+                told = list(_gapless(self._items.raw(job_id), -1))
+                # A retry forgets first, and may have died then.
+                is_forgotten = not told and job_id in self._items.refused
+                has_end = bool(told) and told[-1].is_terminal
+                assert has_end or is_forgotten, f"a stream without an end: {told} of {job}"
         for reader in self.readers:
             self._check_reader(reader, losses)
 

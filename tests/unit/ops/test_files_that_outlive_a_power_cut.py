@@ -1,0 +1,43 @@
+"""Small files whose loss would cost more than themselves: content first, then the name."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from domain.heads import sign_head
+from domain.record import Head
+from ops.adapters.heads import HeadFiles
+from ops.adapters.secret_file import write_once
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was synced, in order."""
+    seen: list[str] = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        seen.append("directory" if is_directory else "file")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return seen
+
+
+def test_secret_has_its_name_for_good_before_it_is_used(tmp_path: Path, synced: list[str]) -> None:
+    write_once(tmp_path / "secret.key", "text")
+    assert synced == ["file", "directory"]
+
+
+def test_first_head_has_its_file_for_good(tmp_path: Path, synced: list[str]) -> None:
+    files = HeadFiles.of(tmp_path)
+    note = sign_head(Head(position=1, hash="0" * 64), key=b"k" * 32, at="2026-01-01T00:00:00Z")
+    files.append(note)
+    assert synced == ["file", "directory"]
+    files.append(note)
+    assert synced == ["file", "directory", "file"]
