@@ -14,6 +14,8 @@ from importlib.metadata import version
 from api.background import Background
 from api.batch_thread import BatchThread, LineThreads
 from api.batches import BatchDesk, BatchRules
+from api.doors.agents import AgentDoor
+from api.doors.rates import Rate
 from api.listener import open_listener_or_exit
 from api.outlook import LiveOutlook
 from api.protocols.batch_lines import BatchLines
@@ -117,6 +119,10 @@ def build(
         aliases=settings.model.aliases,
         max_tokens_default=settings.jobs.max_tokens_default,
         rules=_rules(settings.jobs),
+        agents=AgentDoor(
+            rate=Rate(settings.server.agent_requests_per_minute, whose="agent"),
+            jobs_at_once=settings.server.agent_jobs_at_once,
+        ),
         ping_s=settings.server.ping_s,
         opening_s=OPENING_S,
     )
@@ -239,7 +245,7 @@ def run(settings: Settings, logger: Logger) -> int:
 
     The public socket is bound before anything else, so that a taken port is told at once.
     """
-    listener = open_listener_or_exit(settings.server.host, settings.server.port)
+    listener = open_listener_or_exit(settings.server)
     with ExitStack() as stack:
         try:
             woken = threading.Event()

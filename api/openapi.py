@@ -31,12 +31,18 @@ _ERRORS: Final[Mapping[Dialect, tuple[str, Any]]] = {
     Dialect.OPENAI: (_JSON, OpenAIError),
     Dialect.NATIVE: ("application/problem+json", Problem),
 }
+_SECURITY_SCHEMES: Final[Mapping[str, Mapping[str, str]]] = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
 #: What any route may answer, whoever asks: most of it is said before a route is reached.
 _COMMON_ERRORS: Final[Mapping[str, str]] = {
     "400": "The request cannot be accepted as it is",
+    "403": "The host, the web page or the key may not use this service",
     "405": "The path does not answer this method",
     "408": "The request took too long to arrive",
     "413": "The body is larger than the limit",
+    "429": "A limit is reached; Retry-After says when to come back",
     "431": "The head is larger than the limit",
     "500": "Something of ours went wrong",
     "503": "A part of the service is not there just now",
@@ -64,7 +70,8 @@ def openapi_document(version: str) -> dict[str, Any]:
         },
         "servers": [{"url": "/"}],
         "paths": paths,
-        "components": {"schemas": definitions},
+        # No operation requires them: a service without keys, which is the default, asks for none.
+        "components": {"schemas": definitions, "securitySchemes": _SECURITY_SCHEMES},
     }
 
 

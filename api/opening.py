@@ -278,10 +278,12 @@ def command_of(
 
     Raises:
         InvalidRequest: The idempotency key cannot be one, or the webhook may not be called.
+        RateLimited: The agent asks too often.
     """
     client = request.headers.get("user-agent")
     key = idempotency_key(request.headers)
     rules = services.rules
+    services.agents.knock(parsed.agent)
     return SubmitJob(
         request=parsed.chat,
         protocol=protocol,
@@ -337,6 +339,7 @@ def submit_command(
     if command.idempotency is None or views.keyed(command.idempotency) is None:
         limit = services.rules.queue_limit_of(command.priority)
         require_room(command.priority, jobs_max=limit, views=views, outlook=services.outlook)
+        services.agents.require_place(command.agent, views)
     return submit(
         command,
         job_id=job_id,

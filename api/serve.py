@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
+from api.doors.doors import Doors
 from api.gate.exchange import Exchanges
 from api.gate.limits import GateLimits
 from api.gate.server import Gate
@@ -152,6 +153,7 @@ class _Life:
             ),
             exchanges=self.exchanges,
             unrouted=RouteTable(self._service.routes).unrouted,
+            doors=Doors.from_settings(self._service.settings),
             limits=limits,
             logger=self._logger,
         )

@@ -11,6 +11,7 @@ from typing import ParamSpec, TypeVar
 
 from api.background import Background
 from api.batches import BatchDesk
+from api.doors.agents import AgentDoor
 from api.readers import Readers
 from api.webhooks import WebhookShelf
 from domain.estimate import Outlook
@@ -92,6 +93,7 @@ class Services:
         aliases: Other names for it, listed beside it.
         max_tokens_default: Where a request sets no limit.
         rules: What holds for every job.
+        agents: What holds for every agent.
         readers: Who waits for which job; belongs to the same event loop as ``source``.
         ping_s: Most seconds of silence on a stream.
         opening_s: How long a stream waits for its first item before it begins: what fails until
@@ -122,6 +124,7 @@ class Services:
     aliases: tuple[str, ...] = ()
     max_tokens_default: int = 4096
     rules: JobRules = JobRules()
+    agents: AgentDoor = field(default_factory=AgentDoor)
     readers: Readers = field(default_factory=Readers)
     ping_s: float = 10.0
     opening_s: float = 0.0

@@ -22,6 +22,7 @@
     │   ├── IdempotencyKeyTaken     the job that this key belongs to is named
     │   └── IdempotencyKeyReused    the caller sent one key with two requests
     ├── Overloaded                  a limit of ours is reached; try later
+    │   └── RateLimited             this caller asks too often
     ├── Unavailable                 a part is down or draining; try later
     │   ├── LogUnavailable
     │   ├── QueueUnavailable
@@ -273,6 +274,12 @@ class Overloaded(SemanticError):
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class RateLimited(Overloaded):
+    """One caller asks for more than its share."""
+
+    code = "rate_limited"
 
 
 class Unavailable(SemanticError):

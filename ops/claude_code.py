@@ -25,6 +25,9 @@ FEW_TOOLS: Final = "Bash,Read,Edit,Write"
 ANYBODY: Final = "local"
 #: Would be sent beside the token, and a key of the vendor's is nobody's business here.
 UNSET: Final = ("ANTHROPIC_API_KEY",)
+#: Stands for the key in lines to paste: the shell puts it in, and no screen shows it.
+KEY_VARIABLE: Final = "$SEMANTIC_API_KEY"
+_TOKEN: Final = "ANTHROPIC_AUTH_TOKEN"  # noqa: S105 - the name of the variable, not its value
 
 _PERMISSION_OPTIONS = frozenset(
     {"--permission-mode", "--dangerously-skip-permissions", "--allow-dangerously-skip-permissions"}
@@ -63,7 +66,7 @@ def environment(base_url: str, model: ServedModel, *, token: str = ANYBODY) -> d
         model: What is served.
         token: Sent as a bearer token.
     """
-    variables = {"ANTHROPIC_BASE_URL": base_url, "ANTHROPIC_AUTH_TOKEN": token}
+    variables = {"ANTHROPIC_BASE_URL": base_url, _TOKEN: token}
     variables |= dict.fromkeys(_MODEL_NAMES, model.id)
     if model.context_length is not None:
         output = max(1, min(OUTPUT_TOKENS_MAX, model.context_length // 4))
@@ -81,7 +84,8 @@ def arguments(given: Sequence[str], variables: Mapping[str, str], model: ServedM
     """Return what to call ``claude`` with: the caller's words, and what they leave open.
 
     The variables go along as ``--settings`` too, for this one session: the ``env`` of a settings
-    file would override the environment, and no file of the user's is touched.
+    file would override the environment, and no file of the user's is touched. A key does not go
+    along: what a process is called with can be read by everybody on the machine.
     """
     if given and given[0] in _COMMANDS:
         return list(given)
@@ -94,7 +98,10 @@ def arguments(given: Sequence[str], variables: Mapping[str, str], model: ServedM
         # With an equals sign: the option takes all words that follow, a prompt among them.
         added.append(f"--tools={FEW_TOOLS}")
     if _SETTINGS_OPTION not in names:
-        added.append(f"{_SETTINGS_OPTION}={json.dumps({'env': dict(variables)})}")
+        shown = {
+            name: value for name, value in variables.items() if name != _TOKEN or value == ANYBODY
+        }
+        added.append(f"{_SETTINGS_OPTION}={json.dumps({'env': shown})}")
     return [*added, *given]
 
 
@@ -103,7 +110,8 @@ def shell_lines(variables: Mapping[str, str]) -> Iterator[str]:
     yield f"unset {' '.join(UNSET)}"
     line = ""
     for name, value in variables.items():
-        word = f" {name}={shlex.quote(value)}"
+        quoted = f'"{value}"' if value == KEY_VARIABLE else shlex.quote(value)
+        word = f" {name}={quoted}"
         if line and len(line) + len(word) > _LINE_CHARS:
             yield f"export{line}"
             line = ""

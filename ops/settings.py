@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import psutil
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -21,9 +21,12 @@ from pydantic_settings import (
 )
 
 from domain.webhooks import SCHEDULE_S
+from ops.api_keys import first_sendable, read_keys
 
 #: The model that ships with the package, answers offline and needs no download.
 DEMO_MODEL = "semantic-demo"
+#: As browsers write the origin of a page: no path, no wildcard.
+ORIGIN_PATTERN = r"^[a-z][a-z0-9+.-]*://[A-Za-z0-9.\[\]:_-]+$"
 
 
 class _Group(BaseModel):
@@ -43,6 +46,38 @@ class ServerSettings(_Group):
     connections_max: int = Field(default=2048, ge=1)
     drain_s: float = Field(default=10.0, ge=0, description="for open answers after SIGTERM")
     ping_s: float = Field(default=10.0, gt=0, description="between pings on a silent stream")
+    allow_remote: bool = Field(
+        default=False, description="other machines may come in; needs a key as well"
+    )
+    api_keys: tuple[SecretStr, ...] = Field(
+        default=(),
+        max_length=1000,
+        description="KEY, NAME=KEY or NAME=sha256:HEX; with one, every request needs one",
+    )
+    allowed_hosts: tuple[str, ...] = Field(
+        default=(), description="names under which clients reach us, beside localhost and host"
+    )
+    cors_origins: tuple[Annotated[str, Field(pattern=ORIGIN_PATTERN)], ...] = Field(
+        default=(), description="web pages that may use us: https://example.com, with the port"
+    )
+    requests_per_minute: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="of one key; also the largest burst"
+    )
+    requests_at_once: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="of one key, streams that are open included"
+    )
+    agent_requests_per_minute: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="generations that one agent asks for"
+    )
+    agent_jobs_at_once: int | None = Field(
+        default=None, ge=1, le=1000, description="of one agent, queued and running"
+    )
+
+    @field_validator("api_keys")
+    @classmethod
+    def _are_keys(cls, keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        read_keys(key.get_secret_value() for key in keys)
+        return keys
 
 
 class RedisSettings(_Group):
@@ -242,9 +277,15 @@ class Settings(BaseSettings):
         env_file=".env",
         frozen=True,
         extra="ignore",
+        hide_input_in_errors=True,  # it may be a key
     )
 
     data_dir: Path = Field(default_factory=lambda: default_data_dir())
+    api_key: SecretStr | None = Field(
+        default=None,
+        description="what our own commands send; default: the first of server.api_keys that is no"
+        " digest",
+    )
     server: ServerSettings = ServerSettings()
     redis: RedisSettings = RedisSettings()
     log: LogSettings = LogSettings()
@@ -259,6 +300,13 @@ class Settings(BaseSettings):
     def log_url(self) -> str:
         """SQLAlchemy URL of the event log."""
         return self.log.url or f"sqlite:///{self.data_dir.absolute() / 'events.sqlite3'}"
+
+    @property
+    def own_key(self) -> str | None:
+        """What our own commands send to the service."""
+        if self.api_key is not None:
+            return self.api_key.get_secret_value()
+        return first_sendable(key.get_secret_value() for key in self.server.api_keys)
 
     @property
     def cache_dir(self) -> Path:

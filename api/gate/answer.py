@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from email.utils import formatdate
 from http.client import responses
 from typing import Final, Protocol
@@ -51,12 +51,14 @@ class Addressee:
         dialect: Whose errors the caller understands.
         bodiless: The request was HEAD.
         close: The connection ends after this answer.
+        headers: What the doors want said to this caller's browser.
     """
 
     request_id: str
     dialect: Dialect
     bodiless: bool = False
     close: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class AnswerWriter:
@@ -159,6 +161,7 @@ class AnswerWriter:
 
 def _head_of(reply: Reply | StreamReply, to: Addressee) -> h11.Response:
     headers = {name.lower(): value for name, value in reply.headers.items()}
+    headers |= to.headers
     headers["request-id"] = to.request_id
     headers["date"] = formatdate(usegmt=True)
     if reply.status not in _BODILESS:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import Protocol, cast
 
 import h11
 
+from api.doors.doors import Doors, Visit
 from api.errors import dialect_of, error_reply
 from api.gate import errors
 from api.gate.answer import Addressee, AnswerWriter
@@ -31,6 +33,10 @@ class Desk(Protocol):
     @property
     def logger(self) -> Logger:
         """Told of requests and of failures."""
+
+    @property
+    def doors(self) -> Doors:
+        """Who may come in."""
 
     @property
     def draining(self) -> bool:
@@ -207,33 +213,53 @@ class Connection(asyncio.Protocol):
             if not self._served:
                 raise errors.too_many_connections(self._limits.connections_max)
             check_framing(head, self._limits)
+            visit = self._enter(head)
+        except SemanticError as error:
+            await self._refuse(error, head, request_id)
+            return False
+        try:
+            return await self._serve_visit(visit, head, request_id)
+        finally:
+            visit.leave()
+
+    def _enter(self, head: h11.Request) -> Visit:
+        """Pass the doors before the body is read: who is refused shall not send one."""
+        method, target = head.method.decode("ascii"), head.target.decode("ascii")
+        return self._desk.doors.enter(method, target, read_headers(head))
+
+    async def _serve_visit(self, visit: Visit, head: h11.Request, request_id: str) -> bool:
+        """Read the body and answer; return whether another request may follow."""
+        try:
             if self._http.they_are_waiting_for_100_continue:
                 self.write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])))
             body = await self._reader.body()
         except errors.BrokenFraming as error:
             await self._refuse(error, head, request_id)
             return False
-        await self._respond(head, body, request_id)
+        await self._respond(head, body, request_id, visit.holder)
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
             return True
         return False
 
     async def _refuse(
-        self, error: errors.BrokenFraming, head: h11.Request | None, request_id: str
+        self, error: SemanticError, head: h11.Request | None, request_id: str
     ) -> None:
         """Answer a request that cannot be read to its end, so that the client sees the answer."""
         if self._lost.is_set():
             return
         if head is None:
             dialect = errors.guess_dialect(self._reader.glimpse)
+            headers: Mapping[str, str] = {}
         else:
             dialect = dialect_of(_path_of(head), read_headers(head))
+            headers = self._desk.doors.headers(read_headers(head))
         to = Addressee(
             request_id=request_id,
             dialect=dialect,
             bodiless=head is not None and head.method == b"HEAD",
             close=True,
+            headers=headers,
         )
         self._desk.logger.info("request_refused", request_id=request_id, code=error.code)
         await self._writer.send(error_reply(error, dialect, request_id), to)
@@ -251,7 +277,7 @@ class Connection(asyncio.Protocol):
         except TimeoutError:
             self.abort()
 
-    async def _respond(self, head: h11.Request, body: bytes, request_id: str) -> None:
+    async def _respond(self, head: h11.Request, body: bytes, request_id: str, holder: str) -> None:
         started_s = time.monotonic()
         headers = read_headers(head)
         dialect = dialect_of(_path_of(head), headers)
@@ -266,6 +292,7 @@ class Connection(asyncio.Protocol):
                 dialect=dialect,
                 bodiless=head.method == b"HEAD",
                 close=self._desk.draining or (self._reader.over and not self._reader.waiting_bytes),
+                headers=self._desk.doors.headers(headers),
             )
             await self._send(reply, to)
         finally:
@@ -278,6 +305,7 @@ class Connection(asyncio.Protocol):
             method=head.method.decode("ascii"),
             path=_path_of(head),
             status=reply.status,
+            key=holder,
             duration_ms=round((time.monotonic() - started_s) * 1000, 3),
         )
 

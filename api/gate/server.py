@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
+from api.doors.doors import Doors
 from api.gate.connection import Connection
 from api.gate.exchange import Exchange, Exchanges
 from api.gate.limits import GateLimits
@@ -31,6 +32,7 @@ class Gate:
         upstream: The framework.
         exchanges: Where its handlers find the requests.
         unrouted: Answers method and encoded path where no route does, or raises.
+        doors: Who may come in.
         limits: Sizes, times and counts.
         logger: Told of requests and failures.
     """
@@ -41,12 +43,14 @@ class Gate:
         upstream: Upstream,
         exchanges: Exchanges,
         unrouted: Callable[[str, str], Reply],
+        doors: Doors,
         limits: GateLimits,
         logger: Logger,
     ) -> None:
         self._upstream = upstream
         self._exchanges = exchanges
         self._unrouted = unrouted
+        self.doors = doors
         self.limits = limits
         # Bound once: a logger that is not costs a binding for every request.
         self.logger = logger.bind(component="gate")
@@ -115,6 +119,9 @@ class Gate:
             SemanticError: To be told to the caller.
         """
         request: Request = exchange.request
+        told = self.doors.preflight(request.method, request.headers)
+        if told is not None:
+            return told
         self._exchanges.begin(exchange)
         await self._upstream.dispatch(exchange)
         reply = await exchange.answered()

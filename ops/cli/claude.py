@@ -48,18 +48,23 @@ def claude(
     Examples: semantic claude; semantic claude -p "What does this project do?"; semantic claude -c
     """
     from ops.claude_code import (  # noqa: PLC0415 - keeps --help fast
+        ANYBODY,
+        KEY_VARIABLE,
         UNSET,
         arguments,
         environment,
         shell_lines,
     )
 
-    base_url, model = _served(settings_or_exit(overrides(data_dir=data_dir)))
-    variables = environment(base_url, model)
+    settings = settings_or_exit(overrides(data_dir=data_dir))
+    base_url, model = _served(settings)
+    key = settings.own_key
     if print_env:
-        for line in shell_lines(variables):
+        token = ANYBODY if key is None else KEY_VARIABLE
+        for line in shell_lines(environment(base_url, model, token=token)):
             typer.echo(line)
         return
+    variables = environment(base_url, model, token=key or ANYBODY)
     program = shutil.which(binary)
     if program is None:
         fail(f"there is no program {binary}; install it: {_INSTALL}", ExitCode.FAILED)

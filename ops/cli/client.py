@@ -34,13 +34,21 @@ def service_url(settings: Settings) -> str:
     return base_url(settings.server.host, settings.server.port)
 
 
+def key_header(settings: Settings) -> dict[str, str]:
+    """Return the header that lets our own commands in, where there is a key to send."""
+    key = settings.own_key
+    return {} if key is None else {"authorization": f"Bearer {key}"}
+
+
 @contextmanager
 def service(settings: Settings) -> Iterator[httpx.Client]:
     """Give a client; a service that does not answer, or refuses, ends the command with one line."""
     url = service_url(settings)
     timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
     # No proxy of the environment stands between us and this machine.
-    with httpx.Client(base_url=url, timeout=timeout, trust_env=False) as client:
+    with httpx.Client(
+        base_url=url, timeout=timeout, trust_env=False, headers=key_header(settings)
+    ) as client:
         try:
             yield client
         except httpx.HTTPStatusError as error:

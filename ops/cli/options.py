@@ -20,6 +20,10 @@ Model = Annotated[
 ]
 Host = Annotated[str | None, typer.Option("--host", help="Address to listen on.")]
 Port = Annotated[int | None, typer.Option("--port", help="Port to listen on; 0 picks a free one.")]
+AllowRemote = Annotated[
+    bool | None,
+    typer.Option("--allow-remote", help="Let other machines in; it takes a key as well."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON; fields are only ever added.")]
 
 
@@ -29,9 +33,10 @@ def overrides(
     model: str | None = None,
     host: str | None = None,
     port: int | None = None,
+    allow_remote: bool | None = None,
 ) -> dict[str, Any]:
     """Return the options that were given, as settings."""
-    server = {"host": host, "port": port}
+    server = {"host": host, "port": port, "allow_remote": allow_remote}
     given: dict[str, Any] = {
         "data_dir": data_dir,
         "model": _given({"id": model}),

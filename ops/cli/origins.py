@@ -92,4 +92,6 @@ def _shown(value: object) -> object:
         return str(value)
     if isinstance(value, SecretStr):
         return str(value)  # stars
+    if isinstance(value, tuple):
+        return [_shown(part) for part in value]
     return without_password(value) if isinstance(value, str) else value

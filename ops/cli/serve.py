@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import typer
 
-from ops.cli.options import DataDir, Host, Model, Port, overrides, settings_or_exit
+from ops.cli.options import AllowRemote, DataDir, Host, Model, Port, overrides, settings_or_exit
 
 
 def register(app: typer.Typer) -> None:
@@ -19,42 +20,49 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
-    model: Model = None, port: Port = None, host: Host = None, data_dir: DataDir = None
+    model: Model = None,
+    port: Port = None,
+    host: Host = None,
+    allow_remote: AllowRemote = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Run the whole service in the foreground: broker, worker and api."""
-    settings = settings_or_exit(overrides(data_dir=data_dir, model=model, host=host, port=port))
+    given = overrides(
+        data_dir=data_dir, model=model, host=host, port=port, allow_remote=allow_remote
+    )
+    settings = settings_or_exit(given)
     from ops.supervisor.serve import serve as run_service  # noqa: PLC0415 - keeps --help fast
 
     raise typer.Exit(int(run_service(settings)))
 
 
 def api(
-    model: Model = None, port: Port = None, host: Host = None, data_dir: DataDir = None
+    model: Model = None,
+    port: Port = None,
+    host: Host = None,
+    allow_remote: AllowRemote = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Run the HTTP side alone; broker and worker run elsewhere."""
-    _become("api.main", model=model, port=port, host=host, data_dir=data_dir)
+    given = overrides(
+        data_dir=data_dir, model=model, host=host, port=port, allow_remote=allow_remote
+    )
+    _become("api.main", given)
 
 
 def worker(model: Model = None, data_dir: DataDir = None) -> None:
     """Run the model alone; broker and api run elsewhere."""
-    _become("worker.main", model=model, data_dir=data_dir)
+    _become("worker.main", overrides(data_dir=data_dir, model=model))
 
 
 def broker(data_dir: DataDir = None) -> None:
     """Run the private broker alone."""
-    _become("ops.broker", data_dir=data_dir)
+    _become("ops.broker", overrides(data_dir=data_dir))
 
 
-def _become(
-    module: str,
-    *,
-    model: Model = None,
-    port: Port = None,
-    host: Host = None,
-    data_dir: DataDir = None,
-) -> None:
+def _become(module: str, given: dict[str, Any]) -> None:
     """Turn this process into a part; ``ops`` must not import the parts' code."""
-    settings = settings_or_exit(overrides(data_dir=data_dir, model=model, host=host, port=port))
+    settings = settings_or_exit(given)
     from ops.supervisor.environment import child_environment  # noqa: PLC0415 - keeps --help fast
     from ops.supervisor.parts import module_argv  # noqa: PLC0415 - the same
 

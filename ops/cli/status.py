@@ -52,7 +52,7 @@ def _report(settings: Settings) -> dict[str, Any]:
     log = _log(settings)
     report: dict[str, Any] = {
         "running": record is not None,
-        "ready": record is not None and _is_ready(record),
+        "ready": record is not None and _is_ready(settings, record),
         "data_dir": str(settings.data_dir),
         "model": record.model if record else None,
         "base_url": record.base_url if record else None,
@@ -89,13 +89,19 @@ def _cache(settings: Settings, record: ServeRecord) -> dict[str, Any] | None:
     return next((asdict(pulse.cache) for pulse in pulses if pulse.cache is not None), None)
 
 
-def _is_ready(record: ServeRecord) -> bool:
+def _is_ready(settings: Settings, record: ServeRecord) -> bool:
     import httpx  # noqa: PLC0415 - keeps --help fast
 
+    from ops.cli.client import key_header  # noqa: PLC0415 - the same
     from ops.supervisor.probes import PROBE_S  # noqa: PLC0415 - the same
 
     try:
-        with httpx.Client(base_url=record.base_url, timeout=PROBE_S, trust_env=False) as client:
+        with httpx.Client(
+            base_url=record.base_url,
+            timeout=PROBE_S,
+            trust_env=False,
+            headers=key_header(settings),
+        ) as client:
             return client.get("/health/ready").status_code == httpx.codes.OK
     except httpx.TransportError:
         return False

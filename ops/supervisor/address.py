@@ -5,18 +5,21 @@ from __future__ import annotations
 import errno
 import socket
 
+from ops.exposure import why_not_listen
+from ops.settings import ServerSettings
 from ops.supervisor.record import CannotServe
 
 _CONNECT_S = 0.5
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - recognised, not bound
 
 
-def claim_port(host: str, port: int) -> int:
+def claim_port(host: str, port: int, *, server: ServerSettings | None = None) -> int:
     """Check that an address can be listened on.
 
     Args:
         host: A name or an address of this machine.
         port: 0 picks a free one.
+        server: Says whether others than this machine may reach it; without it anybody may.
 
     Returns:
         The port.
@@ -29,6 +32,8 @@ def claim_port(host: str, port: int) -> int:
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         family, _, _, _, address = found[0]
+        if server is not None and (reason := why_not_listen(server, str(address[0]))):
+            raise CannotServe(reason)
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)

@@ -12,7 +12,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from ops.claude_code import FEW_TOOLS, ServedModel, environment, shell_lines
+from ops.claude_code import (
+    ANYBODY,
+    FEW_TOOLS,
+    KEY_VARIABLE,
+    ServedModel,
+    environment,
+    shell_lines,
+)
 
 #: A model that is on this disk has come up by then.
 _DOWNLOAD_HINT_S = 30.0
@@ -66,16 +73,18 @@ class Announcer:
         hint = "; a first download takes minutes" if seconds >= _DOWNLOAD_HINT_S else ""
         self._row("", f"still loading {model} ({seconds:.0f} s{hint})")
 
-    def ready(self, base_url: str, model: ServedModel, seconds: float) -> None:
-        """Say that requests are answered now, and how to send one."""
+    def ready(
+        self, base_url: str, model: ServedModel, seconds: float, *, keyed: bool = False
+    ) -> None:
+        """Say that requests are answered now, and how to send one, with a key if ``keyed``."""
         length = f" · {model.context_length} tokens of context" if model.context_length else ""
         self._row("model", model.id + length)
         self._console.print(f"[bold green]ready[/] in {seconds:.1f} s\n", highlight=False)
         # Lines to paste must not be wrapped, coloured or shortened.
-        for line in claude_code_lines(base_url, model):
+        for line in claude_code_lines(base_url, model, keyed=keyed):
             self._console.print(line, soft_wrap=True, markup=False, highlight=False)
         self._console.print()
-        for line in curl_lines(base_url, model.id):
+        for line in curl_lines(base_url, model.id, keyed=keyed):
             self._console.print(line, soft_wrap=True, markup=False, highlight=False)
         self._console.print("\nCtrl-C stops everything.")
 
@@ -92,22 +101,23 @@ class Announcer:
         self._console.print(f"  [dim]{name:<7}[/] {shown}", soft_wrap=True, highlight=False)
 
 
-def claude_code_lines(base_url: str, model: ServedModel) -> Iterator[str]:
+def claude_code_lines(base_url: str, model: ServedModel, *, keyed: bool = False) -> Iterator[str]:
     """Yield what to paste into a shell so that Claude Code talks to this service."""
+    token = KEY_VARIABLE if keyed else ANYBODY
     yield "# Claude Code: `semantic claude` in another terminal, or paste"
-    yield from shell_lines(environment(base_url, model))
+    yield from shell_lines(environment(base_url, model, token=token))
     tools = f' --tools "{FEW_TOOLS}"' if model.is_small else ""
     yield f"claude --permission-mode default{tools}"
 
 
-def curl_lines(base_url: str, model: str) -> Iterator[str]:
+def curl_lines(base_url: str, model: str, *, keyed: bool = False) -> Iterator[str]:
     """Yield one request that works when it is pasted."""
     yield "# or"
     message = {"role": "user", "content": "Hello!"}
     body = json.dumps({"model": model, "max_tokens": 64, "messages": [message]})
-    yield (
-        f"curl -s {base_url}/v1/messages -H 'content-type: application/json' -d {shlex.quote(body)}"
-    )
+    key = f' -H "x-api-key: {KEY_VARIABLE}"' if keyed else ""
+    json_type = "-H 'content-type: application/json'"
+    yield f"curl -s {base_url}/v1/messages{key} {json_type} -d {shlex.quote(body)}"
 
 
 def without_password(url: str) -> str:

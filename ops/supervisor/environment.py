@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
+from ops.api_keys import ApiKey, read_keys
 from ops.logs import FORCE_COLOR_ENV
 from ops.settings import Settings
 
 #: Directory that holds the packages ``api``, ``worker`` and ``ops``.
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _PREFIX = "SEMANTIC_"
+#: Only commands send it; no part needs it.
+_OWN_KEY = "SEMANTIC_API_KEY"
 #: Free memory at the end of the heap that is not given back to the system.
 _FREE_KEPT_BYTES = 2**31
 #: Read by glibc when a process starts; see mallopt(3).
@@ -45,10 +48,23 @@ def child_environment(
         settings: The effective settings.
         extra: Variables of this child that beat everything else.
     """
-    ours = settings_environment(settings) | dict(extra)
-    kept = {name: value for name, value in inherited.items() if name.upper() not in ours}
+    ours = settings_environment(_without_raw_keys(settings)) | dict(extra)
+    dropped = {*ours, _OWN_KEY}
+    kept = {name: value for name, value in inherited.items() if name.upper() not in dropped}
     search = [str(PACKAGE_ROOT), *filter(None, [kept.get("PYTHONPATH", "")])]
     return kept | {"PYTHONPATH": os.pathsep.join(search), "PYTHONUNBUFFERED": "1"} | ours
+
+
+def with_keys(settings: Settings, keys: Iterable[ApiKey]) -> Settings:
+    """Return the settings with these keys only, as digests."""
+    texts = tuple(SecretStr(key.text) for key in keys)
+    server = settings.server.model_copy(update={"api_keys": texts})
+    return settings.model_copy(update={"server": server, "api_key": None})
+
+
+def _without_raw_keys(settings: Settings) -> Settings:
+    given = (key.get_secret_value() for key in settings.server.api_keys)
+    return with_keys(settings, read_keys(given))
 
 
 def allocator_environment(
@@ -97,4 +113,6 @@ def _variables(settings: Settings) -> Iterator[tuple[str, str]]:
 def _encode(value: object) -> str:
     if isinstance(value, str | Path):
         return str(value)
-    return json.dumps(value)
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return json.dumps(value, default=_encode)

@@ -50,7 +50,7 @@ def serve(settings: Settings, parts_for: Callable[[Settings], Parts] = parts_of)
             if leftovers is not None:
                 _wait_for(leftovers, settings)
             server = settings.server
-            port = claim_port(server.host, server.port)
+            port = claim_port(server.host, server.port, server=server)
             resolved = settings.model_copy(
                 update={
                     "data_dir": settings.data_dir.absolute(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -13,16 +14,17 @@ from functools import partial
 
 import httpx
 
+from ops.api_keys import ApiKey, digest_of_key, read_keys
 from ops.claude_code import ServedModel
 from ops.exit_codes import ExitCode
 from ops.logs import Logger
 from ops.settings import Settings
 from ops.supervisor.announce import Announcer
 from ops.supervisor.child import Child
-from ops.supervisor.environment import allocator_environment, child_environment
+from ops.supervisor.environment import allocator_environment, child_environment, with_keys
 from ops.supervisor.keeper import Keeper
 from ops.supervisor.output import LineWriter
-from ops.supervisor.parts import BROKER, WORKER, Part, Parts
+from ops.supervisor.parts import API, BROKER, WORKER, Part, Parts
 from ops.supervisor.probes import (
     broker_answers,
     forget_broker_url,
@@ -39,6 +41,8 @@ BROKER_START_MAX_S = 30.0
 START_MAX_S = 6 * 3600.0
 #: Between two lines that say that the model is still loading.
 LOADING_NOTE_S = 5.0
+#: What the api calls the key of its supervisor.
+OWN_KEY_NAME = "_serve"
 _POLL_S = 0.05
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -90,6 +94,8 @@ class Supervisor:
         self._extra_environment = extra_environment
         self._keepers: dict[str, Keeper] = {}
         self._broker_url = settings.redis.url
+        #: Drawn anew by each supervisor: it may know only digests of the other keys.
+        self._own_key = secrets.token_urlsafe(32)
         self._lifeline, self._write_end = os.pipe()
         self._exit_code: ExitCode | None = None
         self._ended = asyncio.Event()
@@ -145,7 +151,12 @@ class Supervisor:
         )
         model = await self._wait_ready(began)
         self._note(ready=True, model=model.id)
-        self._out.announcer.ready(self._record.base_url, model, time.monotonic() - began)
+        self._out.announcer.ready(
+            self._record.base_url,
+            model,
+            time.monotonic() - began,
+            keyed=bool(self._settings.server.api_keys),
+        )
 
     async def _wait_broker(self) -> str:
         deadline = time.monotonic() + BROKER_START_MAX_S
@@ -160,7 +171,10 @@ class Supervisor:
     async def _wait_ready(self, began: float) -> ServedModel:
         model = self._settings.model.id
         noted = began
-        async with httpx.AsyncClient(base_url=self._record.base_url, trust_env=False) as client:
+        headers = {"authorization": f"Bearer {self._own_key}"}
+        async with httpx.AsyncClient(
+            base_url=self._record.base_url, trust_env=False, headers=headers
+        ) as client:
             while not await is_ready(client):
                 now = time.monotonic()
                 if now - began > START_MAX_S:
@@ -193,11 +207,19 @@ class Supervisor:
             extra |= allocator_environment(os.environ)
         return Child.start(
             part,
-            environment=child_environment(os.environ, self._settings, extra),
+            environment=child_environment(os.environ, self._settings_of(part), extra),
             lifeline=self._lifeline,
             writer=self._out.writer,
             prefix=self._out.prefixes.get(part.name, ""),
         )
+
+    def _settings_of(self, part: Part) -> Settings:
+        """Return the settings for a part: keys are the api's business, and ours is among them."""
+        given = read_keys(key.get_secret_value() for key in self._settings.server.api_keys)
+        if part.name != API or not given:
+            return with_keys(self._settings, ())
+        ours = ApiKey(OWN_KEY_NAME, digest_of_key(self._own_key))
+        return with_keys(self._settings, (*given, ours))
 
     def _on_start(self, child: Child) -> None:
         keeper = self._keepers[child.part.name]

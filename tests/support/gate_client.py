@@ -7,10 +7,12 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import structlog
 
+from api.doors.doors import Doors
 from api.gate.connection import Connection
 from api.gate.exchange import Exchange
 from api.gate.limits import GateLimits
 from api.http import Reply, StreamReply
+from ops.settings import ServerSettings
 
 
 class MemoryTransport(asyncio.Transport):
@@ -61,10 +63,14 @@ class MemoryDesk:
     """Counts connections and answers with what it is given."""
 
     def __init__(
-        self, answer: Callable[[Exchange], Awaitable[Reply | StreamReply]], limits: GateLimits
+        self,
+        answer: Callable[[Exchange], Awaitable[Reply | StreamReply]],
+        limits: GateLimits,
+        doors: Doors | None = None,
     ) -> None:
         self._answer = answer
         self.limits = limits
+        self.doors = doors or Doors.from_settings(ServerSettings(allowed_hosts=("x",)))
         self.logger = structlog.stdlib.get_logger()
         self.draining = False
         self.inside = 0

@@ -54,6 +54,10 @@ class SampleServer:
             if happening["what"] == what:
                 return happening
 
+    def heard(self, timeout_s: float = ANSWER_MAX_S) -> str:
+        """Return the name of the very next happening."""
+        return str(self._told.get(timeout=timeout_s)["what"])
+
     def forget(self) -> None:
         """Drop what was told so far."""
         with contextlib.suppress(queue.Empty):

@@ -31,6 +31,12 @@ class Service:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
+    def headers(self) -> dict[str, str]:
+        """Return what lets a client in, where the service asks for a key."""
+        key = self._env.get("SEMANTIC_API_KEY")
+        return {"x-api-key": key} if key else {}
+
+    @property
     def process(self) -> subprocess.Popen[bytes]:
         assert self._process is not None, "not started"
         return self._process
@@ -63,7 +69,8 @@ class Service:
             if self.process.poll() is not None:
                 break
             try:
-                if httpx.get(f"{self.base_url}/health/ready", timeout=5).status_code == 200:
+                url = f"{self.base_url}/health/ready"
+                if httpx.get(url, timeout=5, headers=self.headers).status_code == 200:
                     return
             except httpx.HTTPError:
                 pass

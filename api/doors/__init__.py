@@ -1,0 +1,1 @@
+"""Who comes in: names of this host, origins, keys, and how often."""

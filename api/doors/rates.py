@@ -1,0 +1,107 @@
+"""How often somebody may ask: token buckets, kept as the one number that decides.
+
+The bucket holds a minute's worth, so that a burst passes and the mean holds. It is the virtual
+scheduling form of the generic cell rate algorithm (ITU-T I.371): integers, no drift, and the time
+until the next token is exact.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from domain.errors import RateLimited
+
+NS_PER_S: Final = 1_000_000_000
+_MINUTE_NS: Final = 60 * NS_PER_S
+#: Names that are remembered; beyond, the one that came first is forgotten, and starts full.
+NAMES_MAX: Final = 10_000
+
+
+class Rate:
+    """Requests per minute for each of many names.
+
+    One api process answers everything, so the counts live in it: they cost no round trip, and a
+    restart forgives what was asked within the last minute.
+
+    Args:
+        per_minute: Most requests; also the largest burst. ``None``: any.
+        whose: What the names are, for the message.
+        clock_ns: Monotonic.
+    """
+
+    def __init__(
+        self,
+        per_minute: int | None,
+        *,
+        whose: str,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._per_minute = per_minute
+        self._whose = whose
+        self._clock_ns = clock_ns
+        #: When each name's bucket is full again.
+        self._full_at_ns: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._full_at_ns)
+
+    def take(self, name: str) -> None:
+        """Take one token.
+
+        Raises:
+            RateLimited: There is none; says after how many whole seconds there is one.
+        """
+        if self._per_minute is None:
+            return
+        now_ns = self._clock_ns()
+        interval_ns = -(-_MINUTE_NS // self._per_minute)
+        full_at_ns = max(self._full_at_ns.get(name, now_ns), now_ns) + interval_ns
+        missing_ns = full_at_ns - now_ns - self._per_minute * interval_ns
+        if missing_ns > 0:
+            message = f"this {self._whose} may send {self._per_minute} requests a minute"
+            raise RateLimited(message, retry_after_s=-(-missing_ns // NS_PER_S))
+        self._full_at_ns[name] = full_at_ns
+        if len(self._full_at_ns) > NAMES_MAX:
+            self._forget(now_ns)
+
+    def _forget(self, now_ns: int) -> None:
+        """Drop full buckets, which are as good as none, and where there are none the oldest."""
+        full = [name for name, at_ns in self._full_at_ns.items() if at_ns <= now_ns]
+        for name in full or [next(iter(self._full_at_ns))]:
+            del self._full_at_ns[name]
+
+
+class Places:
+    """Requests at the same time for each name.
+
+    Args:
+        most: ``None``: any.
+        whose: What the names are, for the message.
+    """
+
+    def __init__(self, most: int | None, *, whose: str) -> None:
+        self._most = most
+        self._whose = whose
+        self._taken: dict[str, int] = {}
+
+    def enter(self, name: str) -> None:
+        """Take a place; every call that returns needs a ``leave``.
+
+        Raises:
+            RateLimited: All are taken.
+        """
+        taken = self._taken.get(name, 0)
+        if self._most is not None and taken >= self._most:
+            message = f"this {self._whose} may have {self._most} requests open at once"
+            raise RateLimited(message)
+        self._taken[name] = taken + 1
+
+    def leave(self, name: str) -> None:
+        """Give a place back."""
+        left = self._taken[name] - 1
+        if left:
+            self._taken[name] = left
+        else:
+            del self._taken[name]

@@ -1,0 +1,84 @@
+"""Keys of the api: how they are written in the settings, and what of them is kept.
+
+``KEY``, ``NAME=KEY`` or ``NAME=sha256:HEX``, where ``HEX`` is the SHA-256 of the key. A digest
+checks a key and cannot be sent as one, so it is all that the parts of a service ever hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+#: Below this a key can be guessed from its digest; 16 random characters cannot.
+KEY_CHARS_MIN: Final = 16
+KEY_CHARS_MAX: Final = 512
+
+_NAMED = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]{0,63})=(.+)")
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})", re.IGNORECASE)
+#: What a header carries as it stands: printable ASCII without spaces.
+_KEY = re.compile(rf"[!-~]{{{KEY_CHARS_MIN},{KEY_CHARS_MAX}}}")
+_DIGEST_PREFIX: Final = "sha256:"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """One key.
+
+    Attributes:
+        name: What logs and limits call its holder.
+        digest: SHA-256 of the key.
+    """
+
+    name: str
+    digest: bytes
+
+    @property
+    def text(self) -> str:
+        """The key as settings write it, without the key itself."""
+        return f"{self.name}={_DIGEST_PREFIX}{self.digest.hex()}"
+
+
+def digest_of_key(key: str) -> bytes:
+    """Return what is kept of a key."""
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+def read_keys(texts: Iterable[str]) -> tuple[ApiKey, ...]:
+    """Read keys as the settings write them; one without a name is called by its place.
+
+    Raises:
+        ValueError: One cannot be a key, or two have one name. The message names no key.
+    """
+    keys: dict[str, ApiKey] = {}
+    for place, text in enumerate(texts, start=1):
+        name, key = _parts(text)
+        name = name or f"key-{place}"
+        if name in keys:
+            msg = f"two keys are called {name}"
+            raise ValueError(msg)
+        found = _DIGEST.fullmatch(key)
+        if found is None and not _KEY.fullmatch(key):
+            msg = (
+                f"{name} is no key: {KEY_CHARS_MIN} to {KEY_CHARS_MAX} printable ASCII characters"
+                f" without spaces, or {_DIGEST_PREFIX} and 64 hexadecimal digits"
+            )
+            raise ValueError(msg)
+        keys[name] = ApiKey(name, bytes.fromhex(found[1]) if found else digest_of_key(key))
+    return tuple(keys.values())
+
+
+def first_sendable(texts: Iterable[str]) -> str | None:
+    """Return the first key that stands there itself, not as a digest."""
+    keys = (_parts(text)[1] for text in texts)
+    return next((key for key in keys if not _DIGEST.fullmatch(key)), None)
+
+
+def _parts(text: str) -> tuple[str | None, str]:
+    """Split off a name; a key without one may itself end in ``=``, as base64 does."""
+    found = _NAMED.fullmatch(text)
+    if found is None or not found[2].strip("="):
+        return None, text
+    return found[1], found[2]
