@@ -50,7 +50,7 @@ from ops.clock import RandomIds, SystemClock
 from ops.exit_codes import ExitCode
 from ops.lifeline import watch_lifeline
 from ops.logs import Logger, configure_logging
-from ops.settings import BatchSettings, JobSettings, Settings, load_settings
+from ops.settings import BatchSettings, JobSettings, ServerSettings, Settings, load_settings
 
 #: Threads for what blocks: appends (group commit makes waiting together cheap) and queue calls.
 BLOCKING_CALLS_MAX = 32
@@ -119,10 +119,7 @@ def build(
         aliases=settings.model.aliases,
         max_tokens_default=settings.jobs.max_tokens_default,
         rules=_rules(settings.jobs),
-        agents=AgentDoor(
-            rate=Rate(settings.server.agent_requests_per_minute, whose="agent"),
-            jobs_at_once=settings.server.agent_jobs_at_once,
-        ),
+        agents=_agents(settings.server),
         ping_s=settings.server.ping_s,
         opening_s=OPENING_S,
     )
@@ -211,6 +208,13 @@ def _webhooks(settings: Settings, services: Services, logger: Logger) -> Webhook
         timeout_s=wanted.timeout_s,
     )
     return WebhookThread(desk, sender, pace=pace, logger=logger)
+
+
+def _agents(server: ServerSettings) -> AgentDoor:
+    return AgentDoor(
+        rate=Rate(server.agent_requests_per_minute, whose="agent"),
+        jobs_at_once=server.agent_jobs_at_once,
+    )
 
 
 def _rules(jobs: JobSettings) -> JobRules:
