@@ -50,7 +50,14 @@ from ops.clock import RandomIds, SystemClock
 from ops.exit_codes import ExitCode
 from ops.lifeline import watch_lifeline
 from ops.logs import Logger, configure_logging
-from ops.settings import BatchSettings, JobSettings, ServerSettings, Settings, load_settings
+from ops.settings import (
+    BatchSettings,
+    JobSettings,
+    ServerSettings,
+    Settings,
+    WebhookSettings,
+    load_settings,
+)
 
 #: Threads for what blocks: appends (group commit makes waiting together cheap) and queue calls.
 BLOCKING_CALLS_MAX = 32
@@ -109,11 +116,7 @@ def build(
             wake=batch_woken.set,
             rules=_batch_rules(settings.batches),
         ),
-        webhooks=WebhookShelf(
-            store=store,
-            from_requests=settings.webhooks.from_requests,
-            allow_hosts=settings.webhooks.allow_hosts,
-        ),
+        webhooks=_shelf(settings.webhooks, store),
         version=version("semantic"),
         model=settings.model.name or settings.model.id,
         aliases=settings.model.aliases,
@@ -208,6 +211,12 @@ def _webhooks(settings: Settings, services: Services, logger: Logger) -> Webhook
         timeout_s=wanted.timeout_s,
     )
     return WebhookThread(desk, sender, pace=pace, logger=logger)
+
+
+def _shelf(webhooks: WebhookSettings, store: SqlWebhookStore) -> WebhookShelf:
+    return WebhookShelf(
+        store=store, from_requests=webhooks.from_requests, allow_hosts=webhooks.allow_hosts
+    )
 
 
 def _agents(server: ServerSettings) -> AgentDoor:

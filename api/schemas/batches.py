@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
-from api.schemas.base import KeptSeconds, RequestBody, WebhookBody
+from api.schemas.base import KeptSeconds, Name, RequestBody, WebhookBody
 
 #: ``metadata`` of an OpenAI batch.
 PAIRS_MAX = 16
@@ -90,7 +90,7 @@ MetadataValue = Annotated[str, Field(max_length=VALUE_CHARS_MAX)]
 class BatchBody(RequestBody):
     """Lines of a file that are answered within a day."""
 
-    input_file_id: str
+    input_file_id: Name
     endpoint: Literal["/v1/chat/completions"]
     completion_window: Literal["24h"]
     metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=PAIRS_MAX)] | None = None

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import http.client
-import itertools
 import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Final
@@ -30,26 +30,27 @@ from tests.support.service import Service
 PATIENCE_S: Final = 20.0
 #: Growth of the api's memory that is no leak: caches that fill, and the allocator's own.
 GROWTH_MAX: Final = 64 * 2**20
-#: Requests before memory is measured for the first time.
-WARM_SHARE: Final = 0.2
 SHOWN_MAX: Final = 20
+#: No refusal says more, whatever it refuses.
+ANSWER_BYTES_MAX: Final = 65_536
 
 
 class Run:
     """Clients that share one list of requests, and what they heard."""
 
-    def __init__(self, service: Service, requests: list[FuzzRequest]) -> None:
+    def __init__(self, service: Service, *, seed: int, bodies: int) -> None:
         self._service = service
-        self._left = iter(enumerate(requests))
-        self._warm_at = int(len(requests) * WARM_SHARE)
+        self._left = enumerate(fuzz_requests(seed, bodies))
+        self._fifth = max(1, bodies // 5)
         self._lock = Lock()
         self._api = psutil.Process(service.part("api.main").pid)
-        self.warm_bytes = 0
+        #: Resident memory of the api after each fifth of the requests.
+        self.rss_bytes: list[int] = []
         self.statuses: Counter[str] = Counter()
         self.faults: list[str] = []
 
     def go(self, clients: int) -> int:
-        """Send everything; return by how many bytes the api has grown since it was warm."""
+        """Send everything; return by how many bytes the api grew after the first fifth."""
         threads = [Thread(target=self._client) for _ in range(clients)]
         for thread in threads:
             thread.start()
@@ -58,14 +59,15 @@ class Run:
         if not self._api.is_running():
             self.faults.append("the api died")
             return 0
-        return int(self._api.memory_info().rss) - self.warm_bytes
+        self.rss_bytes.append(int(self._api.memory_info().rss))
+        return self.rss_bytes[-1] - self.rss_bytes[0]
 
     def _client(self) -> None:
         while True:
             with self._lock:
                 number, request = next(self._left, (-1, None))
-                if number == self._warm_at:
-                    self.warm_bytes = int(self._api.memory_info().rss)
+                if number > 0 and number % self._fifth == 0:
+                    self.rss_bytes.append(int(self._api.memory_info().rss))
             if request is None:
                 return
             status, fault = self._ask(request)
@@ -81,9 +83,12 @@ class Run:
         connection = http.client.HTTPConnection("127.0.0.1", self._service.port, PATIENCE_S)
         try:
             headers = {name: value.encode("latin-1") for name, value in request.headers.items()}
-            connection.request(request.method, request.target, request.body, headers)
+            # Who refuses a body early may close before it is sent; the answer is there.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                connection.request(request.method, request.target, request.body, headers)
             answer = connection.getresponse()
-            body = answer.read(65_536) if answer.status >= 400 else b""
+            refused = answer.status >= 400
+            body = answer.read(ANSWER_BYTES_MAX) if refused else b""
         except TimeoutError:
             return "left", None
         except (OSError, http.client.HTTPException) as error:
@@ -103,17 +108,18 @@ def main() -> int:
     asked = parser.parse_args()
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
-    env = {"SEMANTIC_JOBS__MAX_TOKENS_DEFAULT": "2", "SEMANTIC_JOBS__FINISH_WITHIN_S": "30"}
+    env = {"SEMANTIC_JOBS__MAX_TOKENS_DEFAULT": "2"}
     service = Service(folder / "data", env=env).start()
     try:
-        run = Run(service, list(itertools.islice(fuzz_requests(asked.seed, asked.bodies), None)))
+        run = Run(service, seed=asked.seed, bodies=asked.bodies)
         grown_bytes = run.go(asked.clients)
     finally:
         code = service.stop() if service.process.poll() is None else 1
         shutil.rmtree(folder, ignore_errors=True)
     counted = ", ".join(f"{status}: {count:,}" for status, count in sorted(run.statuses.items()))
     print(f"requests   {sum(run.statuses.values()):,}, seed {asked.seed} ({counted})")
-    print(f"memory     the api grew by {grown_bytes / 2**20:.1f} MiB after the first fifth")
+    fifths = ", ".join(f"{rss / 2**20:.0f}" for rss in run.rss_bytes)
+    print(f"memory     of the api after each fifth: {fifths} MiB")
     for fault in run.faults[:SHOWN_MAX]:
         print(f"FAULT      {fault}")
     print(f"faults     {len(run.faults)}")
