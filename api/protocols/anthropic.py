@@ -36,7 +36,7 @@ def parse(body: bytes, headers: Mapping[str, str], *, ids: IdSource) -> ParsedRe
     return ParsedRequest(
         chat=_chat(wire, wire.max_tokens, ids),
         stream=bool(wire.stream),
-        agent=agent_of(headers),
+        agent=agent_of(headers, user_id=wire.user_id),
         seeded=wire.seed is not None,
         thinking=_thinking_of(wire.thinking),
     )
@@ -45,7 +45,7 @@ def parse(body: bytes, headers: Mapping[str, str], *, ids: IdSource) -> ParsedRe
 def parse_count(body: bytes, headers: Mapping[str, str], *, ids: IdSource) -> ParsedRequest:
     """Translate a body of ``POST /v1/messages/count_tokens``; see ``parse``."""
     wire = parse_body(CountBody, body)
-    return ParsedRequest(chat=_chat(wire, 1, ids), agent=agent_of(headers))
+    return ParsedRequest(chat=_chat(wire, 1, ids), agent=agent_of(headers, user_id=wire.user_id))
 
 
 def _chat(wire: CountBody, max_tokens: int, ids: IdSource) -> ChatRequest:

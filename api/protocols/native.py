@@ -66,7 +66,7 @@ def parse(
         chat=chat,
         stream=True,
         priority=Priority(wire.priority or Priority.INTERACTIVE),
-        agent=agent_of(headers, wire.agent_id),
+        agent=agent_of(headers, named=wire.agent_id),
         seeded=wire.seed is not None,
         start_within_s=wire.start_within_s,
         finish_within_s=wire.finish_within_s,

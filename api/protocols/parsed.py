@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ ThinkingShown = Literal["none", "omitted", "whole"]
 _AGENT_ID = re.compile(NAME_PATTERN)
 _SESSION_HEADER: Final = "x-claude-code-session-id"
 _SUBAGENT_HEADER: Final = "x-claude-code-agent-id"
+#: A longer ``metadata.user_id`` is not looked into.
+USER_ID_CHARS_MAX: Final = 4096
+_OLD_USER_ID: Final = re.compile(r"user_\w*_account_[\w-]*?_session_([0-9a-f-]{36})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +92,44 @@ def stop_texts(stop: str | Sequence[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for text in texts if text))
 
 
-def agent_of(headers: Mapping[str, str], named: str | None = None) -> AgentId | None:
-    """Return who a request is for: as the body names it, else Claude Code's session and subagent.
+def agent_of(
+    headers: Mapping[str, str],
+    *,
+    named: str | None = None,
+    session: str | None = None,
+    user_id: str | None = None,
+) -> AgentId | None:
+    """Return who a request is for, by the first of these that says so.
 
-    Headers that do not look like an id are left aside: they are hints, not input.
+    One that says nothing has none here; see ``domain.identity`` for what it is known by then.
+    What does not look like an id is left aside: these are hints, not input.
+
+    Args:
+        headers: By lower-case name; Claude Code's name its session, and its subagent.
+        named: An agent's own id, which goes before all else.
+        session: Our ``session_id`` of the body.
+        user_id: Anthropic's ``metadata.user_id``, in which Claude Code says its session too.
     """
-    if named is not None:
-        return AgentId(named)
     known = [headers[name] for name in (_SESSION_HEADER, _SUBAGENT_HEADER) if name in headers]
-    agent = "/".join(known)
-    return AgentId(agent) if _AGENT_ID.match(agent) else None
+    for name in (named, "/".join(known), session, _session_in(user_id)):
+        if name and _AGENT_ID.match(name):
+            return AgentId(name)
+    return None
+
+
+def _session_in(user_id: str | None) -> str | None:
+    """Return the session that a ``user_id`` of Claude Code names; that of others names a user.
+
+    It is JSON with a ``session_id``; older versions write ``user_…_account_…_session_<uuid>``.
+    """
+    if not user_id or len(user_id) > USER_ID_CHARS_MAX:
+        return None
+    found = _OLD_USER_ID.fullmatch(user_id)
+    if found is not None:
+        return found[1]
+    try:
+        told = json.loads(user_id)
+    except (ValueError, RecursionError):
+        return None
+    session = told.get("session_id") if isinstance(told, dict) else None
+    return session if isinstance(session, str) else None

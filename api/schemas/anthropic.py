@@ -73,6 +73,12 @@ class OutputConfig(RequestBody):
     format: OutputFormat | None = None
 
 
+class Metadata(RequestBody):
+    """Who asks; Claude Code names its session there."""
+
+    user_id: str | None = None
+
+
 class CountBody(RequestBody):
     """What decides how long a prompt is; ``seed`` is our own addition."""
 
@@ -89,6 +95,12 @@ class CountBody(RequestBody):
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
     seed: Seed | None = None
+    metadata: Metadata | None = None
+
+    @property
+    def user_id(self) -> str | None:
+        """Return ``metadata.user_id``."""
+        return self.metadata.user_id if self.metadata is not None else None
 
 
 class MessagesBody(CountBody):
