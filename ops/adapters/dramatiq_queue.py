@@ -264,6 +264,12 @@ class BlockingConsumer(_RedisConsumer):
         finally:
             self._hand_freed.set()
 
+    def requeue(self, messages: Iterable[MessageProxy]) -> None:
+        """Give back what was not begun, as a worker does that stops."""
+        given = list(messages)
+        super().requeue(given)  # type: ignore[no-untyped-call]  # as above
+        self.queued_message_ids.difference_update(one.message_id for one in given)
+
     def _next_message(self) -> MessageProxy | None:
         if not self.message_cache and not self._fetch():
             if self._room > 0:

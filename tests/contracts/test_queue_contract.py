@@ -131,6 +131,19 @@ def test_job_that_is_in_a_hand_only_by_the_brokers_word_comes_out_again(line: Li
     assert line.queue.enqueue(A, INTERACTIVE)
 
 
+def test_job_that_a_stopping_consumer_gave_back_is_held_no_more(trial_url: str, keys: Keys) -> None:
+    client = connect(trial_url)
+    broker = BlockingRedisBroker(client, keys, broker_id=ENGINE)
+    DramatiqJobQueue(client, keys).enqueue(A, INTERACTIVE)
+    for _ in range(2):  # the second consumer of the same worker
+        consumer = broker.consume(INTERACTIVE.value, prefetch=1, timeout=50)
+        message = next(consumer)
+        assert message is not None
+        assert consumer.queued_message_ids == {A}
+        consumer.requeue([message])
+    client.close()
+
+
 def test_removed_job_never_comes_out(line: Line) -> None:
     for job in (A, B, C):
         line.queue.enqueue(job, INTERACTIVE)
