@@ -11,12 +11,14 @@ from api.http import Dialect
 from api.openapi_agents import AGENT_OPERATIONS
 from api.openapi_batches import BATCH_OPERATIONS
 from api.openapi_operations import OPERATIONS, Operation
+from api.openapi_responses import RESPONSE_OPERATIONS
 from api.schemas.replies import AnthropicError, Health, OpenAIError, Problem
 
 #: Every route, by method and pattern.
 ALL_OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     **OPERATIONS,
     **AGENT_OPERATIONS,
+    **RESPONSE_OPERATIONS,
     **BATCH_OPERATIONS,
 }
 _REF_TEMPLATE: Final = "#/components/schemas/{model}"

@@ -102,13 +102,13 @@ def _header(name: str, schema: Mapping[str, Any], description: str) -> Mapping[s
     return {"name": name, "in": "header", "schema": schema, "description": description}
 
 
-_KEY: Final = _header(
+IDEMPOTENCY_KEY: Final = _header(
     "Idempotency-Key",
     {"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX, "pattern": KEY_PATTERN},
     "requests of one key are one job; with another request it is refused",
 )
-_KEY_REFUSED: Final = "The idempotency key came before with another request"
-_QUEUE_FULL: Final = "Too many jobs are waiting; Retry-After says when to try again"
+KEY_REFUSED: Final = "The idempotency key came before with another request"
+QUEUE_FULL: Final = "Too many jobs are waiting; Retry-After says when to try again"
 #: By method and pattern.
 OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ("POST", "/v1/messages"): Operation(
@@ -119,8 +119,8 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
         example={"model": "semantic-demo", "max_tokens": 32, "messages": [_USER_TURN]},
         reply=AnthropicMessage,
         streams=True,
-        parameters=(_KEY,),
-        extra={409: f"The job was cancelled. {_KEY_REFUSED}", 429: _QUEUE_FULL},
+        parameters=(IDEMPOTENCY_KEY,),
+        extra={409: f"The job was cancelled. {KEY_REFUSED}", 429: QUEUE_FULL},
     ),
     ("POST", "/v1/messages/count_tokens"): Operation(
         id="countTokens",
@@ -139,8 +139,8 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
         example={"model": "semantic-demo", "max_tokens": 32, "messages": [_USER_TURN]},
         reply=ChatCompletion,
         streams=True,
-        parameters=(_KEY,),
-        extra={409: f"The job was cancelled. {_KEY_REFUSED}", 429: _QUEUE_FULL},
+        parameters=(IDEMPOTENCY_KEY,),
+        extra={409: f"The job was cancelled. {KEY_REFUSED}", 429: QUEUE_FULL},
     ),
     ("GET", "/v1/models"): Operation(
         id="listModels",
@@ -173,14 +173,14 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
         reply=JobObject,
         links=True,
         parameters=(
-            _KEY,
+            IDEMPOTENCY_KEY,
             _header(
                 "Prefer",
                 {"type": "string", "example": "wait=30"},
                 "wait=n holds the answer back until the job has ended, n seconds at most",
             ),
         ),
-        extra={409: _KEY_REFUSED, 429: _QUEUE_FULL},
+        extra={409: KEY_REFUSED, 429: QUEUE_FULL},
         ended=True,
     ),
     ("GET", "/v1/jobs"): Operation(

@@ -297,6 +297,7 @@ def command_of(
         deadline=_instant_in(parsed.start_within_s or rules.start_within_s, services),
         finish_deadline=_instant_in(parsed.finish_within_s or rules.finish_within_s, services),
         webhook=webhook_url(parsed.webhook, services.webhooks),
+        wire=parsed.wire,
     )
 
 
@@ -309,10 +310,13 @@ def _instant_in(seconds: float | None, services: Services) -> str | None:
 def _asked(command: SubmitJob, seeded: bool) -> Digest:  # noqa: FBT001 - handed to an executor
     agent = command.agent
     asked = command.request.asked(protocol=command.protocol, agent=agent, seeded=seeded)
-    if command.webhook is None:
-        return asked
-    # One who wants somebody told must not be given a job that tells nobody, or somebody else.
-    return digest_of(f"{asked}\n{command.webhook}".encode())
+    if command.webhook is not None:
+        # Whoever wants somebody told must not be given a job that tells nobody, or somebody else.
+        asked = digest_of(f"{asked}\n{command.webhook}".encode())
+    if command.wire is not None:
+        # What the answer shows of its request must be what this caller said.
+        asked = digest_of(f"{asked}\n".encode() + command.wire)
+    return asked
 
 
 def submit_command(

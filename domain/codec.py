@@ -24,7 +24,7 @@ from domain.stream import Body, StreamItem
 #: its version up, and ``tests/fixtures/events`` keeps one event of each version for good.
 SCHEMA_VERSIONS: Mapping[str, int] = {
     "AttemptStarted": 2,
-    "JobSubmitted": 3,
+    "JobSubmitted": 4,
     "JobAttached": 2,
     "JobExpired": 2,
     "BatchSubmitted": 2,

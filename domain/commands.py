@@ -27,7 +27,7 @@ class SubmitJob:
 
     Attributes:
         request: What to generate; the seed is already drawn.
-        protocol: ``anthropic``, ``openai-chat`` or ``jobs``.
+        protocol: The dialect, as in ``JobSubmitted``.
         correlation_id: The id that the caller finds in ``request-id``.
         priority: Which queue.
         agent: Who it is for, if known.
@@ -40,6 +40,7 @@ class SubmitJob:
         finish_deadline: RFC 3339 instant after which it must not run.
         ordered: Whether it must start after its agent's earlier jobs.
         webhook: URL that is told of its end; ``refuse_literal`` has seen it.
+        wire: The request in the words of its dialect, where the answer shows them again.
     """
 
     request: ChatRequest
@@ -56,6 +57,7 @@ class SubmitJob:
     finish_deadline: str | None = None
     ordered: bool = True
     webhook: str | None = None
+    wire: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +138,11 @@ class Retry:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hide:
+    """Tell nobody of this job any more in its dialect."""
+
+
 #: What a worker says of an attempt.
 AttemptCommand = StartAttempt | CompleteAttempt | FailAttempt | ConfirmCancel
-JobCommand = Submit | RequestCancel | Attach | Retry | AttemptCommand
+JobCommand = Submit | RequestCancel | Attach | Retry | Hide | AttemptCommand

@@ -94,6 +94,26 @@ class JobNotFound(NotFound):
         super().__init__(f"job {job_id} does not exist")
 
 
+class ResponseNotFound(NotFound):
+    """There is no response of that id, or it was deleted, or was not to be stored."""
+
+    code = "response_not_found"
+
+    def __init__(self, response_id: str) -> None:
+        super().__init__(f"response {response_id} does not exist")
+
+
+class PreviousResponseNotFound(InvalidRequest):
+    """A request goes on from a response that is not there."""
+
+    code = "previous_response_not_found"
+
+    def __init__(self, response_id: str) -> None:
+        super().__init__(
+            f"previous response {response_id} does not exist", field="previous_response_id"
+        )
+
+
 class ModelNotFound(NotFound):
     """No model of that name is served."""
 

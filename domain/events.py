@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from domain.agent_events import AgentEvent
 from domain.cache_events import CacheEvent
+from domain.caller_events import JobAttached, JobHidden
 from domain.log_events import LogEvent
 from domain.values import (
     WORKER_DEATHS_MAX,
@@ -30,7 +31,7 @@ class JobSubmitted:
     """A request was accepted; from here on it is never lost.
 
     Attributes:
-        protocol: ``anthropic``, ``openai-chat`` or ``jobs``: the dialect of the answer.
+        protocol: The dialect of the answer, e.g. ``anthropic``, ``openai-chat`` or ``jobs``.
         model: The name the caller used.
         request: Digest of the canonical ``ChatRequest``.
         sampling: What the caller said, with the seed that was drawn.
@@ -47,6 +48,7 @@ class JobSubmitted:
             that order for every job; false (lines of batches) only says that nobody relies on it.
         worker_deaths_max: Workers in a row that may die on it without a word of it said.
         webhook: URL that is told of its end, if the caller named one.
+        wire: Digest of the request in the words of its dialect, where the answer shows them again.
     """
 
     protocol: str
@@ -65,19 +67,7 @@ class JobSubmitted:
     ordered: bool = True
     worker_deaths_max: int = WORKER_DEATHS_MAX
     webhook: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobAttached:
-    """A repeated request joined this job instead of starting another.
-
-    Attributes:
-        reason: ``idempotency_key``, ``retry``, ``same_session`` or ``same_answer``.
-        request_id: The request that joined.
-    """
-
-    reason: str
-    request_id: str | None = None
+    wire: Digest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,6 +363,7 @@ JobEvent = (
     | JobFailed
     | JobExpired
     | JobRetried
+    | JobHidden
 )
 ModelEvent = ModelLoaded | ModelLoadFailed | ModelUnloaded
 WorkerEvent = WorkerStarted | WorkerDraining | WorkerStopped | WorkerLost

@@ -18,12 +18,14 @@ from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import assert_never
 
+from domain.caller_events import JobAttached, JobHidden
 from domain.commands import (
     Attach,
     AttemptCommand,
     CompleteAttempt,
     ConfirmCancel,
     FailAttempt,
+    Hide,
     JobCommand,
     RequestCancel,
     Retry,
@@ -41,7 +43,6 @@ from domain.errors import (
 from domain.events import (
     AttemptFailed,
     AttemptStarted,
-    JobAttached,
     JobCancelled,
     JobCancelRequested,
     JobCompleted,
@@ -78,6 +79,7 @@ class Job:
         cancel_requested: Whether somebody asked for the end.
         expiring: Whether it was a deadline that asked first.
         attached: Repeated requests that joined.
+        hidden: Whether its caller deleted the answer.
         submitted: The acceptance; ``None`` only before the first event.
         ending: The last item of its stream, once it has ended.
         output: The answer, or what there was of it when it was stopped.
@@ -94,6 +96,7 @@ class Job:
     cancel_requested: bool = False
     expiring: bool = False
     attached: int = 0
+    hidden: bool = False
     submitted: JobSubmitted | None = None
     ending: Finished | Failed | None = None
     output: Digest | None = None
@@ -135,6 +138,8 @@ def decide(job: Job, command: JobCommand) -> tuple[JobEvent, ...]:
             return (joined,) if job.attached < ATTACHED_MAX else ()
         case Retry():
             return _retry(job, command)
+        case Hide():
+            return () if job.hidden else (JobHidden(),)
         case _:
             assert_never(command)
 
@@ -256,6 +261,12 @@ def _apply(event: JobEvent, job: Job) -> Job:
 def _(event: JobAttached, job: Job) -> Job:
     del event
     return replace(job, attached=job.attached + 1)
+
+
+@_apply.register
+def _(event: JobHidden, job: Job) -> Job:
+    del event
+    return replace(job, hidden=True)
 
 
 @_apply.register

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import singledispatchmethod
 
+from domain.caller_events import JobAttached, JobHidden
 from domain.codec import decode_event
 from domain.events import (
     AttemptFailed,
     AttemptStarted,
     Event,
-    JobAttached,
     JobCancelled,
     JobCancelRequested,
     JobCompleted,
@@ -191,6 +191,11 @@ class _Teller:
     def _(self, event: JobRetried, recorded: RecordedEvent) -> None:
         self._wait_again(recorded)
         self._add(recorded, "retried", f"put back into the queue ({event.reason})")
+
+    @_tell.register
+    def _(self, event: JobHidden, recorded: RecordedEvent) -> None:
+        del event
+        self._add(recorded, "hidden", "its caller deleted the answer")
 
     def _tell_loss(self, recorded: RecordedEvent) -> None:
         """An attempt that was still speaking when the next one began has died without a word."""

@@ -26,6 +26,7 @@ from domain.stream import (
     StreamItem,
     Text,
     Thinking,
+    ToolEnd,
     ToolInput,
     ToolStart,
 )
@@ -51,12 +52,16 @@ _BY_CODE: Final[Mapping[str, type[SemanticError]]] = {
 
 @dataclass(slots=True, kw_only=True)
 class Block:
-    """A run of one kind: a text, some reasoning, or the arguments of one tool call."""
+    """A run of one kind: a text, some reasoning, or the arguments of one tool call.
+
+    ``is_whole`` says of a call whether it came to its end.
+    """
 
     kind: BlockKind
     text: str = ""
     id: str = ""
     name: str = ""
+    is_whole: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,13 +81,16 @@ class Answer:
             case Text() | Thinking():
                 self._extend("text" if isinstance(body, Text) else "thinking", body.text)
             case ToolStart():
-                self.blocks.append(Block(kind="tool", id=body.id, name=body.name))
+                call = Block(kind="tool", id=body.id, name=body.name, is_whole=False)
+                self.blocks.append(call)
             case ToolInput():
                 self._extend("tool", body.fragment)
+            case ToolEnd() if self.blocks:
+                self.blocks[-1].is_whole = True
             case Finished() | Failed():
                 self.ending = body
             case _:
-                return  # progress, and the end of a tool call, add nothing to the whole
+                return  # progress adds nothing to the whole
 
     def joined(self, kind: BlockKind) -> str:
         """Return all text of one kind."""
@@ -94,6 +102,8 @@ class Answer:
         return [block for block in self.blocks if block.kind == "tool"]
 
     def _extend(self, kind: BlockKind, text: str) -> None:
+        if not text:
+            return
         if not self.blocks or self.blocks[-1].kind != kind:
             self.blocks.append(Block(kind=kind))
         self.blocks[-1].text += text

@@ -160,7 +160,13 @@ def stored_answer(view: JobView, output: Mapping[str, Any]) -> Answer:
         if output[kind]:
             answer.blocks.append(Block(kind=kind, text=output[kind]))
     for call in output.get("tool_calls", ()):
-        block = Block(kind="tool", text=call["arguments"], id=call["id"], name=call["name"])
+        block = Block(
+            kind="tool",
+            text=call["arguments"],
+            id=call["id"],
+            name=call["name"],
+            is_whole=call.get("is_complete", True),
+        )
         answer.blocks.append(block)
     answer.ending = Finished(
         stop_reason=StopReason(view.stop_reason or StopReason.END_TURN),

@@ -36,7 +36,7 @@ def turn_of(message: ChatMessage) -> Message:
     role = _ROLES[message.role]
     return Message(
         role=role,
-        content=_text(message.content),
+        content=text_of(message.content),
         reasoning=(message.reasoning_content or "") if role == "assistant" else "",
         tool_calls=_calls(message.tool_calls) if role == "assistant" else (),
         tool_call_id=message.tool_call_id if role == "tool" else None,
@@ -92,7 +92,8 @@ def is_strict(wanted: ResponseFormat | None) -> bool:
     return wanted is not None and wanted.json_schema is not None and bool(wanted.json_schema.strict)
 
 
-def _text(content: str | Sequence[ContentPart] | None) -> str:
+def text_of(content: str | Sequence[ContentPart] | None) -> str:
+    """Return the texts of a content; a note stands for what is no text."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -109,14 +110,14 @@ def _calls(calls: Sequence[ToolCallSpec] | None) -> tuple[ToolCall, ...]:
         ToolCall(
             id=call.id or "",
             name=call.function.name,
-            arguments=_arguments(call.function.arguments or "{}"),
+            arguments=arguments_of(call.function.arguments or "{}"),
         )
         for call in calls or ()
         if call.function is not None
     )
 
 
-def _arguments(text: str) -> Mapping[str, Any]:
+def arguments_of(text: str) -> Mapping[str, Any]:
     """Return the arguments of a past call; what a model once garbled must not spoil the session."""
     try:
         value = load_json(text)

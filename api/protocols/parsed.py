@@ -38,6 +38,7 @@ class ParsedRequest:
         start_within_s: Seconds after which it must not start.
         finish_within_s: Seconds after which it must not run.
         webhook: Who is told of its end, as the caller wrote it.
+        wire: The request in the words of its dialect, where the answer shows them again.
     """
 
     chat: ChatRequest
@@ -50,6 +51,7 @@ class ParsedRequest:
     start_within_s: float | None = None
     finish_within_s: float | None = None
     webhook: WebhookBody | None = None
+    wire: bytes | None = None
 
     @property
     def is_repeatable(self) -> bool:

@@ -61,10 +61,28 @@ async def generate(
         SemanticError: The job could not be accepted, or its whole answer failed.
     """
     job = await open_job(parsed, request, services, protocol=protocol)
+    return await answer_open(
+        job, services, stream=parsed.stream, encoder=encoder, assemble=assemble
+    )
+
+
+async def answer_open(
+    job: OpenJob,
+    services: Services,
+    *,
+    stream: bool,
+    encoder: Callable[[JobId, Started | None], Encoder],
+    assemble: Callable[[JobId, Answer], Mapping[str, Any]],
+) -> Reply | StreamReply:
+    """Answer with what an open job says; the arguments are those of ``generate``.
+
+    Raises:
+        SemanticError: The whole answer failed.
+    """
     headers: dict[str, str] = {JOB_HEADER: job.id}
     if job.attached is not None:
         headers[ATTACHED_HEADER] = job.attached
-    if parsed.stream:
+    if stream:
         started = await _opening(job, services.opening_s)
         speaker = encoder(job.id, started)
         headers |= await _cache_headers(job.id, started, services)

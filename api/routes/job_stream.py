@@ -11,6 +11,7 @@ from api.query import text
 from api.replay import follow_job
 from api.routes.generate import JOB_HEADER
 from api.routes.job_object import rounded
+from api.routes.waiting import leave_alone
 from api.services import Services
 from api.streaming import JobStream
 from domain.errors import SemanticError
@@ -30,7 +31,7 @@ async def stream_job(request: Request, *, services: Services) -> Reply | StreamR
     items = await follow_job(job_id, after=after, services=services)
     if items is None:
         return Reply(status=204)
-    feed = Feed(items, request, on_gone=_leave_alone)
+    feed = Feed(items, request, on_gone=leave_alone)
     news = partial(_wait_of, job_id, services) if after < 0 else None
     pieces = JobStream(feed, NativeEncoder(), ping_s=services.ping_s, news=news)
     return StreamReply(pieces=pieces, headers={JOB_HEADER: job_id})
@@ -60,7 +61,3 @@ async def _wait_of(job_id: JobId, services: Services) -> StreamItem | None:
         finishes_in_s=rounded(foreseen.end_s),
     )
     return StreamItem(n=None, attempt=1, body=body)
-
-
-def _leave_alone() -> None:
-    """The job goes on without this reader."""

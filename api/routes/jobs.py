@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 from typing import Final
 
 from api.asking import preferred_wait_s
-from api.feed import ClientGone, Feed
 from api.http import Reply, Request
 from api.opening import accept
 from api.protocols import native
 from api.query import choice, moment, text, whole_number
-from api.replay import follow_job
 from api.routes.generate import ATTACHED_HEADER, JOB_HEADER, parse_request
 from api.routes.job_object import full_job_object, job_object
 from api.routes.replies import json_reply
+from api.routes.waiting import wait_for_end
 from api.schemas.base import JOB_ID_PATTERN, NAME_PATTERN
 from api.schemas.replies import JobList, JobObject
 from api.services import Services
-from domain.errors import JobNotFound, SemanticError
+from domain.errors import JobNotFound
 from domain.estimate import retry_after_s
 from domain.projections import JobView
 from domain.usecases.cancel import cancel
@@ -65,7 +62,7 @@ async def accepted_reply(
     ``more`` are further headers.
     """
     if wait_s is not None:
-        await _wait_for_end(accepted.job_id, wait_s, request, services)
+        await wait_for_end(accepted.job_id, wait_s, request, services)
     job = await services.call(_load, accepted.job_id, services)
     headers = {"location": job["links"]["self"], JOB_HEADER: accepted.job_id, **more}
     if accepted.attached is not None:
@@ -140,28 +137,6 @@ async def retry_job(request: Request, *, services: Services) -> Reply:
     job = await services.call(_load, job_id, services)
     headers = {"location": job["links"]["self"], "retry-after": _look_again(job)}
     return json_reply(job, status=202, headers=headers)
-
-
-async def _wait_for_end(job_id: JobId, wait_s: int, request: Request, services: Services) -> None:
-    """Wait until the job has ended, the time is up, or there is nobody to wait for it."""
-    # The job is there whatever becomes of this: what cannot be waited for is told as it stands.
-    with suppress(ClientGone, SemanticError):
-        items = await follow_job(job_id, after=-1, services=services)
-        if items is None:
-            return
-        feed = Feed(items, request, on_gone=_leave_alone)
-        try:
-            async with asyncio.timeout(wait_s):
-                while not feed.complete:
-                    await feed.batch(None)
-        except TimeoutError:
-            return
-        finally:
-            await feed.close()
-
-
-def _leave_alone() -> None:
-    """The job goes on without whoever waited."""
 
 
 def _look_again(job: JobObject) -> str:

@@ -21,6 +21,7 @@ from api.routes import (
     models,
     openai_batches,
     openapi,
+    responses,
     webhooks,
 )
 from api.services import Services
@@ -36,6 +37,7 @@ def routes(services: Services) -> tuple[Route, ...]:
         ("POST", "/v1/messages", messages.create_message, anthropic),
         ("POST", "/v1/messages/count_tokens", count.count_tokens, anthropic),
         ("POST", "/v1/chat/completions", chat.create_completion, openai),
+        *_response_routes(),
         *_batch_routes(),
         ("GET", "/v1/models", models.list_models, openai),
         ("GET", "/v1/models/{model_id}", models.get_model, openai),
@@ -76,6 +78,17 @@ def _agent_routes() -> tuple[tuple[str, str, Endpoint, Dialect], ...]:
         ("POST", f"{agent}/generate", agents.generate_turn, native),
         ("GET", f"{agent}/cache", agents.get_cache, native),
         ("POST", f"{agent}/fork", agents.fork_agent, native),
+    )
+
+
+def _response_routes() -> tuple[tuple[str, str, Endpoint, Dialect], ...]:
+    openai, one = Dialect.OPENAI, "/v1/responses/{response_id}"
+    return (
+        ("POST", "/v1/responses", responses.create_response, openai),
+        ("GET", one, responses.get_response, openai),
+        ("DELETE", one, responses.delete_response, openai),
+        ("POST", f"{one}/cancel", responses.cancel_response, openai),
+        ("GET", f"{one}/input_items", responses.list_input_items, openai),
     )
 
 

@@ -14,8 +14,8 @@ ENDS: Final = {
     "JobFailed": "failed",
     "JobExpired": "expired",
 }
-#: May stand after the end: a repeated request that was given the old answer.
-_AFTER_THE_END: Final = {"JobAttached"}
+#: May stand after the end: a repeated request that was given the old answer, and its deletion.
+_AFTER_THE_END: Final = {"JobAttached", "JobHidden"}
 #: What ``JobFailed`` says where the poison cap or the cap on attempts ended a job.
 _GIVEN_UP: Final = "given up: "
 

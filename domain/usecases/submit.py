@@ -59,14 +59,13 @@ def submit(
         LogUnavailable: Nothing was accepted.
         IdempotencyKeyReused: The key came before with another request.
     """
-    payload = command.request.to_bytes()
+    payload, wire = command.request.to_bytes(), command.wire
+    payloads = {digest_of(text): text for text in (payload, wire) if text is not None}
     submitted = _facts(command, digest_of(payload))
     (event,) = decide(Job(id=job_id), Submit(submitted=submitted))
     draft = Draft(event_id=ids.event_id(), event=event, correlation_id=command.correlation_id)
     try:
-        log.append(
-            StreamName(job_id), [draft], expected_version=0, payloads={submitted.request: payload}
-        )
+        log.append(StreamName(job_id), [draft], expected_version=0, payloads=payloads)
     except IdempotencyKeyTaken as error:
         earlier = JobId(error.job_id)
         before = load_job(earlier, log=log).job.submitted
@@ -152,6 +151,7 @@ def _facts(command: SubmitJob, request: Digest) -> JobSubmitted:
         ordered=command.ordered,
         worker_deaths_max=command.worker_deaths_max,
         webhook=command.webhook,
+        wire=None if command.wire is None else digest_of(command.wire),
     )
 
 

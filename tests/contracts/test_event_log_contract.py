@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from domain.caller_events import JobAttached
 from domain.errors import ConcurrencyConflict, PayloadMissing
-from domain.events import Event, JobAttached, JobCancelRequested
+from domain.events import Event, JobCancelRequested
 from domain.ports import EventLog
 from domain.projections import JobView, project_job
 from domain.record import GENESIS_HASH, Draft, EventFilter, Head, RecordedEvent, verify_link

@@ -14,7 +14,8 @@ from tests.support.service import Service
 pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 #: What no schema can say and a valid request may still be refused for with 400: ids of one batch
-#: must differ, a tool that must be called must be among the tools, and nobody else is called here.
+#: must differ, a tool that must be called must be among the tools, items need what their
+#: type needs, what one refers to must be there, and nobody else is called here.
 CONFIG = """
 [[operations]]
 include-operation-id = "createMessageBatch"
@@ -26,6 +27,10 @@ checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 409, 429, "5xx"
 
 [[operations]]
 include-operation-id = "createChatCompletion"
+checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 409, 429, "5xx"]
+
+[[operations]]
+include-operation-id = "createResponse"
 checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 409, 429, "5xx"]
 """
 

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from api.remainder import Told, rest_of
+from domain.caller_events import JobAttached
 from domain.codec import decode_event
 from domain.errors import GenerationCancelled
 from domain.events import (
     AttemptFailed,
     AttemptStarted,
-    JobAttached,
     JobCancelled,
     JobCancelRequested,
     JobCompleted,

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 
 from domain import codec
+from domain.caller_events import JobAttached
 from domain.chat import canonical_json
 from domain.codec import (
     decode_event,
@@ -17,7 +18,7 @@ from domain.codec import (
     item_from_dict,
     item_to_dict,
 )
-from domain.events import Event, JobAttached, JobSubmitted
+from domain.events import Event, JobSubmitted
 from domain.stream import Body, Finished, StreamItem, Text
 from domain.values import Priority, StopReason, Usage
 from tests.support.job_events import submitted
@@ -44,7 +45,7 @@ def test_the_strategies_and_the_codec_know_every_type() -> None:
 
 def test_an_event_is_plain_json() -> None:
     name, version, data = encode_event(submitted(agent="a"))
-    assert (name, version) == ("JobSubmitted", 3)
+    assert (name, version) == ("JobSubmitted", 4)
     assert data["priority"] == "interactive"
     assert type(data["priority"]) is str
     assert data["sampling"]["seed"] == 7

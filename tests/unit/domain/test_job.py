@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from domain.caller_events import JobAttached, JobHidden
 from domain.commands import (
     Attach,
     CompleteAttempt,
     ConfirmCancel,
     FailAttempt,
+    Hide,
     JobCommand,
     RequestCancel,
     Retry,
@@ -27,7 +29,6 @@ from domain.errors import (
 from domain.events import (
     AttemptFailed,
     AttemptStarted,
-    JobAttached,
     JobCancelled,
     JobCancelRequested,
     JobCompleted,
@@ -284,6 +285,15 @@ def test_repeats_join_any_job_and_the_log_keeps_so_many() -> None:
             assert event == JobAttached(reason="retry", request_id="req_2")
             job = evolve(job, event)
     assert job.version == len(RUNNING) + ATTACHED_MAX
+
+
+@pytest.mark.parametrize("history", [QUEUED, RUNNING, *ENDINGS.values()])
+def test_any_job_is_hidden_once_and_goes_on_as_it_was(history: tuple[JobEvent, ...]) -> None:
+    job = _job(history)
+    assert decide(job, Hide()) == (JobHidden(),)
+    hidden = evolve(job, JobHidden())
+    assert hidden == replace(job, hidden=True, version=job.version + 1)
+    assert decide(hidden, Hide()) == ()
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 
+from domain.caller_events import JobAttached
 from domain.events import (
     AttemptFailed,
     Event,
-    JobAttached,
     JobCancelled,
     JobCancelRequested,
     JobEvent,

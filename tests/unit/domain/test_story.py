@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from hypothesis import given
 
+from domain.caller_events import JobAttached
 from domain.events import (
     AttemptFailed,
     AttemptStarted,
     Event,
-    JobAttached,
     JobCancelled,
     JobCancelRequested,
     JobEvent,

@@ -1,0 +1,96 @@
+"""What the routes of OpenAI's Responses take and give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from api.http import Dialect
+from api.openapi_operations import IDEMPOTENCY_KEY, KEY_REFUSED, QUEUE_FULL, Operation
+from api.schemas.base import INT64_MAX
+from api.schemas.responses import (
+    RESPONSE_ID_PATTERN,
+    ResponseDeleted,
+    ResponseItems,
+    ResponseObject,
+    ResponsesBody,
+)
+
+_DIALECTS: Final = (Dialect.OPENAI,)
+_ID: Final[Mapping[str, Any]] = {
+    "name": "response_id",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "pattern": RESPONSE_ID_PATTERN},
+    "example": "resp_00000000000000000000000000000000",
+}
+
+
+def _query(name: str, schema: Mapping[str, Any], description: str) -> Mapping[str, Any]:
+    return {"name": name, "in": "query", "schema": schema, "description": description}
+
+
+#: By method and pattern.
+RESPONSE_OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
+    ("POST", "/v1/responses"): Operation(
+        id="createResponse",
+        summary="Answer a turn in OpenAI's Responses format",
+        dialects=_DIALECTS,
+        body=ResponsesBody,
+        example={"model": "semantic-demo", "max_output_tokens": 32, "input": "Say hello."},
+        reply=ResponseObject,
+        streams=True,
+        parameters=(IDEMPOTENCY_KEY,),
+        extra={409: f"The job was cancelled. {KEY_REFUSED}", 429: QUEUE_FULL},
+    ),
+    ("GET", "/v1/responses/{response_id}"): Operation(
+        id="getResponse",
+        summary="Show a response as it is now, or tell its events from any point",
+        dialects=_DIALECTS,
+        reply=ResponseObject,
+        streams=True,
+        missing=True,
+        parameters=(
+            _ID,
+            _query("stream", {"type": "string", "enum": ["true", "false"]}, "tell the events"),
+            _query(
+                "starting_after",
+                {"type": "integer", "minimum": 0, "maximum": INT64_MAX - 1},
+                "sequence number of the last event that is known",
+            ),
+        ),
+    ),
+    ("DELETE", "/v1/responses/{response_id}"): Operation(
+        id="deleteResponse",
+        summary="Tell nobody of a response any more; one that goes on is cancelled",
+        dialects=_DIALECTS,
+        reply=ResponseDeleted,
+        missing=True,
+        parameters=(_ID,),
+    ),
+    ("POST", "/v1/responses/{response_id}/cancel"): Operation(
+        id="cancelResponse",
+        summary="Ask for the end of a response; asking again changes nothing",
+        dialects=_DIALECTS,
+        reply=ResponseObject,
+        missing=True,
+        parameters=(_ID,),
+    ),
+    ("GET", "/v1/responses/{response_id}/input_items"): Operation(
+        id="listInputItems",
+        summary="List what a response was asked with",
+        dialects=_DIALECTS,
+        reply=ResponseItems,
+        missing=True,
+        parameters=(
+            _ID,
+            _query(
+                "limit",
+                {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
+                "most items of the page",
+            ),
+            _query("order", {"type": "string", "enum": ["asc", "desc"]}, "newest first if desc"),
+            _query("after", {"type": "string"}, "only items behind this one"),
+        ),
+    ),
+}

@@ -1,0 +1,235 @@
+"""OpenAI's Responses: the request as a domain request, and as it is kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from api.protocols.choices import Mode, choice_of
+from api.protocols.history import settle
+from api.protocols.parsed import ParsedRequest, agent_of, clamp_max_tokens, sampling_of
+from api.protocols.responses_items import Item, keep, turns_of
+from api.protocols.responses_object import Asked
+from api.schemas.base import parse_body
+from api.schemas.responses import ResponsesBody, ResponseTool, ResponseToolChoice, TextFormat
+from domain.chat import ChatRequest, ToolChoice, canonical_json
+from domain.errors import InvalidRequest
+from domain.ports import IdSource
+
+_MODES: Final[Mapping[str, Mode]] = {"none": "none", "required": "any"}
+_ENCRYPTED: Final = "reasoning.encrypted_content"
+
+
+def read(body: bytes) -> ResponsesBody:
+    """Return a body of ``POST /v1/responses``.
+
+    Raises:
+        InvalidRequest: Naming the first field that does not fit.
+    """
+    wire = parse_body(ResponsesBody, body)
+    if wire.conversation is not None:
+        msg = "conversations are not kept here; go on with previous_response_id"
+        raise InvalidRequest(msg, field="conversation")
+    if wire.prompt is not None:
+        msg = "prompt templates are kept on the vendor's servers; send instructions and input"
+        raise InvalidRequest(msg, field="prompt")
+    if wire.background and wire.store is False:
+        msg = "a response in the background must be stored"
+        raise InvalidRequest(msg, field="background")
+    return wire
+
+
+def asked_of(wire: ResponsesBody, items: Sequence[Item]) -> Asked:
+    """Return what is kept of a request.
+
+    Args:
+        wire: The request.
+        items: Its input, with references resolved.
+
+    Raises:
+        InvalidRequest: Naming the first field that does not fit.
+    """
+    return Asked(
+        items=tuple(items),
+        previous=wire.previous_response_id,
+        is_stored=wire.store is not False,
+        is_background=bool(wire.background),
+        is_signed=_ENCRYPTED in (wire.include or ()),
+        echo=_echo(wire),
+    )
+
+
+def input_of(wire: ResponsesBody) -> list[dict[str, Any]]:
+    """Return the input as it is kept, with references still to be resolved.
+
+    Raises:
+        InvalidRequest: An item lacks what its type needs.
+    """
+    return keep(wire.input)
+
+
+def request_of(
+    wire: ResponsesBody,
+    asked: Asked,
+    before: Sequence[Item],
+    headers: Mapping[str, str],
+    *,
+    ids: IdSource,
+    max_tokens_default: int,
+) -> ParsedRequest:
+    """Translate a request.
+
+    Args:
+        wire: The request.
+        asked: What is kept of it.
+        before: The items of the responses that it goes on from, oldest first.
+        headers: By lower-case name.
+        ids: Draws the seed if the caller gave none.
+        max_tokens_default: Where the caller sets no limit.
+
+    Raises:
+        InvalidRequest: Naming the first field that does not fit.
+    """
+    tools = tuple(_function(tool) for tool in wire.tools or () if _is_function(tool))
+    choice = _choice(wire.tool_choice, tools, parallel=wire.parallel_tool_calls is not False)
+    effort = wire.reasoning.effort if wire.reasoning is not None else None
+    wanted = wire.text.format if wire.text is not None else None
+    chat = ChatRequest(
+        model=wire.model,
+        messages=settle(
+            [wire.instructions] if wire.instructions else (), turns_of((*before, *asked.items))
+        ),
+        max_tokens=clamp_max_tokens(wire.max_output_tokens, max_tokens_default),
+        sampling=sampling_of(
+            temperature=wire.temperature,
+            top_p=wire.top_p,
+            top_k=wire.top_k,
+            min_p=wire.min_p,
+            seed=wire.seed,
+            ids=ids,
+        ),
+        tools=tools,
+        tool_choice=choice,
+        answer_schema=_schema(wanted),
+        is_strict=wanted is not None and wanted.type == "json_schema" and bool(wanted.strict),
+        thinking=effort not in (None, "none") and choice.mode not in ("any", "tool"),
+    )
+    return ParsedRequest(
+        chat=chat,
+        stream=bool(wire.stream),
+        agent=agent_of(headers, wire.session_id),
+        seeded=wire.seed is not None,
+        wire=to_bytes(asked),
+    )
+
+
+def to_bytes(asked: Asked) -> bytes:
+    """Return what is kept of a request as the log keeps it."""
+    return canonical_json(
+        {
+            "items": list(asked.items),
+            "previous": asked.previous,
+            "is_stored": asked.is_stored,
+            "is_background": asked.is_background,
+            "is_signed": asked.is_signed,
+            "echo": asked.echo,
+        }
+    )
+
+
+def from_bytes(payload: bytes) -> Asked:
+    """Read what ``to_bytes`` wrote."""
+    data = json.loads(payload)
+    return Asked(
+        items=tuple(data["items"]),
+        previous=data["previous"],
+        is_stored=data["is_stored"],
+        is_background=data["is_background"],
+        is_signed=data["is_signed"],
+        echo=data["echo"],
+    )
+
+
+def _echo(wire: ResponsesBody) -> dict[str, Any]:
+    choice: Any = wire.tool_choice
+    if isinstance(choice, ResponseToolChoice):
+        is_function = choice.type == "function" and choice.name is not None
+        choice = {"type": "function", "name": choice.name} if is_function else "auto"
+    elif choice not in _MODES:
+        choice = "auto"
+    return {
+        "instructions": wire.instructions,
+        "max_output_tokens": wire.max_output_tokens,
+        "metadata": wire.metadata or {},
+        "model": wire.model,
+        "parallel_tool_calls": wire.parallel_tool_calls is not False,
+        "reasoning": {
+            "effort": wire.reasoning.effort if wire.reasoning is not None else None,
+            "summary": None,
+        },
+        "temperature": wire.temperature,
+        "text": {"format": _shown_format(wire.text.format if wire.text is not None else None)},
+        "tool_choice": choice,
+        "tools": [_shown_tool(tool) for tool in wire.tools or () if _is_function(tool)],
+        "top_p": wire.top_p,
+        "truncation": "disabled",
+    }
+
+
+def _is_function(tool: ResponseTool) -> bool:
+    return tool.type == "function" and tool.name is not None
+
+
+def _function(tool: ResponseTool) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "function": {
+            "name": tool.name,
+            "description": tool.description or "",
+            "parameters": tool.parameters or {"type": "object", "properties": {}},
+        },
+    }
+
+
+def _shown_tool(tool: ResponseTool) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters,
+        "strict": bool(tool.strict),
+    }
+
+
+def _choice(
+    spec: str | ResponseToolChoice | None, tools: Sequence[Mapping[str, Any]], *, parallel: bool
+) -> ToolChoice:
+    mode, name = _MODES.get(spec, "auto") if isinstance(spec, str) else "auto", None
+    if isinstance(spec, ResponseToolChoice):
+        if spec.type == "allowed_tools":
+            msg = "a choice among some of the tools is not offered; send only those"
+            raise InvalidRequest(msg, field="tool_choice")
+        if spec.type == "function" and spec.name is not None:
+            mode, name = "tool", spec.name
+    return choice_of(mode, name, parallel=parallel, tools=tools, field="tool_choice")
+
+
+def _schema(wanted: TextFormat | None) -> Mapping[str, Any] | None:
+    if wanted is None or wanted.type not in ("json_object", "json_schema"):
+        return None
+    return (wanted.json_schema or {}) if wanted.type == "json_schema" else {}
+
+
+def _shown_format(wanted: TextFormat | None) -> dict[str, Any]:
+    if wanted is None or wanted.type not in ("json_object", "json_schema"):
+        return {"type": "text"}
+    if wanted.type == "json_object":
+        return {"type": "json_object"}
+    schema = wanted.json_schema or {}
+    return {
+        "type": "json_schema",
+        "name": wanted.name or "answer",
+        "schema": schema,
+        "strict": bool(wanted.strict),
+    }

@@ -1,0 +1,189 @@
+"""``/v1/responses``: turns that are kept, so that the next one can go on from them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+from api.feed import Feed
+from api.http import Reply, Request, StreamReply
+from api.opening import accept, open_job
+from api.protocols import responses
+from api.protocols.answer import hex_of
+from api.protocols.parsed import ParsedRequest
+from api.protocols.responses_items import shown
+from api.protocols.responses_object import PROTOCOL, Head, answered
+from api.protocols.responses_stream import ResponsesEncoder
+from api.query import choice, text, whole_number
+from api.replay import follow_job
+from api.responding import (
+    conversation,
+    load_head,
+    load_response,
+    prepare,
+    present,
+)
+from api.routes.generate import ATTACHED_HEADER, JOB_HEADER, PARSE_INLINE_MAX_BYTES, answer_open
+from api.routes.replies import json_reply
+from api.routes.waiting import leave_alone, wait_for_end
+from api.schemas.base import INT64_MAX
+from api.schemas.responses import ResponseDeleted, ResponseItems, ResponseObject
+from api.services import Services
+from api.streaming import JobStream
+from domain.commands import Hide
+from domain.errors import EngineFailure, InvalidRequest
+from domain.usecases.cancel import cancel
+from domain.usecases.commit import commit
+from domain.values import JobId
+
+ITEMS_DEFAULT: Final = 20
+ITEMS_MAX: Final = 100
+#: Longest that a cancellation is waited for, in seconds; a running job ends within a step.
+CANCEL_WAIT_S: Final = 10.0
+
+
+async def create_response(request: Request, *, services: Services) -> Reply | StreamReply:
+    """Answer a turn, or accept it and let the caller look later."""
+    parsed, is_background = await _parse(request, services)
+    if is_background:
+        return await _in_background(parsed, request, services)
+    job = await open_job(parsed, request, services, protocol=PROTOCOL)
+    try:
+        head = await services.call(load_head, job.id, services)
+    except BaseException:
+        job.reading.abandon("client_gone")
+        await job.feed.close()
+        raise
+    return await answer_open(
+        job,
+        services,
+        stream=parsed.stream,
+        encoder=lambda _, __: ResponsesEncoder(head, request_id=request.id),
+        assemble=lambda _, answer: answered(head, answer),
+    )
+
+
+async def get_response(request: Request, *, services: Services) -> Reply | StreamReply:
+    """Show a response as it is now, or tell its events, all or from some point on."""
+    is_stream = choice(request.query, "stream", ("true", "false")) == "true"
+    found = await services.call(load_response, request.params["response_id"], services)
+    if not is_stream:
+        return json_reply(await services.call(present, found, services))
+    # One that is asked for from the first event on has no number to start after.
+    after = whole_number(
+        request.query, "starting_after", default=INT64_MAX, least=0, most=INT64_MAX - 1
+    )
+    return await _told(found.head, -1 if after == INT64_MAX else after, request, services)
+
+
+async def cancel_response(request: Request, *, services: Services) -> Reply:
+    """Ask for the end of a response; one that has ended already is shown as it is."""
+    response_id = request.params["response_id"]
+    found = await services.call(load_response, response_id, services)
+    await _cancel(found.head.job_id, services)
+    await wait_for_end(found.head.job_id, CANCEL_WAIT_S, request, services)
+    found = await services.call(load_response, response_id, services)
+    return json_reply(await services.call(present, found, services))
+
+
+async def delete_response(request: Request, *, services: Services) -> Reply:
+    """Tell nobody of a response any more; one that goes on is cancelled."""
+    response_id = request.params["response_id"]
+    found = await services.call(load_response, response_id, services)
+    if not found.job.status.is_terminal:
+        await _cancel(found.head.job_id, services)
+    await services.call(commit, found.head.job_id, Hide(), log=services.log, ids=services.ids)
+    body: ResponseDeleted = {"id": response_id, "object": "response", "deleted": True}
+    return json_reply(body)
+
+
+async def list_input_items(request: Request, *, services: Services) -> Reply:
+    """List what a response was asked with, the conversation before it included."""
+    query = request.query
+    limit = whole_number(query, "limit", default=ITEMS_DEFAULT, least=1, most=ITEMS_MAX)
+    is_ascending = choice(query, "order", ("asc", "desc")) == "asc"
+    after = text(query, "after")
+    items = await services.call(_inputs, request.params["response_id"], services)
+    if not is_ascending:
+        items.reverse()
+    if after is not None:
+        numbers = [index for index, item in enumerate(items) if item["id"] == after]
+        if not numbers:
+            msg = f"item {after} is none of this response's"
+            raise InvalidRequest(msg, field="after")
+        items = items[numbers[0] + 1 :]
+    page = items[:limit]
+    body: ResponseItems = {
+        "object": "list",
+        "data": page,
+        "has_more": len(items) > limit,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+    }
+    return json_reply(body)
+
+
+async def _parse(request: Request, services: Services) -> tuple[ParsedRequest, bool]:
+    if len(request.body) <= PARSE_INLINE_MAX_BYTES:
+        wire = responses.read(request.body)
+    else:
+        wire = await services.call(responses.read, request.body)
+    asked, before = await services.call(prepare, wire, services)
+    parse = partial(
+        responses.request_of,
+        ids=services.ids,
+        max_tokens_default=services.max_tokens_default,
+    )
+    parsed = await services.call(parse, wire, asked, before, request.headers)
+    return parsed, asked.is_background
+
+
+async def _in_background(
+    parsed: ParsedRequest, request: Request, services: Services
+) -> Reply | StreamReply:
+    accepted = await accept(parsed, request, services, protocol=PROTOCOL)
+    headers: dict[str, str] = {JOB_HEADER: accepted.job_id}
+    if accepted.attached is not None:
+        headers[ATTACHED_HEADER] = accepted.attached
+    head = await services.call(load_head, accepted.job_id, services)
+    if parsed.stream:
+        return await _told(head, -1, request, services)
+    body: ResponseObject = await services.call(_present, head, services)
+    return json_reply(body, headers=headers)
+
+
+async def _told(head: Head, after: int, request: Request, services: Services) -> StreamReply:
+    """Return the events of a response; leaving ends the stream and not the job."""
+    items = await follow_job(head.job_id, after=-1, services=services)
+    if items is None:
+        msg = "the answer of this response cannot be found"
+        raise EngineFailure(msg)
+    feed = Feed(items, request, on_gone=leave_alone)
+    encoder = ResponsesEncoder(head, request_id=request.id, after=after)
+    pieces = JobStream(feed, encoder, ping_s=services.ping_s)
+    return StreamReply(pieces=pieces, headers={JOB_HEADER: head.job_id})
+
+
+async def _cancel(job_id: JobId, services: Services) -> None:
+    await services.call(
+        cancel,
+        job_id,
+        reason="api",
+        log=services.log,
+        queue=services.queue,
+        sink=services.sink,
+        backlog=services.backlog,
+        signals=services.signals,
+        ids=services.ids,
+    )
+
+
+def _present(head: Head, services: Services) -> ResponseObject:
+    return present(load_response(head.id, services), services)
+
+
+def _inputs(response_id: str, services: Services) -> list[dict[str, Any]]:
+    found = load_response(response_id, services)
+    asked = found.head.asked
+    before = conversation(asked.previous, services)
+    return shown((*before, *asked.items), hex_of(found.head.job_id))

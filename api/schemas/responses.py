@@ -1,0 +1,183 @@
+"""The body of ``POST /v1/responses`` and the shapes of its answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
+
+from api.schemas.base import (
+    NAME_PATTERN,
+    MaxTokens,
+    MinP,
+    Name,
+    RequestBody,
+    Seed,
+    TopK,
+    TopP,
+)
+from api.schemas.openai_chat import ContentPart
+
+RESPONSE_ID_PATTERN = r"^resp_[0-9a-f]{32}$"
+METADATA_MAX = 16
+
+
+class InputItem(RequestBody):
+    """An item of any type.
+
+    Read are messages, ``function_call``, ``function_call_output``, ``reasoning`` and
+    ``item_reference``; items of other types are left out.
+    """
+
+    type: str | None = None
+    id: str | None = None
+    role: Literal["system", "developer", "user", "assistant"] | None = None
+    content: str | list[ContentPart] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | list[ContentPart] | dict[str, Any] | None = None
+    encrypted_content: str | None = None
+
+
+class ResponseTool(RequestBody):
+    """A tool; types other than ``function`` are left out."""
+
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ResponseToolChoice(RequestBody):
+    """A function that must be called; other types mean ``auto``."""
+
+    type: str
+    name: str | None = None
+
+
+class TextFormat(RequestBody):
+    """``text``, ``json_object`` or ``json_schema``."""
+
+    type: str
+    name: str | None = None
+    json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class TextOptions(RequestBody):
+    """How the text of the answer is to look."""
+
+    format: TextFormat | None = None
+
+
+class ReasoningOptions(RequestBody):
+    """Whether the model is asked to reason."""
+
+    effort: str | None = None
+
+
+class ResponsesBody(RequestBody):
+    """The request; ``seed``, ``top_k``, ``min_p`` and ``session_id`` are additions."""
+
+    model: Name
+    input: str | list[InputItem] = ""
+    instructions: str | None = None
+    previous_response_id: Annotated[str, Field(max_length=64)] | None = None
+    stream: bool | None = None
+    background: bool | None = None
+    store: bool | None = None
+    max_output_tokens: MaxTokens | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    seed: Seed | None = None
+    tools: list[ResponseTool] | None = None
+    tool_choice: str | ResponseToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    include: list[str] | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=METADATA_MAX)] | None = None
+    conversation: str | dict[str, Any] | None = None
+    prompt: dict[str, Any] | None = None
+    session_id: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
+
+
+class CachedInput(TypedDict):
+    """Details of a prompt's count."""
+
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class ReasonedOutput(TypedDict):
+    """Details of an answer's count; reasoning is not counted apart."""
+
+    reasoning_tokens: int
+
+
+class ResponseUsage(TypedDict):
+    """Token counts."""
+
+    input_tokens: int
+    input_tokens_details: CachedInput
+    output_tokens: int
+    output_tokens_details: ReasonedOutput
+    total_tokens: int
+
+
+class ResponseFault(TypedDict):
+    """Why a response failed."""
+
+    code: str
+    message: str
+
+
+class ResponseObject(TypedDict):
+    """A response, whole or as far as it is known."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+    background: bool
+    error: ResponseFault | None
+    incomplete_details: dict[str, str] | None
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, str]
+    model: str
+    output: list[dict[str, Any]]
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    reasoning: dict[str, str | None]
+    store: bool
+    temperature: float | None
+    text: dict[str, Any]
+    tool_choice: Any
+    tools: list[dict[str, Any]]
+    top_p: float | None
+    truncation: Literal["disabled"]
+    usage: ResponseUsage | None
+
+
+class ResponseItems(TypedDict):
+    """A page of what a response was asked with."""
+
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+class ResponseDeleted(TypedDict):
+    """The answer of a deletion."""
+
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]

@@ -1,0 +1,307 @@
+"""Responses from body to bytes: kept, gone on from, told again, cancelled, deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from openai.types.responses import Response, ResponseItemList
+
+from api.http import Reply, StreamReply
+from domain.chat import ChatRequest, Message, ToolCall
+from domain.generation import SaidCall
+from domain.values import JobId, JobStatus, StreamName
+from tests.support.fake_api import FakeApi, fake_api, first_piece, leave, pieces_of
+from tests.support.generation import SAID, status_of
+from tests.support.wire import events_in
+
+PATH = "/v1/responses"
+BODY: dict[str, Any] = {"model": "m", "input": "hi", "background": True}
+
+
+def _job(response: Any) -> JobId:
+    return JobId("job-" + response["id"].removeprefix("resp_"))
+
+
+async def _made(api: FakeApi, body: Any, text: str = "Hello", *calls: SaidCall) -> Any:
+    """Ask in the background, answer as a worker does, and return the response."""
+    made = await api.json("POST", PATH, BODY | body)
+    assert made["status"] == "queued"
+    api.start(_job(made))
+    api.complete(_job(made), text, calls)
+    return await api.json("GET", f"{PATH}/{made['id']}")
+
+
+def _prompt(api: FakeApi, response: Any) -> ChatRequest:
+    (submitted,) = api.log.read_all(types=["JobSubmitted"], stream=StreamName(_job(response)))
+    return ChatRequest.from_bytes(api.log.get(submitted.data["request"]))
+
+
+def test_whole_answer_is_a_response_that_can_be_looked_up() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            asking = asyncio.create_task(api.send("POST", PATH, {"model": "m", "input": "hi"}))
+            job_id = await api.only_job()
+            api.start(job_id)
+            api.complete(job_id, "Hello")
+            api.say(job_id, *SAID)
+            reply = await asking
+            assert isinstance(reply, Reply)
+            made = json.loads(reply.body)
+            assert reply.headers["x-semantic-job"] == job_id
+            assert Response.model_validate(made).output_text == "Hello"
+            assert made["status"] == "completed"
+            assert made["usage"]["input_tokens_details"]["cached_tokens"] == 2
+            assert await api.json("GET", f"{PATH}/{made['id']}") == made
+
+    asyncio.run(scenario())
+
+
+def test_stream_is_told_again_from_any_event_on() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            reply = await api.send("POST", PATH, BODY | {"stream": True})
+            job_id = await api.only_job()
+            api.start(job_id)
+            api.say(job_id, *SAID)
+            first = [event.json for event in events_in(await pieces_of(reply))]
+            api.complete(job_id, "Hello")
+            one = f"{PATH}/{first[0]['response']['id']}"
+            for after in range(-1, len(first) + 1):
+                start = f"&starting_after={after}" if after >= 0 else ""
+                again = await pieces_of(await api.send("GET", f"{one}?stream=true{start}"))
+                assert [event.json for event in events_in(again)] == first[after + 1 :]
+            assert first[-1]["response"] == await api.json("GET", one)
+
+    asyncio.run(scenario())
+
+
+def test_reader_in_the_background_may_leave_and_another_one_cancels() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            reply = await api.send("POST", PATH, BODY | {"stream": True})
+            await first_piece(reply)
+            await leave(reply)
+            job_id = await api.only_job()
+            one = f"{PATH}/resp_{job_id.removeprefix('job-')}"
+            assert (await api.json("GET", one))["status"] == "queued"
+            ended = await api.json("POST", f"{one}/cancel")
+            assert (ended["status"], ended["error"]) == ("cancelled", None)
+            assert await api.json("POST", f"{one}/cancel") == ended
+            assert status_of(api, job_id) is JobStatus.CANCELLED
+
+    asyncio.run(scenario())
+
+
+def test_client_that_leaves_a_connection_ends_its_response() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            reply = await api.send("POST", PATH, {"model": "m", "input": "hi", "stream": True})
+            await first_piece(reply)
+            await leave(reply)
+
+    asyncio.run(scenario())
+
+
+def test_next_turn_goes_on_from_the_log() -> None:
+    call = SaidCall(id="toolu_" + "0" * 32 + "_0", name="f", arguments='{"a": 1}', is_complete=True)
+
+    async def scenario() -> None:
+        async with fake_api() as api:
+            first = await _made(api, {"instructions": "Be brief."}, "Hello", call)
+            result = {"type": "function_call_output", "call_id": call.id, "output": "21"}
+            more = {"previous_response_id": first["id"], "instructions": "Be long."}
+            second = await _made(api, more | {"input": [result]}, "It is 21.")
+            third = await _made(
+                api, {"previous_response_id": second["id"], "input": "Thanks."}, "Bye"
+            )
+            hello = Message(
+                role="assistant",
+                content="Hello",
+                tool_calls=(ToolCall(id=call.id, name="f", arguments={"a": 1}),),
+            )
+            turns = _prompt(api, third).messages
+            assert turns == (
+                Message(role="user", content="hi"),
+                # Ids of the call in this test name another job than those of the message.
+                hello,
+                Message(role="tool", content="21", tool_call_id=call.id),
+                Message(role="assistant", content="It is 21.", origin=_job(second)),
+                Message(role="user", content="Thanks."),
+            )
+            assert _prompt(api, second).messages == (
+                Message(role="system", content="Be long."),
+                *turns[:3],
+            )
+            listed = await api.json("GET", f"{PATH}/{third['id']}/input_items?order=asc")
+            assert [item["type"] for item in listed["data"]] == [
+                "message", "message", "function_call", "function_call_output", "message", "message",
+            ]  # fmt: skip
+            assert ResponseItemList.model_validate(listed, strict=True)
+
+    asyncio.run(scenario())
+
+
+def test_references_stand_for_what_was_said() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            first = await _made(api, {})
+            named = {"type": "item_reference", "id": first["output"][0]["id"]}
+            asked = [{"role": "user", "content": "hi"}, named, {"role": "user", "content": "more"}]
+            second = await _made(api, {"input": asked})
+            assert [turn.origin for turn in _prompt(api, second).messages] == ["", _job(first), ""]
+            lost = {"type": "item_reference", "id": "msg_" + "0" * 32 + "_0"}
+            error = await api.json("POST", PATH, BODY | {"input": [lost]}, status=400)
+            assert error["error"]["param"] == "input.0.id"
+
+    asyncio.run(scenario())
+
+
+def test_deleted_response_is_not_there_any_more() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            made = await _made(api, {})
+            one = f"{PATH}/{made['id']}"
+            deleted = await api.json("DELETE", one)
+            assert deleted == {"id": made["id"], "object": "response", "deleted": True}
+            for method, path in [
+                ("GET", one), ("DELETE", one), ("POST", f"{one}/cancel"),
+                ("GET", f"{one}/input_items"), ("GET", f"{one}?stream=true"),
+            ]:  # fmt: skip
+                error = await api.json(method, path, status=404)
+                assert error["error"]["code"] == "response_not_found"
+            body = BODY | {"previous_response_id": made["id"]}
+            error = await api.json("POST", PATH, body, status=400)
+            assert error["error"]["code"] == "previous_response_not_found"
+            # The log still has it.
+            assert (await api.json("GET", f"/v1/jobs/{_job(made)}"))["output"]["text"] == "Hello"
+
+    asyncio.run(scenario())
+
+
+def test_open_response_is_cancelled_when_it_is_deleted() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            made = await api.json("POST", PATH, BODY)
+            await api.json("DELETE", f"{PATH}/{made['id']}")
+            assert status_of(api, _job(made)) is JobStatus.CANCELLED
+
+    asyncio.run(scenario())
+
+
+def test_what_was_not_to_be_stored_is_not_found() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            body = {"model": "m", "input": "hi", "store": False, "stream": True}
+            reply = await api.send("POST", PATH, body)
+            job_id = await api.only_job()
+            api.start(job_id)
+            api.say(job_id, *SAID)
+            last = events_in(await pieces_of(reply))[-1].json
+            assert last["response"]["store"] is False
+            await api.json("GET", f"{PATH}/{last['response']['id']}", status=404)
+
+    asyncio.run(scenario())
+
+
+def test_job_of_another_dialect_is_no_response() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            job = await api.json("POST", "/v1/jobs", {"prompt": "hi"}, status=202)
+            name = job["id"].removeprefix("job-")
+            await api.json("GET", f"{PATH}/resp_{name}", status=404)
+            await api.json("GET", f"{PATH}/{job['id']}", status=404)
+
+    asyncio.run(scenario())
+
+
+def test_previous_response_must_have_ended() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            made = await api.json("POST", PATH, BODY)
+            body = BODY | {"previous_response_id": made["id"]}
+            error = await api.json("POST", PATH, body, status=400)
+            assert error["error"]["param"] == "previous_response_id"
+
+    asyncio.run(scenario())
+
+
+def test_items_are_listed_in_pages() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            asked = [{"role": "user", "content": str(n)} for n in range(5)]
+            made = await api.json("POST", PATH, BODY | {"input": asked})
+            path = f"{PATH}/{made['id']}/input_items"
+            seen: list[str] = []
+            after = ""
+            while True:
+                page = await api.json("GET", f"{path}?limit=2{after}")
+                seen += [item["content"][0]["text"] for item in page["data"]]
+                if not page["has_more"]:
+                    break
+                after = f"&after={page['last_id']}"
+            assert seen == ["4", "3", "2", "1", "0"]
+            await api.json("GET", f"{path}?after=nothing", status=400)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"prompt": {"id": "p"}}, "prompt"),
+        ({"store": False}, "background"),
+        ({"input": [{"type": "function_call", "name": "f"}]}, "input.0.call_id"),
+        ({"input": [{"type": "message", "content": "x"}]}, "input.0.role"),
+        ({"input": [{"type": "function_call_output", "output": "x"}]}, "input.0.call_id"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "tool_choice"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            error = await api.json("POST", PATH, BODY | fields, status=400)
+            assert error["error"]["param"] == param
+            assert not list(api.log.read_all())
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [{"type": "web_search"}, {"type": "custom", "name": "patch"}]},
+        {"tool_choice": {"type": "web_search"}},
+        {"input": [{"type": "web_search_call", "id": "ws_1", "status": "completed"}]},
+        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+        {"truncation": "auto", "service_tier": "flex", "of_next_year": 1},
+        {"input": []},
+    ],
+    ids=str,
+)
+def test_what_runs_elsewhere_is_left_out(fields: dict[str, Any]) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            made = await api.json("POST", PATH, BODY | fields)
+            assert Response.model_validate(made, strict=False).tools == []
+            assert _prompt(api, made).tools == ()
+
+    asyncio.run(scenario())
+
+
+def test_reader_of_a_stream_is_told_by_type(  # the reply is a stream, not a whole answer
+) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            made = await _made(api, {})
+            reply = await api.send("GET", f"{PATH}/{made['id']}?stream=true")
+            assert isinstance(reply, StreamReply)
+            assert events_in(await pieces_of(reply))[-1].json["response"] == made
+
+    asyncio.run(scenario())
