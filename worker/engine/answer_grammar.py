@@ -1,6 +1,7 @@
 """Write the grammars of answers and of calls, in the Lark dialect of llguidance.
 
-White space is what serialisers write: a small model that may write it for ever sometimes does.
+JSON is one line, with a space behind commas and colons or without: a model that may write white
+space for ever sometimes does.
 Properties come in the order of ``required``, then the others: a grammar must choose one, and a
 request is kept with its keys sorted, while the order in that list is the author's own.
 """
@@ -18,12 +19,13 @@ from worker.engine.calls import JsonSpelling, Tool, ToolFormat
 
 _log = structlog.get_logger(__name__)
 
-#: Between the parts of JSON: nothing, a space, or a line break and indentation.
-_BETWEEN: Final = r"( ?|\r?\n[ \t]{0,30})"
-#: Before an answer, where templates like empty lines.
-_BEFORE: Final = r"[ \t\r\n]{0,4}"
-_SPACE: Final = f"before: /{_BEFORE}/\nws: /{_BETWEEN}/"
-_STRICT: Final[Mapping[str, Any]] = {"whitespace_pattern": _BETWEEN}
+#: Inside a call, and around it or before an answer, where templates like line breaks.
+_SPACE: Final = "ws: / ?/\nbefore: /[ \\t\\r\\n]{0,4}/"
+_STRICT: Final[Mapping[str, Any]] = {
+    "whitespace_flexible": False,
+    "item_separator": ", ?",
+    "key_separator": ": ?",
+}
 #: Leaves out what the library does not know instead of refusing the schema.
 _LENIENT: Final[Mapping[str, Any]] = {**_STRICT, "lenient": True, "coerce_one_of": True}
 _ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
@@ -119,7 +121,7 @@ class GrammarWriter:
         one = named if is_headed else f'"{{" ws {_key("name")} ws ":" ws ({named}) ws "}}"'
         end = self._tag(tool_format.end) if tool_format.end else ""
         calls = {
-            JsonSpelling.TAGGED: f"one ws {end}",
+            JsonSpelling.TAGGED: f"one before {end}",
             JsonSpelling.BARE: 'one (ws ";" ws one)*',
             JsonSpelling.LIST: '"[" ws one (ws "," ws one)* ws "]"',
             JsonSpelling.HEADED: "one",

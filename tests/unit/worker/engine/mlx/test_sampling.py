@@ -6,6 +6,7 @@ import mlx.core as mx
 import pytest
 
 from domain.values import Sampling
+from worker.engine.constraint import Constraint, ConstraintLost
 from worker.engine.mlx.sampling import BatchSampler, SamplerRow, draw_scores
 
 pytestmark = pytest.mark.mlx
@@ -75,3 +76,83 @@ def test_the_token_that_is_drawn_scored_best(sampling: Sampling) -> None:
     logprobs = mx.log(mx.array(MASS))
     best = [mx.argmax(draw_scores(logprobs, sampling, index)).item() for index in range(100)]
     assert best == drawn(sampling, times=100)[0]
+
+
+class _Allows:
+    """A constraint that allows the same tokens for ever."""
+
+    def __init__(self, *tokens: int, size: int = 1) -> None:
+        self.seen: list[int] = []
+        self.is_over = False
+        self._bits = bytearray(size)
+        for token in tokens:
+            self._bits[token // 8] |= 1 << token % 8
+
+    @property
+    def taken(self) -> int:
+        return len(self.seen)
+
+    def accept(self, token: int) -> None:
+        self.seen.append(token)
+
+    def mask(self) -> bytes | None:
+        return bytes(self._bits)
+
+
+class _Lost(_Allows):
+    def mask(self) -> bytes | None:
+        msg = "too much to follow"
+        raise ConstraintLost(msg)
+
+
+def held(*rows: tuple[Sampling, Constraint | None], times: int = DRAWS) -> list[list[int]]:
+    """What each row draws under its constraint, one list per row."""
+    sampler = BatchSampler(lambda size: list(range(size)))
+    for uid, (sampling, constraint) in enumerate(rows):
+        sampler.add(uid, SamplerRow(sampling, 0, constraint))
+    logprobs = mx.log(mx.array([MASS] * len(rows)))
+    steps = [sampler(logprobs).tolist() for _ in range(times)]
+    return [list(row) for row in zip(*steps, strict=True)]
+
+
+def test_only_what_is_allowed_is_drawn_as_often_as_it_is_likely_among_the_rest() -> None:
+    counts = Counter(held((Sampling(seed=1), _Allows(1, 3)))[0])
+    assert set(counts) == {1, 3}
+    assert counts[1] / DRAWS == pytest.approx(0.75, abs=0.08)
+    assert set(held((Sampling(temperature=0), _Allows(2, 4)))[0]) == {2}
+    # A nucleus is a share of what may be drawn, not of what there is.
+    assert set(held((Sampling(top_p=0.7, seed=2), _Allows(1, 3)))[0]) == {1}
+
+
+def test_rows_without_a_constraint_draw_as_if_nobody_had_one() -> None:
+    free = Sampling(temperature=0.9, top_p=0.8, seed=3)
+    others = ((Sampling(seed=4), _Allows(5)), (Sampling(temperature=0), _Allows(3)))
+    assert held((free, None), *others, times=40)[0] == drawn(free, times=40)[0]
+    assert held(*others, (Sampling(temperature=0), None), times=4)[2] == [0, 0, 0, 0]
+
+
+def test_a_constraint_takes_a_token_when_the_next_one_is_drawn() -> None:
+    constraint = _Allows(0, 1, 2)
+    (row,) = held((Sampling(seed=5), constraint), times=9)
+    assert constraint.seen == row[:-1]
+
+
+def test_tokens_beyond_a_mask_may_not_be_drawn() -> None:
+    sampler = BatchSampler(lambda size: list(range(size)))
+    sampler.add(0, SamplerRow(Sampling(seed=6), 0, _Allows(6, 7)))
+    sampler.add(1, SamplerRow(Sampling(temperature=0), 0))
+    logprobs = mx.log(mx.array([[0.05] * 8 + [0.1] * 6] * 2))
+    for _ in range(20):
+        tokens = sampler(logprobs)
+        held_row, free_row = tokens[0].item(), tokens[1].item()
+        assert held_row in {6, 7}
+        assert free_row == 8
+
+
+def test_a_constraint_that_is_lost_takes_its_row_alone() -> None:
+    sampler = BatchSampler(lambda size: list(range(size)))
+    sampler.add(0, SamplerRow(Sampling(seed=7), 0, _Lost()))
+    sampler.add(1, SamplerRow(Sampling(seed=8), 0, _Allows(4)))
+    assert sampler(mx.log(mx.array([MASS] * 2)))[1].item() == 4
+    assert [type(error) for error in sampler.faults.values()] == [ConstraintLost]
+    assert list(sampler.faults) == [0]
