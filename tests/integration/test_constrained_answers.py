@@ -53,6 +53,8 @@ _POINT: dict[str, Any] = {
     "required": ["kind", "at", "label"],
     "additionalProperties": False,
 }
+#: Its arguments come to an end whatever the network says.
+_TOOLS["Place"] = {"name": "Place", "input_schema": _POINT}
 
 
 def start(
@@ -196,10 +198,10 @@ def test_every_answer_matches_its_schema(
 
 
 @pytest.mark.parametrize("top_p", [None, 0.9])
-def test_most_answers_come_to_their_end(engine: BatchEngine, top_p: float | None) -> None:
+def test_an_answer_that_has_an_end_comes_to_it(engine: BatchEngine, top_p: float | None) -> None:
     requests = [formed(_POINT, seed=seed, top_p=top_p) for seed in range(8)]
     handles = [submit(engine, f"point-{n}", request) for n, request in enumerate(requests)]
-    assert sum(check(finished(handle), _POINT) for handle in handles) >= 4
+    assert all(check(finished(handle), _POINT) for handle in handles)
 
 
 def test_a_greedy_answer_matches_too(engine: BatchEngine) -> None:
@@ -226,34 +228,29 @@ def test_any_object_is_an_object(engine: BatchEngine) -> None:
         check(outcome, {"type": "object"})
 
 
-@pytest.mark.parametrize("name", ["Todo", "Wait", "Config", "Schedule", "Search"])
+@pytest.mark.parametrize("name", ["Place", "Todo", "Config", "Schedule"])
 def test_a_named_tool_gets_arguments_that_match(engine: BatchEngine, name: str) -> None:
-    whole = 0
-    validator = jsonschema_rs.validator_for(_TOOLS[name]["input_schema"])
-    handles = [
-        submit(
-            engine,
-            f"named-{name}-{seed}",
-            formed(
-                None,
-                seed=seed,
-                max_tokens=400,
-                tools=functions(*_TOOLS),
-                tool_choice=ToolChoice(mode="tool", name=name),
-            ),
+    schema = _TOOLS[name]["input_schema"]
+    requests = [
+        formed(
+            None,
+            seed=seed,
+            tools=functions(*_TOOLS),
+            tool_choice=ToolChoice(mode="tool", name=name),
         )
-        for seed in range(4)
+        for seed in range(3)
     ]
+    handles = [submit(engine, f"named-{name}-{n}", one) for n, one in enumerate(requests)]
     for handle in handles:
         outcome = finished(handle)
         (call,) = outcome.calls
         assert call.name == name
         if call.is_complete:
-            validator.validate(json.loads(call.arguments))
-            whole += 1
+            jsonschema_rs.validator_for(schema).validate(json.loads(call.arguments))
         else:
+            # Its texts have no longest length, and this network does not know when to stop.
             assert outcome.stop_reason is StopReason.MAX_TOKENS
-    assert whole
+            assert name != "Place"
 
 
 def test_a_call_that_must_be_made_is_of_an_offered_tool(engine: BatchEngine) -> None:
@@ -310,12 +307,14 @@ def test_a_call_goes_on_the_same_from_every_item(engine: BatchEngine, sink: Coll
     )
     whole = finished(submit(engine, "call", request))
     items = sink.numbered("call")
-    for cut in range(len(items)):
-        again = finished(submit(engine, f"call-{cut}", request, attempt=2, said=items[:cut]))
-        assert (again.token_ids, again.calls[0].arguments) == (
-            whole.token_ids,
-            whole.calls[0].arguments,
-        )
+    handles = [
+        submit(engine, f"call-{cut}", request, attempt=2, said=items[:cut])
+        for cut in range(len(items))
+    ]
+    for handle in handles:
+        again = finished(handle)
+        assert again.token_ids == whole.token_ids
+        assert again.calls[0].arguments == whole.calls[0].arguments
 
 
 class _Watched(BatchRunner):
