@@ -1,17 +1,21 @@
-"""``semantic agents``: who asked, and what was known of their contexts; from the log alone."""
+"""``semantic agents``: who asked, and what was known of their contexts.
+
+Looking needs the log alone; forking and removing go through the service.
+"""
 
 from __future__ import annotations
 
 import json as jsonlib
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 
 from ops.cli.as_of import AsOfOption, folded
 from ops.cli.cache_reasons import read_reasons, reason_text
 from ops.cli.exit_codes import EPILOG, ExitCode
-from ops.cli.options import DataDir, Json, fail
+from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
 from ops.cli.table import print_pairs, print_table
 
 if TYPE_CHECKING:
@@ -28,6 +32,8 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Who asked, and what is known of them.")
     group.command("ls", epilog=EPILOG)(list_agents)
     group.command("show", epilog=EPILOG)(show)
+    group.command("fork", epilog=EPILOG)(fork)
+    group.command("rm", epilog=EPILOG)(remove)
     app.add_typer(group, name="agents", rich_help_panel="Look")
 
 
@@ -97,6 +103,37 @@ def show(
     )
 
 
+def fork(
+    agent: AgentArgument,
+    turn: Annotated[
+        int | None, typer.Option("--turn", min=0, help="After this turn; else after the latest.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--id", help="Name of the new agent.")] = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Make an agent that begins where another one was after one of its turns."""
+    wanted = {"from_turn": turn, "id": name}
+    body = {key: value for key, value in wanted.items() if value is not None}
+    child = _ask("POST", f"{_path(agent)}/fork", data_dir, json=body)
+    if json:
+        typer.echo(jsonlib.dumps(child, indent=2, ensure_ascii=False))
+        return
+    typer.echo(f"{child['id']} goes on from turn {child['turns']} of {agent}")
+
+
+def remove(
+    agent: AgentArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Delete an agent that was made over HTTP; its texts stay until they are erased."""
+    if not yes:
+        typer.confirm(f"Delete {agent}, and cancel its open turn?", abort=True)
+    _ask("DELETE", _path(agent), data_dir)
+    typer.echo(f"{agent} is deleted; its texts stay until: semantic events erase --agent {agent}")
+
+
 def row_of(view: AgentView) -> dict[str, Any]:
     """Return an agent as JSON shows it."""
     row = asdict(view)
@@ -104,6 +141,17 @@ def row_of(view: AgentView) -> dict[str, Any]:
         asdict(turn) | {"prefilled_tokens": turn.prefilled_tokens} for turn in view.turns
     ]
     return row
+
+
+def _path(agent: str) -> str:
+    return f"/v1/agents/{quote(agent, safe='')}"
+
+
+def _ask(method: str, path: str, data_dir: Path | None, **arguments: Any) -> Any:  # noqa: ANN401 - JSON
+    from ops.cli.client import ask, service  # noqa: PLC0415 - keeps --help fast
+
+    with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
+        return ask(client, method, path, **arguments)
 
 
 def _views(as_of: str | None, data_dir: Path | None) -> tuple[AgentView, ...]:

@@ -146,6 +146,10 @@ class FakeApi:
     def start(self, job_id: JobId) -> None:
         """Take a job as a worker does."""
         assert self.broker.queue.take() == job_id
+        self.begin(job_id)
+
+    def begin(self, job_id: JobId) -> None:
+        """Record that a worker has begun a job."""
         command = StartAttempt(
             worker=WorkerId("w1"),
             model="demo",
