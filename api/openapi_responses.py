@@ -1,4 +1,4 @@
-"""What the routes of OpenAI's Responses take and give."""
+"""What the routes of OpenAI's Responses and of its completions of texts take and give."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Final
 from api.http import Dialect
 from api.openapi_operations import IDEMPOTENCY_KEY, KEY_REFUSED, QUEUE_FULL, Operation
 from api.schemas.base import INT64_MAX
+from api.schemas.openai_completions import CompletionBody, TextCompletion
 from api.schemas.responses import (
     RESPONSE_ID_PATTERN,
     ResponseDeleted,
@@ -32,6 +33,17 @@ def _query(name: str, schema: Mapping[str, Any], description: str) -> Mapping[st
 
 #: By method and pattern.
 RESPONSE_OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
+    ("POST", "/v1/completions"): Operation(
+        id="createCompletion",
+        summary="Answer a text in OpenAI's old format",
+        dialects=_DIALECTS,
+        body=CompletionBody,
+        example={"model": "semantic-demo", "max_tokens": 32, "prompt": "Say hello."},
+        reply=TextCompletion,
+        streams=True,
+        parameters=(IDEMPOTENCY_KEY,),
+        extra={409: f"The job was cancelled. {KEY_REFUSED}", 429: QUEUE_FULL},
+    ),
     ("POST", "/v1/responses"): Operation(
         id="createResponse",
         summary="Answer a turn in OpenAI's Responses format",

@@ -90,10 +90,10 @@ class OpenAIEncoder:
         end = proper_end(body)
         if isinstance(end, SemanticError):
             return self.fail(end)
-        reason = _finish_reason(end, called=bool(self._tools))
+        reason = finish_reason(end, called=bool(self._tools))
         parts: list[Part] = [self._chunk({}, finish_reason=reason)]
         if self._include_usage:
-            data = self._head | {"choices": [], "usage": _usage(end.usage)}
+            data = self._head | {"choices": [], "usage": openai_usage(end.usage)}
             parts.append(Frame(data=data))
         return [*parts, Frame(data="[DONE]")]
 
@@ -128,10 +128,10 @@ def assemble_completion(
                 "index": 0,
                 "message": _message(answer),
                 "logprobs": None,
-                "finish_reason": _finish_reason(ending, called=bool(answer.tools)),
+                "finish_reason": finish_reason(ending, called=bool(answer.tools)),
             }
         ],
-        "usage": _usage(ending.usage),
+        "usage": openai_usage(ending.usage),
     }
 
 
@@ -157,13 +157,15 @@ def _message(answer: Answer) -> OpenAIMessage:
     return message
 
 
-def _finish_reason(ending: Finished, *, called: bool) -> str:
+def finish_reason(ending: Finished, *, called: bool) -> str:
+    """Return why an answer ended, in this dialect's words."""
     if called and ending.stop_reason is StopReason.END_TURN:
         return "tool_calls"
     return _FINISH_REASONS[ending.stop_reason]
 
 
-def _usage(usage: Usage) -> OpenAIUsage:
+def openai_usage(usage: Usage) -> OpenAIUsage:
+    """Return token counts in this dialect's shape."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

@@ -10,6 +10,7 @@ from api.http import Dialect, Handler, Reply, Request, Route, StreamReply
 from api.routes import (
     agents,
     chat,
+    completions,
     count,
     events,
     files,
@@ -84,6 +85,7 @@ def _agent_routes() -> tuple[tuple[str, str, Endpoint, Dialect], ...]:
 def _response_routes() -> tuple[tuple[str, str, Endpoint, Dialect], ...]:
     openai, one = Dialect.OPENAI, "/v1/responses/{response_id}"
     return (
+        ("POST", "/v1/completions", completions.create_text_completion, openai),
         ("POST", "/v1/responses", responses.create_response, openai),
         ("GET", one, responses.get_response, openai),
         ("DELETE", one, responses.delete_response, openai),

@@ -30,6 +30,10 @@ include-operation-id = "createChatCompletion"
 checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 409, 429, "5xx"]
 
 [[operations]]
+include-operation-id = "createCompletion"
+checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 409, 429, "5xx"]
+
+[[operations]]
 include-operation-id = "createResponse"
 checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 409, 429, "5xx"]
 """
