@@ -7,6 +7,7 @@ until the next token is exact.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -41,6 +42,8 @@ class Rate:
         self._per_minute = per_minute
         self._whose = whose
         self._clock_ns = clock_ns
+        #: Agents' requests are counted on the event loop and on threads.
+        self._lock = threading.Lock()
         #: When each name's bucket is full again.
         self._full_at_ns: dict[str, int] = {}
 
@@ -55,12 +58,16 @@ class Rate:
         """
         if self._per_minute is None:
             return
+        with self._lock:
+            self._take(name, self._per_minute)
+
+    def _take(self, name: str, per_minute: int) -> None:
         now_ns = self._clock_ns()
-        interval_ns = -(-_MINUTE_NS // self._per_minute)
+        interval_ns = -(-_MINUTE_NS // per_minute)
         full_at_ns = max(self._full_at_ns.get(name, now_ns), now_ns) + interval_ns
-        missing_ns = full_at_ns - now_ns - self._per_minute * interval_ns
+        missing_ns = full_at_ns - now_ns - per_minute * interval_ns
         if missing_ns > 0:
-            message = f"this {self._whose} may send {self._per_minute} requests a minute"
+            message = f"this {self._whose} may send {per_minute} requests a minute"
             raise RateLimited(message, retry_after_s=-(-missing_ns // NS_PER_S))
         self._full_at_ns[name] = full_at_ns
         if len(self._full_at_ns) > NAMES_MAX:
