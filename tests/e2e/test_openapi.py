@@ -15,7 +15,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.slow, pytest.mark.ti
 
 #: What no schema can say and a valid request may still be refused for with 400: ids of one batch
 #: must differ, a tool that must be called must be among the tools, items need what their
-#: type needs, what one refers to must be there, and nobody else is called here.
+#: type needs, what one refers to must be there (a turn of an agent too), and nobody else is
+#: called here.
 CONFIG = """
 [[operations]]
 include-operation-id = "createMessageBatch"
@@ -36,6 +37,14 @@ checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 409, 429, "5xx"
 [[operations]]
 include-operation-id = "createResponse"
 checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 409, 429, "5xx"]
+
+[[operations]]
+include-operation-id = "generateTurn"
+checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 404, 409, 429, "5xx"]
+
+[[operations]]
+include-operation-id = "forkAgent"
+checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 404, 409, 429, "5xx"]
 """
 
 
