@@ -54,7 +54,7 @@ class GuidanceMatcher:
     def accept_text(self, text: str) -> bool:
         """Take text, cut into tokens in the usual way."""
         return self._matcher.consume_tokens(
-            self._vocabulary.tokenize_bytes(text.encode(), parse_special=True)
+            self._vocabulary.tokenize_bytes(text.encode(errors="replace"), parse_special=True)
         )
 
     def mask(self) -> bytes:
@@ -99,9 +99,11 @@ class GuidanceGrammars:
             if name in self._verdicts:
                 self._verdicts.move_to_end(name)
                 return self._verdicts[name]
-        lark = LLMatcher.grammar_from_lark(grammar)
-        is_error, remarks = LLMatcher.validate_grammar_with_warnings(lark, self._vocabulary)
-        why = _reason(remarks[0]) if is_error else None
+        try:
+            self._built(grammar)
+            why = None
+        except GrammarRefused as error:
+            why = str(error)
         with self._lock:
             self._verdicts[name] = why
             while len(self._verdicts) > VERDICTS_MAX:
@@ -124,16 +126,28 @@ class GuidanceGrammars:
             return GuidanceMatcher(compiled.deep_copy(), self._vocabulary)
 
     def _compile(self, grammar: str) -> LLMatcher:
-        compiled = LLMatcher(
-            self._vocabulary, LLMatcher.grammar_from_lark(grammar), log_level=_SILENT
-        )
-        if compiled.is_error():
-            raise GrammarRefused(_reason(compiled.get_error()))
+        compiled = self._built(grammar)
         with self._lock:
             self._compiled[grammar] = compiled
             while len(self._compiled) > COMPILED_MAX:
                 self._compiled.popitem(last=False)
         return compiled
+
+    def _built(self, grammar: str) -> LLMatcher:
+        try:
+            grammar.encode()
+        except UnicodeEncodeError as error:
+            msg = f"half of a surrogate pair: {error.reason}"
+            raise GrammarRefused(msg) from error
+        built = LLMatcher(self._vocabulary, LLMatcher.grammar_from_lark(grammar), log_level=_SILENT)
+        if built.is_error():
+            raise GrammarRefused(_reason(built.get_error()))
+        # Some, such as a schema that is nothing but itself, fail only when they are followed.
+        trial = built.deep_copy()
+        trial.compute_bitmask()
+        if trial.is_error():
+            raise GrammarRefused(_reason(trial.get_error()))
+        return built
 
 
 def grammars_for(tokenizer_json: str, end_ids: Collection[int]) -> GuidanceGrammars | None:

@@ -267,6 +267,10 @@ def test_properties_come_in_the_order_of_the_required_ones(grammars: GuidanceGra
         {"type": "string", "pattern": "(?=a)b"},
         {"$ref": "https://elsewhere/schema"},
         {"type": "nonsense"},
+        {"$ref": "#"},
+        {"enum": ["\ud800"]},
+        {"required": [5]},
+        {"type": "integer", "minimum": 5, "maximum": 1},
         {"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 2}]},
     ],
 )
@@ -278,6 +282,10 @@ def test_a_form_that_cannot_be_kept_is_an_error_or_the_nearest_that_can(
     wider = _constraint(grammars, answer_schema=schema)
     assert not _is_free(wider)
     assert _said(wider, "words") == ""
+
+
+def test_a_name_that_is_no_text_leaves_calls_free(grammars: GuidanceGrammars) -> None:
+    assert _is_free(_constraint(grammars, _HERMES, tools=(_tool("\ud800"), _WAIT)))
 
 
 def test_one_odd_tool_leaves_the_others_as_they_are(grammars: GuidanceGrammars) -> None:
