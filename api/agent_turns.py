@@ -10,9 +10,10 @@ from api.asking import idempotency_key
 from api.http import Request
 from api.opening import command_of, submit_command
 from api.protocols.agents import parse_turn
+from api.protocols.parsed import ParsedRequest
 from api.schemas.agents import TurnBody
 from api.services import Services
-from domain.commands import ConfirmCancel, RequestCancel
+from domain.commands import ConfirmCancel, RequestCancel, SubmitJob
 from domain.errors import SemanticError
 from domain.job import Job
 from domain.usecases.agents import PlannedTurn, plan_turn, record_turn
@@ -30,10 +31,10 @@ class AddedTurn:
     accepted: Accepted
 
 
-def add_turn(
-    agent_id: AgentId, wire: TurnBody, request: Request, job_id: JobId, services: Services
+async def add_turn(
+    agent_id: AgentId, wire: TurnBody, request: Request, services: Services
 ) -> AddedTurn:
-    """Accept a turn of an agent, or find the one of the same idempotency key; blocks.
+    """Accept a turn of an agent, or find the one of the same idempotency key.
 
     The job is in the log before the turn is, so that no turn is ever without one; no worker hears
     of it before. Of two at the same time one gets the turn, and the other's job is cancelled.
@@ -46,7 +47,21 @@ def add_turn(
         PayloadMissing: The texts of the turns before were erased.
         LogUnavailable: Nothing was accepted.
         Overloaded: Too many jobs are waiting.
+        RateLimited: The agent asks too often, or has too many open jobs.
     """
+    planned, parsed = await services.call(read_turn, agent_id, wire, request, services)
+    # Not on a thread: the limits that are looked at belong to the event loop.
+    command = command_of(parsed, request, services, protocol="jobs")
+    job_id = services.ids.job_id()
+    return await services.call(
+        submit_turn, planned, command, parsed.seeded, job_id, request, services
+    )
+
+
+def read_turn(
+    agent_id: AgentId, wire: TurnBody, request: Request, services: Services
+) -> tuple[PlannedTurn, ParsedRequest]:
+    """Return what a turn follows, and the turn with all of that before it; blocks."""
     key = idempotency_key(request.headers)
     planned = plan_turn(
         agent_id,
@@ -65,9 +80,20 @@ def add_turn(
         max_tokens_default=services.max_tokens_default,
         model_default=services.model,
     )
-    command = command_of(parsed, request, services, protocol="jobs")
+    return planned, parsed
+
+
+def submit_turn(
+    planned: PlannedTurn,
+    command: SubmitJob,
+    seeded: bool,  # noqa: FBT001 - handed to an executor
+    job_id: JobId,
+    request: Request,
+    services: Services,
+) -> AddedTurn:
+    """Record the job, its place in the history, and queue it; blocks. See ``add_turn``."""
     claim = partial(_claim, planned, request, services)
-    accepted = submit_command(command, parsed.seeded, job_id, services, claim=claim)
+    accepted = submit_command(command, seeded, job_id, services, claim=claim)
     if accepted.attached is not None:
         # A crash can have come between the two the first time.
         _record(planned, accepted.job_id, request, services)

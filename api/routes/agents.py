@@ -48,7 +48,7 @@ TURN_HEADER: Final = "x-semantic-turn"
 
 async def create_agent(request: Request, *, services: Services) -> Reply:
     """Make an agent; the same request again gives the same agent."""
-    wire = parse_body(AgentBody, request.body or b"{}")
+    wire = parse_body(AgentBody, request.body)
     agent, is_new = await services.call(
         register,
         AgentId(wire.id) if wire.id is not None else _fresh_id(services.ids),
@@ -102,9 +102,7 @@ async def generate_turn(request: Request, *, services: Services) -> Reply | Stre
     """Add a turn: its job at once, its whole answer after a while, or its items as they come."""
     wait_s = preferred_wait_s(request.headers, most_s=WAIT_MAX_S)
     wire = parse_body(TurnBody, request.body)
-    added = await services.call(
-        add_turn, _named(request), wire, request, services.ids.job_id(), services
-    )
+    added = await add_turn(_named(request), wire, request, services)
     if wire.stream:
         return await _stream(added, request, services)
     headers = {TURN_HEADER: str(added.turn)}
@@ -113,7 +111,7 @@ async def generate_turn(request: Request, *, services: Services) -> Reply | Stre
 
 async def fork_agent(request: Request, *, services: Services) -> Reply:
     """Make an agent that begins where this one was after one of its turns."""
-    wire = parse_body(ForkBody, request.body or b"{}")
+    wire = parse_body(ForkBody, request.body)
     if wire.id is not None and wire.id == request.params["agent_id"]:
         msg = "a fork needs a name of its own"
         raise InvalidRequest(msg, field="id")

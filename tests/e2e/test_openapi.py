@@ -27,6 +27,10 @@ include-operation-id = "createJob"
 checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 409, 429, "5xx"]
 
 [[operations]]
+include-operation-id = "generateTurn"
+checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 404, 409, 429, "5xx"]
+
+[[operations]]
 include-operation-id = "createChatCompletion"
 checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 409, 429, "5xx"]
 

@@ -13,8 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from api.agent_turns import add_turn
+from api.agent_turns import read_turn, submit_turn
 from api.http import Request
+from api.opening import command_of
 from api.schemas.agents import TurnBody
 from domain.agent import Profile
 from domain.cache_events import AgentCacheSaved
@@ -65,7 +66,10 @@ class AgentMachine(RuleBasedStateMachine):
     def _ask(self, name: str, text: str, expected: int | None) -> JobId:
         services = self.api.services
         wire = TurnBody(prompt=text, expected_turn=expected)
-        added = add_turn(AgentId(name), wire, REQUEST, services.ids.job_id(), services)
+        planned, parsed = read_turn(AgentId(name), wire, REQUEST, services)
+        command = command_of(parsed, REQUEST, services, protocol="jobs")
+        job_id = services.ids.job_id()
+        added = submit_turn(planned, command, parsed.seeded, job_id, REQUEST, services)
         return added.accepted.job_id
 
     @rule(name=names)

@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from api.doors.agents import AgentDoor
+from api.doors.rates import Rate
 from api.http import Reply
 from domain.cache_events import AgentCacheRestored
 from domain.chat import Message
@@ -40,7 +42,7 @@ def test_an_agent_is_made_shown_listed_and_deleted() -> None:
             assert made["tools"][0]["function"]["name"] == "look"
             assert (made["options"]["max_tokens"], made["options"]["model"]) == (7, None)
             assert await api.json("GET", AGENT) == made
-            nameless = await api.json("POST", "/v1/agents", {}, status=201)
+            nameless = await api.json("POST", "/v1/agents", b"{}", status=201)
             listed = await api.json("GET", "/v1/agents")
             assert [one["id"] for one in listed["data"]] == [nameless["id"], "writer"]
             page = await api.json("GET", "/v1/agents?limit=1")
@@ -245,6 +247,19 @@ def test_deleting_an_agent_cancels_its_open_turn() -> None:
             job_id = await ask_turn(api, "One?")
             await api.json("DELETE", AGENT)
             assert api.log.views.rows[job_id].status.value == "cancelled"
+
+    asyncio.run(scenario())
+
+
+def test_an_agent_has_a_rate_of_its_own() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            api.use(agents=AgentDoor(rate=Rate(1, whose="agent")))
+            await make_agent(api)
+            await take_turn(api, "One?", "1.")
+            told = await refused(api, "POST", f"{AGENT}/generate", {"prompt": "x"}, status=429)
+            assert "agent" in told["detail"]
+            assert (await api.json("GET", AGENT))["turns"] == 1
 
     asyncio.run(scenario())
 
