@@ -111,7 +111,10 @@ def _operation(operation: Operation, refs: _Refs) -> dict[str, Any]:
         described["parameters"] = list(operation.parameters)
     if operation.body is not None:
         content = {"schema": refs.of(operation.body), "example": operation.example}
-        described["requestBody"] = {"required": True, "content": {operation.body_media: content}}
+        described["requestBody"] = {
+            "required": operation.body_required,
+            "content": {operation.body_media: content},
+        }
     return described
 
 

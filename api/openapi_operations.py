@@ -49,6 +49,7 @@ class Operation:
         links: From a fresh job to the routes that take its id.
         media: Type of an answer that is not JSON.
         body_media: Type of the body.
+        body_required: Whether a request without a body is refused.
         ended: Whether 200 with the same shape says that what was begun has ended already.
     """
 
@@ -66,6 +67,7 @@ class Operation:
     links: bool = False
     media: str | None = None
     body_media: str = "application/json"
+    body_required: bool = True
     ended: bool = False
 
 
