@@ -57,6 +57,7 @@ def _end_waiting(
     if said and said[-1].is_terminal:
         return ended
     assert ended.ending is not None
-    last_word = StreamItem(n=len(said), attempt=job.attempt + 1, body=ended.ending)
+    # Another hand may have begun it meanwhile: its words must not follow this one.
+    last_word = StreamItem(n=len(said), attempt=ended.attempt + 1, body=ended.ending)
     sink.publish([(job.id, last_word)])
     return ended

@@ -8,14 +8,24 @@ from collections.abc import Iterator
 import pytest
 
 from domain.chat import ChatRequest
-from domain.commands import ConfirmCancel
+from domain.commands import ConfirmCancel, StartAttempt
 from domain.errors import JobNotFound, LogUnavailable
 from domain.record import RecordedEvent
 from domain.stream import Finished, StreamItem
 from domain.usecases.commit import commit
 from domain.usecases.recover import reconcile
 from domain.usecases.run import RunResult
-from domain.values import Digest, JobId, JobStatus, Priority, StopReason, StreamName, Usage
+from domain.values import (
+    Digest,
+    JobId,
+    JobStatus,
+    Priority,
+    Sampling,
+    StopReason,
+    StreamName,
+    Usage,
+    WorkerId,
+)
 from tests.support.brokers import wait_until
 from tests.support.fake_queue import QueueTables
 from tests.support.job_world import JobWorld
@@ -165,4 +175,32 @@ def test_end_that_was_said_meanwhile_is_not_said_twice(world: JobWorld) -> None:
 
     world.log.load = overtaken  # type: ignore[method-assign]  # a race
     world.run(job_id)
+    assert len(world.items(job_id)) == 1
+
+
+def test_last_word_of_a_waiting_job_shuts_out_whoever_began_it_just_now(world: JobWorld) -> None:
+    job_id = world.submit()
+    remove = world.broker.queue.remove
+
+    def overtaken(job: JobId, priority: Priority, *, agent: str | None = None) -> bool:
+        # A broker that lost its data had it in two places.
+        start = StartAttempt(
+            worker=WorkerId("w"),
+            model="m",
+            fingerprint="f",
+            prompt_tokens=2,
+            cached_tokens=0,
+            cache_source="none",
+            first_item=0,
+            resumed_tokens=0,
+            sampling=Sampling(),
+        )
+        commit(job, start, log=world.log, ids=world.ids)
+        return remove(job, priority, agent=agent)
+
+    world.broker.queue.remove = overtaken  # type: ignore[method-assign,assignment]  # a race
+    ended = world.cancel(job_id)
+    assert ended.ending is not None
+    late = StreamItem(n=1, attempt=1, body=ended.ending)
+    world.broker.items.publish([(job_id, late)])
     assert len(world.items(job_id)) == 1
