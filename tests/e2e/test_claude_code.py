@@ -32,7 +32,7 @@ def claude_binary() -> Path:
     if not binary.exists():
         npm = shutil.which("npm")
         if npm is None:
-            _missing("npm is not installed")
+            missing("npm is not installed")
         prefix.mkdir(parents=True, exist_ok=True)
         (prefix / "package.json").write_text('{"name": "claude-code", "private": true}')
         done = subprocess.run(
@@ -45,7 +45,7 @@ def claude_binary() -> Path:
             timeout=300,
         )  # fmt: skip
         if done.returncode != 0 or not binary.exists():
-            _missing(f"npm could not install Claude Code: {done.stderr[-500:]}")
+            missing(f"npm could not install Claude Code: {done.stderr[-500:]}")
     return binary
 
 
@@ -55,7 +55,7 @@ def _platform() -> str:
     return f"{system}-{machine}"
 
 
-def _missing(reason: str) -> None:
+def missing(reason: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)
