@@ -31,7 +31,7 @@ from api.schemas.responses import ResponseDeleted, ResponseItems, ResponseObject
 from api.services import Services
 from api.streaming import JobStream
 from domain.commands import Hide
-from domain.errors import EngineFailure, InvalidRequest
+from domain.errors import EngineFailure
 from domain.usecases.cancel import cancel
 from domain.usecases.commit import commit
 from domain.values import JobId
@@ -66,13 +66,13 @@ async def create_response(request: Request, *, services: Services) -> Reply | St
 async def get_response(request: Request, *, services: Services) -> Reply | StreamReply:
     """Show a response as it is now, or tell its events, all or from some point on."""
     is_stream = choice(request.query, "stream", ("true", "false")) == "true"
-    found = await services.call(load_response, request.params["response_id"], services)
-    if not is_stream:
-        return json_reply(await services.call(present, found, services))
     # One that is asked for from the first event on has no number to start after.
     after = whole_number(
         request.query, "starting_after", default=INT64_MAX, least=0, most=INT64_MAX - 1
     )
+    found = await services.call(load_response, request.params["response_id"], services)
+    if not is_stream:
+        return json_reply(await services.call(present, found, services))
     return await _told(found.head, -1 if after == INT64_MAX else after, request, services)
 
 
@@ -107,11 +107,9 @@ async def list_input_items(request: Request, *, services: Services) -> Reply:
     if not is_ascending:
         items.reverse()
     if after is not None:
-        numbers = [index for index, item in enumerate(items) if item["id"] == after]
-        if not numbers:
-            msg = f"item {after} is none of this response's"
-            raise InvalidRequest(msg, field="after")
-        items = items[numbers[0] + 1 :]
+        # Nothing is behind an item that is none of this response's.
+        names = [item["id"] for item in items]
+        items = items[names.index(after) + 1 :] if after in names else []
     page = items[:limit]
     body: ResponseItems = {
         "object": "list",

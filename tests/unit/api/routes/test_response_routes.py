@@ -243,7 +243,9 @@ def test_items_are_listed_in_pages() -> None:
                     break
                 after = f"&after={page['last_id']}"
             assert seen == ["4", "3", "2", "1", "0"]
-            await api.json("GET", f"{path}?after=nothing", status=400)
+            assert (await api.json("GET", f"{path}?after=nothing"))["data"] == []
+            one = f"{PATH}/{made['id']}"
+            await api.json("GET", f"{one}?starting_after=no", status=400)
 
     asyncio.run(scenario())
 
