@@ -109,7 +109,8 @@ class ContinuedPrompts:
         """
         # From the newest turn back to one whose prompt is known, or that begins the conversation.
         chain: list[tuple[Digest, ChatRequest, _Link | None]] = []
-        digest = digest_of(request.to_bytes())
+        asked, payload = request, request.to_bytes()
+        digest = digest_of(payload)
         while (known := self._find(digest)) is None and len(chain) < TURNS_MAX:
             link = self._link_of(request)
             chain.append((digest, request, link))
@@ -118,8 +119,10 @@ class ContinuedPrompts:
             digest, request = link.said.request, link.before
         rendered = known.rendered if known is not None else None
         for name, one, link in reversed(chain):
-            joined = self._joined(rendered, one, link)
-            rendered = self._remember(name, one, joined or self._renderer.render(one))
+            rendered = self._joined(rendered, one, link) or self._renderer.render(one)
+            # Written once: it is long, and every request comes through here.
+            size = len(payload if one is asked else one.to_bytes())
+            self._remember(name, one, rendered, size)
         assert rendered is not None, "the newest turn is a link or known"
         return rendered
 
@@ -165,16 +168,17 @@ class ContinuedPrompts:
                 self._known.move_to_end(digest)
             return known
 
-    def _remember(self, digest: Digest, request: ChatRequest, rendered: Rendered) -> Rendered:
+    def _remember(
+        self, digest: Digest, request: ChatRequest, rendered: Rendered, request_bytes: int
+    ) -> None:
         ids = array("I", rendered.tokens)
-        size = len(request.to_bytes()) + ids.itemsize * len(ids)
+        size = request_bytes + ids.itemsize * len(ids)
         with self._lock:
             if digest not in self._known and size <= self._bytes_max:
                 self._known[digest] = _Known(request, ids, rendered.opened, size)
                 self._bytes += size
             while self._bytes > self._bytes_max:
                 self._bytes -= self._known.popitem(last=False)[1].size_bytes
-        return rendered
 
 
 def _begins(before: ChatRequest, request: ChatRequest, turns: int) -> bool:
