@@ -38,7 +38,7 @@ check: $(DEV) ## Format check, lint, types, import contracts
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --config tests/architecture/layers.toml
 
 format: $(DEV) ## Format and fix what can be fixed
 	@$(BIN)/ruff format .

@@ -1,6 +1,6 @@
 """The only module that knows the web framework: routes in, a Robyn application out.
 
-Import it through ``api.serve`` only, which first hides the command line: importing Robyn parses
+Import it through ``api.lifecycle`` only, which first hides the command line: importing Robyn parses
 ``sys.argv``.
 """
 
@@ -17,10 +17,10 @@ from robyn import Robyn
 from robyn.argument_parser import Config
 
 from api.errors import error_reply
-from api.gate.errors import internal_error
-from api.gate.exchange import Exchange, Exchanges
-from api.gate.upstream import EXCHANGE_HEADER, SECRET_HEADER
-from api.http import Dialect, Reply, Route, StreamReply
+from api.http.messages import Dialect, Reply, Route, StreamReply
+from api.http_server.errors import internal_error
+from api.http_server.exchange import Exchange, Exchanges
+from api.http_server.upstream import EXCHANGE_HEADER, SECRET_HEADER
 from domain.errors import SemanticError
 from ops.logs import Logger
 

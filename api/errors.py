@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from api.http import Dialect, Reply
+from api.http.messages import Dialect, Reply
 from domain.errors import (
     AgentTurnConflict,
     Conflict,

@@ -11,46 +11,47 @@ from contextlib import ExitStack
 from functools import partial
 from importlib.metadata import version
 
-from api.background import Background
-from api.batch_thread import BatchThread, LineThreads
-from api.batches import BatchDesk, BatchRules
-from api.doors.agents import AgentDoor
-from api.doors.rates import Rate
-from api.listener import open_listener_or_exit
-from api.outlook import LiveOutlook
-from api.protocols.batch_lines import BatchLines
-from api.protocols.efforts import Efforts
-from api.routes.job_object import job_object
+from api.access.agent_scope import AgentDoor
+from api.access.rate_limits import Rate
+from api.background.batch_thread import BatchThread, LineThreads
+from api.background.batches import BatchDesk, BatchRules
+from api.background.eta import LiveOutlook
+from api.background.periodic_tasks import Upkeep
+from api.background.tasks import Background
+from api.background.webhook_thread import WebhookPace, WebhookThread
+from api.background.webhooks import WebhookShelf, batch_message
+from api.http_server.listener import open_listener_or_exit
+from api.lifecycle import Service, serve
+from api.presenters.jobs import job_object
+from api.protocols.batches.lines import BatchLines
+from api.protocols.shared.efforts import Efforts
 from api.routes.table import routes
-from api.serve import Service, serve
 from api.services import JobRules, Services
-from api.upkeep import Upkeep
-from api.webhook_thread import WebhookPace, WebhookThread
-from api.webhooks import WebhookShelf, batch_message
-from domain.batch_ports import BatchViews
+from domain.batch.ports import BatchViews
 from domain.errors import SemanticError
-from domain.ports import IdSource, PayloadStore
-from domain.usecases.batch_driver import BatchDriver
-from domain.usecases.expire import expire_overdue
+from domain.log.ports import PayloadStore
+from domain.ports import IdSource
+from domain.usecases.batches.driver import BatchDriver
+from domain.usecases.jobs.expire import expire_overdue
 from domain.usecases.webhooks import WebhookDesk
-from domain.webhooks import read_secrets
-from ops.adapters.dramatiq_queue import DramatiqJobQueue
-from ops.adapters.migrate import upgrade
-from ops.adapters.recording import instant
-from ops.adapters.redis_client import Keys, connect, connect_async
-from ops.adapters.redis_control import RedisControlSignals, RedisWorkerPulses
-from ops.adapters.redis_counts import RedisTokenCounter
-from ops.adapters.redis_hub import RedisItemHub
-from ops.adapters.redis_items import RedisItemBacklog, RedisItemSink
-from ops.adapters.sqlite_event_log import open_log
-from ops.adapters.webhook_secret import webhook_secret
-from ops.adapters.webhook_sender import HttpWebhookSender, check_urls
-from ops.adapters.webhook_store import SqlWebhookStore
+from domain.webhook.delivery import read_secrets
+from ops.adapters.event_log.migrate import upgrade
+from ops.adapters.event_log.row_codec import instant
+from ops.adapters.event_log.sql_event_log import open_log
+from ops.adapters.redis.client import Keys, connect, connect_async
+from ops.adapters.redis.control import RedisControlSignals, RedisWorkerPulses
+from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
+from ops.adapters.redis.item_hub import RedisItemHub
+from ops.adapters.redis.items import RedisItemBacklog, RedisItemSink
+from ops.adapters.redis.token_counts import RedisTokenCounter
+from ops.adapters.webhooks.secret import webhook_secret
+from ops.adapters.webhooks.sender import HttpWebhookSender, check_urls
+from ops.adapters.webhooks.store import SqlWebhookStore
 from ops.broker.address import resolve_broker_url
 from ops.clock import RandomIds, SystemClock
 from ops.exit_codes import ExitCode
-from ops.lifeline import watch_lifeline
 from ops.logs import Logger, configure_logging
+from ops.parent_watch import watch_lifeline
 from ops.settings import (
     BatchSettings,
     JobSettings,

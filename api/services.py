@@ -9,27 +9,25 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from api.background import Background
-from api.batches import BatchDesk
-from api.doors.agents import AgentDoor
-from api.protocols.efforts import Efforts
-from api.readers import Readers
-from api.webhooks import WebhookShelf
-from domain.estimate import Outlook
-from domain.listing import JobViews
-from domain.ports import (
-    Clock,
+from api.access.agent_scope import AgentDoor
+from api.background.batches import BatchDesk
+from api.background.tasks import Background
+from api.background.webhooks import WebhookShelf
+from api.connection_registry import Readers
+from api.protocols.shared.efforts import Efforts
+from domain.job.eta import Outlook
+from domain.job.listing import JobViews
+from domain.job.ports import (
     ControlSignals,
-    EventLog,
-    IdSource,
     ItemBacklog,
     ItemSink,
     ItemSource,
     JobQueue,
-    PayloadStore,
     WorkerPulses,
 )
-from domain.usecases.count import TokenCounter
+from domain.log.ports import EventLog, PayloadStore
+from domain.ports import Clock, IdSource
+from domain.usecases.jobs.count_tokens import TokenCounter
 from domain.values import ATTEMPTS_MAX, WORKER_DEATHS_MAX, Priority
 
 P = ParamSpec("P")

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.large_vocabulary import report
-from domain.generation import PreparedPrompt
+from domain.chat.generation import PreparedPrompt
 from domain.values import Sampling
-from worker.engine.mlx.model import ModelSource, load_weights
+from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
-from worker.engine.runner_port import Admission, LoadedModel
+from worker.engine.ports import Admission, LoadedModel
 
 _TOOLS = Path(__file__).parents[1] / "tests" / "fixtures" / "tools" / "coding_agent.json"
 _ENDLESS: Mapping[str, Any] = {

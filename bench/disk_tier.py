@@ -22,9 +22,9 @@ from domain.values import ModelCard, Sampling
 from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
 from worker.cachestore.tier import DiskTier
-from worker.engine.detokenizer import ByteDetokenizer
 from worker.engine.mlx.runner import BatchRunner, LoadedWeights
-from worker.engine.runner_port import Admission, LoadedModel, Rendered
+from worker.engine.output.detokenizer import ByteDetokenizer
+from worker.engine.ports import Admission, LoadedModel, Rendered
 
 #: Keys and values of 30 layers with 3 heads of 64, bfloat16: 5.9 MB for 256 tokens.
 LAYERS, HEADS, DIM, VOCABULARY = 30, 3, 64, 1000

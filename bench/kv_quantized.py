@@ -31,7 +31,7 @@ from worker.engine.mlx.kv.codec import BlockCodec
 from worker.engine.mlx.kv.gather import gather
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.kv.split import extract
-from worker.engine.mlx.model import find_model
+from worker.engine.mlx.model.loader import find_model
 
 RUNS = 7
 ANSWER_TOKENS = 48

@@ -17,11 +17,11 @@ from typing import Any, Final
 import mlx.core as mx
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from worker.engine.answer_grammar import GrammarWriter
-from worker.engine.calls import JsonSpelling, ToolFormat
-from worker.engine.guidance import GuidanceGrammars, grammars_for
-from worker.engine.marks import GLM_MARKS, QWEN_MARKS
-from worker.engine.mlx.masks import masked
+from worker.engine.grammar.answer_grammar import GrammarWriter
+from worker.engine.grammar.guidance import GuidanceGrammars, grammars_for
+from worker.engine.mlx.sampling.logit_masks import masked
+from worker.engine.output.tool_calls.reader import JsonSpelling, ToolFormat
+from worker.engine.output.tool_calls.tool_syntax import GLM_MARKS, QWEN_MARKS
 
 _TAGGED: Final = ToolFormat(start="<tool_call>", end="</tool_call>")
 _END: Final = "<|im_end|>"

@@ -20,23 +20,23 @@ from bench.experiments.report import (
     print_conditions,
     print_table,
 )
-from domain.chat import ChatRequest, Message
-from domain.commands import SubmitJob
-from domain.turns import TurnOrder
-from domain.usecases.run import Runner, run_job
-from domain.usecases.submit import submit
+from domain.chat.request import ChatRequest, Message
+from domain.job.commands import SubmitJob
+from domain.job.fair_scheduler import TurnOrder
+from domain.usecases.jobs.run_attempt import Runner, run_job
+from domain.usecases.jobs.submit import submit
 from domain.values import JobId, SamplingWish, WorkerId
-from ops.adapters.migrate import upgrade
-from ops.adapters.sqlite_event_log import SqlEventLog, open_log
+from ops.adapters.event_log.migrate import upgrade
+from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.clock import RandomIds, SystemClock
 from ops.settings import DEMO_MODEL, EngineSettings
 from tests.support.fake_broker import FakeBroker
 from tests.support.fake_log import InMemoryEventLog
+from worker.active_jobs import ActiveJobs
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.model import ModelSource, load_weights
+from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
-from worker.running import ActiveJobs
-from worker.turns import TurnGate
+from worker.turn_gate import TurnGate
 
 Log = SqlEventLog | InMemoryEventLog
 

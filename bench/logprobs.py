@@ -20,11 +20,11 @@ from importlib.metadata import version
 import mlx.core as mx
 
 from domain.values import Sampling
-from worker.engine.mlx.likelihoods import Likelihoods
-from worker.engine.mlx.model import ModelSource, load_weights
+from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
-from worker.engine.mlx.sampling import BatchSampler, SamplerRow
-from worker.engine.runner_port import Admission, Likelihood
+from worker.engine.mlx.sampling.logprobs import Likelihoods
+from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow
+from worker.engine.ports import Admission, Likelihood
 
 _PROMPT = tuple(range(100, 164))
 _WARM_STEPS = 20

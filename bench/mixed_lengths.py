@@ -21,7 +21,7 @@ from mlx_lm.models import llama
 from mlx_lm.models.cache import make_prompt_cache
 
 from domain.kv.spec import ModelCacheSpec
-from worker.engine.mlx.groups import Groups, Join
+from worker.engine.mlx.decode_batches import Groups, Join
 from worker.engine.mlx.kv.probe import probe_spec
 
 LAYERS, HEADS, DIM, HIDDEN, VOCABULARY = 8, 3, 64, 192, 4096

@@ -18,9 +18,9 @@ from typing import Any
 
 from bench.figures import percentile
 from domain.values import Sampling
-from worker.engine.mlx.model import ModelSource, load_weights
+from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
-from worker.engine.runner_port import Admission
+from worker.engine.ports import Admission
 
 STREAM_PROMPT_TOKENS = 64
 #: Steps before the long prompt comes, so that the pace of decoding is known.

@@ -20,7 +20,7 @@ import httpx
 
 from bench.experiments.report import print_conditions, print_table
 from bench.figures import percentile
-from ops.supervisor.verdict import HEALTHY_AFTER_S
+from ops.supervisor.restart_policy import HEALTHY_AFTER_S
 from tests.support.service import Service
 
 LONG_PROMPT: Final = "Tell me a long story about a fox."

@@ -1,7 +1,7 @@
 """How a supervisor learns that a child hangs or was stopped: signs of life down a pipe.
 
-The counterpart of ``ops.lifeline``. A process that is stopped, or whose interpreter is held by a
-call that never returns, looks alive from outside; it merely says nothing any more. Each child that
+The counterpart of ``ops.parent_watch``. A process that is stopped, or whose interpreter is held by
+a call that never returns, looks alive from outside but stops writing. Each child that
 is watched inherits the write end of a pipe of its own and writes a byte every ``BEAT_S``.
 """
 

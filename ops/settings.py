@@ -20,7 +20,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from domain.webhooks import SCHEDULE_S
+from domain.webhook.delivery import SCHEDULE_S
 from ops.api_keys import first_sendable, read_keys
 
 #: The model that ships with the package, answers offline and needs no download.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import dramatiq
 import structlog
 
-from domain.commands import FailAttempt
+from domain.chat.items import Failed
 from domain.errors import (
     JobAlreadyTerminal,
     JobNotFound,
@@ -17,12 +17,12 @@ from domain.errors import (
     QueueUnavailable,
     SemanticError,
 )
-from domain.job import Job
-from domain.stream import Failed
-from domain.usecases.commit import commit, load_job
-from domain.usecases.run import Runner, RunResult, run_job
+from domain.job.commands import FailAttempt
+from domain.job.state import Job
+from domain.usecases.jobs.commit import commit, load_job
+from domain.usecases.jobs.run_attempt import Runner, RunResult, run_job
 from domain.values import JobId, Priority
-from ops.adapters.dramatiq_queue import ACTOR_NAME
+from ops.adapters.redis.dramatiq_queue import ACTOR_NAME
 
 #: Pause before the next attempt of a job whose attempt failed, in seconds.
 RETRY_PAUSE_S = 0.2

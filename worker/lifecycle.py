@@ -6,12 +6,15 @@ import os
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from domain.cache_events import ModelWeightsChanged
-from domain.codec import decode_event
 from domain.errors import ConcurrencyConflict
-from domain.events import Event, ModelLoaded, WorkerLost, WorkerStarted, WorkerStopped
-from domain.ports import EventLog, IdSource
-from domain.record import Draft
+from domain.events.cache import ModelWeightsChanged
+from domain.events.event import Event
+from domain.events.model import ModelLoaded
+from domain.events.worker import WorkerLost, WorkerStarted, WorkerStopped
+from domain.log.codec import decode_event
+from domain.log.ports import EventLog
+from domain.log.record import Draft
+from domain.ports import IdSource
 from domain.values import ModelCard, StreamName, WorkerId
 
 

@@ -16,46 +16,49 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from domain.chat.ports import SpokenAnswers
 from domain.errors import LogUnavailable, QueueUnavailable, SemanticError
-from domain.events import ModelLoadFailed, WorkerDraining, WorkerStopped
-from domain.ports import EventLog, JobQueue, SpokenAnswers, WorkerPulse, WorkerPulses
-from domain.turns import TurnOrder, TurnState
-from domain.usecases.answers import LoggedAnswers
-from domain.usecases.count import count_tokens
-from domain.usecases.recover import reconcile
-from domain.usecases.run import Runner
+from domain.events.model import ModelLoadFailed
+from domain.events.worker import WorkerDraining, WorkerStopped
+from domain.job.fair_scheduler import TurnOrder, TurnState
+from domain.job.ports import JobQueue, WorkerPulse, WorkerPulses
+from domain.log.ports import EventLog
+from domain.usecases.jobs.count_tokens import count_tokens
+from domain.usecases.jobs.reconcile import reconcile
+from domain.usecases.jobs.run_attempt import Runner
+from domain.usecases.spoken_answers import LoggedAnswers
 from domain.values import Priority, WorkerId
-from ops.adapters.data_lock import DataDirLocked, DataLock
-from ops.adapters.dramatiq_queue import BlockingRedisBroker, DramatiqJobQueue
-from ops.adapters.migrate import upgrade
-from ops.adapters.redis_client import BrokerClient, Keys, connect
-from ops.adapters.redis_control import ControlListener, RedisWorkerPulses
-from ops.adapters.redis_counts import CountingDesk
-from ops.adapters.redis_items import RedisItemBacklog, RedisItemSink
-from ops.adapters.sqlite_event_log import SqlEventLog, open_log
-from ops.adapters.worker_place import WorkerPlace
+from ops.adapters.data_dir.lock import DataDirLocked, DataLock
+from ops.adapters.data_dir.worker_place import WorkerPlace
+from ops.adapters.event_log.migrate import upgrade
+from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
+from ops.adapters.redis.client import BrokerClient, Keys, connect
+from ops.adapters.redis.control import ControlListener, RedisWorkerPulses
+from ops.adapters.redis.dramatiq_queue import BlockingRedisBroker, DramatiqJobQueue
+from ops.adapters.redis.items import RedisItemBacklog, RedisItemSink
+from ops.adapters.redis.token_counts import CountingDesk
 from ops.blockstore.report import ScanReport
 from ops.blockstore.store import BlockStore
 from ops.broker.address import resolve_broker_url
 from ops.clock import RandomIds, SystemClock, uuid7_hex
 from ops.exit_codes import ExitCode
 from ops.heartbeat import BEAT_S, take_heartbeat
-from ops.lifeline import watch_lifeline
 from ops.logs import Logger, configure_logging
+from ops.parent_watch import watch_lifeline
 from ops.settings import Settings, load_settings
+from worker.active_jobs import ActiveJobs, cancel_if_recorded, cancel_where_recorded
 from worker.actors import declare_actors
+from worker.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier, Storage
 from worker.consumers import Consumers
-from worker.diary import CacheDiary
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.model import ModelSource, load_weights
+from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
-from worker.engine.runner_port import ModelLoadFailed as CannotLoad
-from worker.gauge import CacheGauge
+from worker.engine.ports import ModelLoadFailed as CannotLoad
+from worker.event_recorder import CacheDiary
 from worker.lifecycle import WorkerDiary, library_versions
-from worker.periodic import Periodic
-from worker.running import ActiveJobs, cancel_if_recorded, cancel_where_recorded
-from worker.turns import TurnGate
+from worker.periodic_tasks import Periodic
+from worker.turn_gate import TurnGate
 
 #: The engine thread comes back from native code every few milliseconds and must not wait the
 #: default 5 ms for the interpreter while other threads format text.

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from api.agent_objects import agent_cache, agent_object, full_agent_object
-from api.agent_turns import AddedTurn, add_turn, withdraw
-from api.asking import preferred_wait_s
-from api.feed import Feed
-from api.http import Reply, Request, StreamReply
-from api.protocols.agents import profile_of
-from api.protocols.native_stream import NativeEncoder
-from api.query import text, whole_number
-from api.replay import follow_job
+from api.http.messages import Reply, Request, StreamReply
+from api.http.query import text, whole_number
+from api.http.replies import json_reply
+from api.http.request_headers import preferred_wait_s
+from api.presenters.agents import agent_cache, agent_object, full_agent_object
+from api.protocols.native.agents import profile_of
+from api.protocols.native.stream import NativeEncoder
 from api.routes.generate import ATTACHED_HEADER, JOB_HEADER
 from api.routes.jobs import WAIT_MAX_S, accepted_reply
-from api.routes.replies import json_reply
 from api.schemas.agents import (
     AGENT_ID_PATTERN,
     AgentBody,
@@ -26,8 +23,11 @@ from api.schemas.agents import (
 )
 from api.schemas.base import parse_body
 from api.services import Services
-from api.streaming import JobStream
-from domain.agent import Agent
+from api.streaming.item_buffer import Feed
+from api.streaming.job_stream import JobStream
+from api.streaming.reattach import follow_job
+from api.submission.agent_turns import AddedTurn, add_turn, withdraw
+from domain.agent.state import Agent
 from domain.errors import EngineFailure, InvalidRequest
 from domain.ports import IdSource
 from domain.usecases.agents import (

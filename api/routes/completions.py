@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from api.http import Reply, Request, StreamReply
-from api.joint_feed import OTHER_FAILED, JointFeed, Readings, collect_jobs
-from api.opening import OpenJob
-from api.opening_all import open_jobs
-from api.protocols.completion import (
+from api.http.messages import Reply, Request, StreamReply
+from api.http.replies import json_reply
+from api.protocols.openai_chat.completion import (
     CompletionEncoder,
     CompletionHead,
     CompletionKind,
     assemble,
 )
-from api.protocols.parsed import ParsedRequest
+from api.protocols.shared.parsed import ParsedRequest
 from api.routes.generate import (
     ATTACHED_HEADER,
     JOB_HEADER,
@@ -23,11 +21,13 @@ from api.routes.generate import (
     opening_of,
     parse_request,
 )
-from api.routes.replies import json_reply
 from api.services import Services
-from api.streaming import JobStream
+from api.streaming.job_stream import JobStream
+from api.streaming.merged_items import OTHER_FAILED, JointFeed, Readings, collect_jobs
+from api.streaming.open_job import OpenJob
+from api.submission.submit_choices import open_jobs
+from domain.chat.items import Started
 from domain.errors import SemanticError
-from domain.stream import Started
 
 
 async def create_completion(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from api.attributing import attributed
-from api.http import Reply, Request
-from api.protocols import anthropic
-from api.protocols.parsed import ParsedRequest
+from api.http.messages import Reply, Request
+from api.http.replies import json_reply
+from api.protocols.anthropic import parse as anthropic
+from api.protocols.shared.parsed import ParsedRequest
 from api.routes.generate import parse_request
-from api.routes.replies import json_reply
 from api.services import Services
+from api.submission.history_matching import attributed
 
 
 async def count_tokens(request: Request, *, services: Services) -> Reply:

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from api.http import Reply, Request, StreamReply
-from api.query import moment, text, whole_number
-from api.routes.replies import json_reply
+from api.http.messages import Reply, Request, StreamReply
+from api.http.query import moment, text, whole_number
+from api.http.replies import json_reply
+from api.http.sse import Comment, Frame, encode
 from api.schemas.base import INT64_MAX, NAME_PATTERN
 from api.schemas.replies import EventList, EventObject
 from api.services import Services
-from api.sse import Comment, Frame, encode
 from domain.errors import InvalidRequest, SemanticError
-from domain.record import EventFilter, RecordedEvent
-from ops.adapters.recording import instant
+from domain.log.record import EventFilter, RecordedEvent
+from ops.adapters.event_log.row_codec import instant
 
 PAGE_DEFAULT: Final = 100
 PAGE_MAX: Final = 1000

@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from api.batches import Blocks, later, new_file_id
+from api.background.batches import Blocks, later, new_file_id
 from api.errors import TransportError
-from api.http import Reply, Request, StreamReply
-from api.protocols.batch_kinds import unix_s
-from api.protocols.multipart import parse_upload
-from api.query import choice, text, whole_number
-from api.routes.replies import json_reply
+from api.http.messages import Reply, Request, StreamReply
+from api.http.multipart import parse_upload
+from api.http.query import choice, text, whole_number
+from api.http.replies import json_reply
+from api.protocols.batches.endpoints import unix_s
 from api.schemas.base import parse_body
 from api.schemas.batches import (
     DeletedFile,
@@ -22,14 +22,14 @@ from api.schemas.batches import (
     FileObject,
 )
 from api.services import Services
-from domain.batch import BatchId
+from domain.batch.files import FileId, StoredFile
+from domain.batch.jsonl import pack, read_content
+from domain.batch.state import BatchId
 from domain.errors import FileNotFound, InvalidRequest
-from domain.events import FileCreated
-from domain.files import FileId, StoredFile
-from domain.jsonl import pack, read_content
-from domain.usecases.batch_driver import instant
-from domain.usecases.batches import load_batch
-from domain.usecases.stored_files import delete_file, keep_file, list_files, load_file
+from domain.events.batch import FileCreated
+from domain.usecases.batches.batches import load_batch
+from domain.usecases.batches.driver import instant
+from domain.usecases.batches.files import delete_file, keep_file, list_files, load_file
 
 PAGE_MAX: Final = 10_000
 _FILE_ID: Final = re.compile(r"file-[0-9a-f]{32}")

@@ -6,15 +6,16 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from api.cache_story import CACHE_HEADER, cache_header, cache_story
-from api.http import Reply, Request, StreamReply
-from api.opening import OpenJob, open_job
-from api.protocols.answer import Answer
-from api.protocols.parsed import ParsedRequest
-from api.routes.replies import json_reply
+from api.http.messages import Reply, Request, StreamReply
+from api.http.replies import json_reply
+from api.presenters.cache_diagnostics import CACHE_HEADER, cache_header, cache_story
+from api.protocols.shared.answer import Answer
+from api.protocols.shared.parsed import ParsedRequest
 from api.services import Services
-from api.streaming import Encoder, JobStream, collect_job
-from domain.stream import Failed, Started, StreamItem
+from api.streaming.job_stream import Encoder, JobStream, collect_job
+from api.streaming.open_job import OpenJob
+from api.submission.submit import open_job
+from domain.chat.items import Failed, Started, StreamItem
 from domain.values import JobId
 
 #: Names the job on every answer, so that it can be found in the log.

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from api.http import Reply, Request
-from api.routes.replies import json_reply
+from api.http.messages import Reply, Request
+from api.http.replies import json_reply
 from api.schemas.replies import Health, Root
 from api.services import Services
 from domain.errors import ModelNotReady, SemanticError

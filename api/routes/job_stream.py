@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from functools import partial
 
-from api.feed import Feed
-from api.http import Reply, Request, StreamReply
-from api.protocols.native_stream import NativeEncoder, parse_cursor
-from api.query import text
-from api.replay import follow_job
+from api.http.messages import Reply, Request, StreamReply
+from api.http.query import text
+from api.presenters.jobs import rounded
+from api.protocols.native.stream import NativeEncoder, parse_cursor
 from api.routes.generate import JOB_HEADER
-from api.routes.job_object import rounded
-from api.routes.waiting import leave_alone
 from api.services import Services
-from api.streaming import JobStream
+from api.streaming.item_buffer import Feed
+from api.streaming.job_stream import JobStream
+from api.streaming.reattach import follow_job
+from api.streaming.waiting import leave_alone
+from domain.chat.items import Progress, StreamItem
 from domain.errors import SemanticError
-from domain.stream import Progress, StreamItem
 from domain.values import JobId
 
 CURSOR_HEADER = "last-event-id"

@@ -7,24 +7,24 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from api.asking import preferred_wait_s
-from api.http import Reply, Request
-from api.opening import accept
-from api.protocols import native
-from api.query import choice, moment, text, whole_number
+from api.http.messages import Reply, Request
+from api.http.query import choice, moment, text, whole_number
+from api.http.replies import json_reply
+from api.http.request_headers import preferred_wait_s
+from api.presenters.jobs import full_job_object, job_object
+from api.protocols.native import parse as native
 from api.routes.generate import ATTACHED_HEADER, JOB_HEADER, parse_request
-from api.routes.job_object import full_job_object, job_object
-from api.routes.replies import json_reply
-from api.routes.waiting import wait_for_end
 from api.schemas.base import JOB_ID_PATTERN, NAME_PATTERN
 from api.schemas.replies import JobList, JobObject
 from api.services import Services
+from api.streaming.waiting import wait_for_end
+from api.submission.submit import accept
 from domain.errors import JobNotFound
-from domain.estimate import retry_after_s
-from domain.projections import JobView
-from domain.usecases.cancel import cancel
-from domain.usecases.retry import retry
-from domain.usecases.submit import Accepted
+from domain.job.eta import retry_after_s
+from domain.job.view import JobView
+from domain.usecases.jobs.cancel import cancel
+from domain.usecases.jobs.retry import retry
+from domain.usecases.jobs.submit import Accepted
 from domain.values import JobId, JobStatus, Priority
 
 PAGE_DEFAULT: Final = 20

@@ -6,7 +6,7 @@ import json
 from datetime import datetime
 from typing import Any, Final
 
-from api.batches import (
+from api.background.batches import (
     BatchDesk,
     Blocks,
     batch_id_of,
@@ -16,10 +16,11 @@ from api.batches import (
     new_batch_id,
     wire_id,
 )
-from api.http import Reply, Request, StreamReply
-from api.protocols.batch_lines import ANTHROPIC, MESSAGES_PATH
-from api.query import text, whole_number
-from api.routes.replies import json_reply
+from api.background.webhooks import webhook_url
+from api.http.messages import Reply, Request, StreamReply
+from api.http.query import text, whole_number
+from api.http.replies import json_reply
+from api.protocols.batches.lines import ANTHROPIC, MESSAGES_PATH
 from api.schemas.base import parse_body
 from api.schemas.batches import (
     BatchCounts,
@@ -29,12 +30,11 @@ from api.schemas.batches import (
     MessageBatchList,
 )
 from api.services import Services
-from api.webhooks import webhook_url
-from domain.batch import Batch, BatchState
+from domain.batch.jsonl import pack
+from domain.batch.state import Batch, BatchState
 from domain.errors import BatchNotEnded, BatchNotFound, InvalidRequest, NotFound
-from domain.events import BatchSubmitted
-from domain.jsonl import pack
-from domain.usecases.batches import (
+from domain.events.batch import BatchSubmitted
+from domain.usecases.batches.batches import (
     accept_batch,
     cancel_batch,
     delete_batch,

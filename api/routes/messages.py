@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from api.http import Reply, Request, StreamReply
-from api.protocols import anthropic
-from api.protocols.anthropic_stream import AnthropicEncoder, assemble_message
+from api.http.messages import Reply, Request, StreamReply
+from api.protocols.anthropic import parse as anthropic
+from api.protocols.anthropic.stream import AnthropicEncoder, assemble_message
 from api.routes.generate import generate, parse_request
 from api.services import Services
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from api.http import Reply, Request
-from api.routes.replies import json_reply
+from api.http.messages import Reply, Request
+from api.http.replies import json_reply
 from api.schemas.replies import ModelList, ModelObject
 from api.services import Services
-from domain.codec import decode_event
 from domain.errors import ModelNotFound, QueueUnavailable
-from domain.events import ModelLoaded
+from domain.events.model import ModelLoaded
+from domain.log.codec import decode_event
 from domain.values import ModelCard
 
 _OWNER = "semantic"

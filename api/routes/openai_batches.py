@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import Final, cast
 
-from api.batches import batch_id_of, find_batch, later, new_batch_id, wire_id
-from api.http import Reply, Request
-from api.protocols.batch_kinds import LINE_KINDS, unix_s
-from api.query import text, whole_number
+from api.background.batches import batch_id_of, find_batch, later, new_batch_id, wire_id
+from api.background.webhooks import webhook_url
+from api.http.messages import Reply, Request
+from api.http.query import text, whole_number
+from api.http.replies import json_reply
+from api.protocols.batches.endpoints import LINE_KINDS, unix_s
 from api.routes.files import find_file
 from api.routes.message_batches import CLIENT_CHARS_MAX, batch_progress
-from api.routes.replies import json_reply
 from api.schemas.base import parse_body
 from api.schemas.batches import (
     BatchBody,
@@ -22,8 +23,8 @@ from api.schemas.batches import (
     BatchUsage,
 )
 from api.services import Services
-from api.webhooks import webhook_url
-from domain.batch import Batch, BatchState
+from domain.batch.jsonl import count_lines
+from domain.batch.state import Batch, BatchState
 from domain.errors import (
     BatchAlreadyEnded,
     BatchNotFound,
@@ -32,15 +33,14 @@ from domain.errors import (
     NotFound,
     PayloadMissing,
 )
-from domain.events import BatchSubmitted
-from domain.jsonl import count_lines
-from domain.usecases.batch_driver import file_of_part
-from domain.usecases.batches import (
+from domain.events.batch import BatchSubmitted
+from domain.usecases.batches.batches import (
     accept_batch,
     cancel_batch,
     list_batches,
     require_batch_room,
 )
+from domain.usecases.batches.driver import file_of_part
 
 PREFIX: Final = "batch_"
 PAGE_DEFAULT: Final = 20

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from api.http import Reply, Request
-from api.openapi import openapi_document
-from api.routes.replies import json_reply
+from api.http.messages import Reply, Request
+from api.http.replies import json_reply
+from api.openapi.document import openapi_document
 from api.services import Services
 
 

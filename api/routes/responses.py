@@ -5,35 +5,29 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from api.feed import Feed
-from api.http import Reply, Request, StreamReply
-from api.opening import accept, open_job
-from api.protocols import responses
-from api.protocols.answer import hex_of
-from api.protocols.parsed import ParsedRequest
-from api.protocols.responses_items import shown
-from api.protocols.responses_object import PROTOCOL, Head, answered
-from api.protocols.responses_stream import ResponsesEncoder
-from api.query import choice, text, whole_number
-from api.replay import follow_job
-from api.responding import (
-    conversation,
-    load_head,
-    load_response,
-    prepare,
-    present,
-)
+from api.http.messages import Reply, Request, StreamReply
+from api.http.query import choice, text, whole_number
+from api.http.replies import json_reply
+from api.presenters.responses import conversation, load_head, load_response, prepare, present
+from api.protocols.openai_responses import parse as responses
+from api.protocols.openai_responses.items import shown
+from api.protocols.openai_responses.response_object import PROTOCOL, Head, answered
+from api.protocols.openai_responses.stream import ResponsesEncoder
+from api.protocols.shared.answer import hex_of
+from api.protocols.shared.parsed import ParsedRequest
 from api.routes.generate import ATTACHED_HEADER, JOB_HEADER, PARSE_INLINE_MAX_BYTES, answer_open
-from api.routes.replies import json_reply
-from api.routes.waiting import leave_alone, wait_for_end
 from api.schemas.base import INT64_MAX
 from api.schemas.responses import ResponseDeleted, ResponseItems, ResponseObject
 from api.services import Services
-from api.streaming import JobStream
-from domain.commands import Hide
+from api.streaming.item_buffer import Feed
+from api.streaming.job_stream import JobStream
+from api.streaming.reattach import follow_job
+from api.streaming.waiting import leave_alone, wait_for_end
+from api.submission.submit import accept, open_job
 from domain.errors import EngineFailure
-from domain.usecases.cancel import cancel
-from domain.usecases.commit import commit
+from domain.job.commands import Hide
+from domain.usecases.jobs.cancel import cancel
+from domain.usecases.jobs.commit import commit
 from domain.values import JobId
 
 ITEMS_DEFAULT: Final = 20

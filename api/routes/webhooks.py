@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from api.http import Reply, Request
-from api.query import choice, text, whole_number
-from api.routes.replies import json_reply
+from api.background.webhooks import webhook_object
+from api.http.messages import Reply, Request
+from api.http.query import choice, text, whole_number
+from api.http.replies import json_reply
 from api.schemas.base import WEBHOOK_ID_PATTERN
 from api.schemas.webhooks import WebhookList
 from api.services import Services
-from api.webhooks import webhook_object
 from domain.usecases.webhooks import retry_webhook
-from domain.webhooks import WebhookId, WebhookState
+from domain.webhook.delivery import WebhookId, WebhookState
 
 PAGE_DEFAULT: Final = 20
 PAGE_MAX: Final = 100

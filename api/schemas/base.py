@@ -7,9 +7,9 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from api.jsonbody import load_json
+from api.http.json_body import load_json
 from domain.errors import InvalidRequest
-from domain.webhook_targets import URL_CHARS_MAX
+from domain.webhook.targets import URL_CHARS_MAX
 
 #: Characters of a model name or an id.
 NAME_CHARS_MAX: Final = 256

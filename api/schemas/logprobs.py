@@ -8,8 +8,8 @@ from pydantic import BeforeValidator, Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.schemas.base import whole
+from domain.chat.logprobs import TOP_MAX
 from domain.errors import InvalidRequest
-from domain.logprobs import TOP_MAX
 
 #: What OpenAI's completions of texts allow.
 TEXT_TOP_MAX: Final = 5

@@ -15,7 +15,7 @@ import redis
 
 from bench.chaos.plan import Fault, Strike
 from bench.chaos.wire import Lines
-from ops.adapters.sqlite_driver import driver_module
+from ops.adapters.event_log.sqlite_driver import driver_module
 from tests.support.service import Service
 
 #: For a part to be there at all: it may be on its way up from the fault before.

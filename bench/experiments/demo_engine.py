@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Self
 
 from bench.experiments.report import log_elsewhere
-from domain.chat import ChatRequest, Message
-from domain.generation import Outcome, PreparedPrompt
-from domain.ports import GenerationHandle
+from domain.chat.generation import Outcome, PreparedPrompt
+from domain.chat.ports import GenerationHandle
+from domain.chat.request import ChatRequest, Message
 from domain.values import SamplingWish
 from ops.blockstore.disk import Disk
 from ops.blockstore.store import BlockStore
@@ -20,7 +20,7 @@ from ops.settings import DEMO_MODEL, EngineSettings
 from tests.support.engine_probe import CollectingSink, submit_prompt
 from worker.cachestore.tier import DiskTier
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.model import ModelSource, load_weights
+from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
 
 ANSWER_WITHIN_S = 600.0

@@ -33,7 +33,7 @@ from ops.settings import DEMO_MODEL
 from worker.engine.mlx.kv.arrays import BlockArrays
 from worker.engine.mlx.kv.gather import gather
 from worker.engine.mlx.kv.probe import probe_spec
-from worker.engine.mlx.model import find_model
+from worker.engine.mlx.model.loader import find_model
 
 #: Tokens that the demo model knows.
 VOCABULARY = 4096

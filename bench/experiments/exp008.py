@@ -20,10 +20,10 @@ from pathlib import Path
 
 from bench.experiments.demo_engine import DemoEngine, outcome_of
 from bench.experiments.report import print_conditions, print_table, print_verdict
-from domain.chat import Message
+from domain.chat.request import Message
 from domain.values import StopReason
 from ops.settings import DEMO_MODEL
-from worker.engine.mlx.model import find_model
+from worker.engine.mlx.model.loader import find_model
 
 AGENTS, TURNS = 5, 8
 MAX_TOKENS = 40

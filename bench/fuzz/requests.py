@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from api.openapi import ALL_OPERATIONS
-from api.openapi_operations import Operation
+from api.openapi.document import ALL_OPERATIONS
+from api.openapi.operations import Operation
 
 #: Levels of a body that is nested too deep, few and many.
 DEPTHS: Final = (65, 1000, 100_000)

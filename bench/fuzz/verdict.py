@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from api.errors import dialect_of
-from api.http import Dialect
+from api.http.messages import Dialect
 
 _SERVER_FAILURE = 500
 

@@ -8,8 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from domain.agent import Agent, Profile, evolve, next_turn, require_turn
-from domain.agent_events import (
+from domain.agent.state import Agent, Profile, evolve, next_turn, require_turn
+from domain.chat.generation import SaidCall
+from domain.chat.request import ChatRequest, Message, ToolCall
+from domain.errors import AgentExists, AgentNotFound, ConcurrencyConflict, PayloadMissing
+from domain.events.agent import (
     AGENT_HISTORY,
     AgentDeleted,
     AgentEvent,
@@ -17,14 +20,12 @@ from domain.agent_events import (
     AgentRegistered,
     AgentTurnAdded,
 )
-from domain.chat import ChatRequest, Message, ToolCall
-from domain.codec import decode_event
-from domain.errors import AgentExists, AgentNotFound, ConcurrencyConflict, PayloadMissing
-from domain.generation import SaidCall
-from domain.listing import JobViews
-from domain.ports import EventLog, IdSource, PayloadStore
-from domain.record import AGENT_STREAM, Draft, RecordedEvent
-from domain.usecases.commit import COMMIT_TRIES_MAX
+from domain.job.listing import JobViews
+from domain.log.codec import decode_event
+from domain.log.ports import EventLog, PayloadStore
+from domain.log.record import AGENT_STREAM, Draft, RecordedEvent
+from domain.ports import IdSource
+from domain.usecases.jobs.commit import COMMIT_TRIES_MAX
 from domain.values import AgentId, Digest, JobId, JobStatus, StreamName, digest_of
 
 #: Events that are read at a time while agents are listed.

@@ -13,28 +13,19 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from domain.batch import BATCH_PREFIX, Batch, BatchId, BatchState, evolve
-from domain.codec import decode_event
+from domain.batch.state import BATCH_PREFIX, Batch, BatchId, BatchState, evolve
 from domain.errors import ConcurrencyConflict, InvalidRequest, WebhookNotFound
-from domain.events import (
-    BatchEnded,
-    BatchEvent,
-    BatchFailed,
-    JobCancelled,
-    JobCompleted,
-    JobExpired,
-    JobFailed,
-    JobSubmitted,
-)
-from domain.ports import Clock, EventLog, IdSource
-from domain.projections import JobView, project_job
-from domain.record import Draft, RecordedEvent
-from domain.usecases.batch_driver import instant
+from domain.events.batch import BatchEnded, BatchEvent, BatchFailed
+from domain.events.job import JobCancelled, JobCompleted, JobExpired, JobFailed, JobSubmitted
+from domain.events.webhook import WebhookEvent, WebhookGivenUp, WebhookRetried
+from domain.job.view import JobView, project_job
+from domain.log.codec import decode_event
+from domain.log.ports import EventLog
+from domain.log.record import Draft, RecordedEvent
+from domain.ports import Clock, IdSource
+from domain.usecases.batches.driver import instant
 from domain.values import StreamName
-from domain.webhook_events import WebhookEvent, WebhookGivenUp, WebhookRetried
-from domain.webhook_ports import WebhookStore
-from domain.webhook_targets import parse_target
-from domain.webhooks import (
+from domain.webhook.delivery import (
     SCHEDULE_S,
     Answer,
     Webhook,
@@ -43,6 +34,8 @@ from domain.webhooks import (
     next_try,
     webhook_id,
 )
+from domain.webhook.ports import WebhookStore
+from domain.webhook.targets import parse_target
 
 #: Ends that are looked at in one go.
 PAGE_EVENTS: Final = 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from ops.adapters.tables import POSITION_TYPE, TEXT
+from ops.adapters.event_log.tables import POSITION_TYPE, TEXT
 
 revision = "0001"
 down_revision = None

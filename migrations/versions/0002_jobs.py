@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from ops.adapters.tables import TEXT
+from ops.adapters.event_log.tables import TEXT
 
 revision = "0002"
 down_revision = "0001"

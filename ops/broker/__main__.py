@@ -11,13 +11,13 @@ from collections.abc import Callable
 from types import FrameType
 
 from domain.errors import QueueUnavailable
-from ops.adapters.data_lock import DataDirLocked, DataLock
+from ops.adapters.data_dir.lock import DataDirLocked, DataLock
 from ops.broker.address import forget_url, socket_path, write_url
 from ops.broker.private_redis import PrivateRedis
 from ops.broker.trial import TrialBroker
 from ops.exit_codes import ExitCode
-from ops.lifeline import watch_lifeline
 from ops.logs import Logger, configure_logging
+from ops.parent_watch import watch_lifeline
 from ops.settings import Settings, load_settings
 
 #: How often we look whether the broker still runs.

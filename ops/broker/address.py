@@ -13,7 +13,7 @@ from urllib.parse import quote
 import redis
 
 from domain.errors import QueueUnavailable
-from ops.adapters.redis_client import connect
+from ops.adapters.redis.client import connect
 from ops.settings import Settings
 
 #: Longest path of a unix socket: macOS has room for 104 bytes with the final zero, Linux for 108.

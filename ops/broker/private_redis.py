@@ -13,7 +13,7 @@ from pathlib import Path
 import redis
 
 from domain.errors import QueueUnavailable
-from ops.adapters.redis_client import connect
+from ops.adapters.redis.client import connect
 from ops.broker.address import answers, url_of_socket
 
 #: For a server to load its data and answer.

@@ -14,7 +14,7 @@ from ops.cli.exit_codes import ExitCode
 from ops.cli.options import fail
 from ops.settings import Settings
 from ops.supervisor.address import base_url
-from ops.supervisor.record import read_record
+from ops.supervisor.serve_record import read_record
 
 #: For a connection, and for an answer that is not a stream.
 CONNECT_S, ANSWER_S = 5.0, 60.0

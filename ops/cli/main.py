@@ -10,21 +10,10 @@ from typing import Annotated
 
 import typer
 
-from ops.cli import (
-    agents,
-    batch,
-    cache,
-    claude,
-    config,
-    doctor,
-    jobs,
-    replay,
-    run,
-    serve,
-    status,
-    webhooks,
-)
+from ops.cli.agents import agents, cache
 from ops.cli.exit_codes import EPILOG
+from ops.cli.jobs import batch, jobs, replay, run, webhooks
+from ops.cli.service import claude, config, doctor, serve, status
 
 #: Groups whose modules load the database libraries: imported only when they are asked for.
 LAZY_GROUPS = {"events": "The event log.", "db": "The event log's tables."}
@@ -71,7 +60,7 @@ def build_app(asked: Collection[str] = frozenset(LAZY_GROUPS)) -> typer.Typer:
         module.register(app)
     for name, text in LAZY_GROUPS.items():
         if name in asked:
-            importlib.import_module(f"ops.cli.{name}").register(app)
+            importlib.import_module(f"ops.cli.log.{name}").register(app)
         else:
             app.add_typer(typer.Typer(help=text), name=name, rich_help_panel="Look")
     return app

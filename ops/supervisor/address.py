@@ -7,7 +7,7 @@ import socket
 
 from ops.exposure import why_not_listen
 from ops.settings import ServerSettings
-from ops.supervisor.record import CannotServe
+from ops.supervisor.serve_record import CannotServe
 
 _CONNECT_S = 0.5
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - recognised, not bound

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 
 from ops.heartbeat import HEARTBEAT_ENV
-from ops.lifeline import LIFELINE_ENV
+from ops.parent_watch import LIFELINE_ENV
 from ops.supervisor.output import LineWriter, pump
 from ops.supervisor.parts import Part
 

@@ -12,24 +12,24 @@ from importlib.metadata import PackageNotFoundError, version
 from rich.console import Console
 
 from domain.errors import LogUnavailable
-from ops.adapters.migrate import upgrade
-from ops.adapters.sqlite_driver import is_sqlite, sqlite_version
+from ops.adapters.event_log.migrate import upgrade
+from ops.adapters.event_log.sqlite_driver import is_sqlite, sqlite_version
 from ops.exit_codes import ExitCode
 from ops.logs import configure_logging
 from ops.settings import Settings
 from ops.supervisor.address import base_url, claim_port
-from ops.supervisor.announce import Announcer, Plan, without_password
+from ops.supervisor.checkpoint_signer import HeadSigner
 from ops.supervisor.environment import with_console_logs
-from ops.supervisor.head_signer import HeadSigner
 from ops.supervisor.output import LineWriter
 from ops.supervisor.parts import API, BROKER, WORKER, WORKER_MARGIN_S, Parts, parts_of
-from ops.supervisor.record import (
+from ops.supervisor.serve_record import (
     CannotServe,
     ServeRecord,
     serve_lock,
     wait_for_leftovers,
     write_record,
 )
+from ops.supervisor.startup_banner import Announcer, Plan, without_password
 from ops.supervisor.supervisor import Outlets, Supervisor
 
 _COLOURS = {BROKER: "35", WORKER: "33", API: "36"}

@@ -19,10 +19,8 @@ from ops.claude_code import ServedModel
 from ops.exit_codes import ExitCode
 from ops.logs import Logger
 from ops.settings import Settings
-from ops.supervisor.announce import Announcer
 from ops.supervisor.child import Child
 from ops.supervisor.environment import allocator_environment, child_environment, with_keys
-from ops.supervisor.keeper import Keeper
 from ops.supervisor.output import LineWriter
 from ops.supervisor.parts import API, BROKER, WORKER, Part, Parts
 from ops.supervisor.probes import (
@@ -32,8 +30,10 @@ from ops.supervisor.probes import (
     read_broker_url,
     served_model,
 )
-from ops.supervisor.record import CannotServe, PartRecord, ServeRecord, write_record
-from ops.supervisor.verdict import GiveUp
+from ops.supervisor.process_monitor import Keeper
+from ops.supervisor.restart_policy import GiveUp
+from ops.supervisor.serve_record import CannotServe, PartRecord, ServeRecord, write_record
+from ops.supervisor.startup_banner import Announcer
 
 #: For a broker to answer after its start.
 BROKER_START_MAX_S = 30.0

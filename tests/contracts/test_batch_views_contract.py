@@ -7,13 +7,14 @@ from typing import Protocol
 
 import pytest
 
-from domain.batch import BatchId, job_of_line
-from domain.batch_ports import BatchTally, BatchViews
-from domain.events import BatchEnded, BatchFailed, BatchSubmitted, FileCreated, JobCancelRequested
-from domain.ports import EventLog
-from domain.record import Draft
+from domain.batch.ports import BatchTally, BatchViews
+from domain.batch.state import BatchId, job_of_line
+from domain.events.batch import BatchEnded, BatchFailed, BatchSubmitted, FileCreated
+from domain.events.job import JobCancelRequested
+from domain.log.ports import EventLog
+from domain.log.record import Draft
 from domain.values import EventId, JobId, JobStatus, StreamName, Usage, digest_of
-from ops.adapters.sqlite_event_log import open_log
+from ops.adapters.event_log.sql_event_log import open_log
 from ops.clock import uuid7_hex
 from tests.support.fake_batches import InMemoryBatchViews
 from tests.support.fake_log import InMemoryEventLog

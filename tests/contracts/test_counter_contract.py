@@ -9,12 +9,12 @@ from contextlib import ExitStack
 import pytest
 import redis
 
-from domain.chat import ChatRequest, Message
+from domain.chat.request import ChatRequest, Message
 from domain.errors import EngineFailure, InvalidRequest, ModelNotReady, QueueUnavailable
-from domain.usecases.count import TokenCounter
+from domain.usecases.jobs.count_tokens import TokenCounter
 from domain.values import SamplingWish
-from ops.adapters.redis_client import Keys, connect
-from ops.adapters.redis_counts import CountingDesk, RedisTokenCounter
+from ops.adapters.redis.client import Keys, connect
+from ops.adapters.redis.token_counts import CountingDesk, RedisTokenCounter
 from tests.support.fake_broker import FakeTokenCounter
 
 Count = Callable[[ChatRequest], int]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from domain.chat.logprobs import TokenLogprob
 from domain.errors import EngineFailure, PromptTooLong
-from domain.logprobs import TokenLogprob
 from domain.values import Sampling, StopReason
 from ops.clock import SystemClock
 from tests.support.engine_probe import (
@@ -49,7 +49,7 @@ def engine(
             yield scripted
         return
     from tests.support.tiny_models import make_tiny_llama  # noqa: PLC0415 - needs mlx
-    from worker.engine.mlx.model import ModelSource, load_weights  # noqa: PLC0415 - needs mlx
+    from worker.engine.mlx.model.loader import ModelSource, load_weights  # noqa: PLC0415 - needs mlx
     from worker.engine.mlx.runner import BatchRunner  # noqa: PLC0415 - needs mlx
 
     source = ModelSource(id=str(make_tiny_llama(tmp_path / "tiny")), context_length=1000)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from domain.caller_events import JobAttached
 from domain.errors import ConcurrencyConflict, PayloadMissing
-from domain.events import Event, JobCancelRequested
-from domain.ports import EventLog
-from domain.projections import JobView, project_job
-from domain.record import GENESIS_HASH, Draft, EventFilter, Head, RecordedEvent, verify_link
+from domain.events.event import Event
+from domain.events.job import JobAttached, JobCancelRequested
+from domain.job.view import JobView, project_job
+from domain.log.ports import EventLog
+from domain.log.record import GENESIS_HASH, Draft, EventFilter, Head, RecordedEvent, verify_link
 from domain.values import (
     Digest,
     EventId,
@@ -23,7 +23,7 @@ from domain.values import (
     Usage,
     digest_of,
 )
-from ops.adapters.recording import instant
+from ops.adapters.event_log.row_codec import instant
 from tests.support.job_events import completed, draft, started, submitted, worker_event
 from tests.support.log_stores import STORES, Store, opened_store
 

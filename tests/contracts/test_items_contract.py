@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from domain.ports import ItemBacklog, ItemSink, ItemSource
-from domain.stream import Failed, Finished, Progress, Started, StreamItem, Text
+from domain.chat.items import Failed, Finished, Progress, Started, StreamItem, Text
+from domain.job.ports import ItemBacklog, ItemSink, ItemSource
 from domain.values import JobId, StopReason, Usage
-from ops.adapters.redis_client import Keys, connect, connect_async
-from ops.adapters.redis_hub import RedisItemHub
-from ops.adapters.redis_items import RedisItemBacklog, RedisItemSink
+from ops.adapters.redis.client import Keys, connect, connect_async
+from ops.adapters.redis.item_hub import RedisItemHub
+from ops.adapters.redis.items import RedisItemBacklog, RedisItemSink
 from tests.support.fake_broker import FakeItems
 
 JOB = JobId("job-1")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from domain.errors import IdempotencyKeyTaken
-from domain.estimate import QueuedJob
-from domain.events import JobCancelRequested
+from domain.events.job import JobCancelRequested
+from domain.job.eta import QueuedJob
 from domain.values import JobId, Priority, StreamName, digest_of
 from tests.support.job_events import completed, draft, started, submitted
 from tests.support.log_stores import STORES, Store, opened_store

@@ -9,15 +9,11 @@ import pytest
 import redis
 
 from domain.errors import QueueUnavailable
-from domain.ports import WorkerPulse, WorkerPulses
-from domain.turns import LineState, TurnState
+from domain.job.fair_scheduler import LineState, TurnState
+from domain.job.ports import WorkerPulse, WorkerPulses
 from domain.values import CacheFigures, JobId, ModelCard, Priority, WorkerId
-from ops.adapters.redis_client import Keys, connect
-from ops.adapters.redis_control import (
-    ControlListener,
-    RedisControlSignals,
-    RedisWorkerPulses,
-)
+from ops.adapters.redis.client import Keys, connect
+from ops.adapters.redis.control import ControlListener, RedisControlSignals, RedisWorkerPulses
 from tests.support.brokers import WITHIN_S, wait_until
 from tests.support.fake_broker import FakeWorkerPulses
 

@@ -10,10 +10,14 @@ import pytest
 from dramatiq import MessageProxy
 
 from domain.errors import QueueUnavailable
-from domain.ports import JobQueue
+from domain.job.ports import JobQueue
 from domain.values import JobId, Priority
-from ops.adapters.dramatiq_queue import BlockingConsumer, BlockingRedisBroker, DramatiqJobQueue
-from ops.adapters.redis_client import Keys, connect
+from ops.adapters.redis.client import Keys, connect
+from ops.adapters.redis.dramatiq_queue import (
+    BlockingConsumer,
+    BlockingRedisBroker,
+    DramatiqJobQueue,
+)
 from tests.support.fake_broker import FakeBroker
 from tests.support.fake_queue import ENGINE, FakeJobQueue
 

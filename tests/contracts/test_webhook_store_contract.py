@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from domain.webhook_ports import WebhookStore
-from domain.webhooks import Answer, Webhook, WebhookId, WebhookState, webhook_id
-from ops.adapters.webhook_store import SqlWebhookStore
+from domain.webhook.delivery import Answer, Webhook, WebhookId, WebhookState, webhook_id
+from domain.webhook.ports import WebhookStore
+from ops.adapters.webhooks.store import SqlWebhookStore
 from tests.support.fake_webhooks import InMemoryWebhookStore
 from tests.support.log_stores import STORES, new_log_of
 

@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from domain.values import Priority
-from ops.adapters.redis_client import Keys, connect
+from ops.adapters.redis.client import Keys, connect
 from tests.support.job_reader import WAIT_S, JobReader
 from tests.support.service import Service
 from tests.support.tiny_models import make_tiny_llama

@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from api.protocols.anthropic import parse
-from api.protocols.anthropic_stream import AnthropicEncoder
-from api.sse import encode
-from domain.chat import ChatRequest
-from domain.stream import (
+from api.http.sse import encode
+from api.protocols.anthropic.parse import parse
+from api.protocols.anthropic.stream import AnthropicEncoder
+from domain.chat.items import (
     Body,
     Finished,
     Started,
@@ -28,6 +27,7 @@ from domain.stream import (
     ToolInput,
     ToolStart,
 )
+from domain.chat.request import ChatRequest
 from domain.values import JobId, StopReason, Usage
 from tests.support.claude_code import ask
 from tests.support.fake_time import SequentialIds

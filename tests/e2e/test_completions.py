@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from tests.support.service import Service
-from worker.engine.mlx.model import find_model
+from worker.engine.mlx.model.loader import find_model
 
 pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.timeout(400)]
 

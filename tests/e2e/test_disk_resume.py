@@ -18,7 +18,7 @@ from tests.support.engine_probe import CollectingSink, ask, finished, submit
 from tests.support.service import Service
 from tests.support.tiny_models import make_tiny_llama
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.model import ModelSource, load_weights
+from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
 
 pytestmark = [pytest.mark.e2e, pytest.mark.mlx]

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from ops.adapters.redis_client import Keys, connect
-from ops.adapters.redis_control import RedisWorkerPulses
+from ops.adapters.redis.client import Keys, connect
+from ops.adapters.redis.control import RedisWorkerPulses
 from tests.support.brokers import wait_until
 from tests.support.log_files import verify
 from tests.support.machines import Machine

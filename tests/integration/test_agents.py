@@ -13,17 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from domain.agent_events import AgentForgotten
-from domain.agents import TURNS_KEPT, Agents, AgentView, fold_agents
-from domain.cache_events import AgentCacheMissed, AgentCacheRestored, AgentCacheSaved
-from domain.chat import canonical_json
-from domain.events import Event, JobFailed, JobRetried, JobSubmitted
-from domain.record import EventFilter
+from domain.agent.views import TURNS_KEPT, Agents, AgentView, fold_agents
+from domain.chat.request import canonical_json
+from domain.events.agent import AgentForgotten
+from domain.events.cache import AgentCacheMissed, AgentCacheRestored, AgentCacheSaved
+from domain.events.event import Event
+from domain.events.job import JobFailed, JobRetried, JobSubmitted
+from domain.log.record import EventFilter
 from domain.values import AgentId, JobId, StreamName, Usage
-from ops.adapters.event_query import EventQuery
-from ops.adapters.sqlite_driver import reader_engine
-from ops.adapters.sqlite_event_log import open_log
-from ops.cli.agents import row_of
+from ops.adapters.event_log.event_query import EventQuery
+from ops.adapters.event_log.sql_event_log import open_log
+from ops.adapters.event_log.sqlite_driver import reader_engine
+from ops.cli.agents.agents import row_of
 from ops.cli.main import build_app
 from ops.clock import SystemClock
 from tests.support.fake_log import InMemoryEventLog

@@ -13,23 +13,23 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection
 from typer.testing import CliRunner, Result
 
-from domain.agent_events import AgentRegistered, AgentTurnAdded
-from domain.cache_events import AgentCacheSaved
 from domain.errors import CorruptLog
-from domain.events import JobEvent
-from domain.projections import JobView
-from domain.record import Head
+from domain.events.agent import AgentRegistered, AgentTurnAdded
+from domain.events.cache import AgentCacheSaved
+from domain.events.job import JobEvent
+from domain.job.view import JobView
+from domain.log.record import Head
 from domain.usecases.agents import load_agent
 from domain.values import AgentId, Digest, JobId, StreamName
-from ops.adapters import verify as verify_module
-from ops.adapters.archive_log import Archived, archive_log
-from ops.adapters.archives import each_event, verify_archives
-from ops.adapters.erase import erase_agent
-from ops.adapters.hot_statements import HotStatement
-from ops.adapters.rebuild import rebuild_jobs
-from ops.adapters.sqlite_driver import driver_module, reader_engine
-from ops.adapters.sqlite_event_log import SqlEventLog, open_log
-from ops.adapters.verify import verify_log
+from ops.adapters.event_log.archives import each_event, verify_archives
+from ops.adapters.event_log.hot_statements import HotStatement
+from ops.adapters.event_log.projections.rebuild import rebuild_jobs
+from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
+from ops.adapters.event_log.sqlite_driver import driver_module, reader_engine
+from ops.adapters.log_admin import verify as verify_module
+from ops.adapters.log_admin.archive import Archived, archive_log
+from ops.adapters.log_admin.erase import erase_agent
+from ops.adapters.log_admin.verify import verify_log
 from ops.cli.main import build_app
 from ops.clock import RandomIds
 from tests.support.fake_time import FakeClock

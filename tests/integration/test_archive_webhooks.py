@@ -6,9 +6,9 @@ from pathlib import Path
 
 from domain.usecases.webhooks import WebhookDesk, collect_webhooks
 from domain.values import StreamName
-from ops.adapters.archive_log import archive_log
-from ops.adapters.sqlite_event_log import open_log
-from ops.adapters.webhook_store import SqlWebhookStore
+from ops.adapters.event_log.sql_event_log import open_log
+from ops.adapters.log_admin.archive import archive_log
+from ops.adapters.webhooks.store import SqlWebhookStore
 from ops.clock import RandomIds
 from tests.support.fake_time import FakeClock
 from tests.support.job_events import completed, draft, started, submitted

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from domain.events import JobEvent
-from domain.past import fold_past
-from domain.projections import JobView
-from domain.record import EventFilter
+from domain.events.job import JobEvent
+from domain.job.as_of import fold_past
+from domain.job.view import JobView
+from domain.log.record import EventFilter
 from domain.values import JobStatus, StreamName
-from ops.adapters.event_query import EventQuery
-from ops.adapters.job_counts import count_jobs
-from ops.adapters.sqlite_driver import reader_engine
-from ops.adapters.sqlite_event_log import open_log
+from ops.adapters.event_log.event_query import EventQuery
+from ops.adapters.event_log.projections.job_counts import count_jobs
+from ops.adapters.event_log.sql_event_log import open_log
+from ops.adapters.event_log.sqlite_driver import reader_engine
 from ops.cli.main import build_app
 from ops.clock import SystemClock
 from tests.support.fake_time import FakeClock

@@ -11,15 +11,15 @@ import typer
 from typer.testing import CliRunner, Result
 
 from domain.errors import CorruptLog, LogUnavailable
-from domain.record import Head
+from domain.log.record import Head
 from domain.values import StreamName
-from ops.adapters.backup import back_up, restore, verify_copy
-from ops.adapters.heads import HeadFiles
-from ops.adapters.sqlite_driver import database_file
-from ops.adapters.sqlite_event_log import open_log
-from ops.cli import db, events
+from ops.adapters.event_log.sql_event_log import open_log
+from ops.adapters.event_log.sqlite_driver import database_file
+from ops.adapters.log_admin.backup import back_up, restore, verify_copy
+from ops.adapters.log_admin.checkpoint_files import HeadFiles
+from ops.cli.log import db, events
 from ops.clock import SystemClock
-from ops.supervisor.record import serve_lock
+from ops.supervisor.serve_record import serve_lock
 from tests.support.job_events import draft, worker_event
 from tests.support.killed import killed_at_every_step
 from tests.support.log_files import fill, new_log, raw_connection, verify

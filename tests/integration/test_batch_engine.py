@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from domain.chat import ChatRequest, Message, ToolCall
+from domain.chat.request import ChatRequest, Message, ToolCall
 from domain.errors import InvalidRequest
 from domain.values import Sampling, SamplingWish, StopReason
 from ops.clock import SystemClock
 from tests.support.engine_probe import CollectingSink, ask, finished, submit
 from tests.support.tiny_models import TEMPLATE, make_tiny_llama
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.model import ModelSource, find_model, load_weights
+from worker.engine.mlx.model.loader import ModelSource, find_model, load_weights
 from worker.engine.mlx.runner import BatchRunner
-from worker.engine.runner_port import ModelLoadFailed
+from worker.engine.ports import ModelLoadFailed
 
 pytestmark = pytest.mark.mlx
 

@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from domain.values import JobId, Priority
-from ops.adapters.dramatiq_queue import DramatiqJobQueue
-from ops.adapters.redis_client import Keys, connect
+from ops.adapters.redis.client import Keys, connect
+from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
 from ops.broker.address import answers, resolve_broker_url
-from ops.lifeline import LIFELINE_ENV
+from ops.parent_watch import LIFELINE_ENV
 from ops.settings import Settings
 from tests.support.brokers import WITHIN_S, redis_binary, wait_until
 

@@ -14,12 +14,12 @@ import typer
 from typer.testing import CliRunner, Result
 
 from domain.values import StreamName
-from ops.adapters import event_query
-from ops.adapters.log_reader import LogReader, tail
-from ops.adapters.migrate import expected
-from ops.adapters.sqlite_driver import reader_engine
-from ops.adapters.sqlite_event_log import SqlEventLog, open_log
-from ops.cli import db, events
+from ops.adapters.event_log import event_query
+from ops.adapters.event_log.migrate import expected
+from ops.adapters.event_log.reader import LogReader, tail
+from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
+from ops.adapters.event_log.sqlite_driver import reader_engine
+from ops.cli.log import db, events
 from ops.clock import SystemClock
 from tests.support.fake_time import FakeClock
 from tests.support.job_events import draft, submitted, worker_event

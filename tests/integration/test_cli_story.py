@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from domain.events import WorkerLost
+from domain.events.worker import WorkerLost
 from domain.values import StreamName, WorkerId
-from ops.adapters.sqlite_event_log import open_log
+from ops.adapters.event_log.sql_event_log import open_log
 from ops.cli.main import build_app
 from tests.support.fake_time import FakeClock
 from tests.support.job_events import completed, draft, started, submitted, worker_event

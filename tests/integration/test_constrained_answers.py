@@ -14,17 +14,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from domain.chat import ChatRequest, Message, ToolChoice
+from domain.chat.generation import Outcome
+from domain.chat.request import ChatRequest, Message, ToolChoice
 from domain.errors import InvalidRequest
-from domain.generation import Outcome
 from domain.values import Sampling, SamplingWish, StopReason
 from ops.clock import SystemClock
 from tests.support.engine_probe import CollectingSink, ask, finished, submit
 from tests.support.tiny_models import TEMPLATE, make_tiny_llama
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.model import ModelSource, load_weights
+from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
-from worker.engine.runner_port import Step
+from worker.engine.ports import Step
 
 pytestmark = pytest.mark.mlx
 

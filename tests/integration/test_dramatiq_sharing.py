@@ -12,8 +12,12 @@ import pytest
 import redis
 
 from domain.values import JobId, Priority
-from ops.adapters.dramatiq_queue import BlockingConsumer, BlockingRedisBroker, DramatiqJobQueue
-from ops.adapters.redis_client import Keys
+from ops.adapters.redis.client import Keys
+from ops.adapters.redis.dramatiq_queue import (
+    BlockingConsumer,
+    BlockingRedisBroker,
+    DramatiqJobQueue,
+)
 from tests.support.brokers import WITHIN_S, wait_until
 from tests.support.job_worker import running_worker
 

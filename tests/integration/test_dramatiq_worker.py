@@ -17,8 +17,8 @@ import pytest
 import redis
 
 from domain.values import JobId, Priority
-from ops.adapters.dramatiq_queue import BlockingRedisBroker, DramatiqJobQueue, message_of
-from ops.adapters.redis_client import Keys
+from ops.adapters.redis.client import Keys
+from ops.adapters.redis.dramatiq_queue import BlockingRedisBroker, DramatiqJobQueue, message_of
 from tests.support.brokers import WITHIN_S, wait_until
 from tests.support.job_worker import BROKER_ID, running_worker
 

@@ -10,20 +10,20 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from domain.agent import Profile
-from domain.agent_events import AgentTurnAdded
-from domain.cache_events import AgentCacheSaved
+from domain.agent.state import Profile
 from domain.errors import AgentNotFound, PayloadMissing
-from domain.events import Event
+from domain.events.agent import AgentTurnAdded
+from domain.events.cache import AgentCacheSaved
+from domain.events.event import Event
 from domain.usecases.agents import fork, load_agent, profile_of, register
 from domain.values import AgentId, JobId, JobStatus, StreamName, digest_of
-from ops.adapters.erase import erase_agent
-from ops.adapters.hot_statements import HotStatement
-from ops.adapters.redis_client import Keys, connect
-from ops.adapters.sqlite_event_log import SqlEventLog, open_log
-from ops.cli import events
+from ops.adapters.event_log.hot_statements import HotStatement
+from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
+from ops.adapters.log_admin.erase import erase_agent
+from ops.adapters.redis.client import Keys, connect
+from ops.cli.log import events
 from ops.clock import RandomIds, SystemClock
-from ops.supervisor.record import serve_lock
+from ops.supervisor.serve_record import serve_lock
 from tests.support.job_events import completed, draft, started, submitted
 from tests.support.killed import killed_at_every_step
 from tests.support.log_files import new_log, raw_connection, verify

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 import redis
 
-from domain.turns import TurnOrder
+from domain.job.fair_scheduler import TurnOrder
 from domain.values import JobId, Priority
-from ops.adapters.dramatiq_queue import DramatiqJobQueue
-from ops.adapters.redis_client import Keys
+from ops.adapters.redis.client import Keys
+from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
 from tests.support.job_worker import running_worker
-from worker.turns import TurnGate
+from worker.turn_gate import TurnGate
 
 WITHIN_S = 60.0
 JOBS = 200

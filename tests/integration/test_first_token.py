@@ -12,7 +12,7 @@ from domain.values import Sampling
 from tests.support.kv_sequences import random_tokens
 from tests.support.runner_probe import Bench, Run
 from tests.support.tiny_architectures import FALCON_H1, GEMMA3, LLAMA, Architecture
-from worker.engine.runner_port import Finish
+from worker.engine.ports import Finish
 
 pytestmark = [
     pytest.mark.mlx,

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from mlx_lm.tokenizer_utils import load
 
-from domain.chat import ChatRequest, Message, ToolChoice
+from domain.chat.request import ChatRequest, Message, ToolChoice
 from domain.values import SamplingWish
 from tests.support.tiny_models import make_tiny_llama
-from worker.engine.frames import MUSE_SPARK
-from worker.engine.mlx.prompt import PromptRenderer
-from worker.engine.mlx.tools import end_ids_of, frames_of, tool_format_of
+from worker.engine.mlx.model.tool_families import end_ids_of, frames_of, tool_format_of
+from worker.engine.mlx.prompt.renderer import PromptRenderer
+from worker.engine.output.channel_format import MUSE_SPARK
 
 pytestmark = pytest.mark.mlx
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from api.listener import ListenError, open_listener
+from api.http_server.listener import ListenError, open_listener
 from tests.support.sample_server import ROOT, sample_server
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from mlx_lm.utils import load_tokenizer
 
-from domain.chat import ChatRequest, Message, ToolCall, ToolChoice
+from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice
 from domain.values import SamplingWish
 from tests.support.tiny_harmony import make_tiny_harmony
-from worker.engine.frames import HARMONY
-from worker.engine.mlx.prompt import PromptRenderer
-from worker.engine.mlx.tools import end_ids_of, frames_of, tool_format_of
+from worker.engine.mlx.model.tool_families import end_ids_of, frames_of, tool_format_of
+from worker.engine.mlx.prompt.renderer import PromptRenderer
+from worker.engine.output.channel_format import HARMONY
 
 pytestmark = pytest.mark.mlx
 

@@ -11,16 +11,16 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from domain.chat import ChatRequest, Message, ToolCall, ToolChoice
-from domain.echo import SpokenAnswer
-from domain.generation import Outcome
+from domain.chat.echo import SpokenAnswer
+from domain.chat.generation import Outcome
+from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice
 from domain.values import Digest, JobId, SamplingWish, StopReason, digest_of
 from tests.integration.test_constrained_answers import start
 from tests.support.engine_probe import CollectingSink, finished, submit
 from tests.support.tiny_harmony import make_tiny_harmony
 from worker.engine.engine import BatchEngine
-from worker.engine.frames import HARMONY
-from worker.engine.mlx.model import ModelSource, load_weights
+from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.output.channel_format import HARMONY
 
 pytestmark = pytest.mark.mlx
 

@@ -8,12 +8,12 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from domain.heads import SignedHead
-from ops.adapters.heads import HeadFiles
-from ops.adapters.sqlite_event_log import open_log
+from domain.log.checkpoints import SignedHead
+from ops.adapters.event_log.sql_event_log import open_log
+from ops.adapters.log_admin.checkpoint_files import HeadFiles
 from ops.clock import SystemClock
 from ops.settings import LogSettings, Settings
-from ops.supervisor.head_signer import HeadSigner
+from ops.supervisor.checkpoint_signer import HeadSigner
 from tests.support.log_files import fill, new_log, raw_connection
 
 

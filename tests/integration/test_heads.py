@@ -13,15 +13,15 @@ import typer
 from typer.testing import CliRunner, Result
 
 from domain.errors import CorruptLog, LogUnavailable
-from domain.heads import ForgedHead
-from domain.record import Head
+from domain.log.checkpoints import ForgedHead
+from domain.log.record import Head
 from domain.values import StreamName
-from ops.adapters.event_file import event_line, read_events
-from ops.adapters.heads import HeadFiles, sign_log
-from ops.adapters.recording import link
-from ops.adapters.sqlite_driver import database_file, reader_engine
-from ops.adapters.sqlite_event_log import SqlEventLog, open_log
-from ops.cli import events
+from ops.adapters.event_log.event_file import event_line, read_events
+from ops.adapters.event_log.row_codec import link
+from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
+from ops.adapters.event_log.sqlite_driver import database_file, reader_engine
+from ops.adapters.log_admin.checkpoint_files import HeadFiles, sign_log
+from ops.cli.log import events
 from ops.clock import SystemClock
 from tests.support.fake_time import FakeClock
 from tests.support.job_events import draft, worker_event

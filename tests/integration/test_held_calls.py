@@ -9,13 +9,13 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from domain.chat import ChatRequest, Message, ToolChoice
+from domain.chat.request import ChatRequest, Message, ToolChoice
 from domain.values import SamplingWish, StopReason
 from ops.clock import SystemClock
 from tests.support.engine_probe import CollectingSink, finished, submit
 from tests.support.tiny_models import TEMPLATE, make_tiny_llama
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.model import ModelSource, load_weights
+from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
 
 pytestmark = pytest.mark.mlx

@@ -12,14 +12,14 @@ import pytest
 import redis
 from redis.asyncio.connection import AbstractConnection
 
+from domain.chat.items import Finished, StreamItem, Text
 from domain.errors import QueueUnavailable
-from domain.stream import Finished, StreamItem, Text
 from domain.values import JobId, StopReason, Usage
-from ops.adapters import redis_hub
-from ops.adapters.item_merge import BUFFER_BYTES_MAX, BUFFER_ITEMS_MAX
-from ops.adapters.redis_client import Keys, connect, connect_async
-from ops.adapters.redis_hub import ItemFollower, RedisItemHub
-from ops.adapters.redis_items import RedisItemSink
+from ops.adapters.redis import item_hub as redis_hub
+from ops.adapters.redis.client import Keys, connect, connect_async
+from ops.adapters.redis.item_hub import ItemFollower, RedisItemHub
+from ops.adapters.redis.item_merge import BUFFER_BYTES_MAX, BUFFER_ITEMS_MAX
+from ops.adapters.redis.items import RedisItemSink
 from ops.broker.private_redis import PrivateRedis
 from tests.support.brokers import redis_binary, wait_until
 

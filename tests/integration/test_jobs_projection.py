@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain import projections
-from domain.events import JobEvent
-from domain.projections import JobView, project_job
+from domain.events.job import JobEvent
+from domain.job import view as projections
+from domain.job.view import JobView, project_job
 from domain.values import JobId, JobStatus, StreamName
-from ops.adapters import job_projection
-from ops.adapters.rebuild import rebuild_jobs
-from ops.adapters.sqlite_event_log import SqlEventLog, open_log
+from ops.adapters.event_log.projections import jobs as job_projection
+from ops.adapters.event_log.projections.rebuild import rebuild_jobs
+from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.clock import SystemClock
 from tests.support.job_events import completed, draft, started, submitted, worker_event
 from tests.support.job_histories import histories

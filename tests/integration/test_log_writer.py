@@ -13,10 +13,10 @@ import pytest
 
 from domain.errors import ConcurrencyConflict, LogUnavailable, PayloadMissing
 from domain.values import JobId, StreamName, digest_of
-from ops.adapters import log_writer
-from ops.adapters.log_transaction import Append, LogTransaction
-from ops.adapters.log_writer import LogWriter
-from ops.adapters.sqlite_event_log import SqlEventLog, open_log
+from ops.adapters.event_log import writer as log_writer
+from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
+from ops.adapters.event_log.transaction import Append, LogTransaction
+from ops.adapters.event_log.writer import LogWriter
 from ops.clock import SystemClock
 from tests.support.fake_time import FakeClock
 from tests.support.job_events import draft, started, submitted, worker_event

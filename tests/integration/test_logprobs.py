@@ -13,7 +13,7 @@ from domain.values import Sampling
 from tests.support.kv_sequences import random_tokens
 from tests.support.runner_probe import Bench, Run
 from tests.support.tiny_architectures import ARCHITECTURES, LLAMA, VOCABULARY, Architecture
-from worker.engine.constraint import Constraint
+from worker.engine.grammar.ports import Constraint
 
 pytestmark = pytest.mark.mlx
 

@@ -6,11 +6,11 @@ import os
 from concurrent.futures import Future
 from pathlib import Path
 
-from domain.cache_events import AgentCacheSaved
-from domain.codec import decode_event
+from domain.events.cache import AgentCacheSaved
 from domain.kv.hashing import BlockHash
+from domain.log.codec import decode_event
 from domain.values import JobId, StreamName, WorkerId
-from ops.adapters.sqlite_event_log import open_log
+from ops.adapters.event_log.sql_event_log import open_log
 from ops.blockstore.blocks import NewBlock, StoredBlock
 from ops.blockstore.disk import Disk
 from ops.blockstore.store import BlockStore
@@ -22,7 +22,7 @@ from tests.support.log_files import new_log, verify
 from worker.cachestore.manifest import Manifest
 from worker.cachestore.reports import ContextKept
 from worker.cachestore.tier import DiskTier
-from worker.diary import CacheDiary
+from worker.event_recorder import CacheDiary
 
 WAIT_S = 60.0
 #: Before and after each of these another state is on disk.

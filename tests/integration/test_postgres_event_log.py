@@ -19,21 +19,21 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from domain.errors import CorruptLog, LogUnavailable
-from domain.record import EventFilter
+from domain.log.record import EventFilter
 from domain.values import AgentId, JobId, StreamName
-from ops.adapters import postgres_driver
-from ops.adapters.archive_log import archive_log
-from ops.adapters.archives import each_event
-from ops.adapters.backup import back_up
-from ops.adapters.erase import erase_agent
-from ops.adapters.event_query import EventQuery
-from ops.adapters.log_reader import tail
-from ops.adapters.migrate import current, expected, upgrade
-from ops.adapters.rebuild import rebuild_jobs
-from ops.adapters.sqlite_driver import reader_engine, writer_engine
-from ops.adapters.sqlite_event_log import SqlEventLog, open_log
-from ops.adapters.tables import METADATA
-from ops.cli.checks import check_log
+from ops.adapters.event_log import postgres_driver
+from ops.adapters.event_log.archives import each_event
+from ops.adapters.event_log.event_query import EventQuery
+from ops.adapters.event_log.migrate import current, expected, upgrade
+from ops.adapters.event_log.projections.rebuild import rebuild_jobs
+from ops.adapters.event_log.reader import tail
+from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
+from ops.adapters.event_log.sqlite_driver import reader_engine, writer_engine
+from ops.adapters.event_log.tables import METADATA
+from ops.adapters.log_admin.archive import archive_log
+from ops.adapters.log_admin.backup import back_up
+from ops.adapters.log_admin.erase import erase_agent
+from ops.cli.service.checks import check_log
 from ops.clock import RandomIds, SystemClock
 from tests.support.job_events import completed, draft, started, submitted, worker_event
 from tests.support.log_files import fill, verify
@@ -80,7 +80,7 @@ def test_every_text_is_compared_byte_by_byte(raw: psycopg.Connection[Any]) -> No
 
 def test_processes_that_start_at_once_all_find_the_tables(bare_postgres_url: str) -> None:
     assert current(bare_postgres_url) is None
-    code = "import sys; from ops.adapters.migrate import upgrade; upgrade(sys.argv[1])"
+    code = "import sys; from ops.adapters.event_log.migrate import upgrade; upgrade(sys.argv[1])"
     starts = [subprocess.Popen([sys.executable, "-c", code, bare_postgres_url]) for _ in range(3)]
     assert [start.wait(100) for start in starts] == [0, 0, 0]
     assert upgrade(bare_postgres_url) == current(bare_postgres_url) == expected()

@@ -22,8 +22,8 @@ from tests.support.tiny_architectures import (
     QWEN3,
     Architecture,
 )
-from worker.engine.mlx import reuse
-from worker.engine.runner_port import Finish
+from worker.engine.mlx import prefix_cache as reuse
+from worker.engine.ports import Finish
 
 pytestmark = pytest.mark.mlx
 

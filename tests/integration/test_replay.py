@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from domain.chat import Message, ToolChoice
-from domain.events import AttemptStarted
-from domain.replay import Refusal, Verdict
+from domain.chat.request import Message, ToolChoice
+from domain.events.job import AttemptStarted
+from domain.job.replay import Refusal, Verdict
 from domain.values import JobId, Sampling, StopReason
-from ops.adapters.data_lock import DataLock
+from ops.adapters.data_dir.lock import DataLock
 from ops.cli.main import build_app
 from ops.settings import DEMO_MODEL
 from tests.support.engine_probe import ask

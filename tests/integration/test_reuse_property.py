@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from tests.support import equality
 from tests.support.conversations import Turn, conversations
 from tests.support.tiny_architectures import ARCHITECTURES, Architecture
-from worker.engine.mlx.reuse import RESTORED_TOKENS_MIN
+from worker.engine.mlx.prefix_cache import RESTORED_TOKENS_MIN
 
 pytestmark = pytest.mark.mlx
 

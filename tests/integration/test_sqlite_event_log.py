@@ -16,16 +16,16 @@ from sqlalchemy.exc import OperationalError
 
 from domain.errors import CorruptLog, LogUnavailable
 from domain.values import StreamName
-from ops.adapters.migrate import current, expected, upgrade
-from ops.adapters.sqlite_driver import (
+from ops.adapters.event_log.migrate import current, expected, upgrade
+from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
+from ops.adapters.event_log.sqlite_driver import (
     driver_module,
     has_wal_reset_fix,
     reader_engine,
     sqlite_version,
     writer_engine,
 )
-from ops.adapters.sqlite_event_log import SqlEventLog, open_log
-from ops.adapters.tables import METADATA
+from ops.adapters.event_log.tables import METADATA
 from ops.clock import SystemClock
 from tests.support.fake_time import FakeClock
 from tests.support.job_events import draft, submitted
@@ -92,7 +92,7 @@ def test_a_second_upgrade_changes_nothing(url: str) -> None:
 
 
 def test_processes_that_start_at_once_all_find_the_tables(tmp_path: Path) -> None:
-    code = "import sys; from ops.adapters.migrate import upgrade; upgrade(sys.argv[1])"
+    code = "import sys; from ops.adapters.event_log.migrate import upgrade; upgrade(sys.argv[1])"
     url = f"sqlite:///{tmp_path / 'new' / 'events.sqlite3'}"
     starts = [subprocess.Popen([sys.executable, "-c", code, url]) for _ in range(3)]
     assert [start.wait(60) for start in starts] == [0, 0, 0]

@@ -14,20 +14,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from domain.chat import ChatRequest, Message
-from domain.generation import GenerationTask, Outcome
-from domain.ports import GenerationHandle
-from domain.replay import Verdict
-from domain.thinking import ThinkingLimit
+from domain.chat.generation import GenerationTask, Outcome
+from domain.chat.ports import GenerationHandle
+from domain.chat.reasoning_limit import ThinkingLimit
+from domain.chat.request import ChatRequest, Message
+from domain.job.replay import Verdict
 from domain.values import JobId, SamplingWish, StopReason
 from ops.clock import SystemClock
 from tests.support.engine_probe import CollectingSink, finished, ids_of, submit
 from tests.support.replay_world import ReplayWorld
 from tests.support.tiny_models import SPECIAL, TEMPLATE, make_tiny_llama
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.model import ModelSource, load_weights
+from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
-from worker.engine.runner_port import Step
+from worker.engine.ports import Step
 
 pytestmark = pytest.mark.mlx
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from mlx_lm.utils import load_tokenizer
 
-from domain.chat import ChatRequest, Message, ToolCall, ToolChoice
+from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice
 from domain.values import SamplingWish
 from tests.support.tiny_models import make_tiny_llama
-from worker.engine.marks import GLM_LINES_MARKS, GLM_MARKS
-from worker.engine.mlx.prompt import PromptRenderer
-from worker.engine.mlx.tools import tool_format_of
+from worker.engine.mlx.model.tool_families import tool_format_of
+from worker.engine.mlx.prompt.renderer import PromptRenderer
+from worker.engine.output.tool_calls.tool_syntax import GLM_LINES_MARKS, GLM_MARKS
 
 pytestmark = pytest.mark.mlx
 

@@ -12,9 +12,9 @@ import pytest
 
 from domain.usecases.webhooks import WebhookDesk, claim_webhooks, collect_webhooks, settle_try
 from domain.values import StreamName
-from domain.webhooks import Answer, Webhook, WebhookState
-from ops.adapters.sqlite_event_log import SqlEventLog, open_log
-from ops.adapters.webhook_store import SqlWebhookStore
+from domain.webhook.delivery import Answer, Webhook, WebhookState
+from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
+from ops.adapters.webhooks.store import SqlWebhookStore
 from tests.support.fake_time import FakeClock, SequentialIds
 from tests.support.job_events import completed, draft, started, submitted
 from tests.support.killed import killed_at_every_step

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from openai import InvalidWebhookSignatureError
 
-from domain.webhooks import Answer, Webhook, read_secrets, webhook_id
-from ops.adapters.webhook_sender import HttpWebhookSender
+from domain.webhook.delivery import Answer, Webhook, read_secrets, webhook_id
+from ops.adapters.webhooks.sender import HttpWebhookSender
 from ops.clock import SystemClock
 from tests.support.receiver import Received, Receiver, Reply, receiver
 from tests.support.standard_webhooks import verify

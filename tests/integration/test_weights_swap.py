@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from domain.generation import Outcome
+from domain.chat.generation import Outcome
 from ops.blockstore.disk import Disk
 from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
@@ -17,7 +17,7 @@ from tests.support.engine_probe import CollectingSink, ask, finished, submit
 from tests.support.tiny_models import make_tiny_llama
 from worker.cachestore.tier import DiskTier
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.model import ModelSource, load_weights
+from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
 
 pytestmark = pytest.mark.mlx

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 
-from domain.stream import StreamItem
+from domain.chat.items import StreamItem
 from domain.values import JobId
 from tests.support.fake_broker import FakeItems
 from tests.support.fake_queue import FakeJobQueue, QueueTables

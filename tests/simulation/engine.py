@@ -7,11 +7,12 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from domain.chat import ChatRequest
+from domain.chat.generation import GenerationTask, Outcome, PreparedPrompt
+from domain.chat.items import Body, Failed, Started, StreamItem, Text
+from domain.chat.request import ChatRequest
 from domain.errors import Draining, EngineFailure, InvalidRequest, PromptTooLong, QueueUnavailable
-from domain.generation import GenerationTask, Outcome, PreparedPrompt
-from domain.ports import Clock, ItemSink
-from domain.stream import Body, Failed, Started, StreamItem, Text
+from domain.job.ports import ItemSink
+from domain.ports import Clock
 from domain.values import JobId, ModelCard, Sampling, StopReason, Timings, Usage
 
 #: Tokens in one item, so that a crash can come between the two.
@@ -79,7 +80,7 @@ class StepEngine:
         """The jobs that have no outcome yet."""
         return tuple(one.task.job_id for one in self._live)
 
-    # -- domain.ports.InferenceEngine ------------------------------------------------------------
+    # -- domain.chat.ports.InferenceEngine ---------------------------------------------------
 
     def card(self) -> ModelCard:
         return ModelCard(

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from domain.joining import Readership
+from domain.job.request_dedup import Readership
 from domain.values import Priority
 from tests.simulation.engine import REFUSED
 from tests.simulation.steps import Order

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from domain import job as job_module
-from domain.commands import StartAttempt
-from domain.events import AttemptStarted
-from domain.stream import Finished
-from domain.usecases import last_word
-from domain.usecases import run as run_module
-from domain.usecases import submit as submit_module
+from domain.chat.items import Finished
+from domain.events.job import AttemptStarted
+from domain.job import state as job_module
+from domain.job.commands import StartAttempt
+from domain.usecases.jobs import run_attempt as run_module
+from domain.usecases.jobs import submit as submit_module
+from domain.usecases.jobs import terminal_item as last_word
 from domain.values import JobId
 from tests.simulation import workers as workers_module
 from tests.simulation import world as world_module
@@ -22,7 +22,7 @@ from tests.simulation.broker import StoredItems
 from tests.simulation.truth import Reader
 from tests.support.fake_queue import FakeJobQueue
 from worker import actors
-from worker.running import ActiveJobs
+from worker.active_jobs import ActiveJobs
 
 Plant = Callable[[], AbstractContextManager[Any]]
 

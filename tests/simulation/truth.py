@@ -1,4 +1,4 @@
-"""What must be true of the log and the streams at every instant, said without ``domain.job``."""
+"""Invariants of the log and the streams, checked without ``domain.job.state``."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from api.remainder import Told, rest_of
-from domain.caller_events import JobAttached
-from domain.codec import decode_event
+from api.streaming.log_backfill import Told, rest_of
+from domain.chat.items import Failed, Finished, StreamItem, Text
 from domain.errors import GenerationCancelled
-from domain.events import (
+from domain.events.job import (
     AttemptFailed,
     AttemptStarted,
+    JobAttached,
     JobCancelled,
     JobCancelRequested,
     JobCompleted,
@@ -22,10 +22,10 @@ from domain.events import (
     JobRetried,
     JobSubmitted,
 )
-from domain.stream import Failed, Finished, StreamItem, Text
+from domain.log.codec import decode_event
 from domain.values import Digest, JobId, Priority, StopReason, StreamName
-from ops.adapters.item_merge import ItemMerge
-from ops.adapters.redis_items import _gapless
+from ops.adapters.redis.item_merge import ItemMerge
+from ops.adapters.redis.items import _gapless
 from tests.simulation.broker import StoredItems
 from tests.simulation.engine import ITEM_TOKENS, answer_to, bodies_of
 from tests.support.fake_log import InMemoryEventLog

@@ -6,18 +6,18 @@ import threading
 from functools import partial
 from typing import Any, Self
 
-from domain.turns import TurnOrder
-from domain.usecases.recover import reconcile
-from domain.usecases.run import Runner
+from domain.job.fair_scheduler import TurnOrder
+from domain.usecases.jobs.reconcile import reconcile
+from domain.usecases.jobs.run_attempt import Runner
 from domain.values import JobId, Priority, WorkerId
 from tests.simulation.broker import Broker
 from tests.simulation.engine import StepEngine
 from tests.simulation.steps import Process
 from tests.support.fake_log import InMemoryEventLog
 from tests.support.fake_time import FakeClock, SequentialIds
+from worker.active_jobs import ActiveJobs, cancel_if_recorded, cancel_where_recorded
 from worker.actors import _run_deliveries
-from worker.running import ActiveJobs, cancel_if_recorded, cancel_where_recorded
-from worker.turns import TurnGate, WaitingTurn
+from worker.turn_gate import TurnGate, WaitingTurn
 
 #: Jobs of each queue that may be in hand at once.
 THREADS = 3

@@ -8,16 +8,16 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from domain.chat import ChatRequest, Message
-from domain.commands import SubmitJob
-from domain.joining import Readership, Repeat, job_to_join
-from domain.usecases.cancel import cancel
-from domain.usecases.expire import expire_overdue
-from domain.usecases.recover import reconcile
-from domain.usecases.retry import retry
-from domain.usecases.submit import idempotency_digest, join, require_room, submit
+from domain.chat.request import ChatRequest, Message
+from domain.job.commands import SubmitJob
+from domain.job.request_dedup import Readership, Repeat, job_to_join
+from domain.usecases.jobs.cancel import cancel
+from domain.usecases.jobs.expire import expire_overdue
+from domain.usecases.jobs.reconcile import reconcile
+from domain.usecases.jobs.retry import retry
+from domain.usecases.jobs.submit import idempotency_digest, join, require_room, submit
 from domain.values import JobId, JobStatus, Priority, SamplingWish
-from ops.adapters.recording import instant
+from ops.adapters.event_log.row_codec import instant
 from tests.simulation.broker import Broker
 from tests.simulation.steps import Order, Process, Task
 from tests.simulation.truth import Reader, Truth

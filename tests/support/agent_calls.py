@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from api.http import Reply
-from domain.cache_events import AgentCacheSaved
-from domain.chat import ChatRequest
-from domain.record import Draft
+from api.http.messages import Reply
+from domain.chat.request import ChatRequest
+from domain.events.cache import AgentCacheSaved
+from domain.log.record import Draft
 from domain.values import Digest, EventId, JobId
 from tests.support.fake_api import FakeApi
 

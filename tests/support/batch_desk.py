@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from api.batches import BatchDesk
-from api.protocols.batch_lines import BatchLines
+from api.background.batches import BatchDesk
+from api.protocols.batches.lines import BatchLines
 from api.services import Services
-from domain.usecases.batch_driver import BatchDriver, advance_batches
+from domain.usecases.batches.driver import BatchDriver, advance_batches
 from ops.clock import RandomIds
 from tests.support.fake_batches import InMemoryBatchViews
 from tests.support.fake_log import InMemoryEventLog

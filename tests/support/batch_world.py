@@ -6,11 +6,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from domain.batch import BATCH_PREFIX, Batch, BatchId, LineCounts
-from domain.events import BatchSubmitted
-from domain.jsonl import pack
-from domain.usecases.batch_driver import BatchDriver, advance_batches, instant
-from domain.usecases.batches import accept_batch, load_batch
+from domain.batch.jsonl import pack
+from domain.batch.state import BATCH_PREFIX, Batch, BatchId, LineCounts
+from domain.events.batch import BatchSubmitted
+from domain.usecases.batches.batches import accept_batch, load_batch
+from domain.usecases.batches.driver import BatchDriver, advance_batches, instant
 from domain.values import JobId, Priority, StreamName
 from tests.support.fake_batches import InMemoryBatchViews, PlainLines
 from tests.support.job_world import JobWorld

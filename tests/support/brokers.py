@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from ops.adapters.redis_client import Keys, connect
+from ops.adapters.redis.client import Keys, connect
 from ops.broker.private_redis import PrivateRedis
 from ops.broker.trial import TrialBroker
 

@@ -8,13 +8,18 @@ from typing import Any
 
 from mlx_lm.tool_parsers import glm47, minimax_m2, pythonic, qwen3_coder
 
-from domain.stream import Text, Thinking, ToolEnd, ToolInput, ToolStart
+from domain.chat.items import Text, Thinking, ToolEnd, ToolInput, ToolStart
 from domain.values import JobId
-from worker.engine.calls import CallRules, Parse, ToolFormat
-from worker.engine.detokenizer import ByteDetokenizer
-from worker.engine.marks import GLM_MARKS, MINIMAX_MARKS, PYTHON_MARKS, QWEN_MARKS
-from worker.engine.sections import SectionSplitter, ThinkTags
-from worker.engine.text import TextAssembler
+from worker.engine.output.detokenizer import ByteDetokenizer
+from worker.engine.output.output_parser import SectionSplitter, ThinkTags
+from worker.engine.output.tool_calls.reader import CallRules, Parse, ToolFormat
+from worker.engine.output.tool_calls.tool_syntax import (
+    GLM_MARKS,
+    MINIMAX_MARKS,
+    PYTHON_MARKS,
+    QWEN_MARKS,
+)
+from worker.engine.text_assembler import TextAssembler
 
 JOB = JobId("job-" + "ab" * 16)
 

@@ -21,7 +21,7 @@ from tests.support.tiny_architectures import Architecture
 from worker.cachestore.reports import ContextReport
 from worker.cachestore.tier import DiskTier, Storage
 from worker.cachestore.writer import WriterLimits
-from worker.engine.runner_port import Admission
+from worker.engine.ports import Admission
 
 WAIT_S = 60.0
 

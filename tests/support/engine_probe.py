@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from domain import stream
-from domain.chat import ChatRequest, Message, ToolChoice
+from domain.chat import items as stream
+from domain.chat.generation import GenerationTask, Outcome, PreparedPrompt
+from domain.chat.items import Progress, StreamItem, Text
+from domain.chat.logprobs import TokenLogprob
+from domain.chat.ports import GenerationHandle, InferenceEngine
+from domain.chat.request import ChatRequest, Message, ToolChoice
 from domain.errors import QueueUnavailable
-from domain.generation import GenerationTask, Outcome, PreparedPrompt
-from domain.logprobs import TokenLogprob
-from domain.ports import GenerationHandle, InferenceEngine
-from domain.stream import Progress, StreamItem, Text
 from domain.values import JobId, Sampling, SamplingWish
 
 #: Longest wait for anything in an engine test, in seconds.

@@ -11,18 +11,18 @@ from dataclasses import asdict, replace
 from typing import Any
 from urllib.parse import parse_qs
 
-from api.background import Background
-from api.http import Reply, Request, Route, StreamReply
-from api.outlook import LiveOutlook
+from api.background.eta import LiveOutlook
+from api.background.tasks import Background
+from api.background.webhooks import WebhookShelf
+from api.http.messages import Reply, Request, Route, StreamReply
 from api.routes.table import routes
 from api.services import JobRules, Services
-from api.webhooks import WebhookShelf
-from domain.chat import canonical_json
-from domain.commands import CompleteAttempt, StartAttempt
-from domain.generation import SaidCall
-from domain.ports import WorkerPulse
-from domain.stream import Body, Progress, StreamItem
-from domain.usecases.commit import commit
+from domain.chat.generation import SaidCall
+from domain.chat.items import Body, Progress, StreamItem
+from domain.chat.request import canonical_json
+from domain.job.commands import CompleteAttempt, StartAttempt
+from domain.job.ports import WorkerPulse
+from domain.usecases.jobs.commit import commit
 from domain.values import (
     JobId,
     ModelCard,

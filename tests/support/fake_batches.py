@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from domain.batch import Batch, BatchId, job_of_line, line_of_job
-from domain.batch_ports import BatchTally, Line
-from domain.chat import ChatRequest, Message
+from domain.batch.ports import BatchTally, Line
+from domain.batch.state import Batch, BatchId, job_of_line, line_of_job
+from domain.chat.request import ChatRequest, Message
 from domain.errors import InvalidRequest
-from domain.events import BatchEnded, BatchFailed, BatchSubmitted
-from domain.projections import JobView
+from domain.events.batch import BatchEnded, BatchFailed, BatchSubmitted
+from domain.job.view import JobView
 from domain.values import JobId, SamplingWish, StreamName, Usage
 from tests.support.fake_log import InMemoryEventLog
 

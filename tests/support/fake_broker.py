@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Self
 
-from domain.chat import ChatRequest
+from domain.chat.items import StreamItem
+from domain.chat.request import ChatRequest
 from domain.errors import EngineFailure
-from domain.ports import WorkerPulse
-from domain.stream import StreamItem
+from domain.job.ports import WorkerPulse
 from domain.values import JobId, WorkerId
 from tests.support.fake_queue import FakeJobQueue
 from tests.support.outage import Outage

@@ -7,24 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from domain.chat import ChatRequest
+from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest
-from domain.ports import Clock, ItemSink
+from domain.job.ports import ItemSink
+from domain.ports import Clock
 from domain.values import ModelCard
 from ops.clock import SystemClock
-from worker.engine.calls import ToolFormat
 from worker.engine.engine import BatchEngine
-from worker.engine.frames import FrameFormat
-from worker.engine.runner_port import (
-    Admission,
-    Admitted,
-    Finish,
-    Likelihood,
-    LoadedModel,
-    Rendered,
-    Step,
-)
-from worker.engine.sections import ThinkTags
+from worker.engine.output.channel_format import FrameFormat
+from worker.engine.output.output_parser import ThinkTags
+from worker.engine.output.tool_calls.reader import ToolFormat
+from worker.engine.ports import Admission, Admitted, Finish, Likelihood, LoadedModel, Rendered, Step
 
 #: What the scripted model says when the script has no line for a prompt.
 DEFAULT_ANSWER = "Hello from the script."

@@ -11,14 +11,14 @@ from domain.errors import (
     LogUnavailable,
     PayloadMissing,
 )
-from domain.estimate import MeasuredJob, QueuedJob, RunningJob
-from domain.events import JobSubmitted
-from domain.listing import JobPage
+from domain.events.job import JobSubmitted
+from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
+from domain.job.listing import JobPage
+from domain.job.view import JobView, is_job_event, job_id_of, project_job
+from domain.log.record import AGENT_STREAM, GENESIS_HASH, Draft, EventFilter, Head, RecordedEvent
 from domain.ports import Clock
-from domain.projections import JobView, is_job_event, job_id_of, project_job
-from domain.record import AGENT_STREAM, GENESIS_HASH, Draft, EventFilter, Head, RecordedEvent
 from domain.values import Digest, JobId, JobStatus, Priority, StreamName, digest_of
-from ops.adapters.recording import instant, link
+from ops.adapters.event_log.row_codec import instant, link
 from tests.support.fake_time import FakeClock
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from domain.values import JobId, Priority
-from ops.adapters.dramatiq_queue import HEARTBEAT_TIMEOUT_MS
+from ops.adapters.redis.dramatiq_queue import HEARTBEAT_TIMEOUT_MS
 from tests.support.fake_time import FakeClock
 from tests.support.outage import Outage
 
@@ -18,7 +18,7 @@ ENGINE = "engine-0"
 
 @dataclass
 class QueueTable:
-    """What Redis keeps of one queue, by the names of ``ops.adapters.dramatiq_queue``."""
+    """What Redis keeps of one queue, by the names of ``ops.adapters.redis.dramatiq_queue``."""
 
     lines: dict[str, list[JobId]] = field(default_factory=dict)
     ring: list[str] = field(default_factory=list)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from domain.errors import LogUnavailable
-from domain.webhooks import Answer, Webhook, WebhookId, WebhookState
+from domain.webhook.delivery import Answer, Webhook, WebhookId, WebhookState
 
 
 class InMemoryWebhookStore:

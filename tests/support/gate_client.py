@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import structlog
 
-from api.doors.doors import Doors
-from api.gate.connection import Connection
-from api.gate.exchange import Exchange
-from api.gate.limits import GateLimits
-from api.http import Reply, StreamReply
+from api.access.access_control import Doors
+from api.http.messages import Reply, StreamReply
+from api.http_server.connection import Connection
+from api.http_server.exchange import Exchange
+from api.http_server.limits import GateLimits
 from ops.settings import ServerSettings
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from api.http import Request
-from domain.stream import Body, Finished, Started, Text
+from api.http.messages import Request
+from domain.chat.items import Body, Finished, Started, Text
 from domain.values import JobId, JobStatus, StopReason, Usage
 from tests.support.fake_api import FakeApi
 

@@ -16,9 +16,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from domain import events as event_types
-from domain.codec import encode_event
-from domain.events import Event
+from domain.events import event as event_types
+from domain.events.event import Event
+from domain.log.codec import encode_event
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "events"
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from domain.stream import (
+from domain.chat.items import (
     Body,
     Started,
     StreamItem,

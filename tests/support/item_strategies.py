@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from domain.logprobs import Alternative, TokenLogprob
-from domain.stream import (
+from domain.chat.items import (
     Body,
     Failed,
     Finished,
@@ -18,6 +17,7 @@ from domain.stream import (
     ToolInput,
     ToolStart,
 )
+from domain.chat.logprobs import Alternative, TokenLogprob
 from domain.values import StopReason, Usage
 
 Run = st.SearchStrategy[list[Body]]

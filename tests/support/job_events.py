@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from domain.events import (
-    AttemptStarted,
-    Event,
-    JobCompleted,
-    JobSubmitted,
-    WorkerDraining,
-)
-from domain.record import Draft
+from domain.events.event import Event
+from domain.events.job import AttemptStarted, JobCompleted, JobSubmitted
+from domain.events.worker import WorkerDraining
+from domain.log.record import Draft
 from domain.values import (
     AgentId,
     EventId,

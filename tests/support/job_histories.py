@@ -7,7 +7,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from domain.commands import (
+from domain.chat.items import Body, Failed, StreamItem
+from domain.errors import SemanticError
+from domain.events.event import Event
+from domain.events.job import JobEvent
+from domain.job.commands import (
     Attach,
     CompleteAttempt,
     ConfirmCancel,
@@ -18,10 +22,7 @@ from domain.commands import (
     StartAttempt,
     Submit,
 )
-from domain.errors import SemanticError
-from domain.events import Event, JobEvent
-from domain.job import DEADLINE, Job, decide, evolve
-from domain.stream import Body, Failed, StreamItem
+from domain.job.state import DEADLINE, Job, decide, evolve
 from domain.values import JobId, StopReason, Timings, Usage, WorkerId, digest_of
 from tests.support.job_events import submitted
 

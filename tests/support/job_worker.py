@@ -15,8 +15,8 @@ import dramatiq
 import redis
 
 from domain.values import JobId, Priority
-from ops.adapters.dramatiq_queue import ACTOR_NAME, BlockingRedisBroker
-from ops.adapters.redis_client import Keys, connect
+from ops.adapters.redis.client import Keys, connect
+from ops.adapters.redis.dramatiq_queue import ACTOR_NAME, BlockingRedisBroker
 
 BROKER_ID = "engine-0"
 STOP_MS = 5000

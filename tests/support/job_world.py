@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
-from domain.chat import ChatRequest, Message
-from domain.commands import SubmitJob
-from domain.job import Job
-from domain.stream import StreamItem, Text
-from domain.turns import TurnOrder
-from domain.usecases.cancel import cancel
-from domain.usecases.commit import load_job
-from domain.usecases.expire import expire_overdue
-from domain.usecases.retry import retry
-from domain.usecases.run import Runner, RunResult, run_job
-from domain.usecases.submit import Accepted, submit
+from domain.chat.items import StreamItem, Text
+from domain.chat.request import ChatRequest, Message
+from domain.job.commands import SubmitJob
+from domain.job.fair_scheduler import TurnOrder
+from domain.job.state import Job
+from domain.usecases.jobs.cancel import cancel
+from domain.usecases.jobs.commit import load_job
+from domain.usecases.jobs.expire import expire_overdue
+from domain.usecases.jobs.retry import retry
+from domain.usecases.jobs.run_attempt import Runner, RunResult, run_job
+from domain.usecases.jobs.submit import Accepted, submit
 from domain.values import JobId, SamplingWish, StreamName, WorkerId
-from ops.adapters.recording import instant
+from ops.adapters.event_log.row_codec import instant
 from tests.support.fake_broker import FakeBroker
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_log import InMemoryEventLog
 from tests.support.fake_time import FakeClock, SequentialIds
-from worker.running import ActiveJobs, cancel_if_recorded
-from worker.turns import TurnGate
+from worker.active_jobs import ActiveJobs, cancel_if_recorded
+from worker.turn_gate import TurnGate
 
 
 class JobWorld:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from domain.record import Head
+from domain.log.record import Head
 from domain.values import StreamName
-from ops.adapters.migrate import upgrade
-from ops.adapters.sqlite_driver import database_file, driver_module, reader_engine
-from ops.adapters.sqlite_event_log import SqlEventLog
-from ops.adapters.verify import verify_log
+from ops.adapters.event_log.migrate import upgrade
+from ops.adapters.event_log.sql_event_log import SqlEventLog
+from ops.adapters.event_log.sqlite_driver import database_file, driver_module, reader_engine
+from ops.adapters.log_admin.verify import verify_log
 from tests.support.job_events import completed, draft, started, submitted
 
 

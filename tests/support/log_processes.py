@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 
 from domain.values import StreamName, digest_of
-from ops.adapters.migrate import upgrade
-from ops.adapters.sqlite_event_log import open_log
+from ops.adapters.event_log.migrate import upgrade
+from ops.adapters.event_log.sql_event_log import open_log
 from ops.clock import SystemClock
 from tests.support.job_events import draft, started, submitted
 

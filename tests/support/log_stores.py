@@ -10,9 +10,9 @@ from typing import Protocol
 
 import pytest
 
-from domain.listing import JobViews, LineViews
-from domain.ports import EventLog, PayloadStore
-from ops.adapters.sqlite_event_log import open_log
+from domain.job.listing import JobViews, LineViews
+from domain.log.ports import EventLog, PayloadStore
+from ops.adapters.event_log.sql_event_log import open_log
 from tests.support.fake_log import InMemoryEventLog
 from tests.support.fake_time import FakeClock
 from tests.support.log_files import new_log

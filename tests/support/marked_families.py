@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from worker.engine.calls import JsonSpelling, ToolFormat
-from worker.engine.keyword_calls import numbered, parsed
-from worker.engine.marks import (
+from worker.engine.output.tool_calls.keyword_calls import numbered, parsed
+from worker.engine.output.tool_calls.reader import JsonSpelling, ToolFormat
+from worker.engine.output.tool_calls.tool_syntax import (
     GLM_LINES_MARKS,
     GLM_MARKS,
     LONGCAT_MARKS,

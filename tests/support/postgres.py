@@ -20,7 +20,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from ops.adapters.migrate import upgrade
+from ops.adapters.event_log.migrate import upgrade
 from tests.support.brokers import wait_until
 
 READY_WITHIN_S = 60.0

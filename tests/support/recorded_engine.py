@@ -15,8 +15,8 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from domain.generation import PreparedPrompt
-from domain.ports import GenerationHandle
+from domain.chat.generation import PreparedPrompt
+from domain.chat.ports import GenerationHandle
 from domain.values import ModelCard
 from ops.blockstore.disk import Disk
 from ops.blockstore.store import BlockStore
@@ -25,13 +25,13 @@ from tests.support.conversations import Ask
 from tests.support.engine_probe import PATIENCE_S, CollectingSink, finished, submit_prompt
 from tests.support.tiny_architectures import VOCABULARY, Architecture
 from worker.cachestore.tier import DiskTier
-from worker.engine.detokenizer import ByteDetokenizer
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx import runner as runner_module
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.runner import BatchRunner, LoadedWeights
-from worker.engine.mlx.sampling import BatchSampler
-from worker.engine.runner_port import Admission, Admitted, LoadedModel, Rendered, Step
+from worker.engine.mlx.sampling.sampler import BatchSampler
+from worker.engine.output.detokenizer import ByteDetokenizer
+from worker.engine.ports import Admission, Admitted, LoadedModel, Rendered, Step
 
 #: Small, so that a short conversation has many.
 BLOCK_TOKENS = 16

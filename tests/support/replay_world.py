@@ -8,32 +8,33 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from domain.chat import ChatRequest, canonical_json
-from domain.codec import decode_event
-from domain.commands import StartAttempt, SubmitJob
-from domain.events import AttemptStarted, Event, JobCompleted, JobSubmitted
+from domain.chat.request import ChatRequest, canonical_json
+from domain.events.event import Event
+from domain.events.job import AttemptStarted, JobCompleted, JobSubmitted
+from domain.job.commands import StartAttempt, SubmitJob
+from domain.job.fair_scheduler import TurnOrder
+from domain.job.replay import Replayed
 from domain.kv.hashing import hash_ids
-from domain.replay import Replayed
-from domain.turns import TurnOrder
-from domain.usecases.answers import LoggedAnswers
-from domain.usecases.commit import commit
-from domain.usecases.run import Runner, RunResult, run_job
-from domain.usecases.submit import submit
+from domain.log.codec import decode_event
+from domain.usecases.jobs.commit import commit
+from domain.usecases.jobs.run_attempt import Runner, RunResult, run_job
+from domain.usecases.jobs.submit import submit
+from domain.usecases.spoken_answers import LoggedAnswers
 from domain.values import Digest, JobId, StreamName, WorkerId, digest_of
-from ops.adapters.past_log import open_past
-from ops.adapters.sqlite_event_log import open_log
+from ops.adapters.event_log.sql_event_log import open_log
+from ops.adapters.log_admin.as_of import open_past
 from ops.clock import RandomIds, SystemClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.job_events import draft
 from tests.support.log_files import new_log, raw_connection
+from worker.active_jobs import ActiveJobs
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.model import ModelSource, load_weights
+from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.model.model_handles import Shelf
 from worker.engine.mlx.runner import BatchRunner
-from worker.engine.mlx.shelf import Shelf
-from worker.replay import Replayer
-from worker.replaying import Pieces
-from worker.running import ActiveJobs
-from worker.turns import TurnGate
+from worker.replay.comparison import Pieces
+from worker.replay.replayer import Replayer
+from worker.turn_gate import TurnGate
 
 STEP_TOKENS = 512
 

@@ -13,10 +13,10 @@ from domain.values import ModelCard, Sampling
 from tests.support.tiny_architectures import Architecture
 from worker.cachestore.reports import OnContext, ignore
 from worker.cachestore.tier import DiskTier
-from worker.engine.detokenizer import ByteDetokenizer
-from worker.engine.mlx.reuse import PrefixReuse
+from worker.engine.mlx.prefix_cache import PrefixReuse
 from worker.engine.mlx.runner import BatchRunner, LoadedWeights
-from worker.engine.runner_port import Admission, Finish, Likelihood, LoadedModel, Rendered
+from worker.engine.output.detokenizer import ByteDetokenizer
+from worker.engine.ports import Admission, Finish, Likelihood, LoadedModel, Rendered
 
 BLOCK = 16
 STEPS_MAX = 2000

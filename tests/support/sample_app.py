@@ -13,9 +13,9 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from api.http import Dialect, Handler, Reply, Request, Route, StreamReply
-from api.listener import open_listener_or_exit
-from api.serve import Service, serve
+from api.http.messages import Dialect, Handler, Reply, Request, Route, StreamReply
+from api.http_server.listener import open_listener_or_exit
+from api.lifecycle import Service, serve
 from domain.errors import EngineFailure, JobNotFound, Overloaded
 from ops.logs import configure_logging
 from ops.settings import ServerSettings

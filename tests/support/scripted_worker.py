@@ -21,9 +21,9 @@ from tokenizers import Tokenizer
 
 import worker.demo_model
 import worker.main
-from domain.generation import PreparedPrompt
+from domain.chat.generation import PreparedPrompt
 from worker.engine.mlx.runner import BatchRunner
-from worker.engine.runner_port import LoadedModel
+from worker.engine.ports import LoadedModel
 
 THOUGHT = "I know my line."
 _DIR = Path(os.environ["SCRIPT_DIR"])

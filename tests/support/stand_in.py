@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.heartbeat import take_heartbeat
-from ops.lifeline import watch_lifeline
+from ops.parent_watch import watch_lifeline
 
 _BEAT_S = 0.1
 _ROLE = sys.argv[1]

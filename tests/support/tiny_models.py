@@ -13,7 +13,7 @@ from mlx_lm.models import llama
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from ops.settings import DEMO_MODEL
-from worker.engine.mlx.model import find_model
+from worker.engine.mlx.model.loader import find_model
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>")
 TEMPLATE = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from domain.cache_events import AgentCacheSaved
+from domain.events.cache import AgentCacheSaved
 from worker.cachestore.reports import ContextStarted
 
 #: Fewer tokens are no miss: the last turn's end is often written in another way in the next.

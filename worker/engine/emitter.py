@@ -12,13 +12,14 @@ from queue import Empty, SimpleQueue
 
 import structlog
 
+from domain.chat.generation import Outcome
+from domain.chat.items import Failed, Progress, StreamItem
 from domain.errors import EngineFailure, QueueUnavailable
-from domain.generation import Outcome
-from domain.ports import Clock, ItemSink
-from domain.stream import Failed, Progress, StreamItem
+from domain.job.ports import ItemSink
+from domain.ports import Clock
 from domain.values import StopReason
 from worker.engine.outbox import Outbox
-from worker.engine.runner_port import Finish, Likelihood
+from worker.engine.ports import Finish, Likelihood
 from worker.engine.sequence import Sequence
 
 _log = structlog.get_logger(__name__)

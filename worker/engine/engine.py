@@ -9,19 +9,21 @@ from queue import Empty, SimpleQueue
 
 import structlog
 
-from domain.chat import ChatRequest
+from domain.chat.generation import GenerationTask, PreparedPrompt
+from domain.chat.items import Failed, Progress
+from domain.chat.ports import GenerationHandle
+from domain.chat.request import ChatRequest
 from domain.errors import Draining, EngineFailure
-from domain.generation import GenerationTask, PreparedPrompt
-from domain.ports import Clock, GenerationHandle, ItemSink
-from domain.stream import Failed, Progress
+from domain.job.ports import ItemSink
+from domain.ports import Clock
 from domain.values import ModelCard, StopReason
 from worker.engine.emitter import Advanced, Emitter, Ended, Released, Tokens
 from worker.engine.inbox import Cancel, Message, Remove, Stop, Submit
-from worker.engine.preparing import constraint_of, prepare
-from worker.engine.runner_port import Admission, LoadedModel, ModelRunner, Step
+from worker.engine.ports import Admission, LoadedModel, ModelRunner, Step
+from worker.engine.preparation import constraint_of, prepare
+from worker.engine.scheduling.waiting_room import WaitingRoom
 from worker.engine.sequence import Handle, Marks, Sequence
-from worker.engine.text import assembler_for
-from worker.engine.waiting import WaitingRoom
+from worker.engine.text_assembler import assembler_for
 
 _log = structlog.get_logger(__name__)
 
@@ -34,7 +36,7 @@ _STOPPED = Failed(error=Draining.code, message="the worker stopped", retryable=T
 
 
 class BatchEngine:
-    """``domain.ports.InferenceEngine`` with continuous batching.
+    """``domain.chat.ports.InferenceEngine`` with continuous batching.
 
     The engine thread alone touches the runner; the emitter thread alone touches text and the sink;
     callers' threads only render prompts and put messages into the inbox. A generation moves one
@@ -131,7 +133,7 @@ class BatchEngine:
             _log.warning("last_items_lost")
             self._abandon(_STOPPED)
 
-    # -- domain.ports.InferenceEngine ------------------------------------------------------------
+    # -- domain.chat.ports.InferenceEngine ---------------------------------------------------
 
     def card(self) -> ModelCard:
         """Return what is loaded."""

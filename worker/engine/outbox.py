@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import structlog
 
+from domain.chat.generation import Outcome
+from domain.chat.items import StreamItem
 from domain.errors import QueueUnavailable
-from domain.generation import Outcome
-from domain.ports import ItemSink
-from domain.stream import StreamItem
+from domain.job.ports import ItemSink
 from worker.engine.sequence import Sequence
 
 _log = structlog.get_logger(__name__)

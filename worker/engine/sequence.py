@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from domain.generation import GenerationTask, Outcome
+from domain.chat.generation import GenerationTask, Outcome
+from domain.chat.items import Body, Failed, StreamItem
 from domain.kv.hashing import hash_ids
-from domain.stream import Body, Failed, StreamItem
 from domain.values import StopReason, Timings, Usage
-from worker.engine.runner_port import Admission
-from worker.engine.text import TextAssembler
+from worker.engine.ports import Admission
+from worker.engine.text_assembler import TextAssembler
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Marks:
 
 
 class Handle:
-    """``domain.ports.GenerationHandle``: safe to use from any thread.
+    """``domain.chat.ports.GenerationHandle``: safe to use from any thread.
 
     Args:
         on_cancel: Tells the engine, without waiting.

@@ -13,17 +13,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from api.agent_turns import read_turn, submit_turn
-from api.http import Request
-from api.opening import command_of
+from api.http.messages import Request
 from api.schemas.agents import TurnBody
-from domain.agent import Profile
-from domain.cache_events import AgentCacheSaved
-from domain.chat import ChatRequest
+from api.submission.agent_turns import read_turn, submit_turn
+from api.submission.submit import command_of
+from domain.agent.state import Profile
+from domain.chat.request import ChatRequest
 from domain.errors import AgentExists, AgentNotFound, AgentTurnConflict, InvalidRequest
-from domain.record import Draft
+from domain.events.cache import AgentCacheSaved
+from domain.log.record import Draft
 from domain.usecases import agents as use
-from domain.usecases.cancel import cancel
+from domain.usecases.jobs.cancel import cancel
 from domain.values import AgentId, Digest, JobId, Priority, StreamName
 from tests.support.fake_api import FakeApi
 

@@ -5,9 +5,9 @@ import threading
 import pytest
 import structlog
 
-from api import batch_thread
-from api.batch_thread import BatchThread, LineThreads
-from domain.batch import BatchState
+from api.background import batch_thread
+from api.background.batch_thread import BatchThread, LineThreads
+from domain.batch.state import BatchState
 from tests.support.batch_world import BatchWorld
 
 PATIENCE_S = 60.0

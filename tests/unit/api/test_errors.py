@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from api.errors import TransportError, dialect_of, error_reply, error_type, status_of
-from api.http import Dialect
+from api.http.messages import Dialect
 from domain import errors as domain_errors
 from domain.errors import (
     AgentExists,

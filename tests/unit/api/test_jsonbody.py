@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.jsonbody import NESTING_MAX, load_json
+from api.http.json_body import NESTING_MAX, load_json
 from domain.errors import InvalidRequest
 
 

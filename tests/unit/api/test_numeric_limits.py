@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from api.openapi import ALL_OPERATIONS
+from api.openapi.document import ALL_OPERATIONS
 from api.schemas.base import MAX_TOKENS_CEILING, TOP_K_CEILING
 
 #: Too large is lowered, not refused: clients ask for whatever they can get.

@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.sse import Comment, Frame, encode
+from api.http.sse import Comment, Frame, encode
 from tests.support.wire import events_in
 
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 import pytest
 import structlog
 
-from api import webhook_thread
-from api.webhook_thread import WebhookPace, WebhookThread
+from api.background import webhook_thread
+from api.background.webhook_thread import WebhookPace, WebhookThread
 from domain.usecases.webhooks import WebhookDesk
 from domain.values import StreamName
-from domain.webhooks import Answer, Webhook, WebhookState
+from domain.webhook.delivery import Answer, Webhook, WebhookState
 from tests.support.fake_log import InMemoryEventLog
 from tests.support.fake_time import FakeClock, SequentialIds
 from tests.support.fake_webhooks import InMemoryWebhookStore

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from domain import codec
-from domain.caller_events import JobAttached
-from domain.chat import canonical_json
-from domain.codec import (
+from domain.chat.items import Body, Finished, StreamItem, Text
+from domain.chat.request import canonical_json
+from domain.events.event import Event
+from domain.events.job import JobAttached, JobSubmitted
+from domain.log import codec
+from domain.log.codec import (
     decode_event,
     decode_item,
     encode_event,
@@ -18,8 +20,6 @@ from domain.codec import (
     item_from_dict,
     item_to_dict,
 )
-from domain.events import Event, JobSubmitted
-from domain.stream import Body, Finished, StreamItem, Text
 from domain.values import Priority, StopReason, Usage
 from tests.support.job_events import submitted
 from tests.support.job_histories import events, items

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.chat import ChatRequest, Message, RawPrompt
-from domain.divergence import EXCERPT_CHARS, Cause, diverge, shared_parts
+from domain.chat.divergence import EXCERPT_CHARS, Cause, diverge, shared_parts
+from domain.chat.request import ChatRequest, Message, RawPrompt
 from domain.values import SamplingWish
 
 _JOB = "job-1"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.chat import Message, ToolCall
-from domain.echo import SpokenAnswer, is_echo
-from domain.generation import SaidCall
+from domain.chat.echo import SpokenAnswer, is_echo
+from domain.chat.generation import SaidCall
+from domain.chat.request import Message, ToolCall
 from domain.values import Digest, JobId
 
 _CALL = "toolu_00_0"

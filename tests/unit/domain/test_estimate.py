@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.estimate import (
+from domain.job.eta import (
     Foreseen,
     Line,
     MeasuredJob,
@@ -20,7 +20,7 @@ from domain.estimate import (
     retry_after_s,
     seconds_until_room,
 )
-from domain.turns import TurnOrder, TurnState
+from domain.job.fair_scheduler import TurnOrder, TurnState
 from domain.values import JobId, Priority
 
 INTERACTIVE, BATCH = Priority.INTERACTIVE, Priority.BATCH

@@ -6,9 +6,9 @@ import typing
 
 import pytest
 
-from domain import codec
-from domain.codec import SCHEMA_VERSIONS, decode_event, encode_event
-from domain.events import Event
+from domain.events.event import Event
+from domain.log import codec
+from domain.log.codec import SCHEMA_VERSIONS, decode_event, encode_event
 from tests.support.golden_events import Golden, current, path_of, read_all, shape
 
 TYPES = {cls.__name__ for cls in typing.get_args(Event)}
@@ -46,8 +46,8 @@ def test_a_type_that_changes_its_fields_gets_a_new_schema_version(today: Golden)
     (golden,) = (one for one in GOLDEN if _name(one) == _name(today))
     assert shape(today.data) == shape(golden.data), (
         f"{today.type} has other fields than version {today.schema_version} had: count its "
-        "version up in domain.codec.SCHEMA_VERSIONS, add an upcaster if a field without a default "
-        "came or a field went, and write its file: python -m tests.support.golden_events"
+        "version up in domain.log.codec.SCHEMA_VERSIONS, add an upcaster if a field without a "
+        "default came or a field went, and write its file: python -m tests.support.golden_events"
     )
 
 

@@ -6,8 +6,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.caller_events import JobAttached, JobHidden
-from domain.commands import (
+from domain.chat.items import Failed, Finished
+from domain.errors import (
+    ConcurrencyConflict,
+    JobAlreadyTerminal,
+    NotRetryable,
+    SemanticError,
+    StaleAttempt,
+)
+from domain.events.job import (
+    AttemptFailed,
+    AttemptStarted,
+    JobAttached,
+    JobCancelled,
+    JobCancelRequested,
+    JobCompleted,
+    JobEvent,
+    JobExpired,
+    JobFailed,
+    JobHidden,
+    JobRetried,
+    JobSubmitted,
+)
+from domain.job.commands import (
     Attach,
     CompleteAttempt,
     ConfirmCancel,
@@ -19,27 +40,7 @@ from domain.commands import (
     StartAttempt,
     Submit,
 )
-from domain.errors import (
-    ConcurrencyConflict,
-    JobAlreadyTerminal,
-    NotRetryable,
-    SemanticError,
-    StaleAttempt,
-)
-from domain.events import (
-    AttemptFailed,
-    AttemptStarted,
-    JobCancelled,
-    JobCancelRequested,
-    JobCompleted,
-    JobEvent,
-    JobExpired,
-    JobFailed,
-    JobRetried,
-    JobSubmitted,
-)
-from domain.job import ATTACHED_MAX, DEADLINE, Job, decide, evolve, fold
-from domain.stream import Failed, Finished
+from domain.job.state import ATTACHED_MAX, DEADLINE, Job, decide, evolve, fold
 from domain.values import (
     JobId,
     JobStatus,

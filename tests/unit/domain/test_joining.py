@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from domain.joining import Joining, Readership, Repeat, is_read_by_another, job_to_join
-from domain.projections import JobView
+from domain.job.request_dedup import Joining, Readership, Repeat, is_read_by_another, job_to_join
+from domain.job.view import JobView
 from domain.values import JobId, JobStatus
 
 NOW, THEN, BEFORE = "2026-01-01T00:10:00Z", "2026-01-01T00:05:00Z", "2026-01-01T00:00:00Z"

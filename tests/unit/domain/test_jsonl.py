@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain import jsonl
-from domain.jsonl import pack, read_content, read_lines, read_numbered
+from domain.batch import jsonl
+from domain.batch.jsonl import pack, read_content, read_lines, read_numbered
 
 LINES = st.lists(st.binary(max_size=40).filter(lambda line: b"\n" not in line), max_size=20)
 

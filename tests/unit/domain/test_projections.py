@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 
-from domain.caller_events import JobAttached
-from domain.events import (
+from domain.events.event import Event
+from domain.events.job import (
     AttemptFailed,
-    Event,
+    JobAttached,
     JobCancelled,
     JobCancelRequested,
     JobEvent,
@@ -16,11 +16,11 @@ from domain.events import (
     JobFailed,
     JobRetried,
 )
-from domain.job import fold
-from domain.projections import JobView, is_job_event, project_job
-from domain.record import GENESIS_HASH, Head, RecordedEvent
+from domain.job.state import fold
+from domain.job.view import JobView, is_job_event, project_job
+from domain.log.record import GENESIS_HASH, Head, RecordedEvent
 from domain.values import JobId, JobStatus, StreamName, Timings, Usage, digest_of
-from ops.adapters.recording import link
+from ops.adapters.event_log.row_codec import link
 from tests.support.job_events import completed, draft, started, submitted, worker_event
 from tests.support.job_histories import histories
 

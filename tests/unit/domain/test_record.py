@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.errors import CorruptLog
-from domain.events import Event
-from domain.record import GENESIS_HASH, Head, RecordedEvent, chain_hash_of_text, verify_link
+from domain.events.event import Event
+from domain.log.record import GENESIS_HASH, Head, RecordedEvent, chain_hash_of_text, verify_link
 from domain.values import StreamName
-from ops.adapters.recording import data_text, link
+from ops.adapters.event_log.row_codec import data_text, link
 from tests.support.job_events import draft, submitted, worker_event
 from tests.support.job_histories import events
 

@@ -8,18 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.chat import canonical_json
-from domain.events import (
-    AttemptFailed,
-    AttemptStarted,
-    Event,
-    JobCompleted,
-    JobFailed,
-    JobRetried,
-)
-from domain.kv.hashing import hash_ids
-from domain.record import RecordedEvent
-from domain.replay import (
+from domain.chat.request import canonical_json
+from domain.events.event import Event
+from domain.events.job import AttemptFailed, AttemptStarted, JobCompleted, JobFailed, JobRetried
+from domain.job.replay import (
     Recording,
     Refusal,
     ReplayRefused,
@@ -27,8 +19,10 @@ from domain.replay import (
     read_answer,
     read_recording,
 )
+from domain.kv.hashing import hash_ids
+from domain.log.record import RecordedEvent
 from domain.values import JobId, Sampling, StreamName, digest_of
-from ops.cli.replay import spread
+from ops.cli.jobs.replay import spread
 from tests.support.fake_log import InMemoryEventLog
 from tests.support.fake_time import FakeClock
 from tests.support.job_events import completed, draft, started, submitted

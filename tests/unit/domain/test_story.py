@@ -5,22 +5,22 @@ from dataclasses import replace
 
 from hypothesis import given
 
-from domain.caller_events import JobAttached
-from domain.events import (
+from domain.events.event import Event
+from domain.events.job import (
     AttemptFailed,
     AttemptStarted,
-    Event,
+    JobAttached,
     JobCancelled,
     JobCancelRequested,
     JobEvent,
     JobFailed,
     JobRetried,
 )
-from domain.job import fold
-from domain.record import GENESIS_HASH, Head, RecordedEvent
-from domain.story import Story, tell
+from domain.job.state import fold
+from domain.job.timeline import Story, tell
+from domain.log.record import GENESIS_HASH, Head, RecordedEvent
 from domain.values import JobId, StreamName, Timings, Usage, WorkerId
-from ops.adapters.recording import link
+from ops.adapters.event_log.row_codec import link
 from tests.support.job_events import completed, draft, started, submitted
 from tests.support.job_histories import histories
 

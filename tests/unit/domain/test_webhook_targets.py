@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.errors import InvalidRequest
-from domain.webhook_targets import is_allowed, parse_target, refuse_literal, why_refused
+from domain.webhook.targets import is_allowed, parse_target, refuse_literal, why_refused
 
 PRIVATE_V4 = st.one_of(
     *(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.errors import InvalidRequest
-from domain.webhooks import (
+from domain.webhook.delivery import (
     SCHEDULE_S,
     Answer,
     Webhook,

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from domain.heads import sign_head
-from domain.record import Head
-from ops.adapters.heads import HeadFiles
-from ops.adapters.secret_file import write_once
+from domain.log.checkpoints import sign_head
+from domain.log.record import Head
+from ops.adapters.data_dir.secret_file import write_once
+from ops.adapters.log_admin.checkpoint_files import HeadFiles
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from domain.stream import Finished, Progress, StreamItem, Text
+from domain.chat.items import Finished, Progress, StreamItem, Text
 from domain.values import StopReason, Usage
-from ops.adapters.item_merge import ItemMerge
+from ops.adapters.redis.item_merge import ItemMerge
 
 SIZE = 10
 ITEMS_MAX = 5

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from ops.cli.origins import origins
+from ops.cli.service.origins import origins
 from ops.settings import DEMO_MODEL, load_settings, user_config_file
 
 

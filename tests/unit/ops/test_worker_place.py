@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from domain.values import WorkerId
-from ops.adapters.worker_place import WorkerPlace
+from ops.adapters.data_dir.worker_place import WorkerPlace
 
 FIRST, SECOND = WorkerId("worker-1"), WorkerId("worker-2")
 

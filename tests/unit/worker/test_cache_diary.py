@@ -20,10 +20,10 @@ from ops.clock import SystemClock
 from tests.support.fake_log import InMemoryEventLog
 from tests.support.fake_time import SequentialIds
 from tests.support.job_events import completed, draft, started, submitted
-from worker import diary as diary_module
+from worker import event_recorder as diary_module
 from worker.cachestore.manifest import Manifest
 from worker.cachestore.reports import ContextKept, ContextStarted
-from worker.diary import CacheDiary
+from worker.event_recorder import CacheDiary
 
 WAIT_S = 60.0
 JOB = JobId("job-1")

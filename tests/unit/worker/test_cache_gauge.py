@@ -10,8 +10,8 @@ from ops.blockstore.disk import Disk
 from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
 from tests.support.blocks import make_chain
+from worker.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier
-from worker.gauge import CacheGauge
 
 WAIT_S = 60.0
 STATS = PoolStats(

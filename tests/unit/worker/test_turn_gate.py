@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from domain.turns import TurnOrder
+from domain.job.fair_scheduler import TurnOrder
 from domain.values import JobId, JobStatus, Priority
 from tests.support.brokers import wait_until
 from tests.support.job_world import JobWorld
-from worker.turns import TurnGate, WaitingTurn
+from worker.turn_gate import TurnGate, WaitingTurn
 
 WITHIN_S = 60.0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from domain.events import WorkerStopped
+from domain.events.worker import WorkerStopped
 from domain.values import ModelCard, StreamName, WorkerId
 from tests.support.fake_log import InMemoryEventLog
 from tests.support.fake_time import SequentialIds

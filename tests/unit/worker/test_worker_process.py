@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import structlog
 
-from domain.ports import WorkerPulse
+from domain.job.ports import WorkerPulse
 from ops.settings import Settings
 from tests.support.engine_probe import ask, submit
 from tests.support.fake_broker import FakeItems
 from tests.support.fake_engine import FakeEngine
-from worker.gauge import CacheGauge
+from worker.cache_gauge import CacheGauge
 from worker.main import WorkerProcess
 
 

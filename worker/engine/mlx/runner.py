@@ -1,4 +1,4 @@
-"""``worker.engine.runner_port.ModelRunner`` on the batches of mlx-lm."""
+"""``worker.engine.ports.ModelRunner`` on the batches of mlx-lm."""
 
 from __future__ import annotations
 
@@ -17,22 +17,14 @@ from domain.kv.pool import PoolStats
 from domain.kv.spec import BLOCK_TOKENS, ModelCacheSpec
 from worker.cachestore.reports import OnContext, ignore
 from worker.cachestore.tier import DiskTier
-from worker.engine.mlx.groups import Groups, Join, Read
+from worker.engine.mlx.admission import Room
+from worker.engine.mlx.decode_batches import Groups, Join, Read
 from worker.engine.mlx.kv.leaves import UnsupportedCache
 from worker.engine.mlx.kv.probe import probe_spec
-from worker.engine.mlx.reuse import PrefixReuse
-from worker.engine.mlx.room import Room
-from worker.engine.mlx.sampling import BatchSampler, SamplerRow
-from worker.engine.runner_port import (
-    Admission,
-    Admitted,
-    Fault,
-    Finish,
-    Likelihood,
-    LoadedModel,
-    Step,
-)
-from worker.engine.schedule import PrefillPace
+from worker.engine.mlx.prefix_cache import PrefixReuse
+from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow
+from worker.engine.ports import Admission, Admitted, Fault, Finish, Likelihood, LoadedModel, Step
+from worker.engine.scheduling.policies import PrefillPace
 
 _log = structlog.get_logger(__name__)
 

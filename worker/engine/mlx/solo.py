@@ -10,12 +10,12 @@ import mlx.core as mx
 from domain.errors import EngineFailure
 from domain.kv.spec import BLOCK_TOKENS
 from domain.values import Sampling
-from worker.engine.constraint import Constraint
-from worker.engine.mlx.groups import Groups, Join
+from worker.engine.grammar.ports import Constraint
+from worker.engine.mlx.decode_batches import Groups, Join
 from worker.engine.mlx.kv.live import cut_at_borders
-from worker.engine.mlx.likelihoods import logprobs_of
 from worker.engine.mlx.runner import LoadedWeights
-from worker.engine.mlx.sampling import BatchSampler, SamplerRow, draw_scores
+from worker.engine.mlx.sampling.logprobs import logprobs_of
+from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow, draw_scores
 
 #: Draws that are remembered: mlx-lm draws the next token before it returns this one.
 DRAWS_KEPT = 4

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 
-from api.doors.agents import AgentDoor
-from api.doors.rates import Rate
-from api.http import Reply
+from api.access.agent_scope import AgentDoor
+from api.access.rate_limits import Rate
+from api.http.messages import Reply
 from domain.values import JobId
 from tests.support.fake_api import FakeApi, fake_api
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.doors.doors import Doors
-from api.doors.hosts import Hosts
+from api.access.access_control import Doors
+from api.access.hosts import Hosts
 from api.errors import TransportError
 from domain.errors import RateLimited
 from ops.settings import ServerSettings

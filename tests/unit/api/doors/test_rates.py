@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.doors.rates import NAMES_MAX, NS_PER_S, Rate
+from api.access.rate_limits import NAMES_MAX, NS_PER_S, Rate
 from domain.errors import RateLimited
 
 

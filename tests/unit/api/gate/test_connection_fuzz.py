@@ -12,9 +12,9 @@ import structlog
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from api.gate.exchange import Exchange
-from api.gate.limits import GateLimits
-from api.http import Reply
+from api.http.messages import Reply
+from api.http_server.exchange import Exchange
+from api.http_server.limits import GateLimits
 from tests.support.gate_client import MemoryDesk, play
 
 LIMITS = GateLimits(head_bytes_max=2048, body_bytes_max=4096, linger_s=0.01)

@@ -8,10 +8,10 @@ import pytest
 import structlog
 
 from api.errors import TransportError
-from api.gate.exchange import Exchange, Exchanges
-from api.gate.limits import GateLimits
-from api.gate.upstream import Upstream
-from api.http import Dialect, Reply, Request
+from api.http.messages import Dialect, Reply, Request
+from api.http_server.exchange import Exchange, Exchanges
+from api.http_server.limits import GateLimits
+from api.http_server.upstream import Upstream
 from domain.errors import Unavailable
 
 NOT_FOUND = b"HTTP/1.1 404 Not Found\r\ncontent-length: 9\r\n\r\nNot found"

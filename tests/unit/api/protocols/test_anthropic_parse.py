@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from api.protocols.anthropic import parse
-from api.protocols.anthropic_history import IMAGE_NOTE
-from api.protocols.origin import origin_of
+from api.protocols.anthropic.history import IMAGE_NOTE
+from api.protocols.anthropic.parse import parse
+from api.protocols.shared.origin import origin_of
 from api.schemas.base import MAX_TOKENS_CEILING
-from domain.chat import ChatRequest, Message, ToolCall, unattributed
+from domain.chat.request import ChatRequest, Message, ToolCall, unattributed
 from domain.errors import InvalidRequest
 from domain.values import SEED_MAX
 from tests.support.fake_time import SequentialIds

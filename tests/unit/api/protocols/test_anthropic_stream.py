@@ -8,13 +8,12 @@ from anthropic.types import Message, RawMessageStreamEvent
 from hypothesis import given
 from pydantic import TypeAdapter
 
-from api.protocols.answer import fold_answer
-from api.protocols.anthropic_stream import AnthropicEncoder, assemble_message
-from api.protocols.parsed import ThinkingShown
-from api.protocols.signature import recall, sign
-from api.sse import Part, encode
-from domain.errors import QueueUnavailable
-from domain.stream import (
+from api.http.sse import Part, encode
+from api.protocols.anthropic.stream import AnthropicEncoder, assemble_message
+from api.protocols.shared.answer import fold_answer
+from api.protocols.shared.parsed import ThinkingShown
+from api.protocols.shared.signature import recall, sign
+from domain.chat.items import (
     Failed,
     Finished,
     Progress,
@@ -26,6 +25,7 @@ from domain.stream import (
     ToolInput,
     ToolStart,
 )
+from domain.errors import QueueUnavailable
 from domain.values import JobId, StopReason, Usage
 from tests.support.item_strategies import item_streams
 from tests.support.wire import WireEvent, events_in

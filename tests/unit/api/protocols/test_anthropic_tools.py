@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from api.protocols.anthropic import parse, parse_count
-from api.protocols.anthropic_history import IMAGE_NOTE
-from api.protocols.parsed import ParsedRequest
-from api.protocols.signature import recall, sign
-from domain.chat import ChatRequest, Message, ToolCall, ToolChoice, unattributed
+from api.protocols.anthropic.history import IMAGE_NOTE
+from api.protocols.anthropic.parse import parse, parse_count
+from api.protocols.shared.parsed import ParsedRequest
+from api.protocols.shared.signature import recall, sign
+from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice, unattributed
 from domain.errors import InvalidRequest
 from domain.values import JobId
 from tests.support.fake_time import SequentialIds

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from api.protocols.anthropic_stream import assemble_message
-from api.protocols.batch_lines import stored_answer
-from api.protocols.completion import CompletionHead, assemble
-from api.protocols.logprobs import chat_logprobs
-from api.protocols.openai_chat import CHAT
-from domain.logprobs import Alternative, TokenLogprob, to_json
-from domain.projections import JobView
+from api.protocols.anthropic.stream import assemble_message
+from api.protocols.batches.lines import stored_answer
+from api.protocols.openai_chat.completion import CompletionHead, assemble
+from api.protocols.openai_chat.parse import CHAT
+from api.protocols.shared.logprobs import chat_logprobs
+from domain.chat.logprobs import Alternative, TokenLogprob, to_json
+from domain.job.view import JobView
 from domain.values import JobId, JobStatus, Usage
 
 VIEW = JobView(

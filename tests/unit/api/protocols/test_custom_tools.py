@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.protocols.custom_tools import (
+from api.protocols.openai_responses.custom_tools import (
     FreeText,
     checked_grammar,
     free_text,

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
-from api.protocols import anthropic, native, openai_chat, responses
-from api.protocols.efforts import EFFORTS, Efforts
+from api.protocols.anthropic import parse as anthropic
+from api.protocols.native import parse as native
+from api.protocols.openai_chat import parse as openai_chat
+from api.protocols.openai_responses import parse as responses
+from api.protocols.shared.efforts import EFFORTS, Efforts
 from api.schemas.base import MAX_TOKENS_CEILING
+from domain.chat.reasoning_limit import ThinkingLimit
 from domain.errors import InvalidRequest
-from domain.thinking import ThinkingLimit
 from tests.support.fake_time import SequentialIds
 
 _IDS = SequentialIds()

@@ -8,12 +8,26 @@ from __future__ import annotations
 
 import pytest
 
-from api.protocols.completion import ChoiceItem, CompletionEncoder, CompletionHead, CompletionKind
-from api.protocols.openai_chat import CHAT
-from api.protocols.openai_completions import TEXT
-from api.sse import encode
+from api.http.sse import encode
+from api.protocols.openai_chat.completion import (
+    ChoiceItem,
+    CompletionEncoder,
+    CompletionHead,
+    CompletionKind,
+)
+from api.protocols.openai_chat.parse import CHAT
+from api.protocols.openai_chat.text_completions import TEXT
+from domain.chat.items import (
+    Body,
+    Finished,
+    Started,
+    StreamItem,
+    Text,
+    Thinking,
+    ToolInput,
+    ToolStart,
+)
 from domain.errors import EngineFailure
-from domain.stream import Body, Finished, Started, StreamItem, Text, Thinking, ToolInput, ToolStart
 from domain.values import JobId, StopReason, Usage
 from tests.support.golden_streams import FIXTURES, assert_golden
 

@@ -14,15 +14,11 @@ import pytest
 from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
-from api.protocols.answer import fold_answer
-from api.protocols.anthropic_stream import AnthropicEncoder, assemble_message
-from api.protocols.parsed import ThinkingShown
-from api.sse import encode
-from domain.stream import (
-    Body,
-    Failed,
-    Finished,
-)
+from api.http.sse import encode
+from api.protocols.anthropic.stream import AnthropicEncoder, assemble_message
+from api.protocols.shared.answer import fold_answer
+from api.protocols.shared.parsed import ThinkingShown
+from domain.chat.items import Body, Failed, Finished
 from domain.values import StopReason, Usage
 from tests.support.golden_streams import (
     FIXTURES,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from api.protocols.history import settle
-from domain.chat import Message
+from api.protocols.shared.history import settle
+from domain.chat.request import Message
 
 
 def user(text: str) -> Message:

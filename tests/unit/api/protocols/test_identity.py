@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from api.protocols import anthropic, openai_chat
-from api.protocols.parsed import USER_ID_CHARS_MAX, agent_of
-from domain.chat import ChatRequest, Message
-from domain.identity import content_id
+from api.protocols.anthropic import parse as anthropic
+from api.protocols.openai_chat import parse as openai_chat
+from api.protocols.shared.parsed import USER_ID_CHARS_MAX, agent_of
+from domain.chat.conversation_id import content_id
+from domain.chat.request import ChatRequest, Message
 from domain.values import SamplingWish
 from tests.support.fake_time import SequentialIds
 

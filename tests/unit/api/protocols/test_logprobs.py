@@ -18,16 +18,32 @@ from hypothesis import strategies as st
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from api.protocols import openai_chat, openai_completions, responses
-from api.protocols.answer import fold_answer
-from api.protocols.completion import ChoiceItem, CompletionEncoder, CompletionHead, assemble
-from api.protocols.logprobs import TextTeller, token_text
-from api.protocols.openai_chat import CHAT
-from api.protocols.openai_completions import TEXT
-from api.sse import Part, encode
+from api.http.sse import Part, encode
+from api.protocols.openai_chat import parse as openai_chat
+from api.protocols.openai_chat import text_completions as openai_completions
+from api.protocols.openai_chat.completion import (
+    ChoiceItem,
+    CompletionEncoder,
+    CompletionHead,
+    assemble,
+)
+from api.protocols.openai_chat.parse import CHAT
+from api.protocols.openai_chat.text_completions import TEXT
+from api.protocols.openai_responses import parse as responses
+from api.protocols.shared.answer import fold_answer
+from api.protocols.shared.logprobs import TextTeller, token_text
+from domain.chat.items import (
+    Body,
+    Finished,
+    Started,
+    StreamItem,
+    Text,
+    Thinking,
+    ToolEnd,
+    ToolStart,
+)
+from domain.chat.logprobs import UNLIKELY, Alternative, TokenLogprob, from_json, to_json
 from domain.errors import InvalidRequest
-from domain.logprobs import UNLIKELY, Alternative, TokenLogprob, from_json, to_json
-from domain.stream import Body, Finished, Started, StreamItem, Text, Thinking, ToolEnd, ToolStart
 from domain.values import JobId, StopReason, Usage
 from tests.support.fake_time import SequentialIds
 from tests.support.golden_streams import FIXTURES, assert_golden

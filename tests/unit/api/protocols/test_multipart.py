@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.protocols.multipart import FIELD_BYTES_MAX, PARTS_MAX, parse_upload
+from api.http.multipart import FIELD_BYTES_MAX, PARTS_MAX, parse_upload
 from domain.errors import InvalidRequest
 
 FORM = "multipart/form-data; boundary=b"

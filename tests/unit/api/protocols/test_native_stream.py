@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from api.protocols.native_stream import NativeEncoder, parse_cursor
-from api.sse import encode
-from domain.codec import item_from_dict
+from api.http.sse import encode
+from api.protocols.native.stream import NativeEncoder, parse_cursor
+from domain.chat.items import Failed, Progress, StreamItem
 from domain.errors import Draining, InvalidRequest
-from domain.stream import Failed, Progress, StreamItem
+from domain.log.codec import item_from_dict
 from tests.support.item_strategies import item_streams
 from tests.support.wire import events_in
 

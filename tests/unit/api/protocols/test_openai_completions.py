@@ -10,8 +10,8 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
-from api.protocols.answer import fold_answer
-from api.protocols.completion import (
+from api.http.sse import Part, encode
+from api.protocols.openai_chat.completion import (
     ChoiceItem,
     CompletionEncoder,
     CompletionHead,
@@ -19,12 +19,12 @@ from api.protocols.completion import (
     assemble,
     total_usage,
 )
-from api.protocols.openai_chat import CHAT
-from api.protocols.openai_completions import TEXT
-from api.sse import Part, encode
-from domain.chat import ChatRequest, RawPrompt
+from api.protocols.openai_chat.parse import CHAT
+from api.protocols.openai_chat.text_completions import TEXT
+from api.protocols.shared.answer import fold_answer
+from domain.chat.items import StreamItem
+from domain.chat.request import ChatRequest, RawPrompt
 from domain.errors import InvalidRequest
-from domain.stream import StreamItem
 from domain.values import SEED_MAX, JobId, Usage
 from tests.support.fake_time import SequentialIds
 from tests.support.item_strategies import item_streams

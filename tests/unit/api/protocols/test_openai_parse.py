@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from api.protocols import native, openai_chat
-from api.protocols.parsed import ParsedRequest
-from domain.chat import Message, ToolCall, ToolChoice
+from api.protocols.native import parse as native
+from api.protocols.openai_chat import parse as openai_chat
+from api.protocols.shared.parsed import ParsedRequest
+from domain.chat.request import Message, ToolCall, ToolChoice
 from domain.errors import InvalidRequest
 from domain.values import Priority
 from tests.support.fake_time import SequentialIds

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from api.protocols.answer import fold_answer
-from api.protocols.completion import (
+from api.http.sse import Part, encode
+from api.protocols.openai_chat.completion import (
     ChoiceItem,
     CompletionEncoder,
     CompletionHead,
     assemble,
 )
-from api.protocols.openai_chat import CHAT
-from api.sse import Part, encode
+from api.protocols.openai_chat.parse import CHAT
+from api.protocols.shared.answer import fold_answer
+from domain.chat.items import Finished, Started, StreamItem, Text, Thinking
 from domain.errors import Draining
-from domain.stream import Finished, Started, StreamItem, Text, Thinking
 from domain.values import JobId, StopReason, Usage
 from tests.support.item_strategies import item_streams
 from tests.support.wire import WireEvent, events_in

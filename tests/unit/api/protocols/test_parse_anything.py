@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from api.openapi import openapi_document
-from api.protocols import anthropic, native, openai_chat
-from api.protocols.anthropic_history import IMAGE_REFUSED
-from domain.chat import ChatRequest
+from api.openapi.document import openapi_document
+from api.protocols.anthropic import parse as anthropic
+from api.protocols.anthropic.history import IMAGE_REFUSED
+from api.protocols.native import parse as native
+from api.protocols.openai_chat import parse as openai_chat
+from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest
 from domain.values import SEED_MAX
 from tests.support.fake_time import SequentialIds

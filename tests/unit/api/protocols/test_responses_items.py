@@ -3,10 +3,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from api.protocols.responses import read
-from api.protocols.responses_items import keep, shown, turns_of
-from api.protocols.signature import sign
-from domain.chat import Message, ToolCall
+from api.protocols.openai_responses.items import keep, shown, turns_of
+from api.protocols.openai_responses.parse import read
+from api.protocols.shared.signature import sign
+from domain.chat.request import Message, ToolCall
 from domain.values import JobId
 
 _HEX = "ab" * 16

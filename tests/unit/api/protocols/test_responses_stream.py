@@ -18,21 +18,15 @@ from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
-from api.protocols.answer import fold_answer
-from api.protocols.responses import asked_of, from_bytes, read, to_bytes
-from api.protocols.responses_items import keep
-from api.protocols.responses_object import Asked, Head, answered
-from api.protocols.responses_stream import ResponsesEncoder
-from api.sse import Comment, Frame, Part, encode
+from api.http.sse import Comment, Frame, Part, encode
+from api.protocols.openai_responses.items import keep
+from api.protocols.openai_responses.parse import asked_of, from_bytes, read, to_bytes
+from api.protocols.openai_responses.response_object import Asked, Head, answered
+from api.protocols.openai_responses.stream import ResponsesEncoder
+from api.protocols.shared.answer import fold_answer
+from domain.chat.items import Body, Failed, Finished, StreamItem, Text
+from domain.chat.logprobs import Alternative, TokenLogprob
 from domain.errors import ItemsLost
-from domain.logprobs import Alternative, TokenLogprob
-from domain.stream import (
-    Body,
-    Failed,
-    Finished,
-    StreamItem,
-    Text,
-)
 from domain.values import StopReason, Usage
 from tests.support.golden_streams import (
     FIXTURES,

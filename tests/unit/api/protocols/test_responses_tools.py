@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from api.protocols.parsed import ParsedRequest
-from api.protocols.responses import asked_of, input_of, read, request_of
-from api.protocols.responses_items import shown
-from api.protocols.responses_tools import GRAMMARS_MAX
-from domain.chat import ChatRequest, Message, ToolCall, ToolChoice
+from api.protocols.openai_responses.items import shown
+from api.protocols.openai_responses.parse import asked_of, input_of, read, request_of
+from api.protocols.openai_responses.tools import GRAMMARS_MAX
+from api.protocols.shared.parsed import ParsedRequest
+from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice
 from domain.errors import InvalidRequest
 from tests.support.fake_time import SequentialIds
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from api.protocols import anthropic, openai_chat
-from api.protocols.responses import asked_of, input_of, read, request_of
-from domain.chat import ChatRequest
+from api.protocols.anthropic import parse as anthropic
+from api.protocols.openai_chat import parse as openai_chat
+from api.protocols.openai_responses.parse import asked_of, input_of, read, request_of
+from domain.chat.request import ChatRequest
 from tests.support.fake_time import SequentialIds
 
 _SCHEMA = {"type": "object"}

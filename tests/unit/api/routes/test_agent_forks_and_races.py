@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from api.http import Reply
-from domain.chat import Message
+from api.http.messages import Reply
+from domain.chat.request import Message
 from domain.values import StreamName
 from tests.support.agent_calls import (
     AGENT,

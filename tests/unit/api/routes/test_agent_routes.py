@@ -7,15 +7,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from api.doors.agents import AgentDoor
-from api.doors.rates import Rate
-from api.http import Reply
-from domain.cache_events import AgentCacheRestored
-from domain.chat import Message
-from domain.codec import item_from_dict
-from domain.generation import SaidCall
-from domain.record import Draft
-from domain.usecases.commit import load_job
+from api.access.agent_scope import AgentDoor
+from api.access.rate_limits import Rate
+from api.http.messages import Reply
+from domain.chat.generation import SaidCall
+from domain.chat.request import Message
+from domain.events.cache import AgentCacheRestored
+from domain.log.codec import item_from_dict
+from domain.log.record import Draft
+from domain.usecases.jobs.commit import load_job
 from domain.values import EventId, JobId, StreamName
 from tests.support.agent_calls import (
     AGENT,

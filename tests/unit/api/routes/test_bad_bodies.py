@@ -8,9 +8,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from api.errors import dialect_of, error_reply
-from api.gate.head import check_content, read_target
-from api.http import Reply, Request
-from api.route_table import RouteTable
+from api.http.messages import Reply, Request
+from api.http_server.request_head import check_content, read_target
+from api.routes.fallback import RouteTable
 from api.routes.table import routes
 from bench.fuzz.requests import FuzzRequest, fuzz_requests
 from bench.fuzz.verdict import fault_of

@@ -12,11 +12,11 @@ import anthropic.types.messages
 import openai.types
 import pytest
 
-from api.batches import BatchRules, Blocks
-from api.http import Reply, StreamReply
-from domain.commands import FailAttempt
-from domain.stream import Failed
-from domain.usecases.commit import commit
+from api.background.batches import BatchRules, Blocks
+from api.http.messages import Reply, StreamReply
+from domain.chat.items import Failed
+from domain.job.commands import FailAttempt
+from domain.usecases.jobs.commit import commit
 from domain.values import JobId, Priority
 from ops.clock import RandomIds
 from tests.support.batch_desk import advance

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from api.http import Reply
+from api.http.messages import Reply
 from api.routes.events import WRITER_LAG_S
 from domain.errors import LogUnavailable
 from domain.values import StreamName

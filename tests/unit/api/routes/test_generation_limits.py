@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from api.http import Reply, StreamReply
-from domain.stream import Progress, Text
+from api.http.messages import Reply, StreamReply
+from domain.chat.items import Progress, Text
 from tests.support.fake_api import (
     fake_api,
     first_piece,

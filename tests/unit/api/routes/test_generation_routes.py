@@ -10,9 +10,9 @@ import anthropic.types
 import openai.types.chat
 import pytest
 
-from api.http import Reply, StreamReply
-from domain.chat import ChatRequest
-from domain.stream import Body, Failed, Finished
+from api.http.messages import Reply, StreamReply
+from domain.chat.items import Body, Failed, Finished
+from domain.chat.request import ChatRequest
 from domain.values import JobStatus, StopReason, Usage
 from tests.support.fake_api import (
     PATIENCE_S,

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from api.http import Reply, StreamReply
-from api.outlook import FRESH_S
+from api.background.eta import FRESH_S
+from api.http.messages import Reply, StreamReply
 from api.services import JobRules
-from domain.commands import CompleteAttempt
-from domain.ports import WorkerPulse
-from domain.stream import Finished, Started
-from domain.turns import TurnState
-from domain.usecases.commit import commit
+from domain.chat.items import Finished, Started
+from domain.job.commands import CompleteAttempt
+from domain.job.fair_scheduler import TurnState
+from domain.job.ports import WorkerPulse
+from domain.usecases.jobs.commit import commit
 from domain.values import JobId, StopReason, Timings, Usage, WorkerId, digest_of
 from tests.support.fake_api import CARD, FakeApi, fake_api, first_piece, pieces_of
 from tests.support.wire import events_in

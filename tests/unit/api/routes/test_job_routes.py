@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from api.http import Reply, Request, StreamReply
-from domain.codec import item_from_dict
-from domain.stream import Finished, Progress, Started, StreamItem, Text
+from api.http.messages import Reply, Request, StreamReply
+from domain.chat.items import Finished, Progress, Started, StreamItem, Text
+from domain.log.codec import item_from_dict
 from domain.values import JobId, StopReason, Usage
 from tests.support.fake_api import FakeApi, fake_api, first_piece, leave, pieces_of
 from tests.support.wire import events_in

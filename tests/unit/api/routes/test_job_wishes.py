@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from api.http import Reply, Request
-from domain.stream import Finished, Started, Text
+from api.http.messages import Reply, Request
+from domain.chat.items import Finished, Started, Text
 from domain.values import JobId, StopReason, Usage
 from tests.support.fake_api import FakeApi, fake_api
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.http import Reply
-from api.protocols.answer import fold_answer
-from api.remainder import StoredOutput, Told, lacking, rest_of
-from domain.codec import item_from_dict
-from domain.commands import ConfirmCancel, RequestCancel
-from domain.logprobs import to_json
-from domain.stream import Failed, Finished, Started, StreamItem, Text
-from domain.usecases.commit import commit
+from api.http.messages import Reply
+from api.protocols.shared.answer import fold_answer
+from api.streaming.log_backfill import StoredOutput, Told, lacking, rest_of
+from domain.chat.items import Failed, Finished, Started, StreamItem, Text
+from domain.chat.logprobs import to_json
+from domain.job.commands import ConfirmCancel, RequestCancel
+from domain.log.codec import item_from_dict
+from domain.usecases.jobs.commit import commit
 from domain.values import JobId, StopReason, Usage
 from tests.support.fake_api import FakeApi, eventually, fake_api, first_piece, pieces_of
 from tests.support.generation import CHAT, MESSAGES, STREAM

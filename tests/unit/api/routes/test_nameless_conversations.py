@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from api.http import StreamReply
-from domain.chat import ChatRequest
+from api.http.messages import StreamReply
+from domain.chat.request import ChatRequest
 from domain.values import Digest, JobId
 from tests.support.fake_api import FakeApi, fake_api, first_piece, leave
 from tests.support.generation import MESSAGES, STREAM

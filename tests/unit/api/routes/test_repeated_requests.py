@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from api.http import Reply, Request, StreamReply
+from api.http.messages import Reply, Request, StreamReply
 from domain.values import JobId, JobStatus
 from tests.support.fake_api import (
     PATIENCE_S,

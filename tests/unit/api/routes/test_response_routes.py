@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from openai.types.responses import Response, ResponseItemList
 
-from api.http import Reply, StreamReply
-from domain.chat import ChatRequest, Message, ToolCall
-from domain.generation import SaidCall
+from api.http.messages import Reply, StreamReply
+from domain.chat.generation import SaidCall
+from domain.chat.request import ChatRequest, Message, ToolCall
 from domain.values import JobId, JobStatus, StreamName
 from tests.support.fake_api import FakeApi, fake_api, first_piece, leave, pieces_of
 from tests.support.generation import SAID, status_of

@@ -10,11 +10,11 @@ import anthropic.types
 import jsonschema_rs
 import openai.types
 
-from api.http import Reply
-from api.openapi import ALL_OPERATIONS, openapi_document
+from api.http.messages import Reply
+from api.openapi.document import ALL_OPERATIONS, openapi_document
 from api.routes.table import routes
-from domain.events import ModelLoaded
-from domain.stream import Finished, Text
+from domain.chat.items import Finished, Text
+from domain.events.model import ModelLoaded
 from domain.values import Priority, StopReason, StreamName, Usage, WorkerId
 from tests.support.fake_api import CARD, FakeApi, eventually, fake_api
 from tests.support.job_events import draft

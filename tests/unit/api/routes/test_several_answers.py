@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletion
 
-from api.http import Reply, StreamReply
-from domain.chat import ChatRequest
-from domain.codec import decode_event
-from domain.commands import RequestCancel
-from domain.joining import Readership
-from domain.record import Draft
-from domain.stream import Body, Failed, Finished, Started, Text
-from domain.usecases.commit import commit
+from api.http.messages import Reply, StreamReply
+from domain.chat.items import Body, Failed, Finished, Started, Text
+from domain.chat.request import ChatRequest
+from domain.job.commands import RequestCancel
+from domain.job.request_dedup import Readership
+from domain.log.codec import decode_event
+from domain.log.record import Draft
+from domain.usecases.jobs.commit import commit
 from domain.values import Digest, JobId, JobStatus, StopReason, StreamName, Usage
 from tests.support.fake_api import FakeApi, eventually, fake_api, first_piece, leave, pieces_of
 from tests.support.generation import BODY, CHAT, STREAM, any_request, status_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from domain.generation import SaidCall
+from domain.chat.generation import SaidCall
 from tests.support.fake_api import fake_api, pieces_of
 from tests.support.wire import events_in
 

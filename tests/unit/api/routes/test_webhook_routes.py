@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from api.http import Reply
-from api.routes.job_object import job_object
-from api.webhooks import WebhookShelf, batch_message
+from api.background.webhooks import WebhookShelf, batch_message
+from api.http.messages import Reply
+from api.presenters.jobs import job_object
 from domain.usecases.webhooks import WebhookDesk, collect_webhooks
 from domain.values import JobId
-from domain.webhooks import Answer, WebhookState
+from domain.webhook.delivery import Answer, WebhookState
 from tests.support.fake_api import FakeApi, fake_api
 from tests.support.fake_webhooks import InMemoryWebhookStore
 

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.batch import BatchState, LineCounts, job_of_line
+from domain.batch.state import BatchState, LineCounts, job_of_line
 from domain.errors import BatchNotEnded, BatchNotFound, LogUnavailable, Overloaded
-from domain.usecases.batch_driver import ROUND_LINES_MAX, file_of_part
-from domain.usecases.batches import (
+from domain.usecases.batches.batches import (
     cancel_batch,
     delete_batch,
     list_batches,
     load_batch,
     require_batch_room,
 )
-from domain.usecases.stored_files import load_file
+from domain.usecases.batches.driver import ROUND_LINES_MAX, file_of_part
+from domain.usecases.batches.files import load_file
 from domain.values import JobId, JobStatus, Priority
 from tests.support.batch_world import DAY_S, BatchWorld
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from domain.divergence import Cause
-from domain.usecases.explain import CacheStory, explain
+from domain.chat.divergence import Cause
+from domain.usecases.cache_diagnostics import CacheStory, explain
 from domain.values import AgentId, JobId
 from tests.support.job_world import JobWorld
 

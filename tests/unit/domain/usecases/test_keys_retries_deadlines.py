@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from domain.chat.items import Failed
 from domain.errors import IdempotencyKeyReused, NotRetryable, Overloaded, QueueUnavailable
-from domain.stream import Failed
-from domain.usecases.run import RunResult
-from domain.usecases.submit import idempotency_digest, require_room
+from domain.usecases.jobs.run_attempt import RunResult
+from domain.usecases.jobs.submit import idempotency_digest, require_room
 from domain.values import JobId, JobStatus, Priority
 from tests.support.brokers import wait_until
 from tests.support.job_world import JobWorld

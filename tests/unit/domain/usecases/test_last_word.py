@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from domain.chat.items import StreamItem, Text
 from domain.errors import QueueUnavailable
-from domain.stream import StreamItem, Text
-from domain.usecases.run import RunResult
+from domain.usecases.jobs.run_attempt import RunResult
 from domain.values import JobId, JobStatus
 from tests.support.job_world import JobWorld
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from domain.commands import StartAttempt
-from domain.stream import Body, StreamItem, ToolStart
-from domain.usecases.commit import commit
-from domain.usecases.run import RunResult
+from domain.chat.items import Body, StreamItem, ToolStart
+from domain.job.commands import StartAttempt
+from domain.usecases.jobs.commit import commit
+from domain.usecases.jobs.run_attempt import RunResult
 from domain.values import Digest, JobId, Sampling, StreamName, WorkerId
 from tests.support.job_world import JobWorld
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from domain.commands import StartAttempt
+from domain.chat.items import Failed, Finished, Started, StreamItem, Text
+from domain.chat.reasoning_limit import ThinkingLimit
 from domain.errors import JobNotFound, LogUnavailable
-from domain.events import JobCompleted
-from domain.stream import Failed, Finished, Started, StreamItem, Text
-from domain.thinking import ThinkingLimit
-from domain.usecases.commit import commit
-from domain.usecases.run import RunResult, run_job
+from domain.events.job import JobCompleted
+from domain.job.commands import StartAttempt
+from domain.usecases.jobs.commit import commit
+from domain.usecases.jobs.run_attempt import RunResult, run_job
 from domain.values import Digest, JobId, JobStatus, Sampling, StopReason, StreamName, WorkerId
 from tests.support.brokers import wait_until
 from tests.support.fake_engine import REFUSED

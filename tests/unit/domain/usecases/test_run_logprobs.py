@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from domain.logprobs import TokenLogprob, from_json
-from domain.stream import StreamItem, Text, ToolStart
-from domain.usecases.run import RunResult
+from domain.chat.items import StreamItem, Text, ToolStart
+from domain.chat.logprobs import TokenLogprob, from_json
+from domain.usecases.jobs.run_attempt import RunResult
 from domain.values import Digest, JobId, StreamName
 from tests.support.fake_engine import likelihood_of
 from tests.support.job_world import JobWorld

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from domain.chat import ChatRequest
-from domain.commands import ConfirmCancel, StartAttempt
+from domain.chat.items import Finished, StreamItem
+from domain.chat.request import ChatRequest
 from domain.errors import JobNotFound, LogUnavailable
-from domain.record import RecordedEvent
-from domain.stream import Finished, StreamItem
-from domain.usecases.commit import commit
-from domain.usecases.recover import reconcile
-from domain.usecases.run import RunResult
+from domain.job.commands import ConfirmCancel, StartAttempt
+from domain.log.record import RecordedEvent
+from domain.usecases.jobs.commit import commit
+from domain.usecases.jobs.reconcile import reconcile
+from domain.usecases.jobs.run_attempt import RunResult
 from domain.values import (
     Digest,
     JobId,
@@ -29,7 +29,7 @@ from domain.values import (
 from tests.support.brokers import wait_until
 from tests.support.fake_queue import QueueTables
 from tests.support.job_world import JobWorld
-from worker.running import cancel_where_recorded
+from worker.active_jobs import cancel_where_recorded
 
 LONG = "word " * 100
 

@@ -6,20 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from domain.batch import Batch, BatchId
+from domain.batch.state import Batch, BatchId
 from domain.errors import LogUnavailable, WebhookNotFound
-from domain.events import (
-    BatchCancelRequested,
-    BatchEnded,
-    BatchFailed,
-    BatchSubmitted,
-    Event,
-    JobCancelled,
-    JobExpired,
-    JobFailed,
-    JobRetried,
-)
-from domain.projections import JobView
+from domain.events.batch import BatchCancelRequested, BatchEnded, BatchFailed, BatchSubmitted
+from domain.events.event import Event
+from domain.events.job import JobCancelled, JobExpired, JobFailed, JobRetried
+from domain.job.view import JobView
 from domain.usecases.webhooks import (
     PAGE_EVENTS,
     WebhookDesk,
@@ -31,7 +23,7 @@ from domain.usecases.webhooks import (
     settle_try,
 )
 from domain.values import StreamName, Usage, digest_of
-from domain.webhooks import Answer, Webhook, WebhookId, WebhookState
+from domain.webhook.delivery import Answer, Webhook, WebhookId, WebhookState
 from tests.support.fake_log import InMemoryEventLog
 from tests.support.fake_time import FakeClock, SequentialIds
 from tests.support.fake_webhooks import InMemoryWebhookStore

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from ops.supervisor.address import base_url, claim_port
-from ops.supervisor.record import CannotServe
+from ops.supervisor.serve_record import CannotServe
 
 
 def test_port_0_gives_a_free_one() -> None:

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from ops.claude_code import ServedModel
-from ops.supervisor.announce import (
+from ops.supervisor.startup_banner import (
     Announcer,
     Plan,
     claude_code_lines,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.supervisor.record import (
+from ops.supervisor.serve_record import (
     CannotServe,
     PartRecord,
     ServeRecord,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops.exit_codes import ExitCode
-from ops.supervisor.verdict import (
+from ops.supervisor.restart_policy import (
     BACKOFF_FIRST_S,
     BACKOFF_MAX_S,
     HEALTHY_AFTER_S,

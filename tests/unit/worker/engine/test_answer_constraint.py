@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from domain.chat.generation import PreparedPrompt
 from domain.errors import InvalidRequest
-from domain.generation import PreparedPrompt
 from domain.values import Sampling
 from tests.support.byte_vocabulary import ENDS, TABLE, TOKENIZER
-from worker.engine.calls import JsonSpelling, ToolFormat
-from worker.engine.constraint import Constraint, ConstraintLost, GrammarRefused
-from worker.engine.constraints import Constraints
-from worker.engine.detokenizer import ByteDetokenizer
-from worker.engine.guidance import GuidanceGrammars, grammars_for
-from worker.engine.sections import ThinkTags
+from worker.engine.grammar.constraints import Constraints
+from worker.engine.grammar.guidance import GuidanceGrammars, grammars_for
+from worker.engine.grammar.ports import Constraint, ConstraintLost, GrammarRefused
+from worker.engine.output.detokenizer import ByteDetokenizer
+from worker.engine.output.output_parser import ThinkTags
+from worker.engine.output.tool_calls.reader import JsonSpelling, ToolFormat
 
 _OPENS = 2
 _TAGS = ThinkTags("<think>", "</think>")

@@ -12,7 +12,7 @@ from tests.support.fake_engine import FakeEngine, ScriptedRunner
 from tests.support.fake_time import FakeClock
 from worker.engine import outbox
 from worker.engine.engine import BatchEngine
-from worker.engine.runner_port import ModelLoadFailed
+from worker.engine.ports import ModelLoadFailed
 
 SCRIPT = {"long": "abcdefghij" * 50, "short": "Hi!", "quiet": ""}
 

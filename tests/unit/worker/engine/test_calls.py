@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import from_json
 
-from domain.stream import ToolEnd, ToolInput, ToolStart
+from domain.chat.items import ToolEnd, ToolInput, ToolStart
 from tests.support.call_reading import (
     FORMATS,
     GLM,
@@ -24,7 +24,7 @@ from tests.support.call_reading import (
     items_of,
     told,
 )
-from worker.engine.calls import ToolFormat
+from worker.engine.output.tool_calls.reader import ToolFormat
 
 
 @pytest.mark.parametrize(

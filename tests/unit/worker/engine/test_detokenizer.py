@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.engine.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
+from worker.engine.output.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
 
 BYTES = [bytes([n]) for n in range(256)]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from domain.stream import StreamItem, ToolEnd, ToolInput, ToolStart
+from domain.chat.items import StreamItem, ToolEnd, ToolInput, ToolStart
 from domain.values import StopReason
 from tests.support.engine_probe import CollectingSink, ask, finished, submit
 from tests.support.fake_engine import FakeEngine

@@ -18,11 +18,11 @@ from tests.support.runner_probe import BLOCK, Bench
 from tests.support.tiny_architectures import FALCON_H1, GEMMA3, LLAMA, Architecture
 from tests.support.tiny_models import make_tiny_llama
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx import groups
-from worker.engine.mlx.model import ModelSource, load_weights
+from worker.engine.mlx import decode_batches as groups
+from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
-from worker.engine.runner_port import Admission, Admitted, ModelLoadFailed
-from worker.engine.schedule import PASSES_MAX
+from worker.engine.ports import Admission, Admitted, ModelLoadFailed
+from worker.engine.scheduling.policies import PASSES_MAX
 
 pytestmark = pytest.mark.mlx
 

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from mlx_lm.tool_parsers import muse_spark
 from pydantic_core import from_json
 
-from domain.stream import Text, Thinking, ToolEnd, ToolInput, ToolStart
+from domain.chat.items import Text, Thinking, ToolEnd, ToolInput, ToolStart
 from tests.support.call_reading import JOB, TOOLS, Item, items_of
-from worker.engine.calls import CallRules, ToolFormat
-from worker.engine.detokenizer import ByteDetokenizer
-from worker.engine.framed import FramedSplitter
-from worker.engine.frames import HARMONY, MUSE_SPARK, FrameFormat
-from worker.engine.ledger import TokenLedger
-from worker.engine.runner_port import Likelihood
-from worker.engine.text import TextAssembler
+from worker.engine.logprob_tracker import TokenLedger
+from worker.engine.output.channel_format import HARMONY, MUSE_SPARK, FrameFormat
+from worker.engine.output.channel_parser import FramedSplitter
+from worker.engine.output.detokenizer import ByteDetokenizer
+from worker.engine.output.tool_calls.reader import CallRules, ToolFormat
+from worker.engine.ports import Likelihood
+from worker.engine.text_assembler import TextAssembler
 
 #: Harmony's calls are told by their headers, Muse Spark's by tags in the message.
 _FORMATS: dict[FrameFormat, ToolFormat] = {

@@ -14,22 +14,22 @@ from anthropic.types import RawMessageStreamEvent
 from openai.types.chat import ChatCompletionChunk
 from pydantic import TypeAdapter
 
-from api.protocols.anthropic_stream import AnthropicEncoder
-from api.protocols.completion import ChoiceItem, CompletionEncoder, CompletionHead
-from api.protocols.openai_chat import CHAT
-from api.sse import Part, encode
-from domain.stream import Finished, Started, StreamItem, ToolEnd, ToolStart
+from api.http.sse import Part, encode
+from api.protocols.anthropic.stream import AnthropicEncoder
+from api.protocols.openai_chat.completion import ChoiceItem, CompletionEncoder, CompletionHead
+from api.protocols.openai_chat.parse import CHAT
+from domain.chat.items import Finished, Started, StreamItem, ToolEnd, ToolStart
 from domain.values import JobId, StopReason, Usage
 from tests.support.call_reading import JOB, TOOLS, items_of
 from tests.support.engine_probe import CollectingSink, ask, finished, submit
 from tests.support.fake_engine import FakeEngine
 from tests.support.golden_streams import FIXTURES, assert_golden
 from tests.support.wire import events_in
-from worker.engine.calls import CallRules, ToolFormat
-from worker.engine.detokenizer import ByteDetokenizer
-from worker.engine.framed import FramedSplitter
-from worker.engine.frames import HARMONY
-from worker.engine.text import TextAssembler
+from worker.engine.output.channel_format import HARMONY
+from worker.engine.output.channel_parser import FramedSplitter
+from worker.engine.output.detokenizer import ByteDetokenizer
+from worker.engine.output.tool_calls.reader import CallRules, ToolFormat
+from worker.engine.text_assembler import TextAssembler
 
 GOLDEN = FIXTURES / "harmony"
 #: As such a model cuts it; the mark of its end, ``<|call|>``, is never handed on.

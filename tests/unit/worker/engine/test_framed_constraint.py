@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from domain.chat.generation import PreparedPrompt
 from domain.errors import InvalidRequest
-from domain.generation import PreparedPrompt
 from domain.values import Sampling
-from worker.engine.constraint import Constraint
-from worker.engine.detokenizer import ByteDetokenizer
-from worker.engine.framed_constraint import FramedConstraints
-from worker.engine.frames import HARMONY, MUSE_SPARK, FrameFormat
-from worker.engine.guidance import GuidanceGrammars, grammars_for
+from worker.engine.grammar.channel_constraint import FramedConstraints
+from worker.engine.grammar.guidance import GuidanceGrammars, grammars_for
+from worker.engine.grammar.ports import Constraint
+from worker.engine.output.channel_format import HARMONY, MUSE_SPARK, FrameFormat
+from worker.engine.output.detokenizer import ByteDetokenizer
 
 _MARKS = tuple(dict.fromkeys((*HARMONY.marks, *MUSE_SPARK.marks)))
 _ENDS = frozenset(

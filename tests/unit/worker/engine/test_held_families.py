@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from domain.chat.generation import PreparedPrompt, SaidCall
 from domain.errors import InvalidRequest
-from domain.generation import PreparedPrompt, SaidCall
 from domain.values import Sampling
 from tests.support.byte_vocabulary import ENDS, TABLE, TOKENIZER
 from tests.support.marked_families import FAMILIES
-from worker.engine.calls import CallRules, JsonSpelling, ToolFormat
-from worker.engine.constraint import Constraint
-from worker.engine.constraints import Constraints
-from worker.engine.detokenizer import ByteDetokenizer
-from worker.engine.guidance import GuidanceGrammars, grammars_for
-from worker.engine.sections import SectionSplitter
-from worker.engine.text import TextAssembler
+from worker.engine.grammar.constraints import Constraints
+from worker.engine.grammar.guidance import GuidanceGrammars, grammars_for
+from worker.engine.grammar.ports import Constraint
+from worker.engine.output.detokenizer import ByteDetokenizer
+from worker.engine.output.output_parser import SectionSplitter
+from worker.engine.output.tool_calls.reader import CallRules, JsonSpelling, ToolFormat
+from worker.engine.text_assembler import TextAssembler
 
 #: The longest walk; what has not ended by then counts as cut.
 _TOKENS_MAX = 700

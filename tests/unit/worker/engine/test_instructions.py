@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from domain.chat import ChatRequest, Message, ToolChoice
+from domain.chat.request import ChatRequest, Message, ToolChoice
 from domain.values import SamplingWish
-from worker.engine.instructions import told
+from worker.engine.mlx.prompt.instructions import told
 
 _TOOL: dict[str, Any] = {"type": "function", "function": {"name": "Bash"}}
 _ASK = Message(role="user", content="hi")

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.tool_parsers import kimi_k3
 
-from domain.stream import Text, Thinking, ToolEnd, ToolInput, ToolStart
+from domain.chat.items import Text, Thinking, ToolEnd, ToolInput, ToolStart
 from tests.support.call_reading import JOB, TOOLS, items_of
-from worker.engine.calls import CallRules, ToolFormat
-from worker.engine.detokenizer import ByteDetokenizer
-from worker.engine.sections import SectionSplitter, ThinkTags
-from worker.engine.text import TextAssembler
+from worker.engine.output.detokenizer import ByteDetokenizer
+from worker.engine.output.output_parser import SectionSplitter, ThinkTags
+from worker.engine.output.tool_calls.reader import CallRules, ToolFormat
+from worker.engine.text_assembler import TextAssembler
 
 _FORMAT = ToolFormat(
     start=kimi_k3.tool_call_start,

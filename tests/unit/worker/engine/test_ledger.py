@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.logprobs import TokenLogprob
-from domain.stream import Text, logprobs_of
+from domain.chat.items import Text, logprobs_of
+from domain.chat.logprobs import TokenLogprob
 from tests.unit.worker.engine.test_text import MIXED, TAGS, tokenised
-from worker.engine.calls import CallRules, ToolFormat
-from worker.engine.detokenizer import ByteDetokenizer
-from worker.engine.ledger import TokenLedger
-from worker.engine.runner_port import Likelihood
-from worker.engine.sections import SectionSplitter
-from worker.engine.text import Piece, TextAssembler
+from worker.engine.logprob_tracker import TokenLedger
+from worker.engine.output.detokenizer import ByteDetokenizer
+from worker.engine.output.output_parser import SectionSplitter
+from worker.engine.output.tool_calls.reader import CallRules, ToolFormat
+from worker.engine.ports import Likelihood
+from worker.engine.text_assembler import Piece, TextAssembler
 
 CALLS = CallRules(
     format=ToolFormat(start="<call>", end="</call>", parse=lambda text, _: _call(text)),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from domain.stream import ToolInput
+from domain.chat.items import ToolInput
 from tests.support.call_reading import (
     GLM,
     LS,
@@ -19,7 +19,7 @@ from tests.support.call_reading import (
     told,
     tool,
 )
-from worker.engine.calls import ToolFormat
+from worker.engine.output.tool_calls.reader import ToolFormat
 
 
 def test_a_text_between_marks_comes_while_it_is_written() -> None:

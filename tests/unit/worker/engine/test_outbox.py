@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from domain.generation import GenerationTask, PreparedPrompt
-from domain.stream import Text
+from domain.chat.generation import GenerationTask, PreparedPrompt
+from domain.chat.items import Text
 from domain.values import JobId, Sampling, StopReason
 from tests.support.engine_probe import CollectingSink
 from worker.engine.outbox import Outbox
-from worker.engine.runner_port import Admission
-from worker.engine.sections import SectionSplitter
+from worker.engine.output.output_parser import SectionSplitter
+from worker.engine.ports import Admission
 from worker.engine.sequence import Handle, Marks, Sequence
-from worker.engine.text import TextAssembler
+from worker.engine.text_assembler import TextAssembler
 
 INTERVAL_S = 0.02
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from domain.chat import ChatRequest, RawPrompt
-from domain.generation import Outcome
-from domain.stream import StreamItem, Text
+from domain.chat.generation import Outcome
+from domain.chat.items import StreamItem, Text
+from domain.chat.request import ChatRequest, RawPrompt
 from domain.values import SamplingWish, StopReason
 from tests.support.engine_probe import CollectingSink, finished, submit, text_in
 from tests.support.fake_engine import FakeEngine

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.generation import GenerationTask, PreparedPrompt
+from domain.chat.generation import GenerationTask, PreparedPrompt
 from domain.values import JobId, Sampling
 from tests.support.fake_engine import ScriptedRunner
-from worker.engine.calls import ToolFormat
-from worker.engine.constraint import Constraint
-from worker.engine.frames import HARMONY, MUSE_SPARK
-from worker.engine.reasoning import limiting
-from worker.engine.runner_port import LoadedModel
-from worker.engine.text import assembler_for
+from worker.engine.grammar.ports import Constraint
+from worker.engine.output.channel_format import HARMONY, MUSE_SPARK
+from worker.engine.output.tool_calls.reader import ToolFormat
+from worker.engine.ports import LoadedModel
+from worker.engine.reasoning_limit import limiting
+from worker.engine.text_assembler import assembler_for
 
 END = 1
 TAG = "</think>"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.engine.schedule import (
+from worker.engine.scheduling.policies import (
     DECODE_SHARE,
     PASSES_MAX,
     PIECE_TOKENS_MIN,
@@ -17,7 +17,7 @@ from worker.engine.schedule import (
     FairLine,
     PrefillPace,
 )
-from worker.engine.waiting import WaitingRoom
+from worker.engine.scheduling.waiting_room import WaitingRoom
 
 FOREVER = math.inf
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.engine.stopping import Hit, TagScanner
+from worker.engine.output.stop_sequences import Hit, TagScanner
 
 ABC = st.text("ab<", max_size=12)
 TAGS = st.lists(st.text("ab<", min_size=1, max_size=4), max_size=3)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.engine.detokenizer import ByteDetokenizer
-from worker.engine.sections import SectionSplitter, ThinkTags
-from worker.engine.text import Piece, TextAssembler
+from worker.engine.output.detokenizer import ByteDetokenizer
+from worker.engine.output.output_parser import SectionSplitter, ThinkTags
+from worker.engine.text_assembler import Piece, TextAssembler
 
 TAGS = ThinkTags("<think>", "</think>")
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.chat import ChatRequest, Message, RawPrompt, ToolCall, ToolChoice
-from domain.echo import SpokenAnswer
-from domain.generation import SaidCall
+from domain.chat.echo import SpokenAnswer
+from domain.chat.generation import SaidCall
+from domain.chat.request import ChatRequest, Message, RawPrompt, ToolCall, ToolChoice
 from domain.values import Digest, JobId, SamplingWish, digest_of
-from worker.engine.mlx.continued import ContinuedPrompts
-from worker.engine.runner_port import Rendered
+from worker.engine.mlx.prompt.incremental_prompt import ContinuedPrompts
+from worker.engine.ports import Rendered
 
 FINGERPRINT = "model-1"
 _TOOL: Mapping[str, Any] = {"type": "function", "function": {"name": "Bash", "parameters": {}}}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.chat import Message, ToolCall
-from worker.engine.mlx.harmony import one_call_each, tool_of
+from domain.chat.request import Message, ToolCall
+from worker.engine.mlx.prompt.harmony import one_call_each, tool_of
 
 _IDS = st.sampled_from("abcd")
 

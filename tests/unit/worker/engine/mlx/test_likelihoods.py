@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.logprobs import UNLIKELY
+from domain.chat.logprobs import UNLIKELY
 from domain.values import Sampling
-from worker.engine.mlx.likelihoods import Likelihoods, logprobs_of
-from worker.engine.mlx.sampling import BatchSampler, SamplerRow
-from worker.engine.runner_port import Likelihood
+from worker.engine.mlx.sampling.logprobs import Likelihoods, logprobs_of
+from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow
+from worker.engine.ports import Likelihood
 
 pytestmark = pytest.mark.mlx
 

@@ -13,11 +13,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedTokenizerFast
 
 import worker.demo_model
-from domain.chat import ChatRequest, RawPrompt
+from domain.chat.request import ChatRequest, RawPrompt
 from domain.errors import InvalidRequest
 from domain.values import SamplingWish
-from worker.engine.mlx.prompt import PromptRenderer
-from worker.engine.mlx.raw_prompt import GAP_MARKS, RawRenderer
+from worker.engine.mlx.prompt.raw_prompt import GAP_MARKS, RawRenderer
+from worker.engine.mlx.prompt.renderer import PromptRenderer
 
 _START = "<s>"
 

@@ -6,8 +6,8 @@ import mlx.core as mx
 import pytest
 
 from domain.values import Sampling
-from worker.engine.constraint import Constraint, ConstraintLost
-from worker.engine.mlx.sampling import BatchSampler, SamplerRow, draw_scores
+from worker.engine.grammar.ports import Constraint, ConstraintLost
+from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow, draw_scores
 
 pytestmark = pytest.mark.mlx
 

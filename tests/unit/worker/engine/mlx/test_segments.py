@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 import worker.demo_model
-from worker.engine.mlx.segments import SegmentedEncoder, refusal
+from worker.engine.mlx.prompt.segment_tokenizer import SegmentedEncoder, refusal
 
 #: One begins like another, one is inside another, some are white space.
 OVERLAPPING = ("<a", "<a>", "<a><b", "<<", "a><", "\n\n", "\n\n\n", "  ", "é", "<|im_end|>")

@@ -1,0 +1,1 @@
+"""Who may send a request: host names, origins, API keys, rate limits, limits per agent."""

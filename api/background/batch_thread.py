@@ -1,0 +1,99 @@
+"""The thread of an api process that carries batches to their end.
+
+It holds nothing that the log does not hold: a process that is killed leaves its batches to the next
+one, and two processes at once only do some of the work twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from domain.errors import SemanticError
+from domain.usecases.batches.driver import ROUND_LINES_MAX, BatchDriver, advance_batches
+from ops.logs import Logger
+
+#: Between two steps while a batch is open, and while none is: a batch of another process, or of
+#: one that was killed, is found within the second.
+BUSY_S: Final = 0.25
+IDLE_S: Final = 2.0
+#: Lines that become jobs at the same time, so that their appends share a commit.
+LINES_AT_ONCE: Final = min(16, ROUND_LINES_MAX)
+#: How long ``close`` waits for the step that is under way.
+CLOSE_S: Final = 5.0
+
+
+class LineThreads:
+    """A ``Spread`` on a few threads; close it when nothing uses it any more."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(LINES_AT_ONCE, thread_name_prefix="batch-line")
+
+    def __call__(
+        self,
+        action: Callable[[tuple[int, bytes]], None],
+        elements: Sequence[tuple[int, bytes]],
+    ) -> None:
+        """Do it with every element; raises what the first failure raised, after all are done."""
+        pending = [self._pool.submit(action, element) for element in elements]
+        failures = [error for one in pending if (error := one.exception()) is not None]
+        if failures:
+            raise failures[0]
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(cancel_futures=True)
+
+
+class BatchThread:
+    """Takes every open batch a step further, again and again.
+
+    Args:
+        driver: What a step needs.
+        woken: Set by whoever has something to do for it.
+        logger: Told once when steps begin to fail.
+    """
+
+    def __init__(self, driver: BatchDriver, *, woken: threading.Event, logger: Logger) -> None:
+        self._driver = driver
+        self._logger = logger
+        self._woken = woken
+        self._closed = False
+        self._is_failing = False
+        self._thread = threading.Thread(target=self._run, name="batches", daemon=True)
+
+    def start(self) -> None:
+        """Begin; what was left open by a process that died is taken up at once."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End after the step that is under way."""
+        self._closed = True
+        self._woken.set()
+        self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._woken.clear()
+            pause_s = BUSY_S if self._step() else IDLE_S
+            self._woken.wait(pause_s)
+
+    def _step(self) -> bool:
+        """Return whether a batch is open, or may be."""
+        try:
+            is_open = advance_batches(self._driver) > 0
+        except SemanticError as error:
+            if not self._is_failing:
+                self._logger.warning("batches_wait", error=error.code, why=error.message)
+            self._is_failing = True
+            return True
+        except Exception:
+            # A defect of ours in one batch must not stop the process; the others wait with it.
+            if not self._is_failing:
+                self._logger.exception("batches_failed")
+            self._is_failing = True
+            return False
+        self._is_failing = False
+        return is_open

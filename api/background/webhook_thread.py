@@ -1,0 +1,219 @@
+"""The thread of an api process that tells receivers of the ends of jobs and batches.
+
+It has an event loop of its own, so that a try costs no thread and the streams of clients wait for
+none. It holds nothing that the store does not hold: a process that is killed leaves its webhooks
+to the next one, and two processes at once share them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from domain.errors import SemanticError
+from domain.usecases.webhooks import (
+    WebhookDesk,
+    claim_webhooks,
+    collect_webhooks,
+    due_hosts,
+    forget_webhooks,
+    settle_try,
+)
+from domain.webhook.delivery import ERROR_CHARS_MAX, Answer, Webhook
+from domain.webhook.ports import WebhookSender
+from ops.logs import Logger
+
+#: Between two looks at the log and at what is due.
+POLL_S: Final = 0.5
+#: Between two looks for what has been over for long.
+FORGET_S: Final = 600.0
+#: Most hosts that are looked at in one step.
+HOSTS_MAX: Final = 256
+#: A try that was not settled this long after its time is taken for dead.
+LEASE_SPARE_S: Final = 5.0
+#: How long ``close`` waits for tries that are under way.
+CLOSE_S: Final = 3.0
+#: How long it then waits for the thread.
+_JOIN_S: Final = 5.0
+
+
+class ClosableSender(WebhookSender, Protocol):
+    """A sender that holds connections."""
+
+    async def close(self) -> None:
+        """End them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookPace:
+    """How much at once.
+
+    Attributes:
+        at_once: Tries at the same time.
+        at_once_per_host: Of them to one host, so that a dead one leaves room for the others.
+        timeout_s: For a whole try; the sender keeps it.
+    """
+
+    at_once: int = 64
+    at_once_per_host: int = 4
+    timeout_s: float = 15.0
+
+
+class WebhookThread:
+    """Follows the log and sends what is due, until closed.
+
+    Args:
+        desk: What a step needs.
+        sender: Makes the sender, in the loop that it will belong to.
+        pace: How much at once.
+        logger: Told of what is given up, and once when steps begin to fail.
+    """
+
+    def __init__(
+        self,
+        desk: WebhookDesk,
+        sender: Callable[[], ClosableSender],
+        *,
+        pace: WebhookPace,
+        logger: Logger,
+    ) -> None:
+        self._desk = desk
+        self._make_sender = sender
+        self._pace = pace
+        self._logger = logger
+        self._busy: Counter[str] = Counter()
+        self._tries: set[asyncio.Task[None]] = set()
+        self._after: int | None = None
+        self._is_failing = False
+        self._closed = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._woken: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._run, name="webhooks", daemon=True)
+
+    def start(self) -> None:
+        """Begin; what was left by a process that died is taken up."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look at once: something is due."""
+        loop, woken = self._loop, self._woken
+        if loop is not None and woken is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(woken.set)
+
+    def close(self) -> None:
+        """End soon; a try that is cut off is made again later."""
+        self._closed.set()
+        self.wake()
+        self._thread.join(CLOSE_S + _JOIN_S)
+
+    def _run(self) -> None:
+        asyncio.run(self._main())
+
+    async def _main(self) -> None:
+        self._loop, self._woken = asyncio.get_running_loop(), asyncio.Event()
+        sender = self._make_sender()
+        forgotten_at = -FORGET_S
+        try:
+            while not self._closed.is_set():
+                self._woken.clear()
+                await self._attempt(lambda: self._step(sender))
+                if self._desk.clock.monotonic() - forgotten_at >= FORGET_S:
+                    forgotten_at = self._desk.clock.monotonic()
+                    await self._attempt(lambda: asyncio.to_thread(forget_webhooks, self._desk))
+                if not self._closed.is_set():
+                    await self._pause(self._woken)
+            if self._tries:
+                await asyncio.wait(self._tries, timeout=CLOSE_S)
+            for one in self._tries:
+                one.cancel()
+        finally:
+            await sender.close()
+
+    async def _pause(self, woken: asyncio.Event) -> None:
+        try:
+            async with asyncio.timeout(POLL_S):
+                await woken.wait()
+        except TimeoutError:
+            return
+
+    async def _attempt(self, action: Callable[[], Awaitable[object]]) -> None:
+        """Do something that will be done again if it fails."""
+        try:
+            await action()
+        except SemanticError as error:
+            if not self._is_failing:
+                self._logger.warning("webhooks_wait", error=error.code, why=error.message)
+            self._is_failing = True
+        except Exception:
+            # A defect of ours in one webhook must not stop the others for good.
+            if not self._is_failing:
+                self._logger.exception("webhooks_failed")
+            self._is_failing = True
+        else:
+            self._is_failing = False
+
+    async def _step(self, sender: WebhookSender) -> None:
+        """Read on in the log, and begin the tries that are due and have room."""
+        if self._after is None:
+            self._after = await asyncio.to_thread(self._desk.store.position)
+        while True:
+            after = self._after
+            self._after = await asyncio.to_thread(collect_webhooks, self._desk, after=after)
+            if self._after == after or self._closed.is_set():
+                break
+        for host in await asyncio.to_thread(due_hosts, self._desk, limit=HOSTS_MAX):
+            await self._begin(host, sender)
+
+    async def _begin(self, host: str, sender: WebhookSender) -> None:
+        room = min(
+            self._pace.at_once_per_host - self._busy[host], self._pace.at_once - len(self._tries)
+        )
+        if room <= 0 or self._closed.is_set():
+            return
+        claimed = await asyncio.to_thread(
+            claim_webhooks,
+            host,
+            self._desk,
+            lease_s=self._pace.timeout_s + LEASE_SPARE_S,
+            limit=room,
+        )
+        for webhook in claimed:
+            self._busy[host] += 1
+            task = asyncio.create_task(self._deliver(webhook, sender))
+            self._tries.add(task)
+            task.add_done_callback(self._tries.discard)
+
+    async def _deliver(self, webhook: Webhook, sender: WebhookSender) -> None:
+        try:
+            answer = await self._send(webhook, sender)
+            await self._attempt(lambda: self._settle(webhook, answer))
+        finally:
+            self._busy[webhook.host] -= 1
+            if self._woken is not None:
+                self._woken.set()  # there is room for the next one
+
+    async def _send(self, webhook: Webhook, sender: WebhookSender) -> Answer:
+        try:
+            return await sender.send(webhook)
+        except Exception as error:
+            # A defect of ours; noted like any failure, so that it is not tried without end.
+            self._logger.exception("webhook_not_sent", webhook=webhook.id)
+            return Answer(error=f"internal: {error!r}"[:ERROR_CHARS_MAX])
+
+    async def _settle(self, webhook: Webhook, answer: Answer) -> None:
+        state = await asyncio.to_thread(settle_try, webhook, answer, self._desk)
+        if answer.error is not None:
+            self._logger.warning(
+                "webhook_failed",
+                webhook=webhook.id,
+                subject=webhook.subject,
+                host=webhook.host,
+                attempt=webhook.attempts,
+                state=state.value,
+                error=answer.error,
+            )

@@ -1,1 +1,0 @@
-"""Who comes in: names of this host, origins, keys, and how often."""

@@ -1,0 +1,1 @@
+"""The HTTP server in front of Robyn: sockets, framing, limits, timeouts, draining."""

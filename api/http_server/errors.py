@@ -1,0 +1,81 @@
+"""What can be wrong with a request before anyone looks at its meaning."""
+
+from __future__ import annotations
+
+import h11
+
+from api.errors import TransportError, dialect_of
+from api.http.messages import Dialect
+
+
+class BrokenFraming(TransportError):
+    """A request whose end is unknown or will not be waited for: answer, then close."""
+
+
+def protocol_error(error: h11.RemoteProtocolError) -> BrokenFraming:
+    """Translate what the parser says."""
+    status = error.error_status_hint
+    codes = {431: "header_fields_too_large", 501: "transfer_coding_not_supported"}
+    messages = {
+        431: "the request head, a chunk line or the trailers are too long",
+        501: "the only transfer coding served is chunked",
+    }
+    # The parser's own sentence can repeat what the client sent, so only its kind is told.
+    return BrokenFraming(
+        status,
+        codes.get(status, "malformed_request"),
+        messages.get(status, "the request is not well-formed HTTP/1.1"),
+    )
+
+
+def head_too_large(limit_bytes: int) -> BrokenFraming:
+    """The head is longer than the limit."""
+    return BrokenFraming(
+        431, "header_fields_too_large", f"the request head is longer than {limit_bytes} bytes"
+    )
+
+
+def too_many_headers(limit: int) -> BrokenFraming:
+    """There are more header fields than the limit."""
+    return BrokenFraming(431, "too_many_headers", f"there are more than {limit} header fields")
+
+
+def body_too_large(limit_bytes: int) -> BrokenFraming:
+    """The body is longer than the limit."""
+    return BrokenFraming(
+        413, "request_too_large", f"the request body is longer than {limit_bytes} bytes"
+    )
+
+
+def head_timeout(limit_s: float) -> BrokenFraming:
+    """The head did not arrive in time."""
+    return BrokenFraming(
+        408, "head_timeout", f"the request head took longer than {limit_s:g} s", retryable=True
+    )
+
+
+def body_timeout(limit_s: float) -> BrokenFraming:
+    """The body did not arrive in time."""
+    return BrokenFraming(
+        408, "body_timeout", f"the request body took longer than {limit_s:g} s", retryable=True
+    )
+
+
+def too_many_connections(limit: int) -> BrokenFraming:
+    """The gate serves as many connections as it may."""
+    return BrokenFraming(
+        503, "too_many_connections", f"{limit} connections are open already", retryable=True
+    )
+
+
+def internal_error() -> TransportError:
+    """A defect of ours, of which the caller learns no detail."""
+    return TransportError(500, "internal_error", "internal error")
+
+
+def guess_dialect(glimpse: bytes) -> Dialect:
+    """Tell the caller's dialect from the first bytes of a head that could not be parsed."""
+    line = glimpse.split(b"\n", 1)[0].split()
+    path = line[1].split(b"?", 1)[0].decode("latin-1") if len(line) > 1 else "/"
+    says_anthropic = b"\nanthropic-version:" in glimpse.lower()
+    return dialect_of(path, {"anthropic-version": ""} if says_anthropic else {})

@@ -1,0 +1,182 @@
+"""Answers on the wire: heads, whole bodies, and streams piece by piece."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from http.client import responses
+from typing import Final, Protocol
+
+import h11
+
+from api.errors import error_body, error_reply
+from api.http import sse
+from api.http.messages import Dialect, Reply, StreamReply
+from api.http_server.errors import internal_error
+from api.http_server.limits import GateLimits
+from domain.errors import SemanticError
+from ops.logs import Logger
+
+_BODILESS: Final = frozenset({204, 304})
+#: What a piece costs beside its bytes, so that many small ones end a turn as well.
+_PIECE_OVERHEAD_BYTES: Final = 256
+_EVENT_STREAM: Final = "text/event-stream"
+
+
+class Sink(Protocol):
+    """Where bytes for the client go."""
+
+    def write(self, data: bytes) -> None:
+        """Send, or keep until the client takes it."""
+
+    async def drained(self) -> None:
+        """Wait until the client has taken enough.
+
+        Raises:
+            ConnectionResetError: No byte will reach the client any more.
+        """
+
+    def abort(self) -> None:
+        """Cut the connection, so that nobody takes what was sent for a whole answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addressee:
+    """Whom an answer is for.
+
+    Attributes:
+        request_id: Goes into every answer.
+        dialect: Whose errors the caller understands.
+        bodiless: The request was HEAD.
+        close: The connection ends after this answer.
+        headers: What the doors want said to this caller's browser.
+    """
+
+    request_id: str
+    dialect: Dialect
+    bodiless: bool = False
+    close: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class AnswerWriter:
+    """Writes one connection's answers, each in its turn.
+
+    Args:
+        sink: The client.
+        http: The connection's protocol state.
+        limits: How long an iterator may take to clean up.
+        logger: Told of handlers that fail while they stream.
+    """
+
+    def __init__(
+        self, sink: Sink, http: h11.Connection, *, limits: GateLimits, logger: Logger
+    ) -> None:
+        self._sink = sink
+        self._http = http
+        self._limits = limits
+        self._logger = logger
+
+    async def send(self, reply: Reply | StreamReply, to: Addressee) -> None:
+        """Send a whole answer; returns when its last byte is written or the client has gone.
+
+        Cancelling closes the iterator of a stream.
+        """
+        try:
+            head = _head_of(reply, to)
+        except (h11.LocalProtocolError, UnicodeEncodeError):
+            self._logger.exception("reply_header_unsendable", request_id=to.request_id)
+            await self.discard(reply)
+            reply = error_reply(internal_error(), to.dialect, to.request_id)
+            head = _head_of(reply, to)
+        bodiless = to.bodiless or reply.status in _BODILESS
+        if isinstance(reply, Reply):
+            self._send_whole(head, b"" if bodiless else reply.body)
+            await self._sink.drained()
+        elif bodiless:
+            await self.discard(reply)
+            self._send_whole(head, b"")
+        else:
+            await self._send_stream(head, reply, to)
+
+    def _send_whole(self, head: h11.Response, body: bytes) -> None:
+        data = self._http.send(head)
+        if body:
+            data += self._http.send(h11.Data(data=body))
+        self._sink.write(data + self._http.send(h11.EndOfMessage()))
+
+    async def _send_stream(self, head: h11.Response, reply: StreamReply, to: Addressee) -> None:
+        # The head goes out before the first piece is there: clients time out on late heads.
+        self._sink.write(self._http.send(head))
+        try:
+            await self._send_pieces(reply.pieces)
+        except SemanticError as error:
+            self._end_broken(error, reply, to)
+        except ConnectionResetError:
+            self._sink.abort()
+        except Exception:
+            self._logger.exception("stream_failed", request_id=to.request_id)
+            self._end_broken(internal_error(), reply, to)
+        finally:
+            await self.discard(reply)
+
+    async def _send_pieces(self, pieces: AsyncIterator[bytes]) -> None:
+        turn_bytes = 0
+        async for piece in pieces:
+            if not piece:
+                continue
+            self._sink.write(self._http.send(h11.Data(data=piece)))
+            turn_bytes += len(piece) + _PIECE_OVERHEAD_BYTES
+            if turn_bytes > self._limits.turn_bytes:
+                # uvloop sends, notices a full buffer and reads the other clients between turns
+                # of the loop only; a source that never waits must not keep it from that.
+                turn_bytes = 0
+                await asyncio.sleep(0)
+            await self._sink.drained()
+        self._sink.write(self._http.send(h11.EndOfMessage()))
+
+    def _end_broken(self, error: SemanticError, reply: StreamReply, to: Addressee) -> None:
+        """Say in the stream that it failed, or, where its form has no words for it, cut it."""
+        if not reply.content_type.startswith(_EVENT_STREAM):
+            self._sink.abort()
+            return
+        # OpenAI's clients read unnamed events only; the others know "error".
+        name = None if to.dialect is Dialect.OPENAI else "error"
+        event = sse.frame(error_body(error, to.dialect, to.request_id), event=name)
+        self._sink.write(self._http.send(h11.Data(data=event)))
+        self._sink.write(self._http.send(h11.EndOfMessage()))
+
+    async def discard(self, reply: Reply | StreamReply) -> None:
+        """Close a stream's source, whether it ran, ended, failed or never began."""
+        if not isinstance(reply, StreamReply) or not isinstance(reply.pieces, AsyncGenerator):
+            return
+        try:
+            async with asyncio.timeout(self._limits.close_timeout_s):
+                await reply.pieces.aclose()
+        except Exception:  # a source that cannot end must not take the connection along
+            self._logger.exception("stream_close_failed")
+
+
+def _head_of(reply: Reply | StreamReply, to: Addressee) -> h11.Response:
+    headers = {name.lower(): value for name, value in reply.headers.items()}
+    headers |= to.headers
+    headers["request-id"] = to.request_id
+    headers["date"] = formatdate(usegmt=True)
+    if reply.status not in _BODILESS:
+        headers["content-type"] = reply.content_type
+        if isinstance(reply, Reply):
+            headers["content-length"] = str(len(reply.body))
+    if isinstance(reply, StreamReply):
+        headers.setdefault("cache-control", "no-cache")
+        headers.setdefault("x-accel-buffering", "no")
+    if to.close:
+        headers["connection"] = "close"
+    return h11.Response(
+        status_code=reply.status,
+        reason=responses.get(reply.status, "").encode("ascii"),
+        headers=[
+            (name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()
+        ],
+    )

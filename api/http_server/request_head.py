@@ -1,0 +1,132 @@
+"""From a parsed request head to plain values, or to the reason why it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+import h11
+
+from api.errors import TransportError
+from api.http_server.errors import BrokenFraming, body_too_large, head_too_large, too_many_headers
+from api.http_server.limits import GateLimits
+
+#: Query parameters of one request; the head's length bounds them already, this bounds the parser.
+QUERY_FIELDS_MAX: Final = 1000
+
+_VERSIONS: Final = (b"1.0", b"1.1")
+_CONTINUE: Final = b"100-continue"
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"expect"})
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The decoded request target.
+
+    Attributes:
+        path: Percent-decoded.
+        route_path: Each segment decoded and encoded again, so that every spelling of a path
+            meets the same route, and nothing but unreserved bytes reaches the framework.
+        query: Decoded values by name, in order.
+    """
+
+    path: str
+    route_path: str
+    query: Mapping[str, Sequence[str]]
+
+
+def check_framing(head: h11.Request, limits: GateLimits) -> None:
+    """Refuse a head whose body cannot or must not be read.
+
+    Raises:
+        BrokenFraming: Naming the reason; the connection cannot be used further.
+    """
+    if head.http_version not in _VERSIONS:
+        raise BrokenFraming(505, "version_not_supported", "only HTTP/1.0 and HTTP/1.1 are served")
+    if head.method == b"CONNECT":
+        # What follows it is not HTTP any more.
+        raise BrokenFraming(501, "method_not_supported", "this server is no proxy")
+    if len(head.headers) > limits.headers_max:
+        raise too_many_headers(limits.headers_max)
+    head_bytes = len(head.target) + sum(len(name) + len(value) for name, value in head.headers)
+    if head_bytes > limits.head_bytes_max:
+        raise head_too_large(limits.head_bytes_max)
+    _check_body(head, limits)
+
+
+def _check_body(head: h11.Request, limits: GateLimits) -> None:
+    framing = {name: value for name, value in head.headers if name in _FRAMING}
+    if b"content-length" in framing and b"transfer-encoding" in framing:
+        # Two lengths are how requests are smuggled (RFC 9112 §6.1).
+        raise BrokenFraming(
+            400, "ambiguous_length", "content-length and transfer-encoding exclude each other"
+        )
+    if b"transfer-encoding" in framing and head.http_version == b"1.0":
+        raise BrokenFraming(400, "malformed_request", "HTTP/1.0 has no transfer codings")
+    if int(framing.get(b"content-length", b"0")) > limits.body_bytes_max:
+        raise body_too_large(limits.body_bytes_max)
+    if framing.get(b"expect", _CONTINUE).lower() != _CONTINUE:
+        raise BrokenFraming(417, "expectation_failed", "the only expectation met is 100-continue")
+
+
+def read_headers(head: h11.Request) -> dict[str, str]:
+    """Return the header fields by lower-case name, repeated ones joined."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in head.headers:
+        name, value = raw_name.decode("ascii"), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
+
+
+def check_content(headers: Mapping[str, str]) -> None:
+    """Refuse a body in a coding that nobody here undoes.
+
+    Raises:
+        TransportError: 415, naming what is accepted.
+    """
+    coding = headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("", "identity"):
+        raise TransportError(
+            415,
+            "content_coding_not_supported",
+            "send the request body without content-encoding",
+            headers={"accept-encoding": "identity"},
+        )
+
+
+def read_target(raw: bytes) -> Target:
+    """Decode a request target, in origin, absolute or asterisk form.
+
+    Raises:
+        TransportError: 400 where it cannot be decoded.
+    """
+    try:
+        path, raw_query = _split_target(raw.decode("ascii"))
+        segments = [unquote(segment, errors="strict") for segment in path.split("/")]
+        query: dict[str, list[str]] = {}
+        for name, value in parse_qsl(
+            raw_query,
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=QUERY_FIELDS_MAX,
+        ):
+            query.setdefault(name, []).append(value)
+    except ValueError as error:
+        # UnicodeDecodeError is one; others come from urlsplit and from parse_qsl's bound.
+        raise TransportError(
+            400, "malformed_target", "the request target cannot be decoded"
+        ) from error
+    encoded = "/".join(quote(segment, safe="") for segment in segments)
+    return Target(
+        path="/".join(segments) or "/", route_path=encoded.rstrip("/") or "/", query=query
+    )
+
+
+def _split_target(target: str) -> tuple[str, str]:
+    if target.startswith("/"):
+        path, _, query = target.partition("?")
+        return path, query
+    parts = urlsplit(target)
+    return parts.path or "/", parts.query

@@ -1,0 +1,221 @@
+"""The life of the api process: start, serve, drain, end.
+
+Robyn owns the main thread and the event loop, and neither can be stopped. So everything of ours
+runs as one task in that loop, and the process ends with ``os._exit`` once nothing is left to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from api.access.access_control import Doors
+from api.http.messages import Route
+from api.http_server.exchange import Exchanges
+from api.http_server.limits import GateLimits
+from api.http_server.server import Gate
+from api.http_server.upstream import Upstream
+from api.routes.fallback import RouteTable
+from ops.logs import Logger
+from ops.settings import ServerSettings
+
+LOOPBACK: Final = "127.0.0.1"
+#: How long the framework may take until it answers for the first time, in seconds.
+FRAMEWORK_START_S: Final = 15.0
+FRAMEWORK_POLL_S: Final = 0.01
+#: How long ``on_stop`` may take, in seconds.
+STOP_TIMEOUT_S: Final = 10.0
+#: Descriptors per client connection (its own, one to the framework and that one's other end).
+DESCRIPTORS_PER_CONNECTION: Final = 3
+#: Descriptors for everything else: logs, databases, the broker.
+DESCRIPTORS_SPARE: Final = 256
+#: What a shell reports for a process that a signal ended is this plus the signal's number.
+SIGNAL_EXIT_BASE: Final = 128
+
+Hook = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """What to serve and how.
+
+    Attributes:
+        routes: Methods, patterns and handlers.
+        settings: Limits and the drain time.
+        listener: The public socket, listening; see ``api.http_server.listener``.
+        on_start: Awaited in the event loop before the first client is accepted.
+        on_stop: Awaited after the last answer, not longer than ``STOP_TIMEOUT_S``.
+        on_listening: Told the public address once clients are served.
+        logger: Told of everything.
+    """
+
+    routes: Sequence[Route]
+    settings: ServerSettings
+    listener: socket.socket
+    on_start: Hook
+    on_stop: Hook
+    on_listening: Callable[[str, int], None]
+    logger: Logger
+
+
+def serve(service: Service) -> NoReturn:
+    """Serve until SIGTERM or SIGINT; ends the process.
+
+    The exit code is 0 after a drain, 1 where the start failed, and 128 + n where a second signal n
+    cut the drain short. Call it in the main thread, once per process.
+    """
+    _hide_from_framework()
+    from api.app import build_app  # noqa: PLC0415 - importing Robyn parses sys.argv, now hidden
+
+    _allow_descriptors(service.settings.connections_max)
+    # Held, not listened on, so that nobody else gets the port before Robyn binds it as well.
+    reservation = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    reservation.bind((LOOPBACK, 0))
+    port: int = reservation.getsockname()[1]
+    life = _Life(service, reservation, port)
+    app = build_app(
+        service.routes,
+        exchanges=life.exchanges,
+        on_startup=life.begin,
+        logger=service.logger,
+    )
+    app.start(host=LOOPBACK, port=port, _check_port=False)
+    raise SystemExit(1)  # Robyn's loop ends only where it failed
+
+
+class _Life:
+    """The one task beside the connections."""
+
+    def __init__(self, service: Service, reservation: socket.socket, port: int) -> None:
+        self._service = service
+        self._logger = service.logger
+        self._reservation = reservation
+        self._port = port
+        self.exchanges = Exchanges(secrets.token_hex(32))
+        self._stop = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Start the task; Robyn accepts only after this has returned."""
+        # Robyn listens by now. A second bound socket could swallow connections on some kernels.
+        self._reservation.close()
+        self._catch_signals()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        code = 1
+        try:
+            await self._live()
+            code = 0
+        except Exception:
+            self._logger.exception("api_failed")
+        finally:
+            _end_process(code)
+
+    async def _live(self) -> None:
+        service = self._service
+        await self._framework_answers()
+        # Robyn's own signal handling began meanwhile: it would refuse our requests from the
+        # first signal on, and never let the process end. Ours takes its place.
+        self._catch_signals()
+        await service.on_start()
+        gate = self._gate()
+        if not self._stop.is_set():
+            await gate.listen(service.listener)
+            host, port = service.listener.getsockname()[:2]
+            service.on_listening(host, port)
+            await self._stop.wait()
+        self._logger.info("draining", drain_s=service.settings.drain_s)
+        await gate.drain(service.settings.drain_s)
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await service.on_stop()
+        self._logger.info("stopped")
+
+    def _gate(self) -> Gate:
+        limits = GateLimits.from_settings(self._service.settings)
+        return Gate(
+            upstream=Upstream(
+                LOOPBACK,
+                self._port,
+                secret=self.exchanges.secret,
+                limits=limits,
+                logger=self._logger,
+            ),
+            exchanges=self.exchanges,
+            unrouted=RouteTable(self._service.routes).unrouted,
+            doors=Doors.from_settings(self._service.settings),
+            limits=limits,
+            logger=self._logger,
+        )
+
+    async def _framework_answers(self) -> None:
+        async with asyncio.timeout(FRAMEWORK_START_S):
+            # Robyn tells nobody that it listens, so it has to be asked.
+            while not await _answers(LOOPBACK, self._port):  # noqa: ASYNC110 - another's state
+                await asyncio.sleep(FRAMEWORK_POLL_S)
+
+    def _catch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._stop.is_set():
+            self._logger.warning("stopped_at_once", signal=number.name)
+            _end_process(SIGNAL_EXIT_BASE + number)
+        self._stop.set()
+
+
+async def _answers(host: str, port: int) -> bool:
+    """Tell whether an HTTP server answers there."""
+    try:
+        reader, writer = await asyncio.open_connection(host, port)
+    except OSError:
+        return False
+    try:
+        writer.write(b"GET / HTTP/1.1\r\nhost: gate\r\nconnection: close\r\n\r\n")
+        return (await reader.readline()).startswith(b"HTTP/1.1 ")
+    except OSError:
+        return False
+    finally:
+        writer.close()
+
+
+def _end_process(code: int) -> NoReturn:
+    """End without waiting for Robyn's threads, which never end."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _hide_from_framework() -> None:
+    """Hide our command line and Robyn's own environment variables from it.
+
+    It parses ``sys.argv`` at import and again in its constructor, prints its own ``--help``, and
+    lets ``ROBYN_HOST`` and ``ROBYN_PORT`` overrule what it is told.
+    """
+    sys.argv = sys.argv[:1]
+    for name in [name for name in os.environ if name.startswith("ROBYN_")]:
+        del os.environ[name]
+
+
+def _allow_descriptors(connections_max: int) -> None:
+    """Raise the soft limit on open files as far as our own limits need and the hard one lets."""
+    wanted = connections_max * DESCRIPTORS_PER_CONNECTION + DESCRIPTORS_SPARE
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))

@@ -1,0 +1,1 @@
+"""Jobs, agents, responses and cache diagnostics as the JSON that clients read."""

@@ -1,0 +1,192 @@
+"""Responses of OpenAI's Responses as the log has them; everything here blocks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from api.protocols.batches.endpoints import unix_s
+from api.protocols.batches.lines import stored_answer
+from api.protocols.openai_responses.items import Item
+from api.protocols.openai_responses.parse import asked_of, from_bytes, input_of
+from api.protocols.openai_responses.response_object import (
+    PROTOCOL,
+    Asked,
+    Head,
+    answered,
+    find_item,
+    open_status,
+    response_object,
+)
+from api.protocols.shared.answer import Answer
+from api.schemas.responses import RESPONSE_ID_PATTERN, ResponseObject, ResponsesBody
+from api.services import Services
+from api.streaming.log_backfill import read_stored
+from domain.chat.items import Failed, Finished
+from domain.errors import (
+    InvalidRequest,
+    JobNotFound,
+    PayloadMissing,
+    PreviousResponseNotFound,
+    ResponseNotFound,
+)
+from domain.job.state import Job
+from domain.job.view import JobView
+from domain.usecases.jobs.commit import load_job
+from domain.values import JobId, JobStatus, StopReason
+
+#: Responses that one conversation may be made of; each is read from the log at every turn.
+CHAIN_MAX: Final = 1000
+
+_RESPONSE_ID: Final = re.compile(RESPONSE_ID_PATTERN)
+_ITEM_ID: Final = re.compile(r"(?:msg|rs|fc|ctc|tsc)_([0-9a-f]{32})_\d{1,9}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A response in the log.
+
+    Attributes:
+        head: What was asked.
+        job: Its state.
+    """
+
+    head: Head
+    job: Job
+
+
+def job_of(response_id: str) -> JobId:
+    """Return the job that a response is made by.
+
+    Raises:
+        ResponseNotFound: The id is none of ours.
+    """
+    if not _RESPONSE_ID.match(response_id):
+        raise ResponseNotFound(response_id)
+    return JobId("job-" + response_id.removeprefix("resp_"))
+
+
+def load_head(job_id: JobId, services: Services) -> Head:
+    """Return what was asked of a job that was accepted on this connection, stored or not.
+
+    Raises:
+        ResponseNotFound: There is no such response.
+        LogUnavailable: The log cannot be read.
+    """
+    return _load(job_id, services).head
+
+
+def load_response(response_id: str, services: Services) -> Found:
+    """Return a response that may be looked up.
+
+    Raises:
+        ResponseNotFound: There is none of that id, or it was deleted, or not to be stored.
+        LogUnavailable: The log cannot be read.
+    """
+    found = _load(job_of(response_id), services)
+    if found.job.hidden or not found.head.asked.is_stored:
+        raise ResponseNotFound(response_id)
+    return found
+
+
+def present(found: Found, services: Services) -> ResponseObject:
+    """Return the object of a response as it is now."""
+    head, view = found.head, services.views.get(found.head.job_id)
+    if view is None or not view.status.is_terminal:
+        status = JobStatus.QUEUED if view is None else view.status
+        return response_object(head, open_status(head, status))
+    return answered(head, _answer_of(view, services))
+
+
+def prepare(wire: ResponsesBody, services: Services) -> tuple[Asked, list[Item]]:
+    """Return what is kept of a request, and the items of the responses that it goes on from.
+
+    Raises:
+        InvalidRequest: An item is none, or refers to one that is not there, or the responses are
+            too many, or the last of them goes on.
+        PreviousResponseNotFound: One of them is not there.
+        LogUnavailable: The log cannot be read.
+    """
+    items = [_resolved(item, index, services) for index, item in enumerate(input_of(wire))]
+    before = conversation(wire.previous_response_id, services)
+    return asked_of(wire, items, before), before
+
+
+def conversation(last: str | None, services: Services) -> list[Item]:
+    """Return the items of a response and of all that it goes on from, oldest first.
+
+    Raises:
+        InvalidRequest: They are too many, or one of them goes on.
+        PreviousResponseNotFound: One of them is not there.
+        LogUnavailable: The log cannot be read.
+    """
+    parts: list[Sequence[Item]] = []
+    previous = last
+    while previous is not None:
+        if len(parts) >= CHAIN_MAX:
+            msg = f"the conversation has more than {CHAIN_MAX} responses"
+            raise InvalidRequest(msg, field="previous_response_id")
+        try:
+            found = load_response(previous, services)
+        except ResponseNotFound:
+            raise PreviousResponseNotFound(previous) from None
+        parts.append((*found.head.asked.items, *_output(found, services)))
+        previous = found.head.asked.previous
+    return [item for part in reversed(parts) for item in part]
+
+
+def _output(found: Found, services: Services) -> Sequence[Item]:
+    if not found.job.status.is_terminal:
+        msg = f"response {found.head.id} has not ended"
+        raise InvalidRequest(msg, field="previous_response_id")
+    return present(found, services)["output"]
+
+
+def _resolved(item: Item, index: int, services: Services) -> dict[str, Any]:
+    """Return an item, or what it refers to."""
+    if item["type"] != "item_reference":
+        return dict(item)
+    named = _ITEM_ID.fullmatch(item["id"])
+    try:
+        found = load_response(f"resp_{named[1]}", services) if named else None
+    except ResponseNotFound:
+        found = None
+    said = find_item(_output(found, services), item["id"]) if found is not None else None
+    if said is None:
+        msg = f"item {item['id']} does not exist"
+        raise InvalidRequest(msg, field=f"input.{index}.id")
+    return dict(said)
+
+
+def _load(job_id: JobId, services: Services) -> Found:
+    named = f"resp_{job_id.removeprefix('job-')}"
+    try:
+        loaded = load_job(job_id, log=services.log)
+        submitted = loaded.job.submitted
+        if submitted is None or submitted.protocol != PROTOCOL or submitted.wire is None:
+            raise ResponseNotFound(named)
+        asked = from_bytes(services.payloads.get(submitted.wire))
+    except (JobNotFound, PayloadMissing):
+        raise ResponseNotFound(named) from None
+    head = Head(job_id=job_id, created_s=unix_s(loaded.accepted_at), asked=asked)
+    return Found(head=head, job=loaded.job)
+
+
+def _answer_of(view: JobView, services: Services) -> Answer:
+    output = read_stored(view, services)
+    answer = Answer() if output is None else stored_answer(view, output)
+    answer.ending = _ending(view)
+    return answer
+
+
+def _ending(view: JobView) -> Finished | Failed:
+    if view.error is not None or view.stop_reason is None:
+        message = view.error_message or "the job failed"
+        return Failed(error=view.error or "failure", message=message, retryable=False)
+    return Finished(
+        stop_reason=StopReason(view.stop_reason),
+        usage=view.usage,
+        stop_sequence=view.stop_sequence,
+    )

@@ -1,0 +1,1 @@
+"""Anthropic Messages: pure parsers and encoders."""

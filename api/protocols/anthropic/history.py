@@ -1,0 +1,185 @@
+"""Anthropic's messages and blocks as domain values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from api.protocols.anthropic.tools import Toolbox
+from api.protocols.shared.history import PART_BREAK
+from api.protocols.shared.origin import origin_of
+from api.protocols.shared.signature import recall
+from api.schemas.anthropic import ContentBlock, InputMessage
+from domain.chat.request import Message, ToolCall
+from domain.errors import InvalidRequest
+
+#: Claude Code puts this line first. It changes from request to request, and would keep any prefix
+#: of the prompt from being recognised.
+BILLING_PREFIX: Final = "x-anthropic-billing-header:"
+#: Claude Code counts its budget down in a line of just this shape, and keeps the old counts.
+_COUNTER_TAG: Final = "<total_tokens>"
+_COUNTER: Final = re.compile(r"\s*<total_tokens>[\d,]+ tokens left</total_tokens>\s*")
+IMAGE_NOTE: Final = "[image left out: this model reads text only]"
+IMAGE_REFUSED: Final = "this model reads text only: an image cannot be part of the question"
+#: What texts of failed tools begin with already.
+_ERROR_MARKS: Final = ("error", "<error", "<tool_use_error")
+
+
+def system_texts(system: str | Sequence[ContentBlock] | None) -> list[str]:
+    """Return the texts of the system prompt without billing lines and counters."""
+    if system is None:
+        return []
+    texts = [system] if isinstance(system, str) else [block_text(block) for block in system]
+    return [kept for kept in map(_lasting, texts) if kept]
+
+
+def turns_of(messages: Sequence[InputMessage], toolbox: Toolbox) -> Iterator[Message]:
+    """Yield the turns that the messages stand for: results of tools are turns of their own.
+
+    Args:
+        messages: The conversation.
+        toolbox: Describes the tools that results refer to.
+
+    Raises:
+        InvalidRequest: The newest question holds an image. One in an earlier turn, or in what a
+            tool gave back, is replaced by a note: the conversation can go on without it.
+    """
+    newest = max((n for n, one in enumerate(messages) if one.role == "user"), default=-1)
+    for number, message in enumerate(messages):
+        if number == newest:
+            _refuse_images(number, message.content)
+        yield from _turns(message, toolbox)
+
+
+def block_text(block: ContentBlock) -> str:
+    """Return what a text model can read of a block; blocks of unknown types are never refused."""
+    if block.type in ("text", "thinking"):
+        return (block.text if block.type == "text" else block.thinking) or ""
+    if block.type == "image":
+        return IMAGE_NOTE
+    if block.type == "document":
+        return _document_text(block)
+    if block.type == "redacted_thinking":
+        return ""
+    found = block.text or _text_in(block.content)
+    return found or f"[{_label(block)} left out]"
+
+
+def _turns(message: InputMessage, toolbox: Toolbox) -> Iterator[Message]:
+    content = message.content
+    if message.role == "system":
+        if text := PART_BREAK.join(system_texts(content)):
+            yield Message(role="system", content=text)
+    elif isinstance(content, str):
+        yield Message(role=message.role, content=content)
+    elif message.role == "assistant":
+        yield _assistant_turn(content)
+    else:
+        yield from _user_turns(content, toolbox)
+
+
+def _refuse_images(number: int, content: str | Sequence[ContentBlock]) -> None:
+    if isinstance(content, str):
+        return
+    for place, block in enumerate(content):
+        if block.type == "image":
+            raise InvalidRequest(IMAGE_REFUSED, field=f"messages.{number}.content.{place}")
+
+
+def _assistant_turn(blocks: Sequence[ContentBlock]) -> Message:
+    return Message(
+        role="assistant",
+        content=PART_BREAK.join(
+            block_text(block)
+            for block in blocks
+            if block.type not in ("tool_use", "thinking", "redacted_thinking")
+        ),
+        reasoning=PART_BREAK.join(filter(None, map(_reasoning, blocks))),
+        tool_calls=tuple(
+            ToolCall(id=block.id or "", name=block.name or "", arguments=block.input or {})
+            for block in blocks
+            if block.type == "tool_use"
+        ),
+        origin=origin_of(
+            one for block in blocks for one in (block.id, block.signature, block.data)
+        ),
+    )
+
+
+def _reasoning(block: ContentBlock) -> str:
+    """Return reasoning as it was thought, whether or not the client was shown it."""
+    if block.type == "thinking":
+        return block.thinking or recall(block.signature)
+    return recall(block.data) if block.type == "redacted_thinking" else ""
+
+
+def _user_turns(blocks: Sequence[ContentBlock], toolbox: Toolbox) -> Iterator[Message]:
+    texts: list[str] = []
+    yielded = False
+    for block in blocks:
+        if block.type != "tool_result":
+            texts.append(block_text(block))
+            continue
+        if texts:
+            yield Message(role="user", content=PART_BREAK.join(texts))
+            texts = []
+        yielded = True
+        result = _result_text(block, toolbox)
+        yield Message(role="tool", content=result, tool_call_id=block.tool_use_id)
+    if texts or not yielded:
+        yield Message(role="user", content=PART_BREAK.join(texts))
+
+
+def _result_text(block: ContentBlock, toolbox: Toolbox) -> str:
+    text = _text_in(block.content, toolbox)
+    if block.is_error and not text.lower().startswith(_ERROR_MARKS):
+        return f"Error: {text}"
+    return text
+
+
+def _text_in(content: Any, toolbox: Toolbox | None = None) -> str:  # noqa: ANN401 - any JSON
+    """Return the text inside the content of a block, which may be a text, a block or many."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Mapping):
+        return _member_text(content, toolbox)
+    if isinstance(content, list):
+        return PART_BREAK.join(_text_in(member, toolbox) for member in content)
+    return ""
+
+
+def _member_text(member: Mapping[str, Any], toolbox: Toolbox | None) -> str:
+    if member.get("type") == "image":
+        return IMAGE_NOTE
+    if member.get("type") == "tool_reference" and toolbox is not None:
+        return toolbox.description(member.get("tool_name"))
+    for key in ("text", "tool_name", "data", "content", "title"):
+        value = member.get(key)
+        if isinstance(value, str):
+            return value
+        if isinstance(value, list):
+            return _text_in(value, toolbox)
+    return f"[{member.get('type', 'content')} left out]"
+
+
+def _document_text(block: ContentBlock) -> str:
+    source = block.source if isinstance(block.source, Mapping) else {}
+    text = source.get("data") if source.get("type") == "text" else _text_in(source.get("content"))
+    return text if isinstance(text, str) and text else f"[{_label(block)} left out]"
+
+
+def _label(block: ContentBlock) -> str:
+    return " ".join(part for part in (block.type, block.name or block.title) if part)
+
+
+def _lasting(text: str) -> str:
+    """Return what of a system text does not change from request to request."""
+    if BILLING_PREFIX not in text and _COUNTER_TAG not in text:
+        return text
+    kept = "\n".join(
+        line
+        for line in text.split("\n")
+        if not line.startswith(BILLING_PREFIX) and not _COUNTER.fullmatch(line)
+    )
+    return kept if kept.strip() else ""

@@ -1,0 +1,104 @@
+"""Anthropic Messages: the request as a domain request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from api.protocols.anthropic.cache_control import marks_cache
+from api.protocols.anthropic.history import system_texts, turns_of
+from api.protocols.anthropic.tools import Toolbox, answer_schema_of, tool_choice_of
+from api.protocols.shared.efforts import EFFORTS, Efforts
+from api.protocols.shared.history import settle
+from api.protocols.shared.parsed import (
+    ParsedRequest,
+    ThinkingShown,
+    agent_of,
+    clamp_max_tokens,
+    effort_of,
+    sampling_of,
+    stop_texts,
+)
+from api.schemas.anthropic import CountBody, MessagesBody, ThinkingSpec
+from api.schemas.base import MAX_TOKENS_CEILING, parse_body
+from domain.chat.reasoning_limit import ThinkingLimit
+from domain.chat.request import ChatRequest
+from domain.ports import IdSource
+
+
+def parse(
+    body: bytes, headers: Mapping[str, str], *, ids: IdSource, efforts: Efforts = EFFORTS
+) -> ParsedRequest:
+    """Translate a body of ``POST /v1/messages``.
+
+    Args:
+        body: As it came.
+        headers: By lower-case name.
+        ids: Draws the seed if the caller gave none.
+        efforts: What efforts are worth.
+
+    Raises:
+        InvalidRequest: Naming the first field that does not fit.
+    """
+    wire = parse_body(MessagesBody, body)
+    return ParsedRequest(
+        chat=_chat(wire, wire.max_tokens, ids, efforts),
+        stream=bool(wire.stream),
+        agent=agent_of(headers, user_id=wire.user_id),
+        seeded=wire.seed is not None,
+        thinking=_thinking_of(wire.thinking),
+        marks_cache=marks_cache(wire),
+    )
+
+
+def parse_count(body: bytes, headers: Mapping[str, str], *, ids: IdSource) -> ParsedRequest:
+    """Translate a body of ``POST /v1/messages/count_tokens``; see ``parse``."""
+    wire = parse_body(CountBody, body)
+    chat = _chat(wire, 1, ids, EFFORTS)
+    return ParsedRequest(chat=chat, agent=agent_of(headers, user_id=wire.user_id))
+
+
+def _chat(wire: CountBody, max_tokens: int, ids: IdSource, efforts: Efforts) -> ChatRequest:
+    toolbox = Toolbox(wire.tools)
+    messages = settle(system_texts(wire.system), turns_of(wire.messages, toolbox))
+    choice = tool_choice_of(wire.tool_choice, toolbox)
+    schema = answer_schema_of(wire.output_config, wire.output_format)
+    # A call that must be made leaves no room for reasoning before it.
+    thinks = _thinking_of(wire.thinking) != "none" and choice.mode not in ("any", "tool")
+    return ChatRequest(
+        model=wire.model,
+        messages=messages,
+        max_tokens=clamp_max_tokens(max_tokens, MAX_TOKENS_CEILING),
+        sampling=sampling_of(
+            temperature=wire.temperature,
+            top_p=wire.top_p,
+            top_k=wire.top_k,
+            seed=wire.seed,
+            ids=ids,
+        ),
+        tools=toolbox.loaded,
+        deferred_tools=toolbox.referred,
+        tool_choice=choice,
+        answer_schema=schema,
+        # As the vendor does: a schema that cannot be kept is a 400.
+        is_strict=schema is not None,
+        strict_tools=toolbox.strict,
+        stop=stop_texts(wire.stop_sequences),
+        thinking=thinks,
+        effort=effort_of(wire.output_config.effort if wire.output_config is not None else None),
+        thinking_limit=_thinking_limit(wire, efforts),
+    )
+
+
+def _thinking_of(spec: ThinkingSpec | None) -> ThinkingShown:
+    if spec is None or spec.type not in ("enabled", "adaptive"):
+        return "none"
+    return "omitted" if spec.display == "omitted" else "whole"
+
+
+def _thinking_limit(wire: CountBody, efforts: Efforts) -> ThinkingLimit:
+    spec = wire.thinking
+    return efforts.limit(
+        wire.output_config.effort if wire.output_config is not None else None,
+        budget=spec.budget_tokens if spec is not None and spec.type == "enabled" else None,
+        forbidden=spec is not None and spec.type == "disabled",
+    )

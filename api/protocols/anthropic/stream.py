@@ -1,0 +1,270 @@
+"""Anthropic Messages: items as stream events, or as one message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from api.errors import error_body
+from api.http.json_body import load_json
+from api.http.messages import Dialect
+from api.http.sse import Frame, Part
+from api.protocols.shared.answer import Answer, Block, BlockKind, hex_of, proper_end
+from api.protocols.shared.parsed import ThinkingShown
+from api.protocols.shared.signature import sign
+from api.schemas.replies import AnthropicBlock, AnthropicMessage, AnthropicUsage
+from domain.chat.items import (
+    Failed,
+    Finished,
+    Started,
+    StreamItem,
+    Text,
+    Thinking,
+    ToolEnd,
+    ToolInput,
+    ToolStart,
+)
+from domain.errors import InvalidRequest, SemanticError
+from domain.values import JobId, StopReason, Usage
+
+#: Claude Code goes on by itself after the two limits, and stops at the rest.
+_STOP_REASONS: Final[Mapping[StopReason, str]] = {
+    StopReason.END_TURN: "end_turn",
+    StopReason.MAX_TOKENS: "max_tokens",
+    StopReason.STOP_SEQUENCE: "stop_sequence",
+    StopReason.CONTEXT_WINDOW: "model_context_window_exceeded",
+    StopReason.CANCELLED: "end_turn",
+}
+_BLANKS: Final[Mapping[BlockKind, AnthropicBlock]] = {
+    "text": {"type": "text", "text": ""},
+    "thinking": {"type": "thinking", "thinking": "", "signature": ""},
+}
+
+
+class AnthropicEncoder:
+    """A state machine from items to events; it keeps which block is open and nothing else.
+
+    Args:
+        job_id: Names the message.
+        model: As the caller wrote it.
+        thinking: How much of the reasoning is shown.
+        request_id: For error events.
+        started: What is known of the prompt already.
+        marks_cache: Whether the request says what to keep; then it is told what was.
+    """
+
+    def __init__(
+        self,
+        *,
+        job_id: JobId,
+        model: str,
+        thinking: ThinkingShown,
+        request_id: str,
+        started: Started | None = None,
+        marks_cache: bool = False,
+    ) -> None:
+        self._job_id = job_id
+        self._model = model
+        self._thinking = thinking
+        self._request_id = request_id
+        self._started = started
+        self._marks_cache = marks_cache
+        self._open: BlockKind | None = None
+        self._index = -1
+        #: The reasoning of the open block, which its signature is made of.
+        self._thought: list[str] = []
+        self._called = False
+
+    def open(self) -> list[Part]:
+        """Return ``message_start``; ``message_delta`` overrides the counts of the prompt in it."""
+        known = self._started
+        usage = Usage()
+        if known is not None:
+            usage = Usage(prompt_tokens=known.prompt_tokens, cached_tokens=known.cached_tokens)
+        counts = _usage(usage, marks_cache=self._marks_cache)
+        message = _message(self._job_id, self._model, content=[], usage=counts)
+        return [_event("message_start", message=message)]
+
+    def item(self, item: StreamItem) -> list[Part]:
+        """Return the events that an item calls for."""
+        body = item.body
+        match body:
+            case Text():
+                return self._delta("text", {"type": "text_delta", "text": body.text})
+            case Thinking() if self._thinking != "none":
+                return self._think(body.text)
+            case ToolStart() | ToolInput() | ToolEnd():
+                return self._tool(body)
+            case Finished() | Failed():
+                return self._end(body)
+            case _:
+                return []  # started and progress are told by usage and pings
+
+    def ping(self) -> list[Part]:
+        """Return a sign of life that resets the clients' watchdogs, which comments do not."""
+        return [_event("ping")]
+
+    def fail(self, error: SemanticError) -> list[Part]:
+        """Return the terminal event of a stream that could not be finished."""
+        body = error_body(error, Dialect.ANTHROPIC, self._request_id)
+        return [Frame(event="error", data=body)]
+
+    def _think(self, text: str) -> list[Part]:
+        self._thought.append(text)
+        if self._thinking == "whole":
+            return self._delta("thinking", {"type": "thinking_delta", "thinking": text})
+        return self._start("thinking") if self._open != "thinking" else []
+
+    def _delta(self, kind: BlockKind, delta: Mapping[str, str]) -> list[Part]:
+        parts = self._start(kind) if self._open != kind else []
+        return [*parts, _event("content_block_delta", index=self._index, delta=delta)]
+
+    def _tool(self, body: ToolStart | ToolInput | ToolEnd) -> list[Part]:
+        if isinstance(body, ToolStart):
+            self._called = True
+            blank: AnthropicBlock = {
+                "type": "tool_use",
+                "id": body.id,
+                "name": body.name,
+                "input": {},
+            }
+            return self._start("tool", blank)
+        if isinstance(body, ToolEnd):
+            return self._stop()
+        delta = {"type": "input_json_delta", "partial_json": body.fragment}
+        return [_event("content_block_delta", index=self._index, delta=delta)]
+
+    def _start(self, kind: BlockKind, blank: AnthropicBlock | None = None) -> list[Part]:
+        parts = self._stop()
+        self._open = kind
+        self._index += 1
+        return [
+            *parts,
+            _event("content_block_start", index=self._index, content_block=blank or _BLANKS[kind]),
+        ]
+
+    def _stop(self) -> list[Part]:
+        if self._open is None:
+            return []
+        parts: list[Part] = []
+        if self._open == "thinking":
+            text, self._thought = "".join(self._thought), []
+            carried = self._thinking == "omitted"
+            signature = sign(self._job_id, self._index, text, carried=carried)
+            delta = {"type": "signature_delta", "signature": signature}
+            parts = [_event("content_block_delta", index=self._index, delta=delta)]
+        self._open = None
+        return [*parts, _event("content_block_stop", index=self._index)]
+
+    def _end(self, body: Finished | Failed) -> list[Part]:
+        end = proper_end(body)
+        if isinstance(end, SemanticError):
+            return self.fail(end)
+        delta = {
+            "stop_reason": _stop_reason(end, called=self._called),
+            "stop_sequence": end.stop_sequence,
+        }
+        usage = _usage(end.usage, marks_cache=self._marks_cache)
+        return [
+            *self._stop(),
+            _event("message_delta", delta=delta, usage=usage),
+            _event("message_stop"),
+        ]
+
+
+def assemble_message(
+    answer: Answer,
+    *,
+    job_id: JobId,
+    model: str,
+    thinking: ThinkingShown,
+    marks_cache: bool = False,
+) -> AnthropicMessage:
+    """Return the whole message of an answer that finished.
+
+    Args:
+        answer: With a ``Finished`` ending.
+        job_id: Names the message.
+        model: As the caller wrote it.
+        thinking: How much of the reasoning is shown.
+        marks_cache: Whether the request says what to keep.
+    """
+    ending = answer.ending
+    if not isinstance(ending, Finished):
+        msg = "only a finished answer can be assembled"
+        raise TypeError(msg)
+    taken = _taken(answer, thinking=thinking)
+    content = [_block(block, job_id, index, thinking) for index, block in enumerate(taken)]
+    usage = _usage(ending.usage, marks_cache=marks_cache)
+    message = _message(job_id, model, content=content, usage=usage)
+    message["stop_reason"] = _stop_reason(ending, called=bool(answer.tools))
+    message["stop_sequence"] = ending.stop_sequence
+    return message
+
+
+def _message(
+    job_id: JobId, model: str, *, content: list[AnthropicBlock], usage: AnthropicUsage
+) -> AnthropicMessage:
+    return {
+        "id": f"msg_{hex_of(job_id)}",
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": content,
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": usage,
+    }
+
+
+def _taken(answer: Answer, *, thinking: ThinkingShown) -> list[Block]:
+    """Return the blocks that the caller takes; texts that only reasoning parted are one."""
+    taken: list[Block] = []
+    for block in answer.blocks:
+        if block.kind == "thinking" and thinking == "none":
+            continue
+        if taken and taken[-1].kind == block.kind == "text":
+            taken[-1] = Block(kind="text", text=taken[-1].text + block.text)
+        else:
+            taken.append(block)
+    return taken
+
+
+def _block(block: Block, job_id: JobId, index: int, shown: ThinkingShown) -> AnthropicBlock:
+    if block.kind == "text":
+        return {"type": "text", "text": block.text}
+    if block.kind == "thinking":
+        signature = sign(job_id, index, block.text, carried=shown == "omitted")
+        text = block.text if shown == "whole" else ""
+        return {"type": "thinking", "thinking": text, "signature": signature}
+    return {"type": "tool_use", "id": block.id, "name": block.name, "input": _input(block.text)}
+
+
+def _input(text: str) -> dict[str, Any]:
+    try:
+        value = load_json(text or "{}")
+    except InvalidRequest:
+        value = None
+    return value if isinstance(value, dict) else {"unparsed": text}
+
+
+def _stop_reason(ending: Finished, *, called: bool) -> str:
+    if called and ending.stop_reason is StopReason.END_TURN:
+        return "tool_use"
+    return _STOP_REASONS[ending.stop_reason]
+
+
+def _usage(usage: Usage, *, marks_cache: bool) -> AnthropicUsage:
+    computed = usage.prompt_tokens - usage.cached_tokens
+    created = max(0, usage.kept_tokens - usage.cached_tokens) if marks_cache else 0
+    return {
+        "input_tokens": computed - created,
+        "cache_creation_input_tokens": created,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
+    }
+
+
+def _event(event_type: str, **members: Any) -> Frame:  # noqa: ANN401 - any JSON value
+    return Frame(event=event_type, data={"type": event_type, **members})

@@ -1,0 +1,1 @@
+"""Lines of batches, Anthropic and OpenAI: pure parsers and encoders."""

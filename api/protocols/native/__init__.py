@@ -1,0 +1,1 @@
+"""Direct agent requests and async jobs: pure parsers and encoders."""

@@ -1,0 +1,60 @@
+"""Native jobs: items as they are, with ids to resume from."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from api.http.sse import Comment, Frame, Part
+from domain.chat.items import Failed, StreamItem
+from domain.errors import InvalidRequest, SemanticError
+from domain.log.codec import item_to_dict
+
+#: ``{attempt}-{n}`` as in ``id:`` lines, or ``n`` alone.
+CURSOR_PATTERN: Final = r"^([0-9]{1,9}-)?[0-9]{1,9}$"
+_CURSOR = re.compile(CURSOR_PATTERN)
+
+
+class NativeEncoder:
+    """Hands items on; numbered ones carry ``id: {attempt}-{n}``, transient ones carry none."""
+
+    def __init__(self) -> None:
+        self._attempt = 1
+
+    def open(self) -> list[Part]:
+        """Return a comment, so that the headers and a first byte go out at once."""
+        return [Comment("open")]
+
+    def item(self, item: StreamItem) -> list[Part]:
+        """Return the event of an item."""
+        self._attempt = item.attempt
+        data = item_to_dict(item)
+        name = None if item.n is None else f"{item.attempt}-{item.n}"
+        return [Frame(id=name, event=data["kind"], data=data)]
+
+    def ping(self) -> list[Part]:
+        """Return a comment."""
+        return [Comment("ping")]
+
+    def fail(self, error: SemanticError) -> list[Part]:
+        """Return a last event that is not the job's: it has no number, and the job may go on."""
+        body = Failed(error=error.code, message=error.message, retryable=error.retryable)
+        return self.item(StreamItem(n=None, attempt=self._attempt, body=body))
+
+
+def parse_cursor(text: str | None, *, field: str) -> int:
+    """Return the number of the last item that a client has, -1 if it has none.
+
+    Args:
+        text: As the client sent it, if it did.
+        field: Where it was sent, for the error.
+
+    Raises:
+        InvalidRequest: It is no cursor.
+    """
+    if text is None:
+        return -1
+    if not _CURSOR.fullmatch(text):
+        msg = "a cursor is the id of an event of this stream, such as 1-17"
+        raise InvalidRequest(msg, field=field)
+    return int(text.rpartition("-")[2])

@@ -1,0 +1,83 @@
+"""OpenAI chat completions: the request as a domain request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from api.protocols.openai_chat.completion import CompletionKind
+from api.protocols.openai_chat.history import (
+    answer_schema_of,
+    is_strict,
+    strict_among,
+    tool_choice_of,
+    tools_of,
+    turn_of,
+)
+from api.protocols.openai_chat.parameters import completion_request, sampling_wish
+from api.protocols.openai_chat.stream import ChatVoice, chat_choice
+from api.protocols.shared.efforts import EFFORTS, Efforts
+from api.protocols.shared.history import settle
+from api.protocols.shared.parsed import ParsedRequest, clamp_max_tokens, effort_of, stop_texts
+from api.schemas.base import parse_body
+from api.schemas.logprobs import logprobs_wanted
+from api.schemas.openai_chat import ChatCompletionBody
+from domain.chat.request import ChatRequest
+from domain.ports import IdSource
+
+
+def parse(
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    ids: IdSource,
+    max_tokens_default: int,
+    efforts: Efforts = EFFORTS,
+) -> ParsedRequest:
+    """Translate a body of ``POST /v1/chat/completions``.
+
+    Args:
+        body: As it came.
+        headers: By lower-case name.
+        ids: Draws the seed if the caller gave none.
+        max_tokens_default: Where the caller sets no limit.
+        efforts: What efforts are worth.
+
+    Raises:
+        InvalidRequest: Naming the first field that does not fit.
+    """
+    wire = parse_body(ChatCompletionBody, body)
+    tools = tools_of(wire.tools)
+    choice = tool_choice_of(wire.tool_choice, tools, parallel=wire.parallel_tool_calls is not False)
+    wanted = wire.max_completion_tokens or wire.max_tokens
+    chat = ChatRequest(
+        model=wire.model,
+        messages=settle((), map(turn_of, wire.messages)),
+        max_tokens=clamp_max_tokens(wanted, max_tokens_default),
+        sampling=sampling_wish(wire, ids),
+        tools=tools,
+        tool_choice=choice,
+        answer_schema=answer_schema_of(wire.response_format),
+        is_strict=is_strict(wire.response_format),
+        strict_tools=strict_among(wire.tools),
+        stop=stop_texts(wire.stop),
+        logprobs=logprobs_wanted(wanted=bool(wire.logprobs), top=wire.top_logprobs),
+        thinking=(
+            wire.reasoning_effort not in (None, "none") and choice.mode not in ("any", "tool")
+        ),
+        effort=effort_of(wire.reasoning_effort),
+        thinking_limit=efforts.limit(wire.reasoning_effort),
+    )
+    return completion_request(wire, [chat], headers)
+
+
+#: ``POST /v1/chat/completions``.
+CHAT: Final = CompletionKind(
+    protocol="openai-chat",
+    id_prefix="chatcmpl-",
+    whole="chat.completion",
+    chunk="chat.completion.chunk",
+    parse=parse,
+    voice=ChatVoice,
+    choice=chat_choice,
+)

@@ -1,0 +1,220 @@
+"""OpenAI's Responses: the request as a domain request, and as it is kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from api.protocols.openai_responses.items import Item, found_tools, keep, turns_of
+from api.protocols.openai_responses.response_object import Asked
+from api.protocols.openai_responses.tools import (
+    choice_among,
+    is_offered,
+    shown_choice,
+    shown_tool,
+    toolbox_of,
+)
+from api.protocols.shared.efforts import EFFORTS, Efforts
+from api.protocols.shared.history import settle
+from api.protocols.shared.parsed import (
+    ParsedRequest,
+    agent_of,
+    clamp_max_tokens,
+    effort_of,
+    sampling_of,
+)
+from api.schemas.base import parse_body
+from api.schemas.responses import ResponsesBody, TextFormat
+from domain.chat.request import ChatRequest, canonical_json
+from domain.errors import InvalidRequest
+from domain.ports import IdSource
+
+_ENCRYPTED: Final = "reasoning.encrypted_content"
+_LOGPROBS: Final = "message.output_text.logprobs"
+
+
+def read(body: bytes) -> ResponsesBody:
+    """Return a body of ``POST /v1/responses``.
+
+    Raises:
+        InvalidRequest: Naming the first field that does not fit.
+    """
+    wire = parse_body(ResponsesBody, body)
+    if wire.conversation is not None:
+        msg = "conversations are not kept here; go on with previous_response_id"
+        raise InvalidRequest(msg, field="conversation")
+    if wire.prompt is not None:
+        msg = "prompt templates are kept on the vendor's servers; send instructions and input"
+        raise InvalidRequest(msg, field="prompt")
+    if wire.background and wire.store is False:
+        msg = "a response in the background must be stored"
+        raise InvalidRequest(msg, field="background")
+    return wire
+
+
+def asked_of(wire: ResponsesBody, items: Sequence[Item], before: Sequence[Item] = ()) -> Asked:
+    """Return what is kept of a request.
+
+    Args:
+        wire: The request.
+        items: Its input, with references resolved.
+        before: The items of the responses that it goes on from, oldest first.
+
+    Raises:
+        InvalidRequest: Naming the first field that does not fit.
+    """
+    return Asked(
+        items=tuple(items),
+        previous=wire.previous_response_id,
+        is_stored=wire.store is not False,
+        is_background=bool(wire.background),
+        is_signed=_ENCRYPTED in (wire.include or ()),
+        kinds=toolbox_of(wire.tools, found_tools((*before, *items))).kinds,
+        echo=_echo(wire),
+    )
+
+
+def input_of(wire: ResponsesBody) -> list[dict[str, Any]]:
+    """Return the input as it is kept, with references still to be resolved.
+
+    Raises:
+        InvalidRequest: An item lacks what its type needs.
+    """
+    return keep(wire.input)
+
+
+def request_of(
+    wire: ResponsesBody,
+    asked: Asked,
+    before: Sequence[Item],
+    headers: Mapping[str, str],
+    *,
+    ids: IdSource,
+    max_tokens_default: int,
+    efforts: Efforts = EFFORTS,
+) -> ParsedRequest:
+    """Translate a request.
+
+    Args:
+        wire: The request.
+        asked: What is kept of it.
+        before: The items of the responses that it goes on from, oldest first.
+        headers: By lower-case name.
+        ids: Draws the seed if the caller gave none.
+        max_tokens_default: Where the caller sets no limit.
+        efforts: What efforts are worth.
+
+    Raises:
+        InvalidRequest: Naming the first field that does not fit.
+    """
+    items = (*before, *asked.items)
+    box = toolbox_of(wire.tools, found_tools(items))
+    choice = choice_among(wire.tool_choice, box, parallel=wire.parallel_tool_calls is not False)
+    effort = wire.reasoning.effort if wire.reasoning is not None else None
+    wanted = wire.text.format if wire.text is not None else None
+    chat = ChatRequest(
+        model=wire.model,
+        messages=settle([wire.instructions] if wire.instructions else (), turns_of(items)),
+        max_tokens=clamp_max_tokens(wire.max_output_tokens, max_tokens_default),
+        sampling=sampling_of(
+            temperature=wire.temperature,
+            top_p=wire.top_p,
+            top_k=wire.top_k,
+            min_p=wire.min_p,
+            seed=wire.seed,
+            ids=ids,
+        ),
+        tools=tuple(offer.function for offer in box.loaded.values()),
+        deferred_tools=tuple(offer.function for offer in box.found.values()),
+        narrowed=box.narrowed,
+        tool_choice=choice,
+        answer_schema=_schema(wanted),
+        is_strict=wanted is not None and wanted.type == "json_schema" and bool(wanted.strict),
+        strict_tools=box.strict,
+        thinking=effort not in (None, "none") and choice.mode not in ("any", "tool"),
+        effort=effort_of(effort),
+        logprobs=(wire.top_logprobs or 0) if _LOGPROBS in (wire.include or ()) else None,
+        thinking_limit=efforts.limit(effort),
+    )
+    return ParsedRequest(
+        chat=chat,
+        stream=bool(wire.stream),
+        agent=agent_of(headers, session=wire.session_id, cache_key=wire.prompt_cache_key),
+        seeded=wire.seed is not None,
+        wire=to_bytes(asked),
+    )
+
+
+def to_bytes(asked: Asked) -> bytes:
+    """Return what is kept of a request as the log keeps it."""
+    return canonical_json(
+        {
+            "items": list(asked.items),
+            "previous": asked.previous,
+            "is_stored": asked.is_stored,
+            "is_background": asked.is_background,
+            "is_signed": asked.is_signed,
+            "kinds": asked.kinds,
+            "echo": asked.echo,
+        }
+    )
+
+
+def from_bytes(payload: bytes) -> Asked:
+    """Read what ``to_bytes`` wrote."""
+    data = json.loads(payload)
+    return Asked(
+        items=tuple(data["items"]),
+        previous=data["previous"],
+        is_stored=data["is_stored"],
+        is_background=data["is_background"],
+        is_signed=data["is_signed"],
+        kinds=data.get("kinds", {}),
+        echo=data["echo"],
+    )
+
+
+def _echo(wire: ResponsesBody) -> dict[str, Any]:
+    return {
+        "instructions": wire.instructions,
+        "max_output_tokens": wire.max_output_tokens,
+        "max_tool_calls": wire.max_tool_calls,
+        "metadata": wire.metadata or {},
+        "model": wire.model,
+        "parallel_tool_calls": wire.parallel_tool_calls is not False,
+        "prompt_cache_key": wire.prompt_cache_key,
+        "reasoning": {
+            "effort": wire.reasoning.effort if wire.reasoning is not None else None,
+            "summary": None,
+        },
+        "safety_identifier": wire.safety_identifier,
+        "temperature": wire.temperature,
+        "text": {"format": _shown_format(wire.text.format if wire.text is not None else None)},
+        "tool_choice": shown_choice(wire.tool_choice),
+        "top_logprobs": wire.top_logprobs or 0,
+        "tools": [shown_tool(tool) for tool in wire.tools or () if is_offered(tool)],
+        "top_p": wire.top_p,
+        "truncation": "disabled",
+        "user": wire.user,
+    }
+
+
+def _schema(wanted: TextFormat | None) -> Mapping[str, Any] | None:
+    if wanted is None or wanted.type not in ("json_object", "json_schema"):
+        return None
+    return (wanted.json_schema or {}) if wanted.type == "json_schema" else {}
+
+
+def _shown_format(wanted: TextFormat | None) -> dict[str, Any]:
+    if wanted is None or wanted.type not in ("json_object", "json_schema"):
+        return {"type": "text"}
+    if wanted.type == "json_object":
+        return {"type": "json_object"}
+    schema = wanted.json_schema or {}
+    return {
+        "type": "json_schema",
+        "name": wanted.name or "answer",
+        "schema": schema,
+        "strict": bool(wanted.strict),
+    }

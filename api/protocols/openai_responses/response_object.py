@@ -1,0 +1,242 @@
+"""A response of OpenAI's Responses: its items, and the object around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from api.protocols.openai_responses.calls import Kinds, call_item, call_prefix, is_runnable
+from api.protocols.openai_responses.items import Item
+from api.protocols.shared.answer import Answer, Block, hex_of, proper_end
+from api.protocols.shared.logprobs import response_logprobs
+from api.protocols.shared.signature import sign
+from api.schemas.responses import ResponseFault, ResponseObject, ResponseUsage
+from domain.chat.items import Finished
+from domain.chat.logprobs import TokenLogprob
+from domain.errors import (
+    GenerationCancelled,
+    InvalidRequest,
+    Overloaded,
+    PromptTooLong,
+    SemanticError,
+)
+from domain.values import JobId, JobStatus, StopReason, Usage
+
+PROTOCOL: Final = "openai-responses"
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+
+_CUT: Final = frozenset({StopReason.MAX_TOKENS, StopReason.CONTEXT_WINDOW})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What was asked, as it is kept for telling of it again.
+
+    Attributes:
+        items: The input.
+        previous: The response that it goes on from.
+        is_stored: Whether it may be looked up later.
+        is_background: Whether it goes on without a connection.
+        is_signed: Whether reasoning carries itself in ``encrypted_content``.
+        kinds: How clients know the tools that are no functions of the name which the model uses.
+        echo: Members of the object that only repeat the request.
+    """
+
+    items: tuple[Item, ...]
+    previous: str | None
+    is_stored: bool
+    is_background: bool
+    is_signed: bool
+    kinds: Kinds
+    echo: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What is known of a response before its first item.
+
+    Attributes:
+        job_id: Names it.
+        created_s: Unix seconds of acceptance.
+        asked: The request.
+    """
+
+    job_id: JobId
+    created_s: int
+    asked: Asked
+
+    @property
+    def id(self) -> str:
+        """The id of the response."""
+        return response_id(self.job_id)
+
+
+def response_id(job_id: JobId) -> str:
+    """Return what clients call the response that a job makes."""
+    return f"resp_{hex_of(job_id)}"
+
+
+def response_object(
+    head: Head,
+    status: ResponseStatus,
+    *,
+    output: Sequence[Item] = (),
+    usage: Usage | None = None,
+    error: SemanticError | None = None,
+    incomplete: str | None = None,
+) -> ResponseObject:
+    """Return the object.
+
+    Args:
+        head: What was asked.
+        status: How far it is.
+        output: Its items.
+        usage: Token counts, once they are known.
+        error: What it failed with.
+        incomplete: Why it is incomplete.
+    """
+    told: dict[str, Any] = {
+        "background": head.asked.is_background,
+        "error": None if error is None else _fault(error),
+        "incomplete_details": None if incomplete is None else {"reason": incomplete},
+        "output": [dict(item) for item in output],
+        "previous_response_id": head.asked.previous,
+        "store": head.asked.is_stored,
+        "usage": None if usage is None else _usage(usage),
+    }
+    whole: ResponseObject = {
+        "id": head.id,
+        "object": "response",
+        "created_at": head.created_s,
+        "status": status,
+        **head.asked.echo,  # type: ignore[typeddict-item]  # has the rest
+        **told,
+    }
+    return whole
+
+
+def answered(head: Head, answer: Answer) -> ResponseObject:
+    """Return the object of an answer that has ended, well or not."""
+    ending = answer.ending
+    if ending is None:
+        msg = "only an answer that has ended can be assembled"
+        raise TypeError(msg)
+    end = proper_end(ending)
+    usage = ending.usage if isinstance(ending, Finished) else None
+    if isinstance(end, SemanticError):
+        output = output_items(head, answer.blocks, last="incomplete")
+        if isinstance(end, GenerationCancelled):
+            return response_object(head, "cancelled", output=output, usage=usage)
+        return response_object(head, "failed", output=output, error=end)
+    if end.stop_reason in _CUT:
+        return response_object(
+            head,
+            "incomplete",
+            output=output_items(head, answer.blocks, last="incomplete"),
+            usage=usage,
+            incomplete="max_output_tokens",
+        )
+    output = output_items(head, answer.blocks, last="completed")
+    return response_object(head, "completed", output=output, usage=usage)
+
+
+def open_status(head: Head, status: JobStatus) -> ResponseStatus:
+    """Return the status of a response that has not ended."""
+    waits = head.asked.is_background and status is JobStatus.QUEUED
+    return "queued" if waits else "in_progress"
+
+
+def output_items(head: Head, blocks: Sequence[Block], *, last: ItemStatus) -> list[dict[str, Any]]:
+    """Return the items that blocks stand for.
+
+    Args:
+        head: Whose they are.
+        blocks: What was said.
+        last: Status of a text or of reasoning at the end.
+    """
+    items = []
+    for index, block in enumerate(blocks):
+        status: ItemStatus = last if index == len(blocks) - 1 else "completed"
+        if block.kind == "tool":
+            status = "completed" if is_runnable(block, head.asked.kinds) else "incomplete"
+        items.append(item_of(head, blocks[: index + 1], status))
+    return items
+
+
+def item_of(head: Head, blocks: Sequence[Block], status: ItemStatus) -> dict[str, Any]:
+    """Return the last of the blocks as an item."""
+    block = blocks[-1]
+    number = item_number(blocks)
+    item_id = item_id_of(head, blocks)
+    if block.kind == "text":
+        content = [text_part(block.text, block.logprobs)] if status != "in_progress" else []
+        return {
+            "id": item_id,
+            "type": "message",
+            "role": "assistant",
+            "status": status,
+            "content": content,
+        }
+    if block.kind == "thinking":
+        content = [reasoning_part(block.text)] if status != "in_progress" else []
+        item = {"id": item_id, "type": "reasoning", "summary": [], "content": content}
+        if head.asked.is_signed and status != "in_progress":
+            signature = sign(head.job_id, number, block.text, carried=True)
+            item["encrypted_content"] = signature
+        return item | {"status": status}
+    return call_item(block, head.asked.kinds, item_id, status)
+
+
+def item_number(blocks: Sequence[Block]) -> int:
+    """Return how many blocks of the last one's kind come before it."""
+    kind = blocks[-1].kind
+    return sum(block.kind == kind for block in blocks) - 1
+
+
+def item_id_of(head: Head, blocks: Sequence[Block]) -> str:
+    """Return the id of the last of the blocks as an item; it carries the job."""
+    block = blocks[-1]
+    prefix = {"text": "msg", "thinking": "rs"}.get(block.kind)
+    if prefix is None:
+        prefix = call_prefix(block, head.asked.kinds)
+    return f"{prefix}_{hex_of(head.job_id)}_{item_number(blocks)}"
+
+
+def text_part(text: str, logprobs: Iterable[TokenLogprob]) -> dict[str, Any]:
+    """Return the content of a message."""
+    told = response_logprobs(logprobs)
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": told}
+
+
+def reasoning_part(text: str) -> dict[str, Any]:
+    """Return the content of reasoning."""
+    return {"type": "reasoning_text", "text": text}
+
+
+def find_item(items: Iterable[Item], item_id: str) -> Item | None:
+    """Return the item of an id."""
+    return next((item for item in items if item["id"] == item_id), None)
+
+
+def _fault(error: SemanticError) -> ResponseFault:
+    code = "server_error"
+    if isinstance(error, PromptTooLong):
+        # No code of the specification, but the one that clients know.
+        code = "context_length_exceeded"
+    elif isinstance(error, InvalidRequest):
+        code = "invalid_prompt"
+    elif isinstance(error, Overloaded):
+        code = "rate_limit_exceeded"
+    return {"code": code, "message": error.message}
+
+
+def _usage(usage: Usage) -> ResponseUsage:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }

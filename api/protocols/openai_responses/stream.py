@@ -1,0 +1,221 @@
+"""OpenAI's Responses: items as stream events.
+
+The events are a pure function of the request and the items, so their sequence numbers are the same
+whenever they are told; a reader that has the first ones gets exactly the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from api.errors import error_body
+from api.http.messages import Dialect
+from api.http.sse import Comment, Frame, Part
+from api.protocols.openai_responses.calls import call_kind, is_runnable
+from api.protocols.openai_responses.custom_tools import FreeText
+from api.protocols.openai_responses.items import Item
+from api.protocols.openai_responses.response_object import (
+    Head,
+    ItemStatus,
+    answered,
+    item_id_of,
+    item_of,
+    reasoning_part,
+    response_object,
+    text_part,
+)
+from api.protocols.shared.answer import Answer, Block
+from api.protocols.shared.logprobs import delta_logprobs
+from domain.chat.items import Progress, StreamItem, Text, Thinking, ToolEnd, ToolInput, ToolStart
+from domain.chat.logprobs import TokenLogprob
+from domain.errors import ItemsLost, SemanticError
+
+_ENDS: Final = {"completed": "completed", "incomplete": "incomplete"}
+
+
+class ResponsesEncoder:
+    """A state machine from items to events.
+
+    Args:
+        head: What was asked.
+        request_id: For error events.
+        after: Sequence number of the last event that the reader has; -1 for none.
+    """
+
+    def __init__(self, head: Head, *, request_id: str, after: int = -1) -> None:
+        self._head = head
+        self._request_id = request_id
+        self._after = after
+        self._number = -1
+        self._answer = Answer()
+        self._is_open = False
+        #: What a call of a custom tool says, as its arguments grow.
+        self._free = FreeText()
+
+    def open(self) -> list[Part]:
+        """Return the events that say that there is a response."""
+        background = self._head.asked.is_background
+        first = response_object(self._head, "queued" if background else "in_progress")
+        going = response_object(self._head, "in_progress")
+        frames = [
+            self._event("response.created", response=first),
+            *([self._event("response.queued", response=first)] if background else []),
+            self._event("response.in_progress", response=going),
+        ]
+        return self._fresh(frames) or [Comment("going on")]
+
+    def item(self, item: StreamItem) -> list[Part]:
+        """Return the events that an item calls for.
+
+        Raises:
+            ItemsLost: What the reader has was cut into pieces that nobody knows any more.
+        """
+        if item.is_terminal:
+            return self._fresh(self._end(item)) or [Comment("that was all")]
+        if item.n is None and self._number < self._after and not isinstance(item.body, Progress):
+            raise ItemsLost(self._head.job_id, after=self._after)
+        return self._fresh(self._frames(item))
+
+    def ping(self) -> list[Part]:
+        """Return a comment: this protocol has no event for it."""
+        return [Comment("ping")]
+
+    def fail(self, error: SemanticError) -> list[Part]:
+        """Return the terminal event of a stream that could not be finished."""
+        told = error_body(error, Dialect.OPENAI, self._request_id)["error"]
+        self._number = max(self._number, self._after)
+        return [
+            self._event("error", code=told["code"], message=told["message"], param=told["param"])
+        ]
+
+    def _fresh(self, frames: list[Frame]) -> list[Part]:
+        """Return the frames that the reader does not have."""
+        return list(frames[max(0, self._after + len(frames) - self._number) :])
+
+    def _frames(self, item: StreamItem) -> list[Frame]:
+        body = item.body
+        match body:
+            case Text() | Thinking() if body.text:
+                return self._delta(item, body.text)
+            case ToolStart():
+                return self._begin(item)
+            case ToolInput() if body.fragment:
+                return self._delta(item, body.fragment)
+            case ToolEnd():
+                self._answer.add(item)
+                return self._close("completed")
+            case _:
+                return []  # the prompt is told by the usage at the end
+
+    def _delta(self, item: StreamItem, text: str) -> list[Frame]:
+        parts: list[Frame] = []
+        if self._is_open and self._continues(item):
+            self._answer.add(item)
+        else:
+            parts = self._begin(item)
+        if self._block.kind == "tool":
+            return [*parts, *self._call_delta(text)]
+        if isinstance(item.body, Text):
+            delta = self._text_event("delta", item.body.logprobs, delta=text)
+        else:
+            delta = self._about("response.reasoning_text.delta", content_index=0, delta=text)
+        return [*parts, delta]
+
+    def _call_delta(self, text: str) -> list[Frame]:
+        kind = call_kind(self._block, self._head.asked.kinds)
+        if kind == "function":
+            return [self._about("response.function_call_arguments.delta", delta=text)]
+        # A search has no events of its own between its beginning and its end.
+        return self._free_delta(self._free.feed(text)) if kind == "custom" else []
+
+    def _free_delta(self, new: str) -> list[Frame]:
+        return [self._about("response.custom_tool_call_input.delta", delta=new)] if new else []
+
+    def _call_done(self, item: Item) -> list[Frame]:
+        kind = call_kind(self._block, self._head.asked.kinds)
+        if kind == "function":
+            arguments = item["arguments"]
+            return [self._about("response.function_call_arguments.done", arguments=arguments)]
+        if kind != "custom":
+            return []
+        rest = self._free_delta(self._free.close())
+        return [*rest, self._about("response.custom_tool_call_input.done", input=item["input"])]
+
+    def _continues(self, item: StreamItem) -> bool:
+        kind = "text" if isinstance(item.body, Text) else "tool"
+        return self._block.kind == ("thinking" if isinstance(item.body, Thinking) else kind)
+
+    def _begin(self, item: StreamItem) -> list[Frame]:
+        closed = self._close("completed")
+        self._answer.add(item)
+        self._is_open, self._free = True, FreeText()
+        blank = Block(kind=self._block.kind, id=self._block.id, name=self._block.name)
+        blocks = [*self._answer.blocks[:-1], blank]
+        added = self._item_event("response.output_item.added", blocks, "in_progress")
+        return [*closed, added, *self._part_event("response.content_part.added", blank)]
+
+    def _close(self, status: ItemStatus) -> list[Frame]:
+        """Return the events that end the open item."""
+        if not self._is_open:
+            return []
+        self._is_open = False
+        block = self._block
+        if block.kind == "tool":
+            kinds = self._head.asked.kinds
+            if not is_runnable(block, kinds):
+                status = "incomplete"
+                if call_kind(block, kinds) == "custom":
+                    # Codex runs what it is told is done, whatever its status.
+                    return []
+        if block.kind == "tool":
+            done = self._call_done(item_of(self._head, self._answer.blocks, status))
+        elif block.kind == "text":
+            done = [self._text_event("done", block.logprobs, text=block.text)]
+        else:
+            done = [self._about("response.reasoning_text.done", content_index=0, text=block.text)]
+        return [
+            *done,
+            *self._part_event("response.content_part.done", block),
+            self._item_event("response.output_item.done", self._answer.blocks, status),
+        ]
+
+    def _end(self, item: StreamItem) -> list[Frame]:
+        self._answer.add(item)
+        whole = answered(self._head, self._answer)
+        status = whole["status"]
+        closed: list[Frame] = []
+        if status in _ENDS:
+            closed = self._close("completed" if status == "completed" else "incomplete")
+        last = self._event(f"response.{_ENDS.get(status, 'failed')}", response=whole)
+        return [*closed, last]
+
+    @property
+    def _block(self) -> Block:
+        return self._answer.blocks[-1]
+
+    def _text_event(self, what: str, logprobs: Iterable[TokenLogprob], **members: str) -> Frame:
+        told = delta_logprobs(logprobs)
+        event_type = f"response.output_text.{what}"
+        return self._about(event_type, content_index=0, **members, logprobs=told)
+
+    def _part_event(self, event_type: str, block: Block) -> list[Frame]:
+        if block.kind == "tool":
+            return []
+        is_text = block.kind == "text"
+        part = text_part(block.text, block.logprobs) if is_text else reasoning_part(block.text)
+        return [self._about(event_type, content_index=0, part=part)]
+
+    def _item_event(self, event_type: str, blocks: list[Block], status: ItemStatus) -> Frame:
+        item = item_of(self._head, blocks, status)
+        return self._event(event_type, output_index=len(blocks) - 1, item=item)
+
+    def _about(self, event_type: str, **members: Any) -> Frame:  # noqa: ANN401 - any JSON value
+        blocks = self._answer.blocks
+        item_id = item_id_of(self._head, blocks)
+        return self._event(event_type, item_id=item_id, output_index=len(blocks) - 1, **members)
+
+    def _event(self, event_type: str, **members: Any) -> Frame:  # noqa: ANN401 - any JSON value
+        self._number += 1
+        data = {"type": event_type, "sequence_number": self._number, **members}
+        return Frame(event=event_type, data=data)

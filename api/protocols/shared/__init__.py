@@ -1,0 +1,1 @@
+"""What the dialects share: the parsed request, the assembled answer, signatures."""

@@ -1,0 +1,59 @@
+"""Signatures of reasoning: where it came from, a digest of it, and the text if it was not shown.
+
+Clients keep a signature unread and send it back with the history. One that carries the text gives
+the next turn the reasoning that its client never saw, with no state on this side, so that the
+prompt is the same after a restart::
+
+    s1.<job>-<block>.<first 32 hex digits of SHA-256>[.<base64url of the deflated text>]
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import zlib
+from typing import Final
+
+from api.protocols.shared.answer import hex_of
+from domain.values import JobId
+
+_VERSION: Final = "s1"
+_DIGEST_CHARS: Final = 32
+_PARTS_WITH_TEXT: Final = 4
+#: Characters of reasoning that a signature gives back; a forged one must not fill the memory.
+TEXT_BYTES_MAX: Final = 1 << 22
+
+
+def sign(job_id: JobId, index: int, text: str, *, carried: bool) -> str:
+    """Return the signature of a block of reasoning.
+
+    Args:
+        job_id: Whose answer it is in.
+        index: Of the block in the answer.
+        text: The reasoning.
+        carried: Whether the signature carries the text.
+    """
+    raw = text.encode("utf-8", "replace")
+    head = f"{_VERSION}.{hex_of(job_id)}-{index}.{_digest(raw)}"
+    if not carried:
+        return head
+    return f"{head}.{base64.urlsafe_b64encode(zlib.compress(raw)).decode().rstrip('=')}"
+
+
+def recall(signature: str | None) -> str:
+    """Return the reasoning that a signature carries, "" if it is not ours or carries none."""
+    parts = (signature or "").split(".")
+    if len(parts) != _PARTS_WITH_TEXT or parts[0] != _VERSION:
+        return ""
+    try:
+        packed = base64.urlsafe_b64decode(parts[3] + "=" * (-len(parts[3]) % 4))
+        raw = zlib.decompressobj().decompress(packed, TEXT_BYTES_MAX)
+        text = raw.decode()
+    except (binascii.Error, zlib.error, ValueError):
+        return ""
+    return text if parts[2] == _digest(raw) else ""
+
+
+def _digest(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()[:_DIGEST_CHARS]

@@ -1,0 +1,158 @@
+"""The items of a job and the fate of its connection, in one place to wait on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+from api.http.messages import Request
+from api.streaming.item_subscription import close_items
+from domain.chat.items import StreamItem
+from domain.errors import Draining, EngineFailure
+
+#: Items taken from the source before the reader asked for them. The source itself waits without
+#: loss, so this only joins what arrives between two looks.
+BUFFER_ITEMS_MAX: Final = 256
+
+
+class ClientGone(Exception):
+    """The client has left; nobody reads any more."""
+
+
+class Feed:
+    """Items as they come, until the last one, the client's leaving or the end of the process.
+
+    One wait serves any number of items that came meanwhile: a busy stream costs one wake-up per
+    batch instead of one per item.
+
+    Args:
+        items: From ``ItemSource.follow``; owned and closed by this object.
+        request: Whose ``gone`` and ``ending`` are watched.
+        on_gone: Called once when the client leaves before the last item, read or not.
+    """
+
+    def __init__(
+        self, items: AsyncIterator[StreamItem], request: Request, *, on_gone: Callable[[], None]
+    ) -> None:
+        self._items = items
+        self._request = request
+        self._on_gone = on_gone
+        self._buffer: deque[StreamItem] = deque()
+        self._complete = False
+        self._told_gone = False
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._pumping = loop.create_task(self._pump())
+        self._watching = (
+            loop.create_task(self._watch_gone()),
+            loop.create_task(self._watch_ending()),
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last item has arrived, read or not."""
+        return self._complete
+
+    @property
+    def ready(self) -> bool:
+        """Whether ``take`` has something to say."""
+        request = self._request
+        over = request.gone.is_set() or request.ending.is_set() or self._pumping.done()
+        return over or bool(self._buffer)
+
+    def wake_with(self, wake: asyncio.Event) -> None:
+        """Set ``wake`` whenever this may have become ready; nobody may wait here meanwhile."""
+        self._wake = wake
+
+    async def batch(self, timeout_s: float | None) -> list[StreamItem]:
+        """Return what came since the last call; empty when nothing came in time.
+
+        Args:
+            timeout_s: How long to wait for the first item; ``None`` is for ever.
+
+        Raises:
+            ClientGone: The client has left.
+            Draining: The process ends its streams.
+            QueueUnavailable: The broker stays unreachable.
+            EngineFailure: The items ended without a last one.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self.ready:
+                    await self._wake.wait()
+                    self._wake.clear()
+        except TimeoutError:
+            return []
+        return self.take()
+
+    async def peek(self, timeout_s: float) -> StreamItem | None:
+        """Return the next item without taking it, ``None`` if there is none in time.
+
+        What ends the feed is not told here but by the next ``batch``.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self.ready:
+                    await self._wake.wait()
+                    self._wake.clear()
+        except TimeoutError:
+            return None
+        return self._buffer[0] if self._buffer else None
+
+    def take(self) -> list[StreamItem]:
+        """Return what came since the last call, once this is ready; raises what ``batch`` does."""
+        if self._request.gone.is_set():
+            self._tell_gone()
+            raise ClientGone
+        if self._buffer:
+            taken = list(self._buffer)
+            self._buffer.clear()
+            self._room.set()
+            return taken
+        if self._request.ending.is_set():
+            msg = "the server is shutting down; try again in a moment"
+            raise Draining(msg)
+        self._pumping.result()  # raises what the source raised
+        msg = "the stream of this job broke off"
+        raise EngineFailure(msg)
+
+    async def close(self) -> None:
+        """End the subscription; nothing can be read afterwards."""
+        tasks = (self._pumping, *self._watching)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await close_items(self._items)
+
+    async def _pump(self) -> None:
+        try:
+            async for item in self._items:
+                self._buffer.append(item)
+                self._complete = item.is_terminal
+                self._wake.set()
+                if item.is_terminal:
+                    return
+                while len(self._buffer) >= BUFFER_ITEMS_MAX:
+                    self._room.clear()
+                    await self._room.wait()
+        finally:
+            # Also wakes the reader when the source failed or ended.
+            asyncio.get_running_loop().call_soon(self._wake.set)
+
+    def _tell_gone(self) -> None:
+        """Whoever notices first tells: the watching task may not have run yet."""
+        if not self._complete and not self._told_gone:
+            self._told_gone = True
+            self._on_gone()
+
+    async def _watch_gone(self) -> None:
+        await self._request.gone.wait()
+        self._wake.set()
+        self._tell_gone()
+
+    async def _watch_ending(self) -> None:
+        await self._request.ending.wait()
+        self._wake.set()

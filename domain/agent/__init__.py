@@ -1,0 +1,1 @@
+"""An agent as a fold over its events, and the views that list agents."""

@@ -1,0 +1,221 @@
+"""An agent that keeps its own history: decide and evolve; pure.
+
+Its history is a row of jobs. A job's request holds the whole conversation before it, so the turn
+after it needs that request and its answer, and nothing else. A turn counts once its job has an
+answer. Until then no other can be added; one that ended without an answer is as if it had never
+been, and the next turn takes its number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from functools import singledispatch
+from typing import Any
+
+from domain.chat.request import canonical_json
+from domain.errors import AgentNotFound, AgentTurnConflict, InvalidRequest
+from domain.events.agent import (
+    AgentDeleted,
+    AgentEvent,
+    AgentForgotten,
+    AgentForked,
+    AgentRegistered,
+    AgentTurnAdded,
+)
+from domain.values import AgentId, Digest, JobId, JobStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """How an agent answers unless a turn says otherwise; ``None`` leaves it to the service."""
+
+    model: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    stop: tuple[str, ...] | None = None
+    thinking: bool | None = None
+
+    def over(self, defaults: AgentOptions) -> AgentOptions:
+        """Return these options, the gaps filled from ``defaults``."""
+        said = {name: value for name, value in self.said().items() if value is not None}
+        return replace(defaults, **said)
+
+    def said(self) -> dict[str, Any]:
+        """Return every option by its name."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What every turn of an agent has in common.
+
+    Attributes:
+        system: The system prompt.
+        tools: Definitions in OpenAI's function format.
+        options: How it answers.
+    """
+
+    system: str = ""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    options: AgentOptions = AgentOptions()
+
+    def to_bytes(self) -> bytes:
+        """Return the canonical JSON form whose digest the events hold."""
+        return canonical_json(asdict(self))
+
+    @classmethod
+    def from_bytes(cls, payload: bytes) -> Profile:
+        """Read what ``to_bytes`` wrote."""
+        data = json.loads(payload)
+        options = dict(data["options"])
+        if options.get("stop") is not None:
+            options["stop"] = tuple(options["stop"])
+        return cls(
+            system=data["system"], tools=tuple(data["tools"]), options=AgentOptions(**options)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """What the events say of an agent.
+
+    Attributes:
+        id: Its name.
+        version: Of its stream, the events of its contexts included.
+        life: Version of the event that made it, 0 if there is none or it was deleted.
+        created_at: RFC 3339 instant of that event.
+        profile: Digest of what it was made with.
+        parent: The agent that it was forked from.
+        parent_life: ``life`` of the parent, for its name may be another's by now.
+        inherited: How many turns it took over.
+        base: The job of the last of them.
+        turns: The jobs of its own turns; the last may be open, or have ended without an answer.
+    """
+
+    id: AgentId
+    version: int = 0
+    life: int = 0
+    created_at: str = ""
+    profile: Digest = Digest("")
+    parent: AgentId | None = None
+    parent_life: int = 0
+    inherited: int = 0
+    base: JobId | None = None
+    turns: tuple[JobId, ...] = ()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it was made and not deleted since."""
+        return self.life > 0
+
+    @property
+    def last(self) -> JobId | None:
+        """The job of its latest own turn."""
+        return self.turns[-1] if self.turns else None
+
+    def number_of(self, job: JobId) -> int | None:
+        """Return which turn a job is; ``None`` if it is none of its own."""
+        return self.inherited + self.turns.index(job) + 1 if job in self.turns else None
+
+    def job_before(self, turn: int) -> JobId | None:
+        """Return the job whose answer a turn follows; for its own turns and the next one."""
+        own = turn - self.inherited - 1
+        assert 0 <= own <= len(self.turns), "no turn of its own"
+        return self.turns[own - 1] if own else self.base
+
+    def counted(self, last: JobStatus | None) -> int:
+        """Return how many turns have an answer; ``last`` is how its latest own job stands."""
+        added = self.inherited + len(self.turns)
+        return added if last is None or last is JobStatus.COMPLETED else added - 1
+
+
+def next_turn(agent: Agent, last: JobStatus | None, expected: int | None) -> int:
+    """Return the number of the turn that may be added.
+
+    Args:
+        agent: Whose.
+        last: How the job of its latest own turn stands, if it has one.
+        expected: How many turns the caller thinks that there are; ``None`` says nothing.
+
+    Raises:
+        AgentNotFound: It was deleted, or never made.
+        AgentTurnConflict: It has more or fewer, or one is open.
+    """
+    if not agent.is_there:
+        raise AgentNotFound(agent.id)
+    counted = agent.counted(last)
+    is_open = last is not None and not last.is_terminal
+    if is_open or expected not in (None, counted):
+        raise AgentTurnConflict(agent.id, turn=counted, job=agent.last if is_open else None)
+    return counted + 1
+
+
+def require_turn(agent: Agent, last: JobStatus | None, turn: int) -> None:
+    """Refuse a turn that the history does not have.
+
+    Raises:
+        AgentNotFound: The agent was deleted, or never made.
+        InvalidRequest: There is no such turn with an answer.
+    """
+    if not agent.is_there:
+        raise AgentNotFound(agent.id)
+    counted = agent.counted(last)
+    if turn > counted:
+        msg = f"agent {agent.id} has {counted} turns"
+        raise InvalidRequest(msg, field="from_turn")
+
+
+def evolve(agent: Agent, event: AgentEvent, at: str) -> Agent:
+    """Return the agent as the next event of its stream leaves it.
+
+    Args:
+        agent: Before it; ``version`` is that of the event already.
+        event: What happened.
+        at: RFC 3339 instant at which it was recorded.
+    """
+    return _after(event, agent, at)
+
+
+@singledispatch
+def _after(event: AgentEvent, agent: Agent, at: str) -> Agent:
+    raise NotImplementedError(event)
+
+
+@_after.register
+def _(event: AgentRegistered, agent: Agent, at: str) -> Agent:
+    version = agent.version
+    return Agent(id=agent.id, version=version, life=version, created_at=at, profile=event.profile)
+
+
+@_after.register
+def _(event: AgentForked, agent: Agent, at: str) -> Agent:
+    return Agent(
+        id=agent.id,
+        version=agent.version,
+        life=agent.version,
+        created_at=at,
+        profile=event.profile,
+        parent=event.parent,
+        parent_life=event.parent_life,
+        inherited=event.turn,
+        base=event.job,
+    )
+
+
+@_after.register
+def _(event: AgentTurnAdded, agent: Agent, at: str) -> Agent:
+    del at
+    kept = event.turn - agent.inherited - 1
+    return replace(agent, turns=(*agent.turns[:kept], event.job))
+
+
+@_after.register(AgentDeleted)
+@_after.register(AgentForgotten)
+def _(event: AgentEvent, agent: Agent, at: str) -> Agent:
+    del event, at
+    return Agent(id=agent.id, version=agent.version)

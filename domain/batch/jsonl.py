@@ -1,0 +1,122 @@
+"""Many lines as payloads: chunks of whole lines under a manifest that is a payload itself.
+
+Whoever reads a line in the middle, or all of them, holds one chunk at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from domain.chat.request import canonical_json
+from domain.values import Digest, digest_of
+
+#: What a chunk weighs unless one line is longer.
+CHUNK_BYTES: Final = 1024 * 1024
+
+Get = Callable[[Digest], bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """Content in the form in which it is stored.
+
+    Attributes:
+        digest: Of the manifest.
+        payloads: The manifest and the chunks by their digests.
+        lines: How many lines are not blank.
+        bytes: Length of the content.
+    """
+
+    digest: Digest
+    payloads: Mapping[Digest, bytes]
+    lines: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chunk:
+    digest: Digest
+    lines: int
+
+
+def pack(content: bytes) -> Packed:
+    """Cut ``content`` into chunks at the ends of lines."""
+    payloads: dict[Digest, bytes] = {}
+    chunks: list[dict[str, object]] = []
+    lines = 0
+    for piece in _cut(content):
+        digest = digest_of(piece)
+        payloads[digest] = piece
+        count = sum(1 for _ in _lines_in(piece))
+        chunks.append({"digest": digest, "lines": count, "bytes": len(piece)})
+        lines += count
+    manifest = canonical_json({"chunks": chunks})
+    payloads[digest_of(manifest)] = manifest
+    return Packed(digest=digest_of(manifest), payloads=payloads, lines=lines, bytes=len(content))
+
+
+def count_lines(manifest: Digest, get: Get) -> int:
+    """Return how many lines are not blank."""
+    return sum(chunk.lines for chunk in _chunks(manifest, get))
+
+
+def read_content(manifest: Digest, get: Get) -> Iterator[bytes]:
+    """Yield the content in pieces.
+
+    Args:
+        manifest: ``Packed.digest``.
+        get: Returns a payload; what it raises comes out.
+    """
+    for chunk in _chunks(manifest, get):
+        yield get(chunk.digest)
+
+
+def read_lines(manifest: Digest, get: Get, *, start: int = 0) -> Iterator[bytes]:
+    """Yield the lines that are not blank, from number ``start`` (from 0) on, without their ends."""
+    skip = start
+    for chunk in _chunks(manifest, get):
+        if skip >= chunk.lines:
+            skip -= chunk.lines
+            continue
+        for line in _lines_in(get(chunk.digest)):
+            if skip:
+                skip -= 1
+            else:
+                yield line
+
+
+def read_numbered(manifest: Digest, get: Get) -> Iterator[tuple[int, bytes]]:
+    """Yield each line that is not blank with its number in the file, from 1, blank ones counted."""
+    number = 0
+    for chunk in _chunks(manifest, get):
+        raw = get(chunk.digest).split(b"\n")
+        # What follows the last newline belongs to the next chunk, and here it is empty.
+        for line in raw[:-1] if not raw[-1] else raw:
+            number += 1
+            if text := line.strip():
+                yield number, text
+
+
+def _chunks(manifest: Digest, get: Get) -> Iterator[_Chunk]:
+    for chunk in json.loads(get(manifest))["chunks"]:
+        yield _Chunk(digest=Digest(chunk["digest"]), lines=chunk["lines"])
+
+
+def _lines_in(piece: bytes) -> Iterator[bytes]:
+    return (text for line in piece.split(b"\n") if (text := line.strip()))
+
+
+def _cut(content: bytes) -> Iterator[bytes]:
+    start = 0
+    while start < len(content):
+        end = len(content)
+        if end - start > CHUNK_BYTES:
+            end = content.rfind(b"\n", start, start + CHUNK_BYTES) + 1
+            if not end:
+                # One line is longer than a chunk.
+                end = content.find(b"\n", start + CHUNK_BYTES) + 1 or len(content)
+        yield content[start:end]
+        start = end

@@ -1,0 +1,128 @@
+"""What batches need from outside; contracts as in ``domain.ports``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from domain.batch.state import Batch, BatchId
+from domain.chat.request import ChatRequest
+from domain.errors import InvalidRequest
+from domain.job.view import JobView
+from domain.values import JobId, JobStatus, StreamName, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTally:
+    """What the jobs of a batch add up to.
+
+    Attributes:
+        by_status: How many jobs are in each status; a status without jobs may be missing.
+        last_line: Highest number of a line that is a job, -1 if there is none.
+    """
+
+    by_status: Mapping[JobStatus, int] = field(default_factory=dict)
+    last_line: int = -1
+
+    @property
+    def jobs(self) -> int:
+        """Lines that are jobs."""
+        return sum(self.by_status.values())
+
+    @property
+    def open(self) -> int:
+        """Jobs that have not ended."""
+        return sum(n for status, n in self.by_status.items() if not status.is_terminal)
+
+
+class BatchViews(Protocol):
+    """Batches and files as the log has them, and their jobs as the jobs projection has them."""
+
+    def tally(self, batch_id: BatchId) -> BatchTally:
+        """Count the jobs of a batch."""
+        ...
+
+    def usage(self, batch_id: BatchId) -> Usage:
+        """Sum the tokens of the jobs of a batch."""
+        ...
+
+    def open_jobs(self, batch_id: BatchId) -> tuple[JobId, ...]:
+        """Return the jobs of a batch that have not ended and whose end nobody asked for."""
+        ...
+
+    def line_jobs(self, batch_id: BatchId, *, first: int, limit: int) -> Mapping[int, JobView]:
+        """Return the jobs of lines by their numbers; lines without a job are left out.
+
+        Args:
+            batch_id: The batch.
+            first: Number of the first line.
+            limit: How many lines to look at.
+        """
+        ...
+
+    def streams(
+        self, type_name: str, *, limit: int, after: str | None = None, oldest_first: bool = False
+    ) -> tuple[StreamName, ...]:
+        """Return the streams that have an event of a type, by the place of that event in the log.
+
+        Args:
+            type_name: Of an event that stands in a stream once, as its first.
+            limit: Most streams to return.
+            after: The stream before the first one wanted, in the order asked for; with one that is
+                unknown nothing is found.
+            oldest_first: The order; else newest first.
+        """
+        ...
+
+    def unfinished(self) -> tuple[BatchId, ...]:
+        """Return the batches that have neither ended nor failed, oldest first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of a batch in the domain's terms.
+
+    Attributes:
+        model: The name the caller used; empty if the line has none.
+        request: What to generate, or why that cannot be told.
+        wire: The request in the words of its dialect, where the answer shows them again.
+    """
+
+    model: str
+    request: ChatRequest | InvalidRequest
+    wire: bytes | None = None
+
+
+class LineProtocol(Protocol):
+    """What the wire protocols make of the lines of a batch."""
+
+    def read(self, batch: Batch, raw: bytes) -> Line:
+        """Return what a line asks for."""
+        ...
+
+    def faults(
+        self, batch: Batch, lines: Iterable[tuple[int, bytes]]
+    ) -> Sequence[Mapping[str, object]]:
+        """Return what is wrong with the lines as a whole, in the words of the protocol."""
+        ...
+
+    def measure(self, batch: Batch) -> Mapping[str, int]:
+        """Return the length in bytes of each file that tells the answers, by its part.
+
+        Empty for a protocol that has no such files. A part without lines is left out.
+        """
+        ...
+
+
+#: Does something with every element, perhaps with several at once; returns when all is done.
+Spread = Callable[[Callable[[tuple[int, bytes]], None], Sequence[tuple[int, bytes]]], None]
+
+
+def one_by_one(
+    action: Callable[[tuple[int, bytes]], None], elements: Sequence[tuple[int, bytes]]
+) -> None:
+    """Do it in order; the simplest ``Spread``."""
+    for element in elements:
+        action(element)

@@ -1,0 +1,299 @@
+"""A batch as a fold over its events, and the decisions that may follow.
+
+    validating ──BatchStarted──> in_progress ──BatchFinalizing──> finalizing ──BatchEnded──> ended
+        │  └─────BatchFailed────> failed │  └─────────────────BatchEnded────────────────────>  ^
+        └──BatchCancelRequested──> canceling ──BatchFinalizing, BatchEnded─────────────────────┘
+
+Each line is a job whose id follows from the batch and the number of the line, so that a line that
+is submitted again after a crash is the same job. What became of the lines stands in those jobs; the
+batch only remembers the sum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import singledispatch
+from typing import Final, NewType, assert_never
+
+from domain.errors import BatchNotEnded, ConcurrencyConflict
+from domain.events.batch import (
+    BatchCancelRequested,
+    BatchDeleted,
+    BatchEnded,
+    BatchEvent,
+    BatchFailed,
+    BatchFinalizing,
+    BatchStarted,
+    BatchSubmitted,
+)
+from domain.values import Digest, JobId, Usage
+
+#: ``batch-`` and 32 hex digits; the wire protocols show their own prefixes.
+BatchId = NewType("BatchId", str)
+
+BATCH_PREFIX: Final = "batch-"
+_TIME_DIGITS: Final = 12
+_LINE_DIGITS: Final = 8
+
+
+class BatchState(StrEnum):
+    """Where a batch is in its life; the last two never change again."""
+
+    VALIDATING = "validating"
+    IN_PROGRESS = "in_progress"
+    CANCELING = "canceling"
+    FINALIZING = "finalizing"
+    ENDED = "ended"
+    FAILED = "failed"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether nothing happens to it any more."""
+        return self in {BatchState.ENDED, BatchState.FAILED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineCounts:
+    """How many lines ended how; the rest is still to be done."""
+
+    succeeded: int = 0
+    errored: int = 0
+    canceled: int = 0
+    expired: int = 0
+
+    @property
+    def done(self) -> int:
+        """Lines that have ended."""
+        return self.succeeded + self.errored + self.canceled + self.expired
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What the events of one batch add up to; instants are RFC 3339.
+
+    Attributes:
+        id: The batch.
+        version: Number of events folded.
+        state: Where it is in its life.
+        submitted: The acceptance; ``None`` only before the first event.
+        created_at: When it was accepted.
+        started_at: When its lines began to become jobs.
+        cancel_requested_at: When its owner gave up.
+        finalizing_at: When the last line had ended.
+        ended_at: When it ended, or failed.
+        counts: What became of the lines; known once it has ended.
+        usage: Tokens of all lines; known once it has ended.
+        errors: Digest of what is wrong with the lines.
+        deleted: Whether its owner wants to see it no more.
+    """
+
+    id: BatchId
+    version: int = 0
+    state: BatchState = BatchState.VALIDATING
+    submitted: BatchSubmitted | None = None
+    created_at: str = ""
+    started_at: str | None = None
+    cancel_requested_at: str | None = None
+    finalizing_at: str | None = None
+    ended_at: str | None = None
+    counts: LineCounts | None = None
+    usage: Usage = Usage()
+    errors: Digest | None = None
+    deleted: bool = False
+
+    @property
+    def facts(self) -> BatchSubmitted:
+        """The acceptance of a batch that exists."""
+        assert self.submitted is not None
+        return self.submitted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitBatch:
+    """Create the batch with these facts."""
+
+    submitted: BatchSubmitted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartBatch:
+    """The lines may become jobs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailBatch:
+    """The lines are not such a batch."""
+
+    errors: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestBatchCancel:
+    """End it early."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalizeBatch:
+    """Every line has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndBatch:
+    """Every line has its result."""
+
+    counts: LineCounts
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteBatch:
+    """Show it no more."""
+
+
+BatchCommand = (
+    SubmitBatch
+    | StartBatch
+    | FailBatch
+    | RequestBatchCancel
+    | FinalizeBatch
+    | EndBatch
+    | DeleteBatch
+)
+
+
+def fold(batch_id: BatchId, events: Iterable[tuple[BatchEvent, str]]) -> Batch:
+    """Return the state that events, each with the instant of its recording, lead to."""
+    batch = Batch(id=batch_id)
+    for event, at in events:
+        batch = evolve(batch, event, at)
+    return batch
+
+
+def evolve(batch: Batch, event: BatchEvent, at: str) -> Batch:
+    """Return ``batch`` as ``event``, recorded at an instant, leaves it."""
+    return replace(_apply(event, batch, at), version=batch.version + 1)
+
+
+def decide(batch: Batch, command: BatchCommand) -> tuple[BatchEvent, ...]:
+    """Return the events that ``command`` leads to; none if it comes too late to matter.
+
+    Raises:
+        ConcurrencyConflict: ``SubmitBatch`` for a batch that exists.
+        BatchNotEnded: ``DeleteBatch`` for a batch that goes on.
+    """
+    if isinstance(command, SubmitBatch):
+        if batch.version:
+            raise ConcurrencyConflict(batch.id, expected=0, actual=batch.version)
+        return (command.submitted,)
+    if isinstance(command, EndBatch):
+        return _end(batch, command)
+    if isinstance(command, DeleteBatch):
+        return _delete(batch)
+    event, before = _transition(command)
+    return (event,) if batch.state in before else ()
+
+
+def job_of_line(batch_id: BatchId, line: int) -> JobId:
+    """Return the id of the job of a line, numbered from 0.
+
+    The instant of the batch, 48 bits of its digest, the number: ids sort by batch and by line.
+    """
+    stamp = batch_id.removeprefix(BATCH_PREFIX)[:_TIME_DIGITS]
+    mark = hashlib.sha256(batch_id.encode()).hexdigest()[:_TIME_DIGITS]
+    return JobId(f"job-{stamp}{mark}{line:0{_LINE_DIGITS}x}")
+
+
+def line_of_job(job_id: JobId) -> int:
+    """Return the number of the line that a job of a batch came from."""
+    return int(job_id[-_LINE_DIGITS:], 16)
+
+
+def _transition(
+    command: StartBatch | FailBatch | RequestBatchCancel | FinalizeBatch,
+) -> tuple[BatchEvent, tuple[BatchState, ...]]:
+    """Return the event of a command and the states that it may follow."""
+    match command:
+        case StartBatch():
+            return BatchStarted(), (BatchState.VALIDATING,)
+        case FailBatch():
+            return BatchFailed(errors=command.errors), (BatchState.VALIDATING,)
+        case RequestBatchCancel():
+            return BatchCancelRequested(), (BatchState.VALIDATING, BatchState.IN_PROGRESS)
+        case FinalizeBatch():
+            return BatchFinalizing(), (BatchState.IN_PROGRESS, BatchState.CANCELING)
+        case _:
+            assert_never(command)
+
+
+def _end(batch: Batch, command: EndBatch) -> tuple[BatchEvent, ...]:
+    if batch.state.is_terminal:
+        return ()
+    counts = command.counts
+    assert counts.done == batch.facts.lines, "a batch ends with a result for every line"
+    ended = BatchEnded(
+        succeeded=counts.succeeded,
+        errored=counts.errored,
+        canceled=counts.canceled,
+        expired=counts.expired,
+        usage=command.usage,
+    )
+    return (ended,)
+
+
+def _delete(batch: Batch) -> tuple[BatchEvent, ...]:
+    if not batch.state.is_terminal:
+        raise BatchNotEnded(batch.id, batch.state)
+    return () if batch.deleted else (BatchDeleted(),)
+
+
+@singledispatch
+def _apply(event: BatchEvent, batch: Batch, at: str) -> Batch:
+    raise AssertionError(event, batch, at)
+
+
+@_apply.register
+def _(event: BatchSubmitted, batch: Batch, at: str) -> Batch:
+    return replace(batch, submitted=event, created_at=at)
+
+
+@_apply.register
+def _(event: BatchStarted, batch: Batch, at: str) -> Batch:
+    del event
+    return replace(batch, state=BatchState.IN_PROGRESS, started_at=at)
+
+
+@_apply.register
+def _(event: BatchFailed, batch: Batch, at: str) -> Batch:
+    return replace(batch, state=BatchState.FAILED, errors=event.errors, ended_at=at)
+
+
+@_apply.register
+def _(event: BatchCancelRequested, batch: Batch, at: str) -> Batch:
+    del event
+    return replace(batch, state=BatchState.CANCELING, cancel_requested_at=at)
+
+
+@_apply.register
+def _(event: BatchFinalizing, batch: Batch, at: str) -> Batch:
+    del event
+    return replace(batch, state=BatchState.FINALIZING, finalizing_at=at)
+
+
+@_apply.register
+def _(event: BatchEnded, batch: Batch, at: str) -> Batch:
+    counts = LineCounts(
+        succeeded=event.succeeded,
+        errored=event.errored,
+        canceled=event.canceled,
+        expired=event.expired,
+    )
+    return replace(batch, state=BatchState.ENDED, ended_at=at, counts=counts, usage=event.usage)
+
+
+@_apply.register
+def _(event: BatchDeleted, batch: Batch, at: str) -> Batch:
+    del event, at
+    return replace(batch, deleted=True)

@@ -1,0 +1,1 @@
+"""The canonical request and its answer: messages, stream items, log-probabilities, engine ports."""

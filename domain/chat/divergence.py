@@ -1,0 +1,209 @@
+"""Where a prompt parts from an earlier one, told in words of the request. Pure.
+
+A prompt is rendered as tools, system, messages, so the first of them that differs is the first
+token that differs; what follows cannot be taken from the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from domain.chat.request import ChatRequest, Message, RawPrompt, canonical_json, unattributed
+
+#: Characters of each text that are shown, and how many of them lie before the difference.
+EXCERPT_CHARS: Final = 60
+_LEAD_CHARS: Final = 16
+
+
+class Cause(StrEnum):
+    """Why a prompt is another from there on."""
+
+    MODEL_CHANGED = "model_changed"
+    THINKING_TOGGLED = "thinking_toggled"
+    EFFORT_CHANGED = "effort_changed"
+    TOOL_ADDED = "tool_added"
+    TOOL_REMOVED = "tool_removed"
+    TOOL_EDITED = "tool_edited"
+    TOOLS_REORDERED = "tools_reordered"
+    SYSTEM_CHANGED = "system_changed"
+    OTHER_CONVERSATION = "other_conversation"
+    HISTORY_EDITED = "history_edited"
+    HISTORY_CUT = "history_cut"
+    ANSWER_REWRITTEN = "answer_rewritten"
+    OTHER_TEXT = "other_text"
+    BLOCKS_GONE = "blocks_gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """The first difference.
+
+    Attributes:
+        cause: Its likely cause.
+        place: Of the newer request, e.g. ``tools[2] Bash`` or ``messages[4] user``.
+        before: What the earlier one says there, a short excerpt.
+        now: What the newer one says there.
+    """
+
+    cause: Cause
+    place: str
+    before: str = ""
+    now: str = ""
+
+
+def diverge(
+    before: ChatRequest, now: ChatRequest, *, answered_by: str, same_agent: bool = False
+) -> Divergence | None:
+    """Return where ``now`` stops to go on from ``before`` and its answer, ``None`` if it goes on.
+
+    Args:
+        before: The earlier request.
+        now: The newer one.
+        answered_by: The job that answered ``before``.
+        same_agent: Whether one agent asked both: a shorter conversation of its own that begins
+            with other words is what a compaction leaves.
+    """
+    if before.raw is not None or now.raw is not None:
+        return _in_raw(before.raw, now.raw)
+    if before.thinking != now.thinking:
+        return Divergence(cause=Cause.THINKING_TOGGLED, place="thinking")
+    return (
+        _in_tools(before.tools, now.tools)
+        or _in_messages(
+            unattributed(before.messages), unattributed(now.messages), same_agent=same_agent
+        )
+        or _in_answer(before, now, answered_by)
+        or _in_effort(before, now)
+    )
+
+
+def shared_parts(before: ChatRequest, now: ChatRequest) -> int:
+    """Return how many leading parts two requests share: tools, then messages.
+
+    Of raw prompts, how many leading characters or ids.
+    """
+    if before.raw is not None or now.raw is not None:
+        return _common(*map(_parts, (before.raw, now.raw)))
+    tools = _common(before.tools, now.tools)
+    if tools < max(len(before.tools), len(now.tools)):
+        return tools
+    return tools + _common(unattributed(before.messages), unattributed(now.messages))
+
+
+def _in_raw(before: RawPrompt | None, now: RawPrompt | None) -> Divergence | None:
+    old, new = _parts(before), _parts(now)
+    at = _common(old, new)
+    if old and at == len(old):
+        return None
+    texts = (one if isinstance(one, str) else "" for one in (old, new))
+    return _told(Cause.OTHER_TEXT, f"prompt[{at}]", *texts)
+
+
+def _parts(raw: RawPrompt | None) -> str | Sequence[int]:
+    if raw is None:
+        return ""
+    return raw.ids or raw.text
+
+
+def _in_tools(
+    before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]
+) -> Divergence | None:
+    at = _common(before, now)
+    if at == len(before) == len(now):
+        return None
+    old, new = [_name(tool) for tool in before], [_name(tool) for tool in now]
+    if at >= len(now) or (at < len(before) and old[at] not in new):
+        return Divergence(cause=Cause.TOOL_REMOVED, place=f"tools[{at}] {old[at]}")
+    place = f"tools[{at}] {new[at]}"
+    if at >= len(before) or new[at] not in old:
+        return Divergence(cause=Cause.TOOL_ADDED, place=place)
+    if old[at] != new[at]:
+        return Divergence(cause=Cause.TOOLS_REORDERED, place=place, before=old[at], now=new[at])
+    texts = (canonical_json(dict(tool)).decode(errors="replace") for tool in (before[at], now[at]))
+    return _told(Cause.TOOL_EDITED, place, *texts)
+
+
+def _in_effort(before: ChatRequest, now: ChatRequest) -> Divergence | None:
+    # Last, since only some templates write it, though at the very beginning.
+    if before.effort == now.effort:
+        return None
+    return Divergence(
+        cause=Cause.EFFORT_CHANGED,
+        place="effort",
+        before=before.effort or "",
+        now=now.effort or "",
+    )
+
+
+def _in_messages(
+    before: Sequence[Message], now: Sequence[Message], *, same_agent: bool
+) -> Divergence | None:
+    at = _common(before, now)
+    if at == len(before):
+        return None
+    if at >= len(now):
+        return Divergence(
+            cause=Cause.HISTORY_CUT, place=f"messages[{at}]", before=_excerpt(_text(before[at]), 0)
+        )
+    old, new = before[at], now[at]
+    place = "system" if new.role == "system" else f"messages[{at}] {new.role}"
+    is_shorter, is_first = len(now) < len(before), at == _first_turn(before)
+    if "system" in (old.role, new.role):
+        cause = Cause.SYSTEM_CHANGED
+    elif is_first and old.role == new.role == "user" and not (same_agent and is_shorter):
+        cause = Cause.OTHER_CONVERSATION
+    elif is_shorter:
+        cause = Cause.HISTORY_CUT
+    else:
+        cause = Cause.HISTORY_EDITED
+    return _told(cause, place, _text(old), _text(new))
+
+
+def _in_answer(before: ChatRequest, now: ChatRequest, answered_by: str) -> Divergence | None:
+    at = len(before.messages)
+    if at >= len(now.messages) - 1:
+        return None
+    turn = now.messages[at]
+    if turn.role == "assistant" and turn.origin == answered_by:
+        return None
+    place = f"messages[{at}] {turn.role}"
+    return Divergence(cause=Cause.ANSWER_REWRITTEN, place=place, now=_excerpt(_text(turn), 0))
+
+
+def _told(cause: Cause, place: str, before: str, now: str) -> Divergence:
+    at = _common(before, now)
+    return Divergence(cause=cause, place=place, before=_excerpt(before, at), now=_excerpt(now, at))
+
+
+def _excerpt(text: str, at: int) -> str:
+    begin = max(0, at - _LEAD_CHARS)
+    shown = text[begin : begin + EXCERPT_CHARS]
+    return ("…" if begin else "") + shown + ("…" if begin + EXCERPT_CHARS < len(text) else "")
+
+
+def _text(turn: Message) -> str:
+    calls = "".join(
+        f"[{call.name} {canonical_json(dict(call.arguments)).decode(errors='replace')}]"
+        for call in turn.tool_calls
+    )
+    return turn.reasoning + turn.content + calls
+
+
+def _name(tool: Mapping[str, Any]) -> str:
+    return str(tool.get("function", {}).get("name", ""))
+
+
+def _first_turn(messages: Sequence[Message]) -> int:
+    return 1 if messages and messages[0].role == "system" else 0
+
+
+def _common(first: Sequence[Any], second: Sequence[Any]) -> int:
+    count = 0
+    for one, other in zip(first, second, strict=False):
+        if one != other:
+            break
+        count += 1
+    return count

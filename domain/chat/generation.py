@@ -1,0 +1,128 @@
+"""One attempt at an answer, as it goes into the engine and as it comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from domain.chat.items import Failed
+from domain.chat.logprobs import TokenLogprob
+from domain.values import JobId, Sampling, StopReason, Timings, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedPrompt:
+    """A request as the model reads it.
+
+    Attributes:
+        tokens: Ids of the rendered prompt, at least one.
+        cached_tokens: How many of them need not be computed, as things stood when this was made.
+            What came of it is in the outcome's usage.
+        cache_source: ``none``, ``ram`` or ``disk``.
+        max_tokens: The caller's limit, lowered to what the context has room for.
+        sampling: The caller's wish over the model's own defaults.
+        opened: The end of the prompt, where it is the beginning of the answer: a call that must
+            be made.
+        tools: What may be called, in function format; what looks like a call is text if empty.
+        single_call: Whether the answer is over after the first call.
+        answer_schema: JSON schema that the answer is to match; an empty one asks for any object.
+        is_strict: Whether a schema that cannot be kept is an error.
+        strict_tools: Names of the tools whose schema must be kept or the request refused.
+        thinking: Whether the model may reason before it answers.
+        logprobs: How many of the likeliest tokens are told at each place; ``None`` if not even the
+            likelihood of what was said is asked for.
+        is_raw: Whether all of the answer is text: no reasoning, no calls.
+        echoed: What the answer begins with before the model says a word.
+        thinking_limit: Tokens of reasoning after which it is closed, ``None`` for any number.
+    """
+
+    tokens: tuple[int, ...]
+    cached_tokens: int
+    cache_source: str
+    max_tokens: int
+    sampling: Sampling
+    opened: str = ""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    single_call: bool = False
+    answer_schema: Mapping[str, Any] | None = None
+    is_strict: bool = False
+    strict_tools: tuple[str, ...] = ()
+    thinking: bool = False
+    logprobs: int | None = None
+    is_raw: bool = False
+    echoed: str = ""
+    thinking_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationTask:
+    """One attempt as the engine sees it.
+
+    Attributes:
+        job_id: The job.
+        attempt: Number that goes on every item.
+        prompt: The rendered prompt.
+        emitted: Token ids that earlier attempts emitted; generation continues after them.
+        first_item: Number of the first item to write.
+        stop: Texts that end the generation.
+        known: What earlier attempts told of the likelihood of ``emitted``, by place.
+    """
+
+    job_id: JobId
+    attempt: int
+    prompt: PreparedPrompt
+    emitted: tuple[int, ...]
+    first_item: int
+    stop: tuple[str, ...]
+    known: Mapping[int, TokenLogprob] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaidCall:
+    """A tool call of an answer.
+
+    Attributes:
+        id: As its items say.
+        name: What is called.
+        arguments: A JSON object, or the beginning of one if the call is not complete.
+        is_complete: Whether it came to its end.
+    """
+
+    id: str
+    name: str
+    arguments: str = ""
+    is_complete: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a generation ended. ``failure`` is set if and only if it failed.
+
+    Attributes:
+        next_item: Number that the terminal item gets.
+        token_ids: Every generated id over all attempts, stop tokens excluded.
+        text: The whole answer, stop text excluded.
+        thinking: The whole reasoning.
+        calls: The tool calls, in order.
+        logprobs: Of the tokens of ``text``; ``None`` where nobody asked.
+        stop_reason: ``CANCELLED`` if it was cancelled.
+        stop_sequence: The stop text that ended it.
+        usage: Token counts over all attempts.
+        token_hash: SHA-256 over the ids, 4 bytes little-endian each.
+        timings: ``queued_ms`` is left to the caller.
+        failure: Why it failed.
+    """
+
+    next_item: int
+    token_ids: tuple[int, ...]
+    text: str
+    thinking: str
+    stop_reason: StopReason
+    stop_sequence: str | None
+    usage: Usage
+    token_hash: str
+    timings: Timings
+    failure: Failed | None = None
+    calls: tuple[SaidCall, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] | None = None

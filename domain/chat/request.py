@@ -1,0 +1,243 @@
+"""The canonical request: what every wire protocol is translated to, and what the log keeps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from domain.chat.reasoning_limit import ThinkingLimit
+from domain.values import Digest, SamplingWish, digest_of
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call that the model made in an earlier turn; ``arguments`` is a JSON object."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One turn, reduced to what a chat template can render.
+
+    Attributes:
+        role: Who speaks; ``tool`` carries the result of ``tool_call_id``.
+        content: Text; parts that the model cannot read are replaced by a note before.
+        reasoning: Thinking that went before the text of an assistant turn.
+        tool_calls: Calls of an assistant turn.
+        tool_call_id: The call that a ``tool`` message answers.
+        origin: The job whose answer an assistant turn echoes, "" if that is not known. It says
+            which tokens the turn was made of, and nothing about what it means.
+    """
+
+    role: Role
+    content: str
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolChoice:
+    """What the caller says about calling.
+
+    Attributes:
+        mode: ``auto`` leaves it to the model, ``none`` forbids, ``any`` demands a call, ``tool``
+            a call of ``name``.
+        name: The tool.
+        parallel: Whether one answer may make several calls.
+        allowed: Names of the tools that may be called; ``None`` for all. The others stay in the
+            prompt, whose beginning is the same for every choice.
+    """
+
+    mode: Literal["auto", "none", "any", "tool"] = "auto"
+    name: str | None = None
+    parallel: bool = True
+    allowed: tuple[str, ...] | None = None
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the answer is over after one call."""
+        return not self.parallel or self.mode == "tool"
+
+    def allows(self, name: str) -> bool:
+        """Whether a tool may be called."""
+        return self.mode != "none" and (self.allowed is None or name in self.allowed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawPrompt:
+    """What is gone on from as it stands, without a chat template: a text, or token ids.
+
+    Attributes:
+        text: The text; where a special token is written in it, it means that token.
+        ids: The token ids, in place of a text.
+        suffix: What stands behind the gap that is to be filled, if one is.
+        is_echoed: Whether the answer begins with the prompt.
+    """
+
+    text: str = ""
+    ids: tuple[int, ...] = ()
+    suffix: str | None = None
+    is_echoed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """Everything that decides what is generated.
+
+    Attributes:
+        model: The name the caller used.
+        messages: At least one, or none where there is a raw prompt.
+        tools: Definitions in OpenAI's function format, rendered by the chat template.
+        max_tokens: Most tokens to generate, at least 1.
+        stop: Texts that end the generation; they are not part of the answer.
+        sampling: With the seed already drawn.
+        thinking: Whether the template is asked to open a reasoning section.
+        deferred_tools: Tools that may be called although they are not among ``tools``: a message
+            describes them, since putting them there would change the beginning of the prompt.
+        tool_choice: Whether a tool may, must or must not be called.
+        narrowed: By name of a tool: the schema that its arguments are held to, where that is
+            narrower than the one which the model is shown.
+        answer_schema: JSON schema that the answer is to match; an empty one asks for any object.
+        is_strict: Whether a schema that cannot be kept is an error.
+        strict_tools: Names of the tools whose schema must be kept or the request refused.
+        logprobs: How many of the likeliest tokens are told at each place, 0 to ``TOP_MAX``;
+            ``None`` if nothing is to be told of likelihoods.
+        effort: How hard the model is to think, for one that knows levels; ``None`` leaves it to it.
+        raw: What stands in place of messages; nothing in the answer is then read as reasoning or
+            as a call.
+        thinking_limit: What reasoning may take, whether it was asked for or not.
+    """
+
+    model: str
+    messages: tuple[Message, ...]
+    max_tokens: int
+    sampling: SamplingWish
+    tools: tuple[Mapping[str, Any], ...] = ()
+    stop: tuple[str, ...] = ()
+    thinking: bool = False
+    deferred_tools: tuple[Mapping[str, Any], ...] = ()
+    tool_choice: ToolChoice = ToolChoice()
+    narrowed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    answer_schema: Mapping[str, Any] | None = None
+    is_strict: bool = False
+    strict_tools: tuple[str, ...] = ()
+    logprobs: int | None = None
+    effort: str | None = None
+    raw: RawPrompt | None = None
+    thinking_limit: ThinkingLimit = ThinkingLimit()
+
+    @property
+    def callable_tools(self) -> tuple[Mapping[str, Any], ...]:
+        """What may be called in the answer, with what its arguments are held to."""
+        return tuple(
+            self._held(tool)
+            for tool in (*self.tools, *self.deferred_tools)
+            if self.tool_choice.allows(tool["function"]["name"])
+        )
+
+    def _held(self, tool: Mapping[str, Any]) -> Mapping[str, Any]:
+        schema = self.narrowed.get(tool["function"]["name"])
+        if schema is None:
+            return tool
+        return {**tool, "function": {**tool["function"], "parameters": schema}}
+
+    def to_bytes(self) -> bytes:
+        """Return the canonical JSON form whose digest stands in ``JobSubmitted``."""
+        fields = asdict(self)
+        # Requests have the digests that they had before there were such.
+        if self.raw is None:
+            del fields["raw"]
+        if not self.strict_tools:
+            del fields["strict_tools"]
+        return canonical_json(fields)
+
+    def asked(self, *, protocol: str, agent: str | None, seeded: bool) -> Digest:
+        """Return a digest that is equal for requests that ask the same for the same.
+
+        Args:
+            protocol: The dialect of the answer.
+            agent: Who it is for.
+            seeded: Whether the caller chose the seed; a drawn one is no part of the question.
+        """
+        request = replace(self, messages=unattributed(self.messages))
+        if not seeded:
+            request = replace(request, sampling=replace(self.sampling, seed=0))
+        whose = canonical_json([protocol, agent, seeded])
+        return digest_of(whose + b"\n" + request.to_bytes())
+
+    @classmethod
+    def from_bytes(cls, payload: bytes) -> ChatRequest:
+        """Read what ``to_bytes`` wrote; unknown keys are ignored so that newer writers can add."""
+        data = json.loads(payload)
+        return cls(
+            model=data["model"],
+            messages=tuple(_message(message) for message in data["messages"]),
+            max_tokens=data["max_tokens"],
+            sampling=SamplingWish(**data["sampling"]),
+            tools=tuple(data["tools"]),
+            stop=tuple(data["stop"]),
+            thinking=data["thinking"],
+            deferred_tools=tuple(data.get("deferred_tools", ())),
+            tool_choice=_tool_choice(data.get("tool_choice", {})),
+            narrowed=data.get("narrowed", {}),
+            answer_schema=data.get("answer_schema"),
+            is_strict=data.get("is_strict", False),
+            strict_tools=tuple(data.get("strict_tools", ())),
+            logprobs=data.get("logprobs"),
+            effort=data.get("effort"),
+            raw=_raw(data.get("raw")),
+            thinking_limit=ThinkingLimit(**data.get("thinking_limit", {})),
+        )
+
+
+def unattributed(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return what was said, without which answers it echoes."""
+    return tuple(replace(one, origin="") if one.origin else one for one in messages)
+
+
+def canonical_json(value: object) -> bytes:
+    """Return the one JSON encoding that is hashed: sorted keys, no white space, UTF-8.
+
+    Raises:
+        ValueError: If ``value`` holds NaN or an infinity, which JSON cannot say.
+    """
+    text = json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _tool_choice(data: Mapping[str, Any]) -> ToolChoice:
+    allowed = data.get("allowed")
+    return ToolChoice(**{**data, "allowed": None if allowed is None else tuple(allowed)})
+
+
+def _message(data: Mapping[str, Any]) -> Message:
+    return Message(
+        role=data["role"],
+        content=data["content"],
+        reasoning=data["reasoning"],
+        tool_calls=tuple(ToolCall(**call) for call in data["tool_calls"]),
+        tool_call_id=data["tool_call_id"],
+        origin=data.get("origin", ""),
+    )
+
+
+def _raw(data: Mapping[str, Any] | None) -> RawPrompt | None:
+    if data is None:
+        return None
+    return RawPrompt(
+        text=data["text"],
+        ids=tuple(data["ids"]),
+        suffix=data["suffix"],
+        is_echoed=data["is_echoed"],
+    )

@@ -1,0 +1,129 @@
+"""Events of batches and of the files they read and write, on ``batch-…`` and ``file-…``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from domain.values import (
+    Digest,
+    Usage,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileCreated:
+    """A file is there: uploaded, or told from the answers of a batch.
+
+    Attributes:
+        purpose: As OpenAI names it: ``batch``, ``batch_output``, ….
+        filename: What its owner calls it.
+        bytes: Its length.
+        content: Digest of its manifest (``domain.batch.jsonl``); ``None`` for output of a batch.
+        expires_at: RFC 3339 instant after which it is not shown, if there is one.
+        batch: The batch that tells it.
+        part: ``output`` or ``error``: which lines of that batch.
+    """
+
+    purpose: str
+    filename: str
+    bytes: int
+    content: Digest | None = None
+    expires_at: str | None = None
+    batch: str | None = None
+    part: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileDeleted:
+    """Its owner wants it no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSubmitted:
+    """Many requests were accepted at once; each line becomes a job.
+
+    Attributes:
+        protocol: The dialect of every line: ``anthropic``, ``openai-chat``,
+            ``openai-completions`` or ``openai-responses``.
+        endpoint: The path that each line would be sent to alone.
+        content: Digest of the lines' manifest (see ``domain.batch.jsonl``).
+        lines: How many there are.
+        expires_at: RFC 3339 instant after which no line may run.
+        client: Free text that names the client, for the operator.
+        input_file: The file that the lines came in.
+        metadata: What the owner attached.
+        output_kept_s: How long the files of the answers are kept, if the owner said so.
+        webhook: URL that is told of its end, if the owner named one.
+    """
+
+    protocol: str
+    endpoint: str
+    content: Digest
+    lines: int
+    expires_at: str
+    client: str | None = None
+    input_file: str | None = None
+    metadata: Mapping[str, str] | None = None
+    output_kept_s: int | None = None
+    webhook: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStarted:
+    """The lines were looked at as a whole; from here on they become jobs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFailed:
+    """The lines are not such a batch; ``errors`` is the digest of what is wrong, as JSON."""
+
+    errors: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchCancelRequested:
+    """Its owner wants no more of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFinalizing:
+    """Every line has ended; the files of the answers are being measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchEnded:
+    """Every line has its result; the counts add up to the number of lines.
+
+    Attributes:
+        succeeded: Lines with an answer.
+        errored: Lines that failed, or that were no request.
+        canceled: Lines that were cancelled, most of them before they became jobs.
+        expired: Lines that the end of the window overtook.
+        usage: Tokens of all lines together.
+    """
+
+    succeeded: int
+    errored: int
+    canceled: int
+    expired: int
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchDeleted:
+    """Its owner wants to see it no more."""
+
+
+FileEvent = FileCreated | FileDeleted
+
+
+BatchEvent = (
+    BatchSubmitted
+    | BatchStarted
+    | BatchFailed
+    | BatchCancelRequested
+    | BatchFinalizing
+    | BatchEnded
+    | BatchDeleted
+)

@@ -1,0 +1,212 @@
+"""Events of a job, on its stream ``job-…``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from domain.values import (
+    WORKER_DEATHS_MAX,
+    AgentId,
+    Digest,
+    Priority,
+    Sampling,
+    SamplingWish,
+    StopReason,
+    Timings,
+    Usage,
+    WorkerId,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSubmitted:
+    """A request was accepted; from here on it is never lost.
+
+    Attributes:
+        protocol: The dialect of the answer, e.g. ``anthropic``, ``openai-chat`` or ``jobs``.
+        model: The name the caller used.
+        request: Digest of the canonical ``ChatRequest``.
+        sampling: What the caller said, with the seed that was drawn.
+        max_tokens: Most tokens to generate.
+        priority: Which queue.
+        attempts_max: Attempts that may die or fail before the job fails for good.
+        agent: Who it is for, if known.
+        client: Free text that names the client (its User-Agent), for the operator.
+        idempotency: Digest of the idempotency key, if there was one; no two jobs have the same.
+        deadline: RFC 3339 instant after which it must not start, if there is one.
+        finish_deadline: RFC 3339 instant after which it must not run, if there is one.
+        asked: What ``ChatRequest.asked`` says: equal for requests that ask the same.
+        ordered: Whether its agent wants it started after those accepted before it. The queue keeps
+            that order for every job; false (lines of batches) only says that nobody relies on it.
+        worker_deaths_max: Workers in a row that may die on it without a word of it said.
+        webhook: URL that is told of its end, if the caller named one.
+        wire: Digest of the request in the words of its dialect, where the answer shows them again.
+    """
+
+    protocol: str
+    model: str
+    request: Digest
+    sampling: SamplingWish
+    max_tokens: int
+    priority: Priority
+    attempts_max: int
+    agent: AgentId | None = None
+    client: str | None = None
+    idempotency: Digest | None = None
+    deadline: str | None = None
+    finish_deadline: str | None = None
+    asked: Digest | None = None
+    ordered: bool = True
+    worker_deaths_max: int = WORKER_DEATHS_MAX
+    webhook: str | None = None
+    wire: Digest | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStarted:
+    """A worker took the job; every later word of the job carries this number.
+
+    Attributes:
+        attempt: From 1, without gaps.
+        worker: Who took it.
+        model: Id of the model that answers.
+        fingerprint: Digest of what that model computes with.
+        prompt_tokens: Length of the rendered prompt.
+        cached_tokens: Part of it that was known already when the attempt was handed over; the
+            usage of the end says what really was not computed.
+        cache_source: ``none``, ``ram`` or ``disk``.
+        first_item: Number of the first stream item that this attempt writes.
+        sampling: How this attempt draws: the caller's wish over the model's defaults.
+        resumed_tokens: Tokens already emitted by earlier attempts.
+        prompt_hash: ``hash_ids`` of the rendered prompt; older logs do not say.
+        thinking_limit: Tokens of reasoning after which it is closed; later attempts keep to it.
+    """
+
+    attempt: int
+    worker: WorkerId
+    model: str
+    fingerprint: str
+    prompt_tokens: int
+    cached_tokens: int
+    cache_source: str
+    first_item: int
+    sampling: Sampling
+    resumed_tokens: int = 0
+    prompt_hash: str | None = None
+    thinking_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFailed:
+    """An attempt ended without an answer; the job may be tried again."""
+
+    attempt: int
+    error: str
+    message: str
+    retryable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCancelRequested:
+    """Somebody asked for the end: ``api``, ``client_gone``, ``deadline``, ``turn_taken``, etc."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCancelled:
+    """The job stopped on request; what it had said stays readable.
+
+    ``attempt`` is 0 when it never started.
+    """
+
+    attempt: int
+    usage: Usage
+    output: Digest | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCompleted:
+    """The answer is whole.
+
+    Attributes:
+        attempt: The attempt that finished it.
+        stop_reason: Why the generation ended.
+        stop_sequence: The stop text that ended it, if one did.
+        usage: Token counts.
+        output: Digest of the output payload.
+        token_hash: ``hash_ids`` of the generated tokens.
+        timings: Where the time went.
+    """
+
+    attempt: int
+    stop_reason: StopReason
+    usage: Usage
+    output: Digest
+    token_hash: str
+    timings: Timings
+    stop_sequence: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFailed:
+    """The job ended without an answer."""
+
+    error: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobExpired:
+    """A deadline passed before the job could start, or before it was done.
+
+    ``attempt`` is 0 when none was running; what it had said stays readable.
+    """
+
+    deadline: str
+    attempt: int = 0
+    usage: Usage = Usage()
+    output: Digest | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRetried:
+    """Somebody put a job that ended without an answer back into the queue."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobAttached:
+    """A repeated request joined this job instead of starting another.
+
+    Attributes:
+        reason: ``idempotency_key``, ``retry``, ``same_session`` or ``same_answer``.
+        request_id: The request that joined.
+    """
+
+    reason: str
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobHidden:
+    """Its caller deleted the answer: nobody is told it in its dialect any more.
+
+    The texts stay in the log until its agent is forgotten.
+    """
+
+
+JobEvent = (
+    JobSubmitted
+    | JobAttached
+    | AttemptStarted
+    | AttemptFailed
+    | JobCancelRequested
+    | JobCancelled
+    | JobCompleted
+    | JobFailed
+    | JobExpired
+    | JobRetried
+    | JobHidden
+)

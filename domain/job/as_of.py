@@ -1,0 +1,49 @@
+"""The list of jobs as it was at some position of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from domain.job.view import JobView, is_job_event, job_id_of, project_job
+from domain.log.record import GENESIS_HASH, Head, RecordedEvent
+from domain.values import JobId, JobStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What events up to a position add up to.
+
+    Attributes:
+        head: The last of them.
+        at: RFC 3339 instant at which it was recorded; ``None`` for an empty log.
+        jobs: Newest acceptance first, as the jobs projection lists them.
+    """
+
+    head: Head
+    at: str | None
+    jobs: tuple[JobView, ...]
+
+    def counts(self) -> dict[JobStatus, int]:
+        """Return the number of jobs by status, every status named."""
+        counts = dict.fromkeys(JobStatus, 0)
+        for job in self.jobs:
+            counts[job.status] += 1
+        return counts
+
+
+def fold_past(events: Iterable[RecordedEvent]) -> Past:
+    """Fold events, from the first of the log on, into what they add up to."""
+    views: dict[JobId, JobView] = {}
+    last: RecordedEvent | None = None
+    for last in events:
+        if is_job_event(last):
+            job_id = job_id_of(last)
+            views[job_id] = project_job(views.get(job_id), last)
+    return Past(
+        head=Head(position=last.position, hash=last.hash)
+        if last
+        else Head(position=0, hash=GENESIS_HASH),
+        at=last.recorded_at if last else None,
+        jobs=tuple(reversed(views.values())),
+    )

@@ -1,0 +1,149 @@
+"""Imperatives: what somebody wants to happen to a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from domain.chat.items import Failed
+from domain.chat.request import ChatRequest
+from domain.events.job import JobSubmitted
+from domain.values import (
+    ATTEMPTS_MAX,
+    WORKER_DEATHS_MAX,
+    AgentId,
+    Digest,
+    Priority,
+    Sampling,
+    StopReason,
+    Timings,
+    Usage,
+    WorkerId,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitJob:
+    """Accept a request as a job.
+
+    Attributes:
+        request: What to generate; the seed is already drawn.
+        protocol: The dialect, as in ``JobSubmitted``.
+        correlation_id: The id that the caller finds in ``request-id``.
+        priority: Which queue.
+        agent: Who it is for, if known.
+        client: The caller's User-Agent.
+        attempts_max: Attempts before the job fails for good.
+        worker_deaths_max: Workers in a row that may die on it before it says a word.
+        idempotency: Digest of the caller's key; a second job of the same key is refused.
+        asked: What ``ChatRequest.asked`` says.
+        deadline: RFC 3339 instant after which it must not start.
+        finish_deadline: RFC 3339 instant after which it must not run.
+        ordered: Whether it must start after its agent's earlier jobs.
+        webhook: URL that is told of its end; ``refuse_literal`` has seen it.
+        wire: The request in the words of its dialect, where the answer shows them again.
+    """
+
+    request: ChatRequest
+    protocol: str
+    correlation_id: str
+    priority: Priority = Priority.INTERACTIVE
+    agent: AgentId | None = None
+    client: str | None = None
+    attempts_max: int = ATTEMPTS_MAX
+    worker_deaths_max: int = WORKER_DEATHS_MAX
+    idempotency: Digest | None = None
+    asked: Digest | None = None
+    deadline: str | None = None
+    finish_deadline: str | None = None
+    ordered: bool = True
+    webhook: str | None = None
+    wire: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submit:
+    """Create the job with these facts."""
+
+    submitted: JobSubmitted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartAttempt:
+    """Take the job for a worker; the attempt number follows from the state."""
+
+    worker: WorkerId
+    model: str
+    fingerprint: str
+    prompt_tokens: int
+    cached_tokens: int
+    cache_source: str
+    first_item: int
+    resumed_tokens: int
+    sampling: Sampling
+    prompt_hash: str | None = None
+    thinking_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompleteAttempt:
+    """The attempt has the whole answer."""
+
+    attempt: int
+    stop_reason: StopReason
+    stop_sequence: str | None
+    usage: Usage
+    output: Digest
+    token_hash: str
+    timings: Timings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailAttempt:
+    """The attempt ended without an answer; ``attempt`` is 0 if it could not even start."""
+
+    attempt: int
+    failure: Failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCancel:
+    """Ask for the end of the job."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmCancel:
+    """The job has stopped, as was asked or as its deadline demands.
+
+    ``attempt`` is 0 if none was running.
+    """
+
+    attempt: int
+    usage: Usage
+    output: Digest | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attach:
+    """Let a repeated request have the answer of this job."""
+
+    reason: str
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """Try again what ended without an answer."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hide:
+    """Tell nobody of this job any more in its dialect."""
+
+
+#: What a worker says of an attempt.
+AttemptCommand = StartAttempt | CompleteAttempt | FailAttempt | ConfirmCancel
+JobCommand = Submit | RequestCancel | Attach | Retry | Hide | AttemptCommand

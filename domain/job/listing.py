@@ -1,0 +1,89 @@
+"""The port through which jobs are looked up and listed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
+from domain.job.view import JobView
+from domain.values import Digest, JobId, JobStatus, Priority
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPage:
+    """A page of jobs, newest first; ``has_more`` says whether older ones follow."""
+
+    jobs: tuple[JobView, ...]
+    has_more: bool
+
+
+class JobViews(Protocol):
+    """The jobs projection."""
+
+    def get(self, job_id: JobId) -> JobView | None:
+        """Return the row of a job, if there is one."""
+        ...
+
+    def page(
+        self,
+        *,
+        limit: int,
+        before: JobId | None = None,
+        status: JobStatus | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        priority: Priority | None = None,
+        since: str | None = None,
+    ) -> JobPage:
+        """Return jobs newest first.
+
+        Args:
+            limit: Most rows, from 1.
+            before: Only jobs accepted before this one; an unknown id gives an empty page.
+            status: Only jobs in this status.
+            agent: Only jobs of this agent.
+            model: Only jobs that asked for this model.
+            priority: Only jobs of this queue.
+            since: Only jobs accepted at this instant (as the log writes them) or later.
+        """
+        ...
+
+    def unfinished(self) -> tuple[JobView, ...]:
+        """Return every queued or running job, oldest first."""
+        ...
+
+    def overdue(self, now: str) -> tuple[JobView, ...]:
+        """Return open jobs whose end nobody asked for and whose deadline is ``now`` or earlier.
+
+        Instants are texts as the log writes them; the oldest job comes first.
+        """
+        ...
+
+    def keyed(self, key: Digest) -> JobView | None:
+        """Return the job of an idempotency key, if there is one."""
+        ...
+
+    def alike(self, asked: Digest, *, limit: int) -> tuple[JobView, ...]:
+        """Return jobs that asked the same, newest first."""
+        ...
+
+    def waiting(self, priority: Priority) -> int:
+        """Return how many jobs of a queue wait for a worker."""
+        ...
+
+
+class LineViews(Protocol):
+    """What is open and what was measured, for estimates; raises ``LogUnavailable``."""
+
+    def queued(self, priority: Priority, *, limit: int) -> tuple[QueuedJob, ...]:
+        """Return the jobs of a queue that wait for a worker, oldest first."""
+        ...
+
+    def running(self, *, limit: int) -> tuple[RunningJob, ...]:
+        """Return jobs whose attempt has begun, oldest first."""
+        ...
+
+    def measured(self, *, limit: int) -> tuple[MeasuredJob, ...]:
+        """Return jobs that have their answer, those accepted last first."""
+        ...

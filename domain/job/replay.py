@@ -1,0 +1,291 @@
+"""What the log says of an answer, for whoever computes it again, and what came of that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from domain.events.event import Event
+from domain.events.job import AttemptStarted, JobCompleted, JobRetried, JobSubmitted
+from domain.kv.hashing import hash_ids
+from domain.log.codec import decode_event
+from domain.log.record import RecordedEvent
+from domain.values import Digest, JobId, Sampling, StopReason, WorkerId, digest_of
+
+
+class Verdict(StrEnum):
+    """What came of a replay; ``REPLAYED`` is one that was not held against the answer."""
+
+    SAME = "same"
+    DIVERGED = "diverged"
+    REFUSED = "refused"
+    REPLAYED = "replayed"
+
+
+class Refusal(StrEnum):
+    """Why an answer cannot be computed again."""
+
+    NOT_IN_LOG = "not_in_log"
+    NOT_COMPLETED = "not_completed"
+    UNREADABLE = "unreadable"
+    SEVERAL_MODELS = "several_models"
+    PAYLOAD_GONE = "payload_gone"
+    PAYLOAD_CHANGED = "payload_changed"
+    MODEL_DIFFERS = "model_differs"
+    PROMPT_DIFFERS = "prompt_differs"
+    CANNOT_COMPUTE = "cannot_compute"
+
+
+class ReplayRefused(Exception):
+    """The answer cannot be computed again.
+
+    Args:
+        reason: For programs.
+        message: For people.
+    """
+
+    def __init__(self, reason: Refusal, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """All that decided an answer, and what it was.
+
+    Attributes:
+        job: The job.
+        request: Digest of the canonical request.
+        model: Id of the model that answered.
+        fingerprint: Digest of what that model computed with.
+        worker: Who ran the last attempt.
+        sampling: How tokens were drawn, seed included.
+        prompt_tokens: Length of the rendered prompt.
+        prompt_hash: ``hash_ids`` of it; ``None`` in older logs.
+        attempts: Attempts there were.
+        resumed_tokens: Tokens that were said before the last of them.
+        cached_tokens: Prompt tokens that were not computed.
+        completion_tokens: Length of the answer.
+        thinking_limit: Tokens of reasoning after which it was closed.
+        stop_reason: Why it ended.
+        stop_sequence: The text that ended it.
+        output: Digest of the stored answer.
+        token_hash: ``hash_ids`` of the answer.
+    """
+
+    job: JobId
+    request: Digest
+    model: str
+    fingerprint: str
+    worker: WorkerId
+    sampling: Sampling
+    prompt_tokens: int
+    prompt_hash: str | None
+    attempts: int
+    resumed_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    stop_reason: StopReason
+    stop_sequence: str | None
+    output: Digest
+    token_hash: str
+    thinking_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredAnswer:
+    """The answer as it was; ``token_ids`` is ``None`` where an old payload does not have them."""
+
+    text: str
+    token_ids: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A token that was drawn at some place.
+
+    Attributes:
+        id: ``None`` where the answer had ended.
+        text: What it decodes to on its own.
+        logprob: Natural logarithm of its likelihood in the replay.
+    """
+
+    id: int | None
+    text: str
+    logprob: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """The first place where the replay said something else.
+
+    Attributes:
+        index: Of the token in the answer, from 0; its length if only the ending differs.
+        stored: What the answer had there.
+        replayed: What the replay drew.
+        gap: Difference of the two log-probabilities, replayed less stored.
+        draw_gap: What the stored token lacked to be drawn, in log-probability at the request's
+            temperature, noise included. About the size of a rounding: the two nearly tied.
+        context: The end of the text before.
+    """
+
+    index: int
+    stored: Candidate
+    replayed: Candidate
+    gap: float | None
+    draw_gap: float | None
+    context: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What came of one replay.
+
+    Attributes:
+        job: Which.
+        verdict: What came of it.
+        message: One sentence for people.
+        reason: Why it was refused.
+        model: Id of the model.
+        fingerprint: Of the model that answered.
+        tokens: Tokens that are the same, or that were replayed.
+        token_hash: ``hash_ids`` of the replayed tokens.
+        attempts: Attempts that the answer took.
+        cached_tokens: Prompt tokens that it did not compute; the replay computes all.
+        divergence: Where it differs first.
+        text: What the replay said.
+        took_ms: How long it took, without loading the model.
+        versions: Libraries of the replay.
+        versions_then: Libraries of the worker that answered.
+    """
+
+    job: JobId
+    verdict: Verdict
+    message: str
+    reason: Refusal | None = None
+    model: str | None = None
+    fingerprint: str | None = None
+    tokens: int = 0
+    token_hash: str | None = None
+    attempts: int = 0
+    cached_tokens: int = 0
+    divergence: Divergence | None = None
+    text: str | None = None
+    took_ms: float = 0.0
+    versions: str | None = None
+    versions_then: str | None = None
+
+
+def read_recording(job: JobId, events: Sequence[RecordedEvent]) -> Recording:
+    """Return what the events of a job say of its answer.
+
+    Args:
+        job: The job.
+        events: Its whole stream.
+
+    Raises:
+        ReplayRefused: There is no whole answer, or no one model gave it.
+    """
+    told = _decoded(events)
+    if not told or not isinstance(told[0], JobSubmitted):
+        raise ReplayRefused(Refusal.NOT_IN_LOG, f"job {job} is not in the log")
+    ends = [event for event in told if isinstance(event, JobCompleted)]
+    attempts = _attempts(told)
+    if not ends or not attempts:
+        message = f"job {job} has no whole answer: it has not completed"
+        raise ReplayRefused(Refusal.NOT_COMPLETED, message)
+    completed, last = ends[-1], attempts[-1]
+    _require_one_model(attempts)
+    return Recording(
+        job=job,
+        request=told[0].request,
+        model=last.model,
+        fingerprint=last.fingerprint,
+        worker=last.worker,
+        sampling=last.sampling,
+        prompt_tokens=last.prompt_tokens,
+        prompt_hash=last.prompt_hash,
+        attempts=last.attempt,
+        resumed_tokens=last.resumed_tokens,
+        thinking_limit=last.thinking_limit,
+        cached_tokens=completed.usage.cached_tokens,
+        completion_tokens=completed.usage.completion_tokens,
+        stop_reason=completed.stop_reason,
+        stop_sequence=completed.stop_sequence,
+        output=completed.output,
+        token_hash=completed.token_hash,
+    )
+
+
+def read_answer(recording: Recording, payload: bytes) -> StoredAnswer:
+    """Return the stored answer.
+
+    Raises:
+        ReplayRefused: It is not what the log says.
+    """
+    check_payload(payload, recording.output, "answer")
+    data = json.loads(payload)
+    ids = data.get("token_ids")
+    answer = StoredAnswer(text=data["text"], token_ids=None if ids is None else tuple(ids))
+    if answer.token_ids is not None and hash_ids(answer.token_ids) != recording.token_hash:
+        message = "the stored tokens are not those whose hash stands in the log"
+        raise ReplayRefused(Refusal.PAYLOAD_CHANGED, message)
+    return answer
+
+
+def check_payload(payload: bytes, digest: Digest, what: str) -> None:
+    """Make sure that a stored text is the one that the log means.
+
+    Raises:
+        ReplayRefused: It is another one.
+    """
+    if digest_of(payload) != digest:
+        message = f"the stored {what} is not what the log says: its digest is not {digest}"
+        raise ReplayRefused(Refusal.PAYLOAD_CHANGED, message)
+
+
+def check_prompt(recording: Recording, tokens: Sequence[int]) -> None:
+    """Make sure that a prompt rendered now is what the answer was given to.
+
+    Raises:
+        ReplayRefused: It is another one.
+    """
+    if len(tokens) != recording.prompt_tokens:
+        message = (
+            f"the request renders to {len(tokens):,} tokens now and did to"
+            f" {recording.prompt_tokens:,} then"
+        )
+        raise ReplayRefused(Refusal.PROMPT_DIFFERS, message)
+    if recording.prompt_hash is not None and hash_ids(tokens) != recording.prompt_hash:
+        message = "the request renders to other tokens now than then"
+        raise ReplayRefused(Refusal.PROMPT_DIFFERS, message)
+
+
+def _decoded(events: Sequence[RecordedEvent]) -> list[Event]:
+    try:
+        return [decode_event(one.type, one.schema_version, one.data) for one in events]
+    except ValueError as error:
+        raise ReplayRefused(Refusal.UNREADABLE, str(error)) from error
+
+
+def _attempts(told: Sequence[Event]) -> list[AttemptStarted]:
+    """Return the attempts whose words are in the answer: a retry begins anew, a resumption not."""
+    attempts: list[AttemptStarted] = []
+    for event in told:
+        if isinstance(event, JobRetried):
+            attempts = []
+        elif isinstance(event, AttemptStarted):
+            attempts = [*attempts, event] if event.resumed_tokens else [event]
+    return attempts
+
+
+def _require_one_model(attempts: Sequence[AttemptStarted]) -> None:
+    if len({attempt.fingerprint for attempt in attempts}) > 1:
+        message = "the answer was begun by one model and continued by another"
+        raise ReplayRefused(Refusal.SEVERAL_MODELS, message)
+    if len({attempt.sampling for attempt in attempts}) > 1:
+        message = "the answer was begun and continued with different rules for drawing tokens"
+        raise ReplayRefused(Refusal.SEVERAL_MODELS, message)

@@ -1,0 +1,272 @@
+"""One job told from its events: what happened, when, and how long it took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import singledispatchmethod
+
+from domain.events.event import Event
+from domain.events.job import (
+    AttemptFailed,
+    AttemptStarted,
+    JobAttached,
+    JobCancelled,
+    JobCancelRequested,
+    JobCompleted,
+    JobExpired,
+    JobFailed,
+    JobHidden,
+    JobRetried,
+    JobSubmitted,
+)
+from domain.log.codec import decode_event
+from domain.log.record import RecordedEvent
+from domain.values import JobId, WorkerId
+
+#: Longer ones are shown in seconds.
+_SECONDS_FROM_MS = 10_000
+_SOURCES = {"ram": "memory", "disk": "the disk"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One thing that happened.
+
+    Attributes:
+        what: Machine name: ``accepted``, ``attached``, ``attempt``, ``lost``, ``prefill``,
+            ``first_token``, ``attempt_failed``, ``cancel_requested``, ``retried``, an end
+            (``completed``, ``failed``, ``cancelled``, ``expired``), or an event's type.
+        at: RFC 3339 instant.
+        after_ms: Since the acceptance.
+        text: For people.
+        took_ms: How long it took, where that is known.
+        attempt: Which one, where it is about one.
+        position: Of the event; ``None`` for what a worker measured between two events.
+    """
+
+    what: str
+    at: str
+    after_ms: float
+    text: str
+    took_ms: float | None = None
+    attempt: int | None = None
+    position: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """A job's life.
+
+    Attributes:
+        job: Which.
+        steps: In order.
+        ended: Whether the last one is an end.
+        total_ms: From acceptance to the last step.
+        queued_ms: How much of it was spent waiting for a worker.
+        attempts: How often it was begun.
+    """
+
+    job: JobId
+    steps: tuple[Step, ...]
+    ended: bool
+    total_ms: float
+    queued_ms: float
+    attempts: int
+
+
+def tell(events: Sequence[RecordedEvent], losses: Mapping[WorkerId, str] | None = None) -> Story:
+    """Return the story of a job.
+
+    Args:
+        events: All events of its stream, at least one.
+        losses: When workers were found dead.
+    """
+    teller = _Teller(accepted=_moment(events[0].recorded_at), losses=losses or {})
+    for recorded in events:
+        teller.take(recorded)
+    last = teller.steps[-1]
+    return Story(
+        job=JobId(events[0].stream),
+        steps=tuple(teller.steps),
+        ended=last.what in {"completed", "failed", "cancelled", "expired"},
+        total_ms=last.after_ms,
+        queued_ms=teller.queued_ms,
+        attempts=teller.attempts,
+    )
+
+
+@dataclass(slots=True)
+class _Teller:
+    """Walks the events and remembers what a later one is measured against."""
+
+    accepted: datetime
+    losses: Mapping[WorkerId, str]
+    steps: list[Step] = field(default_factory=list)
+    queued_ms: float = 0.0
+    attempts: int = 0
+    _waiting_since: datetime | None = None
+    _running: tuple[AttemptStarted, datetime] | None = None
+
+    def take(self, recorded: RecordedEvent) -> None:
+        event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+        self._tell(event, recorded)
+
+    @singledispatchmethod
+    def _tell(self, event: Event, recorded: RecordedEvent) -> None:
+        del event
+        self._add(recorded, recorded.type, "")
+
+    @_tell.register
+    def _(self, event: JobSubmitted, recorded: RecordedEvent) -> None:
+        whose = f" for {event.agent}" if event.agent else ""
+        by = f" from {event.client}" if event.client else ""
+        text = f"{event.protocol} request{by}{whose}: {event.model}, {event.priority}"
+        self._waiting_since = self.accepted
+        self._add(recorded, "accepted", f"{text}, at most {event.max_tokens:,} tokens")
+
+    @_tell.register
+    def _(self, event: JobAttached, recorded: RecordedEvent) -> None:
+        self._add(recorded, "attached", f"a repeated request joined ({event.reason})")
+
+    @_tell.register
+    def _(self, event: AttemptStarted, recorded: RecordedEvent) -> None:
+        now = _moment(recorded.recorded_at)
+        self._tell_loss(recorded)
+        waited_ms = _ms(now - self._waiting_since) if self._waiting_since else None
+        self.queued_ms += waited_ms or 0.0
+        self.attempts += 1
+        self._waiting_since, self._running = None, (event, now)
+        known = _SOURCES.get(event.cache_source)
+        parts = [f"attempt {event.attempt} on {event.worker}"]
+        if waited_ms is not None:
+            parts.append(f"after {show_duration(waited_ms)} in the queue")
+        cached = f"{event.cached_tokens:,} of them known from {known}" if known else "none known"
+        parts.append(f"prompt of {event.prompt_tokens:,} tokens, {cached}")
+        if event.resumed_tokens:
+            parts.append(f"goes on after {event.resumed_tokens:,} tokens said before")
+        self._add(recorded, "attempt", "; ".join(parts), waited_ms, event.attempt)
+
+    @_tell.register
+    def _(self, event: AttemptFailed, recorded: RecordedEvent) -> None:
+        again = "may be tried again" if event.retryable else "final"
+        text = f"attempt {event.attempt} failed: {event.error}: {event.message} ({again})"
+        self._wait_again(recorded)
+        self._add(recorded, "attempt_failed", text, attempt=event.attempt)
+
+    @_tell.register
+    def _(self, event: JobCancelRequested, recorded: RecordedEvent) -> None:
+        self._add(recorded, "cancel_requested", f"asked to stop ({event.reason})")
+
+    @_tell.register
+    def _(self, event: JobCancelled, recorded: RecordedEvent) -> None:
+        said = f"cancelled after {event.usage.completion_tokens:,} tokens"
+        self._end(recorded, "cancelled", said)
+
+    @_tell.register
+    def _(self, event: JobCompleted, recorded: RecordedEvent) -> None:
+        usage, timings = event.usage, event.timings
+        if self._running is not None and timings.first_token_ms:
+            started = self._running[1]
+            first = started + timedelta(milliseconds=timings.first_token_ms)
+            begun = first - timedelta(milliseconds=timings.prefill_ms)
+            fresh = usage.prompt_tokens - usage.cached_tokens
+            read = f"read {fresh:,} tokens of the prompt, {usage.cached_tokens:,} were known"
+            self._measured("prefill", max(begun, started), read, timings.prefill_ms, event.attempt)
+            self._measured("first_token", first, "first token", None, event.attempt)
+        spent_s = timings.decode_ms / 1000
+        rate = f", {(usage.completion_tokens - 1) / spent_s:,.0f} tokens/s" if spent_s else ""
+        text = f"completed ({event.stop_reason}): {usage.completion_tokens:,} tokens{rate}"
+        self._end(recorded, "completed", text, timings.decode_ms or None, event.attempt)
+
+    @_tell.register
+    def _(self, event: JobFailed, recorded: RecordedEvent) -> None:
+        self._end(recorded, "failed", f"failed: {event.error}: {event.message}")
+
+    @_tell.register
+    def _(self, event: JobExpired, recorded: RecordedEvent) -> None:
+        self._end(recorded, "expired", f"expired: the deadline {event.deadline} passed")
+
+    @_tell.register
+    def _(self, event: JobRetried, recorded: RecordedEvent) -> None:
+        self._wait_again(recorded)
+        self._add(recorded, "retried", f"put back into the queue ({event.reason})")
+
+    @_tell.register
+    def _(self, event: JobHidden, recorded: RecordedEvent) -> None:
+        del event
+        self._add(recorded, "hidden", "its caller deleted the answer")
+
+    def _tell_loss(self, recorded: RecordedEvent) -> None:
+        """An attempt that was still speaking when the next one began has died without a word."""
+        if self._running is None:
+            return
+        event, started = self._running
+        lost_at = _moment(self.losses.get(event.worker, recorded.recorded_at))
+        text = f"attempt {event.attempt} ended without a word: {event.worker} died"
+        self._measured("lost", max(lost_at, started), text, None, event.attempt)
+        self._waiting_since = max(lost_at, started)
+
+    def _wait_again(self, recorded: RecordedEvent) -> None:
+        self._running, self._waiting_since = None, _moment(recorded.recorded_at)
+
+    def _end(
+        self,
+        recorded: RecordedEvent,
+        what: str,
+        text: str,
+        took_ms: float | None = None,
+        attempt: int | None = None,
+    ) -> None:
+        if self._waiting_since is not None:
+            self.queued_ms += _ms(_moment(recorded.recorded_at) - self._waiting_since)
+        self._running = self._waiting_since = None
+        self._add(recorded, what, text, took_ms, attempt)
+
+    def _add(
+        self,
+        recorded: RecordedEvent,
+        what: str,
+        text: str,
+        took_ms: float | None = None,
+        attempt: int | None = None,
+    ) -> None:
+        self.steps.append(
+            Step(
+                what=what,
+                at=recorded.recorded_at,
+                after_ms=_ms(_moment(recorded.recorded_at) - self.accepted),
+                text=text,
+                took_ms=took_ms,
+                attempt=attempt,
+                position=recorded.position,
+            )
+        )
+
+    def _measured(
+        self, what: str, at: datetime, text: str, took_ms: float | None, attempt: int
+    ) -> None:
+        self.steps.append(
+            Step(
+                what=what,
+                at=at.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z",
+                after_ms=_ms(at - self.accepted),
+                text=text,
+                took_ms=took_ms,
+                attempt=attempt,
+            )
+        )
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _ms(span: timedelta) -> float:
+    return round(span / timedelta(milliseconds=1), 3)
+
+
+def show_duration(ms: float) -> str:
+    """Return a duration for people."""
+    return f"{ms:,.0f} ms" if ms < _SECONDS_FROM_MS else f"{ms / 1000:,.1f} s"

@@ -1,0 +1,224 @@
+"""Pure folds from recorded events to what people and clients look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import singledispatch
+
+from domain.events.event import Event
+from domain.events.job import (
+    AttemptFailed,
+    AttemptStarted,
+    JobCancelled,
+    JobCancelRequested,
+    JobCompleted,
+    JobExpired,
+    JobFailed,
+    JobRetried,
+    JobSubmitted,
+)
+from domain.log.codec import decode_event
+from domain.log.record import RecordedEvent
+from domain.values import JobId, JobStatus, Timings, Usage
+
+#: Version of the shape below; a change means that the projection must be rebuilt.
+JOB_VIEW_VERSION = 3
+_JOB_PREFIX = "job-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    """One row of the list of jobs.
+
+    Attributes:
+        id: The job.
+        status: Where it is in its life.
+        protocol: The dialect it was asked in.
+        model: The name the caller used.
+        priority: Which queue.
+        agent: Who it is for.
+        correlation_id: The request that started it.
+        created_at: RFC 3339 instant of acceptance.
+        started_at: Of the first attempt.
+        finished_at: Of the terminal event.
+        attempt: The latest attempt, or the number that a retry passed over.
+        cancel_requested: Whether somebody asked for the end.
+        stop_reason: Why the generation ended.
+        stop_sequence: The stop text that ended it.
+        usage: Token counts.
+        timings: Where the time went.
+        request: Digest of the canonical request.
+        idempotency: Digest of the idempotency key.
+        asked: Equal for requests that ask the same.
+        deadline: Instant after which it must not start.
+        finish_deadline: Instant after which it must not run.
+        output: Digest of the output payload.
+        error: Code of the failure.
+        error_message: What the failure said.
+        position: Position of the latest event folded in.
+    """
+
+    id: JobId
+    status: JobStatus
+    protocol: str
+    model: str
+    priority: str
+    agent: str | None
+    correlation_id: str
+    created_at: str
+    request: str
+    idempotency: str | None = None
+    asked: str | None = None
+    deadline: str | None = None
+    finish_deadline: str | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    attempt: int = 0
+    cancel_requested: bool = False
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+    usage: Usage = Usage()
+    timings: Timings = Timings()
+    output: str | None = None
+    error: str | None = None
+    error_message: str | None = None
+    position: int = 0
+
+
+def is_job_event(recorded: RecordedEvent) -> bool:
+    """Whether the jobs projection is concerned."""
+    return recorded.stream.startswith(_JOB_PREFIX)
+
+
+def job_id_of(recorded: RecordedEvent) -> JobId:
+    """Return the job that a job event belongs to; the stream name is the job id."""
+    return JobId(recorded.stream)
+
+
+def project_job(view: JobView | None, recorded: RecordedEvent) -> JobView:
+    """Return the row as ``recorded`` leaves it.
+
+    Args:
+        view: The row before; ``None`` for the first event of the job.
+        recorded: The next event of that job's stream.
+    """
+    event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+    if isinstance(event, JobSubmitted):
+        view = JobView(
+            id=job_id_of(recorded),
+            status=JobStatus.QUEUED,
+            protocol=event.protocol,
+            model=event.model,
+            priority=event.priority,
+            agent=event.agent,
+            correlation_id=recorded.correlation_id,
+            created_at=recorded.recorded_at,
+            request=event.request,
+            idempotency=event.idempotency,
+            asked=event.asked,
+            deadline=event.deadline,
+            finish_deadline=event.finish_deadline,
+        )
+    assert view is not None, f"{recorded.stream} does not begin with JobSubmitted"
+    return replace(_apply(event, view, recorded.recorded_at), position=recorded.position)
+
+
+@singledispatch
+def _apply(event: Event, view: JobView, at: str) -> JobView:
+    del event, at
+    return view
+
+
+@_apply.register
+def _(event: AttemptStarted, view: JobView, at: str) -> JobView:
+    return replace(
+        view,
+        status=JobStatus.RUNNING,
+        attempt=event.attempt,
+        started_at=view.started_at or at,
+        usage=Usage(prompt_tokens=event.prompt_tokens, cached_tokens=event.cached_tokens),
+    )
+
+
+@_apply.register
+def _(event: AttemptFailed, view: JobView, at: str) -> JobView:
+    del at
+    return replace(view, status=JobStatus.QUEUED, error=event.error, error_message=event.message)
+
+
+@_apply.register
+def _(event: JobCancelRequested, view: JobView, at: str) -> JobView:
+    del event, at
+    return replace(view, cancel_requested=True)
+
+
+@_apply.register
+def _(event: JobCancelled, view: JobView, at: str) -> JobView:
+    return replace(
+        view,
+        status=JobStatus.CANCELLED,
+        finished_at=at,
+        stop_reason="cancelled",
+        usage=event.usage,
+        output=event.output,
+        error=None,
+        error_message=None,
+    )
+
+
+@_apply.register
+def _(event: JobCompleted, view: JobView, at: str) -> JobView:
+    return replace(
+        view,
+        status=JobStatus.COMPLETED,
+        finished_at=at,
+        stop_reason=event.stop_reason,
+        stop_sequence=event.stop_sequence,
+        usage=event.usage,
+        timings=event.timings,
+        output=event.output,
+        error=None,
+        error_message=None,
+    )
+
+
+@_apply.register
+def _(event: JobFailed, view: JobView, at: str) -> JobView:
+    return replace(
+        view,
+        status=JobStatus.FAILED,
+        finished_at=at,
+        error=event.error,
+        error_message=event.message,
+    )
+
+
+@_apply.register
+def _(event: JobExpired, view: JobView, at: str) -> JobView:
+    return replace(
+        view,
+        status=JobStatus.EXPIRED,
+        finished_at=at,
+        usage=event.usage,
+        output=event.output,
+        error="expired",
+        error_message=f"the deadline {event.deadline} passed",
+    )
+
+
+@_apply.register
+def _(event: JobRetried, view: JobView, at: str) -> JobView:
+    del event, at
+    return replace(
+        view,
+        status=JobStatus.QUEUED,
+        attempt=view.attempt + 1,
+        finished_at=None,
+        cancel_requested=False,
+        deadline=None,
+        finish_deadline=None,
+        stop_reason=None,
+        output=None,
+        error=None,
+        error_message=None,
+    )

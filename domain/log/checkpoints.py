@@ -1,0 +1,131 @@
+"""Signed notes of where the log stood, kept apart from it.
+
+A hash chain shows every change in its middle; it cannot show that its end is missing, or that all
+of it was put back to an earlier day. A note of an old head can, as long as nobody without the key
+can write one. HMAC-SHA256 (RFC 2104) signs it: whoever verifies holds the key too.
+
+A file of heads has one JSON object a line. ``restore`` notes say that the log was put back on
+purpose, and void the heads above their position that came before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from domain.chat.request import canonical_json
+from domain.errors import Conflict
+from domain.log.record import Head
+
+#: Bytes of a key: as many as the hash gives.
+KEY_BYTES = 32
+_KEY_ID_HEX = 16
+
+NoteKind = Literal["head", "restore"]
+
+
+class ForgedHead(Conflict):
+    """A line of a file of heads was not written with this key."""
+
+    code = "forged_head"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedHead:
+    """One line.
+
+    Attributes:
+        kind: ``head``: the log stood here; ``restore``: it was put back to here.
+        position: Last position of the log.
+        hash: Of the event there; the genesis hash for position 0.
+        at: RFC 3339 instant of the note.
+        key: Names the key without giving it away.
+        mac: HMAC-SHA256 in hex over the canonical JSON of the fields above.
+    """
+
+    kind: NoteKind
+    position: int
+    hash: str
+    at: str
+    key: str
+    mac: str
+
+    def to_line(self) -> str:
+        """Return the note as a line of a file."""
+        return canonical_json(asdict(self)).decode() + "\n"
+
+
+def key_id(key: bytes) -> str:
+    """Return the name of a key."""
+    return hashlib.sha256(b"semantic head key\n" + key).hexdigest()[:_KEY_ID_HEX]
+
+
+def sign_head(head: Head, *, key: bytes, at: str, kind: NoteKind = "head") -> SignedHead:
+    """Return a signed note of ``head``.
+
+    Args:
+        head: Where the log stands.
+        key: ``KEY_BYTES`` random bytes.
+        at: RFC 3339 instant.
+        kind: See ``SignedHead``.
+    """
+    name = key_id(key)
+    mac = _mac(kind=kind, position=head.position, hash_=head.hash, at=at, name=name, key=key)
+    return SignedHead(kind=kind, position=head.position, hash=head.hash, at=at, key=name, mac=mac)
+
+
+def read_heads(lines: Iterable[str], *, key: bytes) -> tuple[SignedHead, ...]:
+    """Read the notes of a file and check each signature.
+
+    Raises:
+        ForgedHead: Naming the first line that is no note or does not bear the key's signature.
+    """
+    return tuple(
+        _checked(line, number, key) for number, line in enumerate(lines, start=1) if line.strip()
+    )
+
+
+def binding_heads(notes: Iterable[SignedHead]) -> dict[int, str]:
+    """Return the hashes that the log must have, by position; what was put back is void."""
+    heads: dict[int, str] = {}
+    for note in notes:
+        if note.kind == "restore":
+            heads = {
+                position: hash_ for position, hash_ in heads.items() if position < note.position
+            }
+        if note.position:
+            heads[note.position] = note.hash
+    return heads
+
+
+def _checked(line: str, number: int, key: bytes) -> SignedHead:
+    try:
+        note = SignedHead(**json.loads(line))
+        mac = _mac(
+            kind=note.kind,
+            position=note.position,
+            hash_=note.hash,
+            at=note.at,
+            name=note.key,
+            key=key,
+        )
+        is_ours = hmac.compare_digest(mac, note.mac)
+    except (TypeError, ValueError) as error:
+        msg = f"line {number} of the heads is no signed head"
+        raise ForgedHead(msg) from error
+    if note.key != key_id(key):
+        msg = f"line {number} of the heads was signed with another key ({note.key})"
+        raise ForgedHead(msg)
+    if not is_ours:
+        msg = f"line {number} of the heads has a signature that is not right"
+        raise ForgedHead(msg)
+    return note
+
+
+def _mac(*, kind: str, position: int, hash_: str, at: str, name: str, key: bytes) -> str:
+    signed = {"kind": kind, "position": position, "hash": hash_, "at": at, "key": name}
+    return hmac.new(key, canonical_json(signed), hashlib.sha256).hexdigest()

@@ -1,0 +1,181 @@
+"""Events and stream items as JSON, and back.
+
+Decoding goes by the declared field types, so a new event needs no code here. A past shape of an
+event is lifted to the present one by an upcaster before it is decoded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import types
+import typing
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any
+
+from domain.chat import items as stream_types
+from domain.chat import logprobs
+from domain.chat.items import Body, StreamItem
+from domain.chat.logprobs import TokenLogprob
+from domain.events import event as event_types
+from domain.events.event import Event
+
+#: Shape version written today; types not named here are at 1. A change of a type's fields counts
+#: its version up, and ``tests/fixtures/events`` keeps one event of each version for good.
+SCHEMA_VERSIONS: Mapping[str, int] = {
+    "AttemptStarted": 3,
+    "JobSubmitted": 4,
+    "JobAttached": 2,
+    "JobCancelled": 2,
+    "JobCompleted": 2,
+    "JobExpired": 3,
+    "BatchEnded": 2,
+    "BatchSubmitted": 2,
+}
+#: ``(type, version)`` to the function that lifts that version's data to the next one. A version
+#: that only added fields that have defaults needs none.
+UPCASTERS: Mapping[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {}
+
+_EVENT_CLASSES: Mapping[str, type[Event]] = {
+    cls.__name__: cls for cls in typing.get_args(event_types.Event)
+}
+_BODY_CLASSES: Mapping[str, type[Body]] = {
+    "started": stream_types.Started,
+    "progress": stream_types.Progress,
+    "thinking": stream_types.Thinking,
+    "text": stream_types.Text,
+    "tool_start": stream_types.ToolStart,
+    "tool_input": stream_types.ToolInput,
+    "tool_end": stream_types.ToolEnd,
+    "finished": stream_types.Finished,
+    "failed": stream_types.Failed,
+}
+_BODY_KINDS = {cls: kind for kind, cls in _BODY_CLASSES.items()}
+
+
+def encode_event(event: Event) -> tuple[str, int, dict[str, Any]]:
+    """Return the type name, schema version and JSON data of ``event``."""
+    name = type(event).__name__
+    data: dict[str, Any] = _to_json(event)
+    return name, SCHEMA_VERSIONS.get(name, 1), data
+
+
+def decode_event(type_name: str, schema_version: int, data: Mapping[str, Any]) -> Event:
+    """Return the event that ``encode_event`` described, lifting past shapes.
+
+    Raises:
+        ValueError: If the type is unknown or the data does not fit it.
+    """
+    cls = _EVENT_CLASSES.get(type_name)
+    if cls is None:
+        msg = f"unknown event type {type_name!r}"
+        raise ValueError(msg)
+    current = SCHEMA_VERSIONS.get(type_name, 1)
+    lifted = dict(data)
+    if schema_version > current:
+        msg = f"{type_name} is of version {schema_version}, written by a newer program"
+        raise ValueError(msg)
+    for version in range(schema_version, current):
+        upcast = UPCASTERS.get((type_name, version))
+        lifted = lifted if upcast is None else upcast(lifted)
+    return typing.cast("Event", _from_json(cls, lifted))
+
+
+def item_to_dict(item: StreamItem) -> dict[str, Any]:
+    """Return ``{"n", "a", "kind", …}``; the keys of the body stand beside those of the item."""
+    body: dict[str, Any] = _to_json(item.body)
+    return {"n": item.n, "a": item.attempt, "kind": _BODY_KINDS[type(item.body)]} | body
+
+
+def item_from_dict(data: Mapping[str, Any]) -> StreamItem:
+    """Return the item that ``item_to_dict`` described.
+
+    Raises:
+        ValueError: If the kind is unknown or a key is missing.
+    """
+    cls = _BODY_CLASSES.get(data.get("kind", ""))
+    if cls is None:
+        msg = f"unknown item kind {data.get('kind')!r}"
+        raise ValueError(msg)
+    return StreamItem(n=data["n"], attempt=data["a"], body=_from_json(cls, data))
+
+
+def encode_item(item: StreamItem) -> bytes:
+    """Return the item as compact JSON."""
+    return json.dumps(item_to_dict(item), separators=(",", ":"), ensure_ascii=False).encode(
+        "utf-8", "surrogatepass"
+    )
+
+
+def decode_item(payload: bytes) -> StreamItem:
+    """Return the item that ``encode_item`` wrote.
+
+    Raises:
+        ValueError: If the payload is not such an item.
+    """
+    return item_from_dict(json.loads(payload))
+
+
+def _to_json(value: Any) -> Any:  # noqa: ANN401 - walks any field type
+    cls: type = type(value)
+    names = _field_names(cls)
+    if names is not None:
+        told = {name: _to_json(getattr(value, name)) for name in names[0]}
+        for name in names[1]:
+            if values := getattr(value, name):
+                told[name] = logprobs.to_json(values)
+        return told
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, tuple):
+        return [_to_json(element) for element in value]
+    if isinstance(value, Mapping):
+        return dict(value)  # whatever kind of mapping it is
+    return value
+
+
+def _from_json(cls: type, data: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any dataclass
+    values: dict[str, Any] = {}
+    for name, decode in _decoders(cls):
+        if name in data:
+            value = data[name]
+            values[name] = value if decode is None or value is None else decode(value)
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+
+
+@functools.cache  # asking costs more than all the rest, and every token is encoded
+def _field_names(cls: type) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Return the fields that always stand there, and those that do unless they are empty."""
+    if not dataclasses.is_dataclass(cls):
+        return None
+    fields = dataclasses.fields(cls)
+    optional = {field.name for field in fields if stream_types.OPTIONAL in field.metadata}
+    names = [field.name for field in fields]
+    return (
+        tuple(name for name in names if name not in optional),
+        tuple(name for name in names if name in optional),
+    )
+
+
+@functools.cache  # reading type hints costs more than all the rest, and every token is decoded
+def _decoders(cls: type) -> tuple[tuple[str, Callable[[Any], Any] | None], ...]:
+    hints = typing.get_type_hints(cls)
+    return tuple((field.name, _decoder(hints[field.name])) for field in dataclasses.fields(cls))
+
+
+def _decoder(hint: Any) -> Callable[[Any], Any] | None:  # noqa: ANN401 - a type hint
+    """Return what makes a field's value of a JSON value; ``None`` if they are the same."""
+    if isinstance(hint, types.UnionType):
+        hint = next(option for option in typing.get_args(hint) if option is not type(None))
+    if typing.get_origin(hint) is tuple:
+        return logprobs.from_json if typing.get_args(hint)[0] is TokenLogprob else tuple
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return functools.partial(_from_json, hint)
+    return None

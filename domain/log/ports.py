@@ -1,0 +1,90 @@
+"""Ports of the event log and of the payloads beside it; each docstring is the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from domain.log.record import Draft, EventFilter, Head, RecordedEvent
+from domain.values import (
+    Digest,
+    StreamName,
+)
+
+
+class EventLog(Protocol):
+    """The append-only log."""
+
+    def append(
+        self,
+        stream: StreamName,
+        drafts: Sequence[Draft],
+        *,
+        expected_version: int,
+        payloads: Mapping[Digest, bytes] | None = None,
+    ) -> tuple[RecordedEvent, ...]:
+        """Append all of ``drafts`` with their payloads and projections, or nothing.
+
+        Returns only when the events survive a power cut. Drafts whose ``event_id`` already stands
+        in this stream are a no-op: the stored events are returned, whatever the version.
+
+        Args:
+            stream: Where to append; it begins to exist with its first event.
+            drafts: At least one.
+            expected_version: Version of the stream that was decided on, 0 for a new one.
+            payloads: Bytes by their digest; one that is already stored is left alone.
+
+        Raises:
+            ConcurrencyConflict: The stream is at another version.
+            IdempotencyKeyTaken: A submitted job has the key of another job.
+            LogUnavailable: Nothing was written (disk full, locked too long, closed).
+        """
+        ...
+
+    def load(self, stream: StreamName, *, after_version: int = 0) -> tuple[RecordedEvent, ...]:
+        """Return the events of ``stream`` after a version, in order; empty if there is none."""
+        ...
+
+    def read_all(
+        self,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        stream: StreamName | None = None,
+        types: Sequence[str] = (),
+    ) -> tuple[RecordedEvent, ...]:
+        """Return at most ``limit`` events with a position above ``after``, in order.
+
+        Args:
+            after: Position before the first event wanted.
+            limit: Most events to return.
+            stream: Only this stream.
+            types: Only events of these types; all if empty.
+        """
+        ...
+
+    def select(
+        self, wanted: EventFilter, *, after: int = 0, limit: int = 100
+    ) -> tuple[RecordedEvent, ...]:
+        """Return at most ``limit`` events that fit, with a position above ``after``, in order."""
+        ...
+
+    def latest(self, type_name: str) -> RecordedEvent | None:
+        """Return the last event of a type, if there is one."""
+        ...
+
+    def head(self) -> Head:
+        """Return the last position and its hash."""
+        ...
+
+
+class PayloadStore(Protocol):
+    """Texts by their digest."""
+
+    def get(self, digest: Digest) -> bytes:
+        """Return the payload.
+
+        Raises:
+            PayloadMissing: It was erased or never stored.
+        """
+        ...

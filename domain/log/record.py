@@ -1,0 +1,172 @@
+"""The envelope around an event, and the hash chain that binds envelopes together."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from json.encoder import encode_basestring
+from typing import Any
+
+from domain.chat.request import canonical_json
+from domain.errors import CorruptLog
+from domain.events.event import Event
+from domain.values import EventId, StreamName
+
+#: ``prev_hash`` of the first event.
+GENESIS_HASH = "0" * 64
+#: What the name of an agent's stream begins with.
+AGENT_STREAM = "agent-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """An event that wants to be appended.
+
+    Attributes:
+        event_id: UUIDv7; appending it twice is a no-op.
+        event: The fact.
+        correlation_id: The request that all of this belongs to.
+        causation_id: The event that led to this one, if one did.
+    """
+
+    event_id: EventId
+    event: Event
+    correlation_id: str
+    causation_id: EventId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedEvent:
+    """An event as it stands in the log.
+
+    Attributes:
+        position: Global, gapless, from 1.
+        stream: The stream that it belongs to.
+        version: Place in that stream, from 1.
+        type: Class name of the event.
+        schema_version: Version of the shape of ``data``.
+        data: The event as JSON values.
+        event_id: Id of the draft.
+        correlation_id: The request that all of this belongs to.
+        causation_id: The event that led to this one, if one did.
+        recorded_at: RFC 3339 instant in UTC with microseconds.
+        prev_hash: ``hash`` of the event at ``position - 1``.
+        hash: SHA-256 in hex over the canonical JSON of all fields above.
+    """
+
+    position: int
+    stream: StreamName
+    version: int
+    type: str
+    schema_version: int
+    data: Mapping[str, Any]
+    event_id: EventId
+    correlation_id: str
+    causation_id: EventId | None
+    recorded_at: str
+    prev_hash: str
+    hash: str
+
+    def computed_hash(self) -> str:
+        """Return the hash that the other fields call for."""
+        return chain_hash(
+            {
+                "position": self.position,
+                "stream": self.stream,
+                "version": self.version,
+                "type": self.type,
+                "schema_version": self.schema_version,
+                "data": self.data,
+                "event_id": self.event_id,
+                "correlation_id": self.correlation_id,
+                "causation_id": self.causation_id,
+                "recorded_at": self.recorded_at,
+                "prev_hash": self.prev_hash,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The last position of the log and its hash; position 0 and the genesis hash when empty."""
+
+    position: int
+    hash: str
+
+
+def chain_hash(fields: Mapping[str, Any]) -> str:
+    """Return SHA-256 in hex over the canonical JSON of an envelope without its ``hash``."""
+    return hashlib.sha256(canonical_json(fields)).hexdigest()
+
+
+def chain_hash_of_text(fields: Sequence[Any]) -> str:
+    """Return ``chain_hash`` of an envelope whose data is canonical JSON text already.
+
+    Nothing is parsed: the text is set into the envelope as it stands. Names and values around it
+    are quoted, so no two envelopes share a text, and a hash that fits proves that not one
+    character of the data is another.
+
+    Args:
+        fields: Those of ``RecordedEvent`` in its order, without ``hash``.
+
+    Raises:
+        TypeError: If a field is not of its type.
+        ValueError: The same, or a text cannot be encoded.
+    """
+    (
+        position,
+        stream,
+        version,
+        type_name,
+        schema_version,
+        data,
+        event_id,
+        correlation_id,
+        causation_id,
+        recorded_at,
+        prev_hash,
+    ) = fields
+    quote = encode_basestring
+    cause = "null" if causation_id is None else quote(causation_id)
+    text = (
+        f'{{"causation_id":{cause},"correlation_id":{quote(correlation_id)},"data":{data},'
+        f'"event_id":{quote(event_id)},"position":{position:d},"prev_hash":{quote(prev_hash)},'
+        f'"recorded_at":{quote(recorded_at)},"schema_version":{schema_version:d},'
+        f'"stream":{quote(stream)},"type":{quote(type_name)},"version":{version:d}}}'
+    )
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def verify_link(event: RecordedEvent, before: Head) -> Head:
+    """Check that ``event`` follows ``before`` and is unchanged, and return the new head.
+
+    Raises:
+        CorruptLog: Naming the position and what is wrong with it.
+    """
+    if event.position != before.position + 1:
+        raise CorruptLog(event.position, f"expected position {before.position + 1}")
+    if event.prev_hash != before.hash:
+        raise CorruptLog(event.position, "prev_hash is not the hash of the event before")
+    if event.computed_hash() != event.hash:
+        raise CorruptLog(event.position, "the content does not match its hash")
+    return Head(position=event.position, hash=event.hash)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFilter:
+    """Which events; what is not said does not matter.
+
+    Attributes:
+        stream: Of this stream.
+        types: Of any of these types.
+        agent: Of the jobs of this agent, or of the agent itself.
+        since: Recorded at this RFC 3339 instant with microseconds or later.
+        until: Recorded before this one.
+    """
+
+    stream: str | None = None
+    types: Sequence[str] = ()
+    agent: str | None = None
+    since: str | None = None
+    until: str | None = None

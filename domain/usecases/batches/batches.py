@@ -1,0 +1,250 @@
+"""Accept, look up, cancel and delete batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, Generic, TypeVar
+
+from domain.batch.ports import BatchViews
+from domain.batch.state import (
+    Batch,
+    BatchCommand,
+    BatchId,
+    DeleteBatch,
+    RequestBatchCancel,
+    StartBatch,
+    SubmitBatch,
+    decide,
+    evolve,
+    fold,
+)
+from domain.errors import BatchNotFound, ConcurrencyConflict, Overloaded
+from domain.events.batch import BatchEvent, BatchSubmitted
+from domain.log.codec import decode_event
+from domain.log.ports import EventLog
+from domain.log.record import Draft, RecordedEvent
+from domain.ports import IdSource
+from domain.usecases.jobs.commit import COMMIT_TRIES_MAX
+from domain.values import Digest, StreamName
+
+#: Streams that are looked at in one go while a page is filled.
+STREAMS_AT_ONCE: Final = 100
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page(Generic[T]):
+    """A page; ``has_more`` says whether more follow in its direction."""
+
+    rows: tuple[T, ...]
+    has_more: bool
+
+
+def load_batch(batch_id: BatchId, *, log: EventLog) -> Batch:
+    """Fold a batch from the log.
+
+    Raises:
+        BatchNotFound: It has no events, or was deleted.
+    """
+    batch = _load(batch_id, log)[0]
+    if not batch.version or batch.deleted:
+        raise BatchNotFound(batch_id)
+    return batch
+
+
+def accept_batch(
+    batch_id: BatchId,
+    submitted: BatchSubmitted,
+    *,
+    correlation_id: str,
+    payloads: Mapping[Digest, bytes],
+    is_checked: bool,
+    log: EventLog,
+    ids: IdSource,
+) -> Batch:
+    """Record a batch; its lines become jobs by and by.
+
+    Args:
+        batch_id: Fresh.
+        submitted: The facts.
+        correlation_id: The request that brought it.
+        payloads: The lines in the form of ``domain.batch.jsonl``, unless they are stored already.
+        is_checked: Whether the lines were looked at as a whole, so that it begins at once.
+        log: Committed before anything else.
+        ids: Names for the events.
+
+    Raises:
+        LogUnavailable: Nothing was accepted.
+    """
+    batch = Batch(id=batch_id)
+    events = list(decide(batch, SubmitBatch(submitted=submitted)))
+    if is_checked:
+        events += decide(evolve(batch, submitted, ""), StartBatch())
+    drafts = [
+        Draft(event_id=ids.event_id(), event=event, correlation_id=correlation_id)
+        for event in events
+    ]
+    recorded = log.append(StreamName(batch_id), drafts, expected_version=0, payloads=payloads)
+    return fold(batch_id, map(_dated, recorded))
+
+
+def require_batch_room(*, batches_max: int, views: BatchViews) -> None:
+    """Refuse a batch where too many are open already.
+
+    Raises:
+        Overloaded: Naming the limit.
+    """
+    if len(views.unfinished()) >= batches_max:
+        full = f"{batches_max} batches are open already; wait for one to end or cancel one"
+        raise Overloaded(full, retry_after_s=60)
+
+
+def commit_batch(
+    batch_id: BatchId,
+    command: BatchCommand,
+    *,
+    log: EventLog,
+    ids: IdSource,
+    payloads: Mapping[Digest, bytes] | None = None,
+) -> Batch:
+    """Decide on the present state and append; decide anew if somebody else appended first.
+
+    Raises:
+        BatchNotFound: It has no events, or was deleted.
+        BatchNotEnded: From ``decide``.
+        LogUnavailable: Nothing was written.
+    """
+    for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+        batch, last = _load(batch_id, log)
+        if last is None or batch.deleted:
+            raise BatchNotFound(batch_id)
+        events = decide(batch, command)
+        if not events:
+            return batch
+        drafts = [
+            Draft(
+                event_id=ids.event_id(),
+                event=event,
+                correlation_id=last.correlation_id,
+                causation_id=last.event_id,
+            )
+            for event in events
+        ]
+        try:
+            recorded = log.append(
+                StreamName(batch_id), drafts, expected_version=batch.version, payloads=payloads
+            )
+        except ConcurrencyConflict:
+            if not tries_left:
+                raise
+            continue
+        for event, at in map(_dated, recorded):
+            batch = evolve(batch, event, at)
+        return batch
+    raise AssertionError  # the last try returns or raises
+
+
+def cancel_batch(batch_id: BatchId, *, log: EventLog, ids: IdSource) -> Batch:
+    """Ask for the early end of a batch; one that is ending or has ended stays as it is.
+
+    Raises:
+        BatchNotFound: There is no such batch.
+        LogUnavailable: The wish could not be recorded.
+    """
+    return commit_batch(batch_id, RequestBatchCancel(), log=log, ids=ids)
+
+
+def delete_batch(batch_id: BatchId, *, log: EventLog, ids: IdSource) -> None:
+    """Show a batch no more; its jobs stay in the log.
+
+    Raises:
+        BatchNotFound: There is no such batch.
+        BatchNotEnded: It goes on.
+        LogUnavailable: The wish could not be recorded.
+    """
+    commit_batch(batch_id, DeleteBatch(), log=log, ids=ids)
+
+
+def list_batches(
+    protocols: Sequence[str],
+    *,
+    limit: int,
+    log: EventLog,
+    views: BatchViews,
+    after: BatchId | None = None,
+    before: BatchId | None = None,
+) -> Page[Batch]:
+    """Return batches of some protocols, newest first.
+
+    Args:
+        protocols: Those wanted.
+        limit: Most rows.
+        log: Where they stand.
+        views: Where they are listed.
+        after: Only older ones than this.
+        before: Only newer ones than this, nearest to it; goes before ``after``.
+    """
+
+    def load(stream: StreamName) -> Batch | None:
+        batch = _load(BatchId(stream), log)[0]
+        return batch if not batch.deleted and batch.facts.protocol in protocols else None
+
+    page = fill_page(
+        BatchSubmitted.__name__,
+        load,
+        limit=limit,
+        views=views,
+        after=before or after,
+        oldest_first=before is not None,
+    )
+    rows = page.rows[::-1] if before is not None else page.rows
+    return Page(rows=rows, has_more=page.has_more)
+
+
+def fill_page(
+    type_name: str,
+    load: Callable[[StreamName], T | None],
+    *,
+    limit: int,
+    views: BatchViews,
+    after: str | None,
+    oldest_first: bool,
+) -> Page[T]:
+    """Return a page of what ``load`` makes of streams, leaving out where it says ``None``.
+
+    Args:
+        type_name: Of the first event of such a stream.
+        load: From a stream to a row.
+        limit: Most rows.
+        views: Lists the streams.
+        after: The stream before the first one.
+        oldest_first: The order.
+    """
+
+    def found() -> Iterator[T]:
+        cursor = after
+        while streams := views.streams(
+            type_name, limit=STREAMS_AT_ONCE, after=cursor, oldest_first=oldest_first
+        ):
+            for stream in streams:
+                row = load(stream)
+                if row is not None:
+                    yield row
+            cursor = streams[-1]
+
+    rows = tuple(islice(found(), limit + 1))
+    return Page(rows=rows[:limit], has_more=len(rows) > limit)
+
+
+def _load(batch_id: BatchId, log: EventLog) -> tuple[Batch, RecordedEvent | None]:
+    recorded = log.load(StreamName(batch_id))
+    return fold(batch_id, map(_dated, recorded)), recorded[-1] if recorded else None
+
+
+def _dated(recorded: RecordedEvent) -> tuple[BatchEvent, str]:
+    event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+    assert isinstance(event, BatchEvent)
+    return event, recorded.recorded_at

@@ -1,0 +1,332 @@
+"""Carry batches to their end: lines become jobs, a window at a time, and their ends are summed up.
+
+Every step can be repeated, by this process after a crash or by two at once: the job of a line has
+an id that follows from the line, and the log refuses a second one. Where to go on is read from the
+jobs that exist.
+
+    check the lines → submit the next lines while the queue has room → cancel or expire what must
+    not run any more → every line has ended: measure the files of the answers, record the sum
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Final
+
+from domain.batch.files import FILE_PREFIX, FileId
+from domain.batch.jsonl import read_lines, read_numbered
+from domain.batch.ports import BatchTally, BatchViews, LineProtocol, Spread, one_by_one
+from domain.batch.state import (
+    BATCH_PREFIX,
+    Batch,
+    BatchId,
+    BatchState,
+    EndBatch,
+    FailBatch,
+    FinalizeBatch,
+    LineCounts,
+    StartBatch,
+    job_of_line,
+)
+from domain.chat.items import Failed
+from domain.chat.request import canonical_json
+from domain.errors import (
+    ConcurrencyConflict,
+    InvalidRequest,
+    JobAlreadyTerminal,
+    PayloadMissing,
+)
+from domain.events.batch import FileCreated
+from domain.events.job import JobSubmitted
+from domain.job.commands import FailAttempt, Submit, SubmitJob
+from domain.job.listing import JobViews
+from domain.job.ports import ControlSignals, ItemBacklog, ItemSink, JobQueue
+from domain.job.state import DEADLINE, Job, decide, evolve
+from domain.log.ports import EventLog, PayloadStore
+from domain.log.record import Draft
+from domain.ports import Clock, IdSource
+from domain.usecases.batches.batches import cancel_batch, commit_batch, load_batch
+from domain.usecases.batches.files import keep_file
+from domain.usecases.jobs.cancel import cancel
+from domain.usecases.jobs.submit import submit
+from domain.values import (
+    ATTEMPTS_MAX,
+    JobStatus,
+    Priority,
+    SamplingWish,
+    StreamName,
+    digest_of,
+)
+
+#: Lines that become jobs in one go. Only within the last such round may lines be missing.
+ROUND_LINES_MAX: Final = 32
+#: What the model of a line is called that names none.
+NO_MODEL: Final = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchDriver:
+    """What carrying batches needs; one per process.
+
+    Attributes:
+        log: The truth.
+        payloads: The lines.
+        views: Batches and how far their jobs are.
+        jobs: How full the queue is.
+        queue: The hint to the workers.
+        sink: Where a line that is cancelled while it waits gets its last item.
+        backlog: Stored items.
+        signals: Nudges to workers.
+        ids: Names for events.
+        clock: Tells when the window of a batch is over.
+        protocol: What the lines mean.
+        spread: How the lines of a round become jobs: in turn, or on several threads.
+        window: Most jobs of batches that may wait for a worker.
+        attempts_max: Attempts of a line before it fails for good, and workers that may die on it.
+        output_kept_s: How long the files of the answers are kept where nobody says otherwise.
+    """
+
+    log: EventLog
+    payloads: PayloadStore
+    views: BatchViews
+    jobs: JobViews
+    queue: JobQueue
+    sink: ItemSink
+    backlog: ItemBacklog
+    signals: ControlSignals
+    ids: IdSource
+    clock: Clock
+    protocol: LineProtocol
+    spread: Spread = one_by_one
+    window: int = 256
+    attempts_max: int = ATTEMPTS_MAX
+    output_kept_s: int = 30 * 24 * 3600
+
+
+def advance_batches(driver: BatchDriver) -> int:
+    """Take every open batch a step further, the room in the queue shared between them.
+
+    Returns:
+        How many are still open.
+
+    Raises:
+        LogUnavailable: The log cannot be read or written; call again.
+    """
+    batch_ids = driver.views.unfinished()
+    room = max(0, driver.window - driver.jobs.waiting(Priority.BATCH))
+    still_open = len(batch_ids)
+    for index, batch_id in enumerate(batch_ids):
+        # What one batch leaves of its share, the next ones get.
+        share = -(-room // (len(batch_ids) - index))
+        sent, is_over = _advance(batch_id, driver, share)
+        room -= sent
+        still_open -= is_over
+    return still_open
+
+
+def _advance(batch_id: BatchId, driver: BatchDriver, room: int) -> tuple[int, bool]:
+    """Return how many lines became jobs, and whether the batch is over."""
+    batch = load_batch(batch_id, log=driver.log)
+    sent = 0
+    if batch.state is BatchState.VALIDATING:
+        batch = _check(batch, driver)
+    if batch.state.is_terminal:
+        return sent, True
+    late = driver.clock.now() >= datetime.fromisoformat(batch.facts.expires_at)
+    if batch.state is BatchState.IN_PROGRESS and not late:
+        try:
+            sent = _submit_lines(batch, driver, room) if room else 0
+        except PayloadMissing:
+            # Somebody erased the lines; those that are no jobs yet can never be.
+            cancel_batch(batch.id, log=driver.log, ids=driver.ids)
+            return sent, False
+    elif batch.state is not BatchState.FINALIZING:
+        _stop_jobs(batch, driver, DEADLINE if late else "batch_cancelled")
+    tally = driver.views.tally(batch_id)
+    sends_no_more = late or batch.state is not BatchState.IN_PROGRESS
+    if tally.open or not (sends_no_more or tally.jobs == batch.facts.lines):
+        return sent, False
+    _end(batch, tally, driver)
+    return sent, True
+
+
+def _check(batch: Batch, driver: BatchDriver) -> Batch:
+    """Look at the lines as a whole."""
+    facts = batch.facts
+    try:
+        numbered = read_numbered(facts.content, driver.payloads.get)
+        faults = driver.protocol.faults(batch, numbered)
+    except PayloadMissing:
+        faults = [{"code": "file_erased", "message": "the lines are not stored any more"}]
+    if not faults:
+        return commit_batch(batch.id, StartBatch(), log=driver.log, ids=driver.ids)
+    payload = canonical_json(list(faults))
+    digest = digest_of(payload)
+    return commit_batch(
+        batch.id,
+        FailBatch(errors=digest),
+        log=driver.log,
+        ids=driver.ids,
+        payloads={digest: payload},
+    )
+
+
+def _submit_lines(batch: Batch, driver: BatchDriver, room: int) -> int:
+    tally = driver.views.tally(batch.id)
+    # A crash in the middle of a round leaves gaps in it and nowhere before it.
+    whole = tally.jobs == tally.last_line + 1
+    start = tally.jobs if whole else max(0, tally.last_line + 1 - ROUND_LINES_MAX)
+    lines = islice(
+        enumerate(read_lines(batch.facts.content, driver.payloads.get, start=start), start), room
+    )
+    sent = 0
+    while round_ := list(islice(lines, ROUND_LINES_MAX)):
+        driver.spread(lambda line: _submit_line(batch, line, driver), round_)
+        sent += len(round_)
+    return sent
+
+
+def _submit_line(batch: Batch, line: tuple[int, bytes], driver: BatchDriver) -> None:
+    number, raw = line
+    facts = batch.facts
+    wanted = driver.protocol.read(batch, raw)
+    if isinstance(wanted.request, InvalidRequest):
+        _record_refusal(batch, number, raw, wanted.model or NO_MODEL, wanted.request, driver)
+        return
+    command = SubmitJob(
+        request=wanted.request,
+        protocol=facts.protocol,
+        correlation_id=batch.id,
+        priority=Priority.BATCH,
+        client=facts.client,
+        attempts_max=driver.attempts_max,
+        worker_deaths_max=driver.attempts_max,
+        deadline=facts.expires_at,
+        finish_deadline=facts.expires_at,
+        ordered=False,
+        wire=wanted.wire,
+    )
+    try:
+        submit(
+            command,
+            job_id=job_of_line(batch.id, number),
+            log=driver.log,
+            queue=driver.queue,
+            ids=driver.ids,
+        )
+    except ConcurrencyConflict:
+        return  # it was a job before the crash
+
+
+def _record_refusal(
+    batch: Batch,
+    number: int,
+    raw: bytes,
+    model: str,
+    error: InvalidRequest,
+    driver: BatchDriver,
+) -> None:
+    """Record a line that is no request as a job that failed at once: its result, like any other."""
+    facts = batch.facts
+    job = Job(id=job_of_line(batch.id, number))
+    submitted = JobSubmitted(
+        protocol=facts.protocol,
+        model=model,
+        request=digest_of(raw),
+        sampling=SamplingWish(),
+        max_tokens=0,
+        priority=Priority.BATCH,
+        attempts_max=1,
+        client=facts.client,
+        ordered=False,
+    )
+    message = f"{error.field}: {error.message}" if error.field else error.message
+    failure = Failed(error=error.code, message=message, retryable=False)
+    accepted = decide(job, Submit(submitted=submitted))
+    failed = decide(evolve(job, submitted), FailAttempt(attempt=0, failure=failure))
+    drafts = [
+        Draft(event_id=driver.ids.event_id(), event=event, correlation_id=batch.id)
+        for event in (*accepted, *failed)
+    ]
+    try:
+        driver.log.append(
+            StreamName(job.id), drafts, expected_version=0, payloads={submitted.request: raw}
+        )
+    except ConcurrencyConflict:
+        return  # it was recorded before the crash
+
+
+def _stop_jobs(batch: Batch, driver: BatchDriver, reason: str) -> None:
+    for job_id in driver.views.open_jobs(batch.id):
+        try:
+            cancel(
+                job_id,
+                reason=reason,
+                log=driver.log,
+                queue=driver.queue,
+                sink=driver.sink,
+                backlog=driver.backlog,
+                signals=driver.signals,
+                ids=driver.ids,
+            )
+        except JobAlreadyTerminal:
+            continue  # it ended by itself just now
+
+
+def _end(batch: Batch, tally: BatchTally, driver: BatchDriver) -> None:
+    counts = final_counts(batch, tally)
+    sizes = driver.protocol.measure(batch)
+    if sizes:
+        batch = commit_batch(batch.id, FinalizeBatch(), log=driver.log, ids=driver.ids)
+    now = driver.clock.now()
+    kept_s = batch.facts.output_kept_s or driver.output_kept_s
+    for part, size in sizes.items():
+        created = FileCreated(
+            purpose="batch_output",
+            filename=f"{batch.id}_{part}.jsonl",
+            bytes=size,
+            expires_at=instant(now + timedelta(seconds=kept_s)),
+            batch=batch.id,
+            part=part,
+        )
+        keep_file(
+            file_of_part(batch.id, part),
+            created,
+            correlation_id=batch.id,
+            payloads={},
+            log=driver.log,
+            ids=driver.ids,
+        )
+    usage = driver.views.usage(batch.id)
+    commit_batch(batch.id, EndBatch(counts=counts, usage=usage), log=driver.log, ids=driver.ids)
+
+
+def final_counts(batch: Batch, tally: BatchTally) -> LineCounts:
+    """Return what became of the lines once nothing is open; those that are no jobs ended unheard.
+
+    They were overtaken by the end of the window, or cancelled with the batch.
+    """
+    by_status = tally.by_status
+    unheard = batch.facts.lines - tally.jobs
+    cancelled = batch.cancel_requested_at is not None
+    return LineCounts(
+        succeeded=by_status.get(JobStatus.COMPLETED, 0),
+        errored=by_status.get(JobStatus.FAILED, 0),
+        canceled=by_status.get(JobStatus.CANCELLED, 0) + (unheard if cancelled else 0),
+        expired=by_status.get(JobStatus.EXPIRED, 0) + (0 if cancelled else unheard),
+    )
+
+
+def file_of_part(batch_id: BatchId, part: str) -> FileId:
+    """Return the id of the file that tells some of the answers of a batch."""
+    stamp = batch_id.removeprefix(BATCH_PREFIX)[:12]
+    mark = hashlib.sha256(f"{batch_id}/{part}".encode()).hexdigest()[:20]
+    return FileId(f"{FILE_PREFIX}{stamp}{mark}")
+
+
+def instant(moment: datetime) -> str:
+    """Return a UTC moment as the log writes them, RFC 3339 with microseconds."""
+    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"

@@ -1,0 +1,1 @@
+"""Use cases of one job: submit, run an attempt, cancel, retry, expire, reconcile."""

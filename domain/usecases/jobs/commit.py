@@ -1,0 +1,129 @@
+"""Load, decide, append: the one way in which a job changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from domain.errors import ConcurrencyConflict, JobNotFound
+from domain.events.job import JobEvent
+from domain.job.commands import JobCommand
+from domain.job.state import Job, decide, evolve, fold
+from domain.log.codec import decode_event
+from domain.log.ports import EventLog
+from domain.log.record import Draft, RecordedEvent
+from domain.ports import IdSource
+from domain.values import Digest, EventId, JobId, StreamName
+
+#: Times that a decision is taken anew because somebody else appended first. Writers to one job are
+#: its worker and whoever cancels it, so more than two in a row means that something loops.
+COMMIT_TRIES_MAX = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedJob:
+    """A job with what its next event needs to know.
+
+    Attributes:
+        job: The folded state.
+        correlation_id: Of the request that started it.
+        accepted_at: RFC 3339 instant of acceptance.
+        last_event_id: The event that the next one follows from.
+    """
+
+    job: Job
+    correlation_id: str
+    accepted_at: str
+    last_event_id: EventId
+
+
+def load_job(job_id: JobId, *, log: EventLog) -> LoadedJob:
+    """Fold a job from the log.
+
+    Raises:
+        JobNotFound: It has no events.
+    """
+    recorded = log.load(StreamName(job_id))
+    if not recorded:
+        raise JobNotFound(job_id)
+    return LoadedJob(
+        job=fold(job_id, [_job_event(one) for one in recorded]),
+        correlation_id=recorded[0].correlation_id,
+        accepted_at=recorded[0].recorded_at,
+        last_event_id=recorded[-1].event_id,
+    )
+
+
+def commit(
+    job_id: JobId,
+    command: JobCommand | Callable[[Job], JobCommand | None],
+    *,
+    log: EventLog,
+    ids: IdSource,
+    payloads: Mapping[Digest, bytes] | None = None,
+) -> Job:
+    """Decide on the present state and append; decide anew if somebody else appended first.
+
+    Args:
+        job_id: The job.
+        command: What is wanted, or a function from the state to it (``None``: nothing).
+        log: Where the job stands.
+        ids: Names for the new events.
+        payloads: Bytes that the events refer to.
+
+    Returns:
+        The job as the append left it.
+
+    Raises:
+        JobNotFound: The job has no events.
+        JobAlreadyTerminal: From ``decide``.
+        StaleAttempt: From ``decide``.
+        LogUnavailable: Nothing was written.
+    """
+    for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+        loaded = load_job(job_id, log=log)
+        wanted = command(loaded.job) if callable(command) else command
+        events = decide(loaded.job, wanted) if wanted is not None else ()
+        if not events:
+            return loaded.job
+        try:
+            log.append(
+                StreamName(job_id),
+                drafts(events, loaded, ids=ids),
+                expected_version=loaded.job.version,
+                payloads=payloads,
+            )
+        except ConcurrencyConflict:
+            if not tries_left:
+                raise
+            continue
+        return _after(loaded.job, events)
+    raise AssertionError  # the last try returns or raises
+
+
+def drafts(events: tuple[JobEvent, ...], loaded: LoadedJob, *, ids: IdSource) -> list[Draft]:
+    """Wrap events so that each names the one that led to it."""
+    cause = loaded.last_event_id
+    wrapped: list[Draft] = []
+    for event in events:
+        draft = Draft(
+            event_id=ids.event_id(),
+            event=event,
+            correlation_id=loaded.correlation_id,
+            causation_id=cause,
+        )
+        wrapped.append(draft)
+        cause = draft.event_id
+    return wrapped
+
+
+def _after(job: Job, events: tuple[JobEvent, ...]) -> Job:
+    for event in events:
+        job = evolve(job, event)
+    return job
+
+
+def _job_event(recorded: RecordedEvent) -> JobEvent:
+    event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+    assert isinstance(event, JobEvent)
+    return event

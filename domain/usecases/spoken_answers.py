@@ -1,0 +1,75 @@
+"""What jobs have said, read from the log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from domain.chat.echo import WHOLE, SpokenAnswer
+from domain.chat.generation import SaidCall
+from domain.chat.request import ChatRequest
+from domain.errors import PayloadMissing
+from domain.events.job import AttemptStarted, JobCompleted, JobSubmitted
+from domain.log.codec import decode_event
+from domain.log.ports import PayloadStore
+from domain.log.record import RecordedEvent
+from domain.values import Digest, JobId, StreamName
+
+
+class History(Protocol):
+    """The streams of a log: what of ``domain.log.ports.EventLog`` is needed here."""
+
+    def load(self, stream: StreamName, *, after_version: int = 0) -> tuple[RecordedEvent, ...]:
+        """See ``EventLog.load``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedAnswers:
+    """``domain.chat.ports.SpokenAnswers`` over the log and its payloads."""
+
+    log: History
+    payloads: PayloadStore
+
+    def find(self, job_id: JobId) -> SpokenAnswer | None:
+        """See ``SpokenAnswers.find``."""
+        return self._answer(job_id, self.log.load(StreamName(job_id)))
+
+    def request(self, digest: Digest) -> ChatRequest | None:
+        """See ``SpokenAnswers.request``."""
+        try:
+            return ChatRequest.from_bytes(self.payloads.get(digest))
+        except PayloadMissing:
+            return None
+
+    def _answer(self, job_id: JobId, history: Sequence[RecordedEvent]) -> SpokenAnswer | None:
+        submitted: JobSubmitted | None = None
+        started: AttemptStarted | None = None
+        completed: JobCompleted | None = None
+        for recorded in history:
+            event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+            if isinstance(event, JobSubmitted):
+                submitted = event
+            elif isinstance(event, AttemptStarted):
+                started = event
+            elif isinstance(event, JobCompleted):
+                completed = event
+        if submitted is None or started is None or completed is None:
+            return None
+        if completed.stop_reason not in WHOLE:
+            return None
+        try:
+            said = json.loads(self.payloads.get(completed.output))
+        except PayloadMissing:
+            return None
+        return SpokenAnswer(
+            job_id=job_id,
+            request=submitted.request,
+            fingerprint=started.fingerprint,
+            token_ids=tuple(said["token_ids"]),
+            text=said["text"],
+            thinking=said["thinking"],
+            calls=tuple(SaidCall(**call) for call in said["tool_calls"]),
+        )

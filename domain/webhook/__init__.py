@@ -1,0 +1,1 @@
+"""Webhook deliveries: names, signatures, retry times and allowed targets."""

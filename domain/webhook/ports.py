@@ -1,0 +1,81 @@
+"""What delivering webhooks needs from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from domain.webhook.delivery import Answer, Webhook, WebhookId, WebhookState
+
+
+class WebhookStore(Protocol):
+    """Webhooks and how far the log has been read for them.
+
+    Instants are RFC 3339 texts in UTC with microseconds, which sort as they follow each other.
+    Every method raises ``LogUnavailable`` where the database cannot be read or written.
+    """
+
+    def position(self) -> int:
+        """Return the position of the last event that was looked at."""
+        ...
+
+    def add(self, webhooks: Sequence[Webhook], *, position: int) -> None:
+        """Keep fresh webhooks and note how far the log was read, both or neither.
+
+        One that is there already is left alone; a position behind the noted one changes nothing.
+        """
+        ...
+
+    def due_hosts(self, now: str, *, limit: int) -> tuple[str, ...]:
+        """Return hosts that a try is due for, the one that waits longest first."""
+        ...
+
+    def claim(self, host: str, *, now: str, until: str, limit: int) -> tuple[Webhook, ...]:
+        """Begin a try of the webhooks of a host that are due, oldest first.
+
+        Their ``attempts`` count up, and until the instant ``until`` nobody else is given them.
+        """
+        ...
+
+    def settle(
+        self,
+        webhook_id: WebhookId,
+        *,
+        attempt: int,
+        state: WebhookState,
+        answer: Answer,
+        at: str,
+        next_at: str | None,
+    ) -> bool:
+        """Note how a try ended; says whether it was still the latest one, else nothing changes."""
+        ...
+
+    def revive(self, webhook_id: WebhookId, *, at: str) -> Webhook | None:
+        """Make a webhook due at once with all its tries; ``None`` if there is none."""
+        ...
+
+    def get(self, webhook_id: WebhookId) -> Webhook | None:
+        """Return a webhook, if there is one."""
+        ...
+
+    def of_subject(self, subject: str, *, limit: int) -> tuple[Webhook, ...]:
+        """Return the webhooks of a job or a batch, newest first."""
+        ...
+
+    def page(
+        self, *, limit: int, before: WebhookId | None = None, state: WebhookState | None = None
+    ) -> tuple[Webhook, ...]:
+        """Return webhooks, newest first; ``before`` is the last one of the page before."""
+        ...
+
+    def forget(self, *, before: str, limit: int) -> int:
+        """Drop webhooks that were over before an instant; returns how many."""
+        ...
+
+
+class WebhookSender(Protocol):
+    """Sends one message. Belongs to one event loop."""
+
+    async def send(self, webhook: Webhook) -> Answer:
+        """Try once, within a bounded time, and say how it ended; never raises for the network."""
+        ...

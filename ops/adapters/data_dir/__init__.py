@@ -1,0 +1,1 @@
+"""Files of the data directory: lock, worker identity, secrets."""

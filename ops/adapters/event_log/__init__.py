@@ -1,0 +1,1 @@
+"""The event log on SQLite and PostgreSQL: tables, writer, readers, archives, drivers."""

@@ -1,0 +1,202 @@
+"""What the log knows of its archives, and the events of the whole log, archived ones first."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, bindparam, inspect, select
+
+from domain.errors import CorruptLog, LogUnavailable
+from domain.events.log import LogArchived
+from domain.log.record import GENESIS_HASH, EventFilter, Head, RecordedEvent
+from ops.adapters.event_log.event_file import read_events, verify_file
+from ops.adapters.event_log.event_query import EventQuery
+from ops.adapters.event_log.hot_statements import HotStatement
+from ops.adapters.event_log.reader import reading
+from ops.adapters.event_log.sqlite_driver import database_file
+from ops.adapters.event_log.tables import ARCHIVES, EVENTS
+
+#: Beside the database.
+DIRECTORY = "archive"
+
+_ALL = HotStatement(select(ARCHIVES).order_by(ARCHIVES.c.last_position))
+_KEPT = HotStatement(
+    select(EVENTS.c.position, EVENTS.c.hash).where(
+        EVENTS.c.position.between(bindparam("first"), bindparam("last"))
+    )
+)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archive:
+    """One stretch of the log that stands in a file; see ``LogArchived`` for the fields."""
+
+    last_position: int
+    first_position: int
+    base_hash: str
+    last_hash: str
+    file: str
+
+    def path(self, url: str) -> Path:
+        """Return where the file should lie."""
+        return directory_of(url) / self.file
+
+    def event(self) -> LogArchived:
+        """Return what the log says of it."""
+        return LogArchived(
+            first_position=self.first_position,
+            last_position=self.last_position,
+            base_hash=self.base_hash,
+            last_hash=self.last_hash,
+            file=self.file,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveReport:
+    """What became of checking the archives.
+
+    Attributes:
+        verified: Files that verify.
+        missing: Names of files that are not here; their events could not be checked.
+    """
+
+    verified: int
+    missing: tuple[str, ...]
+
+
+def directory_of(url: str) -> Path:
+    """Return the directory of the archives of a log.
+
+    Raises:
+        LogUnavailable: The log is no SQLite file.
+    """
+    file = database_file(url)
+    if file is None:
+        msg = (
+            "only a log in a SQLite file has archives; PostgreSQL holds the whole log: "
+            "`semantic events export` copies it out"
+        )
+        raise LogUnavailable(msg)
+    return file.parent / DIRECTORY
+
+
+def read_archives(connection: Connection) -> tuple[Archive, ...]:
+    """Return the archives of the log, in order."""
+    if not inspect(connection).has_table(ARCHIVES.name):
+        return ()  # a copy of a log that an older program wrote
+    names = [column.name for column in ARCHIVES.columns]
+    return tuple(Archive(**dict(zip(names, row, strict=True))) for row in _ALL.rows(connection, {}))
+
+
+def read_anchor(connection: Connection) -> Head:
+    """Return what the first event that is not archived follows."""
+    archives = read_archives(connection)
+    if not archives:
+        return Head(position=0, hash=GENESIS_HASH)
+    return Head(position=archives[-1].last_position, hash=archives[-1].last_hash)
+
+
+def each_event(engine: Engine, url: str) -> Iterator[RecordedEvent]:
+    """Yield every event that there ever was, in order.
+
+    Raises:
+        LogUnavailable: A file or the database cannot be read.
+        CorruptLog: An event cannot be read.
+    """
+    after = 0
+    for archive in _archives(engine):
+        yield from read_events(archive.path(url))
+        after = archive.last_position
+    yield from EventQuery(engine, EventFilter()).each(after=after)
+
+
+def archived_stream(engine: Engine, url: str, stream: str) -> tuple[RecordedEvent, ...]:
+    """Return the events of a stream that stand in the archives that are here.
+
+    Raises:
+        LogUnavailable: A file or the database cannot be read.
+        CorruptLog: An event cannot be read.
+    """
+    return tuple(
+        event
+        for archive in _archives(engine)
+        if archive.path(url).exists()
+        for event in read_events(archive.path(url))
+        if event.stream == stream
+    )
+
+
+def verify_archives(engine: Engine, url: str, *, heads: dict[int, str]) -> ArchiveReport:
+    """Check that the archives form one chain, that the log vouches for them, and their files.
+
+    What the log kept of an archived stretch must be what the file says.
+
+    Raises:
+        CorruptLog: Naming the first position that does not verify.
+        LogUnavailable: A file or the database cannot be read.
+    """
+    archives = _archives(engine)
+    vouched = {
+        event.data["last_position"]: event.data
+        for event in EventQuery(engine, EventFilter(types=[LogArchived.__name__])).each()
+    }
+    before = Head(position=0, hash=GENESIS_HASH)
+    verified, missing = 0, []
+    for archive in archives:
+        first = archive.first_position
+        if (first, archive.base_hash) != (before.position + 1, before.hash):
+            raise CorruptLog(first, "the archives do not follow each other")
+        before = Head(position=archive.last_position, hash=archive.last_hash)
+        said = vouched.get(archive.last_position)
+        if said is not None and said["last_hash"] != archive.last_hash:
+            raise CorruptLog(archive.last_position, "the log names another end of the archive")
+        # What vouches for an archive may itself have gone into a later one.
+        if said is None and archive is archives[-1]:
+            raise CorruptLog(first, "the log says nothing of the archive of these events")
+        path = archive.path(url)
+        if not path.exists():
+            missing.append(archive.file)
+            continue
+        _verify(engine, archive, path, heads)
+        verified += 1
+    return ArchiveReport(verified=verified, missing=tuple(missing))
+
+
+def archived_stretch(engine: Engine, url: str, archive: Archive) -> Iterator[RecordedEvent]:
+    """Yield the events of an archive, or where its file is missing what the log kept of them."""
+    path = archive.path(url)
+    if path.exists():
+        yield from read_events(path)
+        return
+    _log.warning("the archive %s is not here: jobs that stand only in it are not listed", path)
+    after = archive.first_position - 1
+    for event in EventQuery(engine, EventFilter()).each(after=after):
+        if event.position > archive.last_position:
+            return
+        yield event
+
+
+def _archives(engine: Engine) -> tuple[Archive, ...]:
+    with reading(engine) as connection:
+        return read_archives(connection)
+
+
+def _verify(engine: Engine, archive: Archive, path: Path, heads: dict[int, str]) -> None:
+    found = verify_file(path, heads=heads)
+    base = Head(position=archive.first_position - 1, hash=archive.base_hash)
+    last = Head(position=archive.last_position, hash=archive.last_hash)
+    if (found.base, found.head, found.gaps) != (base, last, 0):
+        raise CorruptLog(archive.first_position, f"{path.name} is not the file that was written")
+    with reading(engine) as connection:
+        rows = _KEPT.rows(
+            connection, {"first": archive.first_position, "last": archive.last_position}
+        )
+    kept: dict[int, str] = dict(rows)
+    for event in read_events(path) if kept else ():
+        if kept.pop(event.position, event.hash) != event.hash:
+            raise CorruptLog(event.position, f"it is another event than in {path.name}")

@@ -1,0 +1,160 @@
+"""Events in a file: one JSON object a line with every field of the envelope, so its hash too.
+
+Such a file can be verified without the database that it came from. A name that ends in ``.gz`` is
+compressed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from domain.errors import CorruptLog, LogUnavailable
+from domain.log.record import GENESIS_HASH, Head, RecordedEvent, verify_link
+from domain.values import StreamName
+from ops.adapters.data_dir.sync import sync_directory
+
+#: Longest line that is read; an event is small, its texts stand in payloads.
+LINE_CHARS_MAX = 16 * 1024 * 1024
+_GZIP_LEVEL = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedFile:
+    """What a file that verifies holds.
+
+    Attributes:
+        events: How many.
+        base: What the first one follows; ``None`` for an empty file.
+        head: The last one.
+        gaps: How often positions are missing between two events: a file that was filtered shows
+            that each event is as it was written, not that none is left out.
+    """
+
+    events: int
+    base: Head | None
+    head: Head | None
+    gaps: int
+
+
+def event_line(event: RecordedEvent) -> str:
+    """Return an event as a line; plain ASCII, so that any program can read it."""
+    fields = dataclasses.asdict(event)
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def write_events(path: Path, events: Iterable[RecordedEvent]) -> int:
+    """Write events to a new file that is either whole or not there; return how many.
+
+    Raises:
+        LogUnavailable: It exists already, or cannot be written.
+    """
+    if path.exists():
+        msg = f"{path} exists already"
+        raise LogUnavailable(msg)
+    draft = path.with_name(path.name + ".part")
+    try:
+        with draft.open("wb") as file:
+            count = _write(file, events, compressed=path.suffix == ".gz")
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        msg = f"{path} cannot be written: {error}"
+        raise LogUnavailable(msg) from error
+    return count
+
+
+def read_events(path: Path) -> Iterator[RecordedEvent]:
+    """Yield the events of a file.
+
+    Raises:
+        LogUnavailable: It cannot be read.
+        CorruptLog: A line is no event; named by the position that was due there.
+    """
+    due = 1
+    try:
+        with path.open("rb") as file:
+            stream = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
+            with io.TextIOWrapper(stream, encoding="utf-8", newline="\n") as lines:
+                while line := lines.readline(LINE_CHARS_MAX):
+                    event = _event(line, due)
+                    due = event.position + 1
+                    yield event
+    except (gzip.BadGzipFile, EOFError, UnicodeDecodeError) as error:
+        raise CorruptLog(due, f"the file is damaged: {error}") from error
+    except OSError as error:
+        msg = f"{path} cannot be read: {error}"
+        raise LogUnavailable(msg) from error
+
+
+def verify_file(path: Path, *, heads: Mapping[int, str] | None = None) -> VerifiedFile:
+    """Check every event of a file, and the links between those that follow each other.
+
+    Args:
+        path: As ``write_events`` wrote it.
+        heads: Hashes that the log had at some positions; those outside the file say nothing.
+
+    Raises:
+        CorruptLog: Naming the first position that does not verify.
+        LogUnavailable: The file cannot be read.
+    """
+    noted = heads or {}
+    base: Head | None = None
+    head: Head | None = None
+    count = gaps = 0
+    for event in read_events(path):
+        if head is None:
+            head = base = _before(event)
+        elif event.position > head.position + 1:
+            gaps += 1
+            head = _before(event)
+        head = _linked(event, head)
+        if noted.get(head.position, head.hash) != head.hash:
+            raise CorruptLog(head.position, "another event stood here when the head was signed")
+        count += 1
+    return VerifiedFile(events=count, base=base, head=head, gaps=gaps)
+
+
+def _linked(event: RecordedEvent, before: Head) -> Head:
+    try:
+        return verify_link(event, before)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CorruptLog(event.position, f"the content cannot be hashed: {error}") from error
+
+
+def _before(event: RecordedEvent) -> Head:
+    """Return what an event says that it follows; the first of all follows nothing."""
+    follows = GENESIS_HASH if event.position == 1 else event.prev_hash
+    return Head(position=event.position - 1, hash=follows)
+
+
+def _write(file: BinaryIO, events: Iterable[RecordedEvent], *, compressed: bool) -> int:
+    count = 0
+    # No name and no time inside: the same events give the same bytes.
+    packed = gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) if compressed else None
+    for event in events:
+        (packed or file).write(event_line(event).encode("ascii"))
+        count += 1
+    if packed is not None:
+        packed.close()
+    return count
+
+
+def _event(line: str, due: int) -> RecordedEvent:
+    try:
+        fields = json.loads(line)
+        event = RecordedEvent(**fields)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CorruptLog(due, "a line is no event") from error
+    if type(event.position) is not int or not isinstance(event.stream, str):
+        raise CorruptLog(due, "a line is no event")
+    return dataclasses.replace(event, stream=StreamName(event.stream))

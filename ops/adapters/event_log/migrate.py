@@ -1,0 +1,121 @@
+"""Brings the event log's tables to the form that this code expects.
+
+Alembic finds the steps by the name of their package, so that they are found in an installed wheel
+too and nothing here imports them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util.exc import CommandError
+from sqlalchemy.exc import SQLAlchemyError
+
+from domain.errors import LogUnavailable
+from ops.adapters.event_log.sqlite_driver import (
+    database_file,
+    reader_engine,
+    reason_of,
+    writer_engine,
+)
+
+#: How long a process waits for another one that is migrating the same file.
+MIGRATION_WAIT_MAX_S = 60.0
+_LOCK_POLL_S = 0.05
+
+
+def expected() -> str:
+    """Return the revision that this code is written for."""
+    return str(ScriptDirectory.from_config(_config()).get_current_head())
+
+
+def current(url: str) -> str | None:
+    """Return the revision that the database is at; ``None`` if it has no tables yet.
+
+    Raises:
+        LogUnavailable: The database cannot be read.
+    """
+    file = database_file(url)
+    if file is not None and not file.exists():
+        return None
+    engine = reader_engine(url)
+    try:
+        with engine.connect() as connection:
+            return MigrationContext.configure(connection).get_current_revision()
+    except SQLAlchemyError as error:
+        msg = f"the event log cannot be read: {reason_of(error)}"
+        raise LogUnavailable(msg) from error
+    finally:
+        engine.dispose()
+
+
+def upgrade(url: str) -> str:
+    """Create or upgrade the tables, in one transaction; processes that start at once take turns.
+
+    Returns:
+        The revision that the database is at now.
+
+    Raises:
+        LogUnavailable: The database cannot be written, or a newer version of this program wrote it.
+    """
+    file = database_file(url)
+    try:
+        if file is None:
+            return _upgrade(url)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with _file_lock(file.with_name(file.name + ".lock")):
+            return _upgrade(url)
+    except CommandError as error:
+        msg = f"the event log is of another version than this program ({expected()}): {error}"
+        raise LogUnavailable(msg) from error
+    except (SQLAlchemyError, OSError) as error:
+        msg = f"the event log cannot be upgraded: {reason_of(error)}"
+        raise LogUnavailable(msg) from error
+
+
+def _upgrade(url: str) -> str:
+    engine = writer_engine(url)
+    try:
+        with engine.begin() as connection:
+            config = _config()
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+    finally:
+        engine.dispose()
+    return expected()
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", "migrations:")
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+@contextmanager
+def _file_lock(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock that the system lets go of if this process dies.
+
+    SQLite's own lock does not cover the switch to write-ahead logging of a new file.
+    """
+    deadline = time.monotonic() + MIGRATION_WAIT_MAX_S
+    with path.open("ab") as handle:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    msg = f"another process has been migrating for {MIGRATION_WAIT_MAX_S:.0f} s"
+                    raise LogUnavailable(msg) from error
+                time.sleep(_LOCK_POLL_S)
+            else:
+                break
+        yield

@@ -1,0 +1,1 @@
+"""Tables and queries that are derived from the log and can be rebuilt."""

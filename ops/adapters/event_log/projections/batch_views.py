@@ -1,0 +1,122 @@
+"""``domain.batch.ports.BatchViews``: nothing is kept twice, the log and the jobs tell it all.
+
+A batch has a handful of events, so it is folded when it is looked at. Its jobs carry its id as
+their correlation id, which the jobs table has an index of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Engine, bindparam, exists, func, select
+from sqlalchemy.orm import aliased
+
+from domain.batch.ports import BatchTally
+from domain.batch.state import BatchId, job_of_line, line_of_job
+from domain.events.batch import BatchEnded, BatchFailed, BatchSubmitted
+from domain.job.view import JobView
+from domain.values import JobId, JobStatus, StreamName, Usage
+from ops.adapters.event_log.hot_statements import HotStatement
+from ops.adapters.event_log.projections.jobs import view_of
+from ops.adapters.event_log.reader import reading
+from ops.adapters.event_log.tables import EVENTS, JOBS, EventRow
+
+_OPEN = [status.value for status in JobStatus if not status.is_terminal]
+_TALLY = HotStatement(
+    select(JOBS.c.status, func.count().label("jobs"), func.max(JOBS.c.id).label("last"))
+    .where(JOBS.c.correlation_id == bindparam("batch"))
+    .group_by(JOBS.c.status)
+)
+_USAGE = select(
+    func.coalesce(func.sum(JOBS.c.prompt_tokens), 0),
+    func.coalesce(func.sum(JOBS.c.cached_tokens), 0),
+    func.coalesce(func.sum(JOBS.c.completion_tokens), 0),
+    func.coalesce(func.sum(JOBS.c.reasoning_tokens), 0),
+    func.coalesce(func.sum(JOBS.c.kept_tokens), 0),
+)
+
+
+class SqlBatchViews:
+    """Looks batches, files and their jobs up.
+
+    Args:
+        engine: From ``reader_engine``.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def tally(self, batch_id: BatchId) -> BatchTally:
+        """See ``BatchViews.tally``."""
+        with reading(self._engine) as connection:
+            rows = _TALLY.rows(connection, {"batch": batch_id})
+        return BatchTally(
+            by_status={JobStatus(status): int(jobs) for status, jobs, _ in rows},
+            last_line=max((line_of_job(JobId(last)) for _, _, last in rows), default=-1),
+        )
+
+    def usage(self, batch_id: BatchId) -> Usage:
+        """See ``BatchViews.usage``."""
+        with reading(self._engine) as connection:
+            row = connection.execute(_USAGE.where(JOBS.c.correlation_id == batch_id)).one()
+        prompt, cached, completion, reasoning, kept = (int(value) for value in row)
+        return Usage(
+            prompt_tokens=prompt,
+            cached_tokens=cached,
+            completion_tokens=completion,
+            reasoning_tokens=reasoning,
+            kept_tokens=kept,
+        )
+
+    def open_jobs(self, batch_id: BatchId) -> tuple[JobId, ...]:
+        """See ``BatchViews.open_jobs``."""
+        query = select(JOBS.c.id).where(
+            JOBS.c.correlation_id == batch_id,
+            JOBS.c.status.in_(_OPEN),
+            ~JOBS.c.cancel_requested,
+        )
+        with reading(self._engine) as connection:
+            return tuple(JobId(row.id) for row in connection.execute(query.order_by(JOBS.c.id)))
+
+    def line_jobs(self, batch_id: BatchId, *, first: int, limit: int) -> Mapping[int, JobView]:
+        """See ``BatchViews.line_jobs``."""
+        # Ids of one batch sort by line, so its lines are a range of the primary key. The batch is
+        # compared here, as SQLite would rather walk the whole batch by its index of that column.
+        # BETWEEN would be written with a COLLATE that PostgreSQL does not parse there.
+        query = select(JOBS).where(
+            JOBS.c.id >= job_of_line(batch_id, first),
+            JOBS.c.id <= job_of_line(batch_id, first + limit - 1),
+        )
+        with reading(self._engine) as connection:
+            views = [view_of(row) for row in connection.execute(query)]
+        return {line_of_job(view.id): view for view in views if view.correlation_id == batch_id}
+
+    def streams(
+        self, type_name: str, *, limit: int, after: str | None = None, oldest_first: bool = False
+    ) -> tuple[StreamName, ...]:
+        """See ``BatchViews.streams``."""
+        query = select(EVENTS.c.stream).where(EVENTS.c.type == type_name)
+        position: Any = EVENTS.c.position
+        if after is not None:
+            cursor = (
+                select(EVENTS.c.position)
+                .where(EVENTS.c.stream == after, EVENTS.c.type == type_name)
+                .scalar_subquery()
+            )
+            query = query.where(position > cursor if oldest_first else position < cursor)
+        query = query.order_by(position if oldest_first else position.desc()).limit(limit)
+        with reading(self._engine) as connection:
+            return tuple(StreamName(row.stream) for row in connection.execute(query))
+
+    def unfinished(self) -> tuple[BatchId, ...]:
+        """See ``BatchViews.unfinished``."""
+        later = aliased(EventRow)
+        ended = exists().where(
+            later.stream == EVENTS.c.stream,  # type: ignore[arg-type]  # SQLModel types columns as values
+            later.type.in_((BatchEnded.__name__, BatchFailed.__name__)),  # type: ignore[attr-defined]  # the same
+        )
+        query = select(EVENTS.c.stream).where(EVENTS.c.type == BatchSubmitted.__name__, ~ended)
+        with reading(self._engine) as connection:
+            rows = connection.execute(query.order_by(EVENTS.c.position))
+            return tuple(BatchId(row.stream) for row in rows)

@@ -1,0 +1,109 @@
+"""``domain.ports.JobViews`` on the jobs table."""
+
+from __future__ import annotations
+
+from sqlalchemy import Engine, Select, bindparam, func, or_, select
+
+from domain.job.listing import JobPage
+from domain.job.view import JobView
+from domain.values import Digest, JobId, JobStatus, Priority
+from ops.adapters.event_log.hot_statements import HotStatement
+from ops.adapters.event_log.projections.jobs import read_view, view_of
+from ops.adapters.event_log.reader import reading
+from ops.adapters.event_log.tables import JOBS
+
+#: Most rows that one page holds, whatever the caller asks for.
+PAGE_ROWS_MAX = 1000
+_OPEN = [status.value for status in JobStatus if not status.is_terminal]
+_KEYED = HotStatement(select(JOBS).where(JOBS.c.idempotency == bindparam("key")))
+_ALIKE = HotStatement(
+    select(JOBS)
+    .where(JOBS.c.asked == bindparam("asked"))
+    .order_by(JOBS.c.accepted_position.desc())
+    .limit(bindparam("rows"))
+)
+_WAITING = HotStatement(
+    select(func.count()).where(
+        JOBS.c.status == JobStatus.QUEUED.value, JOBS.c.priority == bindparam("priority")
+    )
+)
+
+
+class SqlJobViews:
+    """Lists jobs as the projection has them.
+
+    Args:
+        engine: From ``reader_engine``.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def get(self, job_id: JobId) -> JobView | None:
+        """See ``JobViews.get``."""
+        with reading(self._engine) as connection:
+            return read_view(connection, JOBS, job_id)
+
+    def page(
+        self,
+        *,
+        limit: int,
+        before: JobId | None = None,
+        status: JobStatus | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        priority: Priority | None = None,
+        since: str | None = None,
+    ) -> JobPage:
+        """See ``JobViews.page``."""
+        rows_max = max(1, min(limit, PAGE_ROWS_MAX))
+        query = select(JOBS)
+        if before is not None:
+            accepted = select(JOBS.c.accepted_position).where(JOBS.c.id == before)
+            query = query.where(JOBS.c.accepted_position < accepted.scalar_subquery())
+        wanted = {
+            "status": status and status.value,
+            "agent": agent,
+            "model": model,
+            "priority": priority and priority.value,
+        }
+        for name, value in wanted.items():
+            if value is not None:
+                query = query.where(JOBS.c[name] == value)
+        if since is not None:
+            query = query.where(JOBS.c.created_at >= since)
+        views = self._views(query.order_by(JOBS.c.accepted_position.desc()).limit(rows_max + 1))
+        return JobPage(jobs=views[:rows_max], has_more=len(views) > rows_max)
+
+    def unfinished(self) -> tuple[JobView, ...]:
+        """See ``JobViews.unfinished``."""
+        query = select(JOBS).where(JOBS.c.status.in_(_OPEN))
+        return self._views(query.order_by(JOBS.c.accepted_position))
+
+    def overdue(self, now: str) -> tuple[JobView, ...]:
+        """See ``JobViews.overdue``."""
+        late = or_(JOBS.c.finish_deadline <= now, (JOBS.c.deadline <= now) & (JOBS.c.attempt == 0))
+        query = select(JOBS).where(JOBS.c.status.in_(_OPEN), ~JOBS.c.cancel_requested, late)
+        return self._views(query.order_by(JOBS.c.accepted_position).limit(PAGE_ROWS_MAX))
+
+    def keyed(self, key: Digest) -> JobView | None:
+        """See ``JobViews.keyed``."""
+        with reading(self._engine) as connection:
+            row = _KEYED.row(connection, {"key": key})
+            return None if row is None else view_of(row)
+
+    def alike(self, asked: Digest, *, limit: int) -> tuple[JobView, ...]:
+        """See ``JobViews.alike``."""
+        with reading(self._engine) as connection:
+            rows = _ALIKE.rows(connection, {"asked": asked, "rows": limit})
+            return tuple(view_of(row) for row in rows)
+
+    def waiting(self, priority: Priority) -> int:
+        """See ``JobViews.waiting``."""
+        with reading(self._engine) as connection:
+            ((count,),) = _WAITING.rows(connection, {"priority": priority.value})
+        return int(count)
+
+    def _views(self, query: Select[tuple[object, ...]]) -> tuple[JobView, ...]:
+        with reading(self._engine) as connection:
+            return tuple(view_of(row) for row in connection.execute(query))

@@ -1,0 +1,116 @@
+"""``domain.job.listing.LineViews`` on the jobs table, payload sizes and accepted events."""
+
+from __future__ import annotations
+
+import json
+
+from sqlalchemy import Engine, Select, bindparam, select
+
+from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
+from domain.values import JobId, JobStatus, Priority
+from ops.adapters.event_log.hot_statements import HotStatement
+from ops.adapters.event_log.reader import reading
+from ops.adapters.event_log.tables import EVENTS, JOBS, PAYLOADS
+
+_ASKED = JOBS.join(EVENTS, EVENTS.c.position == JOBS.c.accepted_position)
+_SIZE = PAYLOADS.c.digest == JOBS.c.request
+
+
+def _by_acceptance(query: Select[tuple[object, ...]]) -> HotStatement:
+    return HotStatement(query.order_by(JOBS.c.accepted_position).limit(bindparam("rows_max")))
+
+
+_QUEUED = _by_acceptance(
+    select(JOBS.c.id, JOBS.c.agent, PAYLOADS.c.bytes, EVENTS.c.data)
+    .select_from(_ASKED.outerjoin(PAYLOADS, _SIZE))
+    .where(JOBS.c.status == JobStatus.QUEUED.value, JOBS.c.priority == bindparam("priority"))
+)
+_RUNNING = _by_acceptance(
+    select(
+        JOBS.c.id,
+        JOBS.c.priority,
+        JOBS.c.started_at,
+        JOBS.c.prompt_tokens,
+        JOBS.c.cached_tokens,
+        EVENTS.c.data,
+    )
+    .select_from(_ASKED)
+    .where(JOBS.c.status == JobStatus.RUNNING.value)
+)
+_MEASURED = HotStatement(
+    select(
+        JOBS.c.prompt_tokens,
+        JOBS.c.cached_tokens,
+        JOBS.c.completion_tokens,
+        JOBS.c.prefill_ms,
+        JOBS.c.decode_ms,
+        PAYLOADS.c.bytes,
+    )
+    .select_from(JOBS.outerjoin(PAYLOADS, _SIZE))
+    .where(JOBS.c.status == JobStatus.COMPLETED.value)
+    .order_by(JOBS.c.accepted_position.desc())
+    .limit(bindparam("rows_max"))
+)
+
+
+class SqlLineViews:
+    """Reads what estimates are made of.
+
+    Args:
+        engine: From ``reader_engine``.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def queued(self, priority: Priority, *, limit: int) -> tuple[QueuedJob, ...]:
+        """See ``LineViews.queued``."""
+        with reading(self._engine) as connection:
+            rows = _QUEUED.rows(connection, {"priority": priority.value, "rows_max": limit})
+        return tuple(
+            QueuedJob(
+                id=JobId(job_id),
+                agent=agent,
+                priority=priority,
+                request_bytes=size,
+                max_tokens=_max_tokens(data),
+            )
+            for job_id, agent, size, data in rows
+        )
+
+    def running(self, *, limit: int) -> tuple[RunningJob, ...]:
+        """See ``LineViews.running``."""
+        with reading(self._engine) as connection:
+            rows = _RUNNING.rows(connection, {"rows_max": limit})
+        return tuple(
+            RunningJob(
+                id=JobId(job_id),
+                priority=Priority(priority),
+                started_at=started_at,
+                prompt_tokens=prompt_tokens,
+                cached_tokens=cached_tokens,
+                max_tokens=_max_tokens(data),
+            )
+            for job_id, priority, started_at, prompt_tokens, cached_tokens, data in rows
+        )
+
+    def measured(self, *, limit: int) -> tuple[MeasuredJob, ...]:
+        """See ``LineViews.measured``."""
+        with reading(self._engine) as connection:
+            rows = _MEASURED.rows(connection, {"rows_max": limit})
+        return tuple(
+            MeasuredJob(
+                prompt_tokens=prompt,
+                cached_tokens=cached,
+                completion_tokens=said,
+                prefill_ms=prefill_ms,
+                decode_ms=decode_ms,
+                request_bytes=size,
+            )
+            for prompt, cached, said, prefill_ms, decode_ms, size in rows
+        )
+
+
+def _max_tokens(data: str) -> int | None:
+    found = json.loads(data).get("max_tokens")
+    return found if isinstance(found, int) else None

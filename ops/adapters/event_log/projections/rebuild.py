@@ -1,0 +1,129 @@
+"""Makes the jobs projection again from the events.
+
+A rebuild fills ``jobs_next`` in small transactions while the service goes on writing, and swaps it
+in with the last of them, so nobody ever reads a half-built list.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+
+from sqlalchemy import Connection, Engine, delete, insert, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from domain.errors import CorruptLog, LogUnavailable
+from domain.log.record import RecordedEvent
+from ops.adapters.event_log.archives import archived_stretch, read_archives
+from ops.adapters.event_log.projections.jobs import (
+    CATCH_UP_EVENTS_MAX,
+    Checkpoint,
+    catch_up,
+    clear,
+    fold_in,
+    read_checkpoint,
+    write_checkpoint,
+)
+from ops.adapters.event_log.row_codec import read_head
+from ops.adapters.event_log.sqlite_driver import reason_of, writer_engine
+from ops.adapters.event_log.tables import JOBS, NEXT_JOBS
+
+#: Called with the position reached and the last position there is.
+Progress = Callable[[int, int], None]
+
+_log = logging.getLogger(__name__)
+
+
+def rebuild_jobs(url: str, *, progress: Progress | None = None) -> int:
+    """Drop and rebuild the jobs projection; safe while others write, and when repeated.
+
+    Args:
+        url: Of the log.
+        progress: Told after each step.
+
+    Returns:
+        The position up to which events are folded in.
+
+    Raises:
+        LogUnavailable: The database cannot be written.
+        CorruptLog: An event cannot be read.
+    """
+    engine = writer_engine(url)
+    try:
+        return _rebuild(engine, url, progress)
+    except SQLAlchemyError as error:
+        msg = f"the jobs projection cannot be rebuilt: {reason_of(error)}"
+        raise LogUnavailable(msg) from error
+    finally:
+        engine.dispose()
+
+
+def ensure_jobs(url: str) -> None:
+    """Bring the jobs projection up to the log: catch up, or rebuild one of another version.
+
+    Raises:
+        LogUnavailable: The database cannot be written.
+        CorruptLog: An event cannot be read, or the end of the log is missing.
+    """
+    engine = writer_engine(url)
+    try:
+        with engine.begin() as connection:
+            checkpoint = read_checkpoint(connection, JOBS)
+            head = read_head(connection).position
+        if checkpoint.position > head:
+            raise CorruptLog(head + 1, "events that a projection has read are missing")
+        if not checkpoint.is_current_version:
+            _log.warning("the jobs projection is of version %d: rebuilding", checkpoint.version)
+            _rebuild(engine, url, None)
+        elif checkpoint.position < head:
+            _log.warning("the jobs projection is at %d of %d", checkpoint.position, head)
+            while checkpoint.position < head:
+                with engine.begin() as connection:
+                    checkpoint = catch_up(connection, JOBS)
+    except SQLAlchemyError as error:
+        msg = f"the jobs projection cannot be brought up to date: {reason_of(error)}"
+        raise LogUnavailable(msg) from error
+    finally:
+        engine.dispose()
+
+
+def _rebuild(engine: Engine, url: str, progress: Progress | None) -> int:
+    with engine.begin() as connection:
+        clear(connection, NEXT_JOBS)
+        archives = read_archives(connection)
+        head = read_head(connection).position
+    for archive in archives:
+        for page in _pages(archived_stretch(engine, url, archive)):
+            with engine.begin() as connection:
+                fold_in(connection, NEXT_JOBS, page)
+            if progress is not None:
+                progress(page[-1].position, head)
+    if archives:
+        with engine.begin() as connection:
+            write_checkpoint(connection, NEXT_JOBS, archives[-1].last_position)
+    while True:  # each round folds more events than a transaction of a live writer adds
+        with engine.begin() as connection:
+            checkpoint: Checkpoint = catch_up(connection, NEXT_JOBS)
+            head = read_head(connection).position
+            if checkpoint.position >= head:
+                _swap(connection, head)
+        if progress is not None:
+            progress(checkpoint.position, head)
+        if checkpoint.position >= head:
+            return head
+
+
+def _pages(events: Iterator[RecordedEvent]) -> Iterator[list[RecordedEvent]]:
+    while page := list(itertools.islice(events, CATCH_UP_EVENTS_MAX)):
+        yield page
+
+
+def _swap(connection: Connection, position: int) -> None:
+    connection.execute(delete(JOBS))
+    columns = [column.name for column in JOBS.columns]
+    connection.execute(
+        insert(JOBS).from_select(columns, select(*(NEXT_JOBS.c[name] for name in columns)))
+    )
+    write_checkpoint(connection, JOBS, position)
+    clear(connection, NEXT_JOBS)

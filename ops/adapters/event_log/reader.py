@@ -1,0 +1,158 @@
+"""Reads the log, on connections that cannot write."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Row, Select, bindparam, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from domain.errors import LogUnavailable, PayloadMissing
+from domain.log.ports import EventLog
+from domain.log.record import EventFilter, Head, RecordedEvent
+from domain.values import Digest, StreamName
+from ops.adapters.event_log.event_filter import where
+from ops.adapters.event_log.hot_statements import HotStatement
+from ops.adapters.event_log.row_codec import event_of, read_head
+from ops.adapters.event_log.sqlite_driver import reason_of
+from ops.adapters.event_log.tables import EVENTS, PAYLOADS
+
+#: Bounds of the pause between two looks at a log that says nothing new.
+TAIL_PAUSE_MIN_S = 0.02
+TAIL_PAUSE_MAX_S = 0.5
+_TAIL_PAGE = 500
+
+_STREAM = HotStatement(
+    select(EVENTS)
+    .where(EVENTS.c.stream == bindparam("stream"), EVENTS.c.version > bindparam("after_version"))
+    .order_by(EVENTS.c.version)
+)
+_PAYLOAD = HotStatement(select(PAYLOADS.c.content).where(PAYLOADS.c.digest == bindparam("digest")))
+
+
+class LogReader:
+    """The reading half of ``EventLog``, and ``PayloadStore``.
+
+    Args:
+        engine: From ``reader_engine``.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def load(self, stream: StreamName, *, after_version: int = 0) -> tuple[RecordedEvent, ...]:
+        """See ``EventLog.load``."""
+        with reading(self._engine) as connection:
+            rows = _STREAM.rows(connection, {"stream": stream, "after_version": after_version})
+        return tuple(event_of(row) for row in rows)
+
+    def read_all(
+        self,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        stream: StreamName | None = None,
+        types: Sequence[str] = (),
+    ) -> tuple[RecordedEvent, ...]:
+        """See ``EventLog.read_all``."""
+        return self.select(EventFilter(stream=stream, types=types), after=after, limit=limit)
+
+    def select(
+        self, wanted: EventFilter, *, after: int = 0, limit: int = 100
+    ) -> tuple[RecordedEvent, ...]:
+        """See ``EventLog.select``."""
+        query = where(wanted).where(EVENTS.c.position > after)
+        rows = self._rows(query.order_by(EVENTS.c.position).limit(limit))
+        return tuple(event_of(row) for row in rows)
+
+    def last(
+        self, count: int, *, stream: StreamName | None = None, types: Sequence[str] = ()
+    ) -> tuple[RecordedEvent, ...]:
+        """Return the last ``count`` events that fit, in order."""
+        wanted = where(EventFilter(stream=stream, types=types))
+        query = wanted.order_by(EVENTS.c.position.desc()).limit(count)
+        return tuple(event_of(row) for row in reversed(self._rows(query)))
+
+    def latest(self, type_name: str) -> RecordedEvent | None:
+        """See ``EventLog.latest``."""
+        query = select(EVENTS).where(EVENTS.c.type == type_name)
+        rows = self._rows(query.order_by(EVENTS.c.position.desc()).limit(1))
+        return event_of(rows[0]) if rows else None
+
+    def head(self) -> Head:
+        """See ``EventLog.head``."""
+        with reading(self._engine) as connection:
+            return read_head(connection)
+
+    def get(self, digest: Digest) -> bytes:
+        """See ``PayloadStore.get``."""
+        with reading(self._engine) as connection:
+            row = _PAYLOAD.row(connection, {"digest": digest})
+        if row is None:
+            raise PayloadMissing(digest)
+        return bytes(row[0])
+
+    def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
+        with reading(self._engine) as connection:
+            return connection.execute(query).all()
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """Give a connection to read on.
+
+    Raises:
+        LogUnavailable: The database cannot be read.
+    """
+    try:
+        with engine.connect() as connection:
+            yield connection
+    except SQLAlchemyError as error:
+        msg = f"the event log cannot be read: {reason_of(error)}"
+        raise LogUnavailable(msg) from error
+
+
+def tail(
+    log: EventLog | LogReader,
+    *,
+    after: int,
+    stopped: threading.Event,
+    stream: StreamName | None = None,
+    types: Sequence[str] = (),
+) -> Iterator[RecordedEvent]:
+    """Yield the events after a position, then each new one as it comes, until ``stopped`` is set.
+
+    A log that says nothing is looked at less and less often, down to every ``TAIL_PAUSE_MAX_S``.
+    """
+    return follow(
+        lambda position, limit: log.read_all(
+            after=position, limit=limit, stream=stream, types=types
+        ),
+        after=after,
+        stopped=stopped,
+    )
+
+
+def follow(
+    read: Callable[[int, int], Sequence[RecordedEvent]], *, after: int, stopped: threading.Event
+) -> Iterator[RecordedEvent]:
+    """Yield what ``tail`` yields, whatever is read.
+
+    Args:
+        read: Returns a number of events above a position.
+        after: Where to begin.
+        stopped: Ends the wait for more.
+    """
+    pause_s = TAIL_PAUSE_MIN_S
+    while not stopped.is_set():
+        page = read(after, _TAIL_PAGE)
+        yield from page
+        if page:
+            after = page[-1].position
+            pause_s = TAIL_PAUSE_MIN_S
+            continue
+        stopped.wait(pause_s)
+        pause_s = min(pause_s * 2, TAIL_PAUSE_MAX_S)

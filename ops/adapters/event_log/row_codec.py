@@ -1,0 +1,116 @@
+"""How a draft becomes a link of the chain, and how one is stored as a row and read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, select
+
+from domain.chat.request import canonical_json
+from domain.errors import CorruptLog
+from domain.log.codec import encode_event
+from domain.log.record import GENESIS_HASH, Draft, Head, RecordedEvent, chain_hash
+from domain.values import StreamName
+from ops.adapters.event_log.hot_statements import HotStatement
+from ops.adapters.event_log.tables import EVENTS
+
+_COLUMNS = tuple(column.name for column in EVENTS.columns)
+_HEAD = HotStatement(
+    select(EVENTS.c.position, EVENTS.c.hash).order_by(EVENTS.c.position.desc()).limit(1)
+)
+_HASH_AT = HotStatement(select(EVENTS.c.hash).where(EVENTS.c.position == bindparam("position")))
+
+
+def link(
+    draft: Draft, *, stream: StreamName, version: int, before: Head, recorded_at: str
+) -> RecordedEvent:
+    """Return ``draft`` as the event that follows ``before``.
+
+    Raises:
+        ValueError: If the event holds NaN or an infinity.
+    """
+    type_name, schema_version, data = encode_event(draft.event)
+    fields: dict[str, Any] = {
+        "position": before.position + 1,
+        "stream": stream,
+        "version": version,
+        "type": type_name,
+        "schema_version": schema_version,
+        "data": data,
+        "event_id": draft.event_id,
+        "correlation_id": draft.correlation_id,
+        "causation_id": draft.causation_id,
+        "recorded_at": recorded_at,
+        "prev_hash": before.hash,
+    }
+    return RecordedEvent(**fields, hash=chain_hash(fields))
+
+
+def instant(moment: datetime) -> str:
+    """Return a UTC moment as RFC 3339 with microseconds; such texts sort by time."""
+    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def event_values(event: RecordedEvent) -> dict[str, Any]:
+    """Return the columns of an event."""
+    return {
+        "position": event.position,
+        "stream": event.stream,
+        "version": event.version,
+        "type": event.type,
+        "schema_version": event.schema_version,
+        "data": data_text(event),
+        "event_id": event.event_id,
+        "correlation_id": event.correlation_id,
+        "causation_id": event.causation_id,
+        "recorded_at": event.recorded_at,
+        "prev_hash": event.prev_hash,
+        "hash": event.hash,
+    }
+
+
+def data_text(event: RecordedEvent) -> str:
+    """Return the data of an event as its column holds it."""
+    return storable(canonical_json(event.data).decode("utf-8", "surrogatepass"))
+
+
+def event_of(row: Sequence[Any]) -> RecordedEvent:
+    """Return the event of a row that has the columns of ``EVENTS``.
+
+    Raises:
+        CorruptLog: If its data is not JSON.
+    """
+    columns = dict(zip(_COLUMNS, row, strict=True))
+    try:
+        columns["data"] = json.loads(columns["data"])
+    except (TypeError, ValueError) as error:
+        raise CorruptLog(columns["position"], "the data is not JSON") from error
+    return RecordedEvent(**columns)
+
+
+def read_head(connection: Connection) -> Head:
+    """Return the last position and its hash."""
+    row = _HEAD.row(connection, {})
+    if row is None:
+        return Head(position=0, hash=GENESIS_HASH)
+    position, hash_ = row
+    return Head(position=position, hash=hash_)
+
+
+def hash_at(connection: Connection, position: int) -> str | None:
+    """Return the hash of the event at a position, if there is one."""
+    row = _HASH_AT.row(connection, {"position": position})
+    return None if row is None else str(row[0])
+
+
+def storable(text: str) -> str:
+    r"""Return ``text`` with each lone surrogate, which UTF-8 cannot carry, as ``\udXXX``.
+
+    Inside JSON that is the same character's own escape, so nothing is lost there.
+    """
+    if text.isascii():
+        return str(text)  # the driver gets the plain text of an enumeration, not the member
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,0 +1,108 @@
+"""The event log of one process: a writer thread, readers beside it, and the jobs they show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from domain.errors import LogUnavailable
+from domain.log.record import Draft, RecordedEvent
+from domain.ports import Clock
+from domain.values import Digest, StreamName, digest_of
+from ops.adapters.event_log.migrate import current, expected
+from ops.adapters.event_log.projections.batch_views import SqlBatchViews
+from ops.adapters.event_log.projections.job_views import SqlJobViews
+from ops.adapters.event_log.projections.queue_views import SqlLineViews
+from ops.adapters.event_log.projections.rebuild import ensure_jobs
+from ops.adapters.event_log.reader import LogReader
+from ops.adapters.event_log.sqlite_driver import reader_engine, writer_engine
+from ops.adapters.event_log.transaction import Append
+from ops.adapters.event_log.writer import LogWriter
+
+
+class SqlEventLog(LogReader):
+    """``EventLog`` and ``PayloadStore`` on one database; close it, or use it in a ``with``.
+
+    Use ``open_log``, which makes sure that the tables are those that this code expects.
+
+    Args:
+        url: SQLAlchemy URL of the database.
+        clock: Stamps the events.
+    """
+
+    def __init__(self, url: str, *, clock: Clock) -> None:
+        self._readers = reader_engine(url)
+        super().__init__(self._readers)
+        self.views = SqlJobViews(self._readers)
+        self.batches = SqlBatchViews(self._readers)
+        self.line = SqlLineViews(self._readers)
+        self._writer = LogWriter(writer_engine(url), clock=clock)
+
+    @property
+    def commits(self) -> int:
+        """Transactions that this process has committed."""
+        return self._writer.commits
+
+    def append(
+        self,
+        stream: StreamName,
+        drafts: Sequence[Draft],
+        *,
+        expected_version: int,
+        payloads: Mapping[Digest, bytes] | None = None,
+    ) -> tuple[RecordedEvent, ...]:
+        """See ``EventLog.append``.
+
+        Raises:
+            ValueError: There are no drafts, two share an id, or a payload is not what its digest
+                says.
+        """
+        if not drafts or len({draft.event_id for draft in drafts}) != len(drafts):
+            msg = "an append needs drafts, each with an event id of its own"
+            raise ValueError(msg)
+        for digest, content in (payloads or {}).items():
+            if digest_of(content) != digest:
+                msg = f"the payload is not what {digest} says"
+                raise ValueError(msg)
+        request = Append(
+            stream=stream,
+            drafts=tuple(drafts),
+            expected_version=expected_version,
+            payloads=payloads or {},
+        )
+        return self._writer.append(request)
+
+    def close(self) -> None:
+        """Write what was accepted and let go of the database; later appends are refused."""
+        self._writer.close()
+        self._readers.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def open_log(url: str, *, clock: Clock) -> SqlEventLog:
+    """Open a log whose tables ``migrate.upgrade`` has created, and bring its projections up to it.
+
+    Raises:
+        LogUnavailable: The tables are missing or of another version, or cannot be written.
+        CorruptLog: The projections have read events that are not there any more.
+    """
+    found = current(url)
+    if found != expected():
+        msg = (
+            f"the event log is at schema {found}, this program needs {expected()}: "
+            "run `semantic db upgrade`"
+        )
+        raise LogUnavailable(msg)
+    ensure_jobs(url)
+    return SqlEventLog(url, clock=clock)

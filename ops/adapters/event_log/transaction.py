@@ -1,0 +1,176 @@
+"""What happens to the log inside one write transaction.
+
+All that a batch of appends needs to know is read first, row by row by its key; each append is
+decided in memory, and all that they wrote is written at once.
+An append that is refused has touched nothing, so the others go on without a savepoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection, bindparam, func, insert, select
+
+from domain.errors import ConcurrencyConflict, IdempotencyKeyTaken, LogUnavailable
+from domain.events.job import JobSubmitted
+from domain.log.record import Draft, Head, RecordedEvent
+from domain.values import Digest, StreamName
+from ops.adapters.event_log.hot_statements import HotStatement
+from ops.adapters.event_log.projections.jobs import (
+    JobFold,
+    catch_up,
+    read_checkpoint,
+    write_checkpoint,
+)
+from ops.adapters.event_log.row_codec import event_of, event_values, link, read_head
+from ops.adapters.event_log.tables import EVENTS, JOBS, PAYLOADS
+
+_VERSION = HotStatement(
+    select(func.max(EVENTS.c.version)).where(EVENTS.c.stream == bindparam("stream"))
+)
+_STANDING = HotStatement(select(EVENTS).where(EVENTS.c.event_id == bindparam("event_id")))
+_DIGEST = HotStatement(select(PAYLOADS.c.digest).where(PAYLOADS.c.digest == bindparam("digest")))
+_KEY_HOLDER = HotStatement(select(JOBS.c.id).where(JOBS.c.idempotency == bindparam("idempotency")))
+_INSERT_EVENTS = HotStatement(insert(EVENTS).inline())
+_INSERT_PAYLOADS = HotStatement(insert(PAYLOADS).inline())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """One call of ``EventLog.append``."""
+
+    stream: StreamName
+    drafts: tuple[Draft, ...]
+    expected_version: int
+    payloads: Mapping[Digest, bytes] = field(default_factory=dict)
+
+    @property
+    def payload_bytes(self) -> int:
+        """How much the payloads weigh."""
+        return sum(len(content) for content in self.payloads.values())
+
+
+class LogTransaction:
+    """Appends on a connection that holds the write lock; the caller commits.
+
+    Other processes write to the same log, so everything is read anew in each transaction.
+
+    Args:
+        connection: In a transaction that holds the write lock.
+        batch: The appends that will come.
+        now: The instant to stamp events with.
+    """
+
+    def __init__(
+        self, connection: Connection, batch: Sequence[Append], *, now: Callable[[], str]
+    ) -> None:
+        self._connection = connection
+        self._now = now
+        self._head = read_head(connection)
+        streams = {one.stream for one in batch}
+        self._versions = {stream: _version(connection, stream) for stream in streams}
+        self._standing: dict[str, RecordedEvent] = {}
+        for event_id in {draft.event_id for one in batch for draft in one.drafts}:
+            row = _STANDING.row(connection, {"event_id": event_id})
+            if row is not None:
+                self._standing[event_id] = event_of(row)
+        self._jobs = JobFold(connection, JOBS, streams) if self._projection_is_abreast() else None
+        self._recorded: list[RecordedEvent] = []
+        self._keys: dict[Digest, StreamName] = {}
+        self._payloads: dict[Digest, bytes] = {}
+
+    def append(self, request: Append) -> tuple[RecordedEvent, ...]:
+        """Append whole or not at all; other appends of this transaction are not touched.
+
+        Raises:
+            ConcurrencyConflict: The stream is at another version.
+            IdempotencyKeyTaken: A submitted job has the key of another job.
+            LogUnavailable: The projection that tells of keys is behind the log.
+            ValueError: An event id stands in another stream.
+        """
+        for draft in request.drafts:
+            standing = self._standing.get(draft.event_id)
+            if standing is not None and standing.stream != request.stream:
+                msg = f"event {draft.event_id} stands in {standing.stream}, not {request.stream}"
+                raise ValueError(msg)
+        fresh = [draft for draft in request.drafts if draft.event_id not in self._standing]
+        if fresh:
+            self._record(request, fresh)
+        return tuple(self._standing[draft.event_id] for draft in request.drafts)
+
+    def write(self) -> None:
+        """Write what was appended, and how far the projection is; call once, before the commit."""
+        if not self._recorded:
+            return
+        rows = [event_values(event) for event in self._recorded]
+        _INSERT_EVENTS.run_many(self._connection, rows)
+        self._write_payloads()
+        if self._jobs is not None:
+            self._jobs.write()
+            write_checkpoint(self._connection, JOBS, self._head.position)
+
+    def _projection_is_abreast(self) -> bool:
+        checkpoint = read_checkpoint(self._connection, JOBS)
+        if checkpoint.is_current_version and checkpoint.position < self._head.position:
+            # Somebody wrote without the projection; a large gap closes over several transactions.
+            checkpoint = catch_up(self._connection, JOBS)
+        return checkpoint.is_current_version and checkpoint.position == self._head.position
+
+    def _record(self, request: Append, drafts: Sequence[Draft]) -> None:
+        version = self._versions[request.stream]
+        if version != request.expected_version:
+            raise ConcurrencyConflict(
+                request.stream, expected=request.expected_version, actual=version
+            )
+        keys = self._fresh_keys(request.stream, drafts)
+        now = self._now()
+        head = self._head
+        recorded: list[RecordedEvent] = []
+        for draft in drafts:
+            version += 1
+            event = link(
+                draft, stream=request.stream, version=version, before=head, recorded_at=now
+            )
+            recorded.append(event)
+            head = Head(position=event.position, hash=event.hash)
+        if self._jobs is not None:
+            self._jobs.fold(recorded)
+        # Nothing below can fail, so a refused append leaves no trace.
+        self._head = head
+        self._versions[request.stream] = version
+        self._recorded += recorded
+        self._keys |= keys
+        self._standing |= {event.event_id: event for event in recorded}
+        self._payloads |= request.payloads
+
+    def _fresh_keys(self, stream: StreamName, drafts: Sequence[Draft]) -> dict[Digest, StreamName]:
+        """Return the idempotency keys that ``drafts`` bring; refuse one that is taken."""
+        events = [draft.event for draft in drafts]
+        keys = [event.idempotency for event in events if isinstance(event, JobSubmitted)]
+        fresh = {key: stream for key in keys if key is not None}
+        if fresh and self._jobs is None:
+            raise LogUnavailable("the jobs projection is being rebuilt; try again in a moment")
+        for key in fresh:
+            row = _KEY_HOLDER.row(self._connection, {"idempotency": key})
+            holder = self._keys.get(key) if row is None else row[0]
+            if holder is not None:
+                raise IdempotencyKeyTaken(str(holder))
+        return fresh
+
+    def _write_payloads(self) -> None:
+        if not self._payloads:
+            return
+        now = self._recorded[-1].recorded_at
+        missing = [
+            {"digest": digest, "content": content, "bytes": len(content), "stored_at": now}
+            for digest, content in self._payloads.items()
+            if _DIGEST.row(self._connection, {"digest": digest}) is None
+        ]
+        if missing:
+            _INSERT_PAYLOADS.run_many(self._connection, missing)
+
+
+def _version(connection: Connection, stream: StreamName) -> int:
+    ((version,),) = _VERSION.rows(connection, {"stream": stream})
+    return version or 0

@@ -1,0 +1,60 @@
+"""A log that is only looked at: what it holds and what its archives hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Engine
+
+from domain.errors import LogUnavailable
+from domain.log.record import RecordedEvent
+from domain.values import StreamName
+from ops.adapters.event_log.archives import archived_stream
+from ops.adapters.event_log.reader import LogReader
+from ops.adapters.event_log.sqlite_driver import database_file, reader_engine
+
+
+class PastLog(LogReader):
+    """The reading half of a log; a service may write to it meanwhile.
+
+    Args:
+        engine: From ``reader_engine``.
+        url: Of the log, beside which its archives lie.
+    """
+
+    def __init__(self, engine: Engine, url: str) -> None:
+        super().__init__(engine)
+        self._past_engine = engine
+        self._url = url
+
+    def load(self, stream: StreamName, *, after_version: int = 0) -> tuple[RecordedEvent, ...]:
+        """See ``EventLog.load``; what was archived is read from the archives that are here.
+
+        Raises:
+            LogUnavailable: A file or the database cannot be read.
+            CorruptLog: An event cannot be read.
+        """
+        here = super().load(stream, after_version=after_version)
+        if here:
+            return here
+        archived = archived_stream(self._past_engine, self._url, stream)
+        return tuple(event for event in archived if event.version > after_version)
+
+
+@contextmanager
+def open_past(url: str) -> Iterator[PastLog]:
+    """Give a log that exists.
+
+    Raises:
+        LogUnavailable: There is none.
+    """
+    file = database_file(url)
+    if file is not None and not file.exists():
+        msg = f"there is no event log at {file}"
+        raise LogUnavailable(msg)
+    engine = reader_engine(url)
+    try:
+        yield PastLog(engine, url)
+    finally:
+        engine.dispose()

@@ -1,0 +1,196 @@
+"""The files of the signed heads: the key, and the notes that it signed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from domain.errors import CorruptLog, LogUnavailable
+from domain.log.checkpoints import KEY_BYTES, NoteKind, SignedHead, read_heads, sign_head
+from domain.log.record import Head
+from domain.ports import Clock
+from ops.adapters.data_dir.secret_file import write_once
+from ops.adapters.data_dir.sync import sync_directory
+from ops.adapters.event_log.archives import read_anchor
+from ops.adapters.event_log.reader import LogReader, reading
+from ops.adapters.event_log.row_codec import hash_at, instant
+
+KEY_NAME = "heads.key"
+HEADS_NAME = "heads.jsonl"
+#: A file of heads is cut off here when it is read; a head a minute for ten years is less.
+HEADS_BYTES_MAX = 2**31
+_LINE_BYTES_MAX = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadFiles:
+    """Where the key and the notes lie.
+
+    Attributes:
+        key: 64 hex digits, readable by the owner only. A copy belongs somewhere else.
+        heads: One note a line; a copy belongs somewhere else too.
+    """
+
+    key: Path
+    heads: Path
+
+    @classmethod
+    def of(cls, data_dir: Path) -> HeadFiles:
+        """Return the files of a data directory."""
+        return cls(key=data_dir / KEY_NAME, heads=data_dir / HEADS_NAME)
+
+    def load_key(self) -> bytes:
+        """Return the key.
+
+        Raises:
+            LogUnavailable: There is none, or the file holds something else.
+        """
+        try:
+            key = bytes.fromhex(self.key.read_text("ascii").strip())
+        except (OSError, ValueError) as error:
+            msg = f"the key of the heads cannot be read: {error}"
+            raise LogUnavailable(msg) from error
+        if len(key) != KEY_BYTES:
+            msg = f"{self.key} is no key of {KEY_BYTES} bytes"
+            raise LogUnavailable(msg)
+        return key
+
+    def make_key(self) -> bytes:
+        """Return the key; draw one first where there is none.
+
+        Raises:
+            LogUnavailable: It cannot be written, or heads without a key are there already.
+        """
+        if self.key.exists():
+            return self.load_key()
+        if self.heads.exists():
+            msg = f"{self.heads} was signed with a key that is not there: {self.key}"
+            raise LogUnavailable(msg)
+        try:
+            write_once(self.key, os.urandom(KEY_BYTES).hex() + "\n")
+        except OSError as error:
+            msg = f"the key of the heads cannot be written: {error}"
+            raise LogUnavailable(msg) from error
+        return self.load_key()
+
+    def read(self) -> tuple[SignedHead, ...]:
+        """Return the notes, each with a good signature; none if there is no file.
+
+        Raises:
+            ForgedHead: A line is not ours.
+            LogUnavailable: A file cannot be read.
+        """
+        return read_heads(self._lines(HEADS_BYTES_MAX), key=self.load_key()) if self._any() else ()
+
+    def last(self) -> SignedHead | None:
+        """Return the last note without reading the others.
+
+        Raises:
+            ForgedHead: It is not ours.
+            LogUnavailable: A file cannot be read.
+        """
+        lines = self._lines(_LINE_BYTES_MAX)[-1:]
+        return read_heads(lines, key=self.load_key())[0] if lines else None
+
+    def append(self, note: SignedHead) -> None:
+        """Add a note that survives a power cut; processes that do so at once take turns.
+
+        Raises:
+            LogUnavailable: The file cannot be written.
+        """
+        try:
+            descriptor = os.open(self.heads, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                size = file.seek(0, os.SEEK_END)
+                begin = file.seek(max(0, size - _LINE_BYTES_MAX))
+                end = begin + file.read().rfind(b"\n") + 1
+                file.seek(end)
+                file.truncate()
+                file.write(note.to_line().encode())
+                file.flush()
+                os.fsync(file.fileno())
+            if not size:
+                sync_directory(self.heads.parent)
+        except OSError as error:
+            msg = f"the heads cannot be written: {error}"
+            raise LogUnavailable(msg) from error
+
+    def _any(self) -> bool:
+        return self.heads.exists()
+
+    def _lines(self, bytes_max: int) -> list[str]:
+        """Return the whole lines among the last bytes; a crash may leave half a line at the end."""
+        if not self._any():
+            return []
+        try:
+            with self.heads.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - bytes_max))
+                content = file.read(bytes_max)
+        except OSError as error:
+            msg = f"the heads cannot be read: {error}"
+            raise LogUnavailable(msg) from error
+        whole = content[: content.rfind(b"\n") + 1]
+        return whole.decode("utf-8", "replace").splitlines()
+
+
+def sign_log(engine: Engine, files: HeadFiles, *, clock: Clock) -> SignedHead:
+    """Note where the log stands, unless the last note says so already.
+
+    Raises:
+        CorruptLog: The log is not where the last note left it, so there is nothing to sign.
+        ForgedHead: A note is not ours.
+        LogUnavailable: A file or the database cannot be read or written.
+    """
+    key = files.make_key()
+    last = files.last()
+    if last is not None and last.position:
+        check_head(engine, Head(position=last.position, hash=last.hash))
+    head = LogReader(engine).head()
+    if last is not None and (last.position, last.hash) == (head.position, head.hash):
+        return last
+    return _noted(head, files, key=key, clock=clock, kind="head")
+
+
+def note_restore(engine: Engine, files: HeadFiles, *, clock: Clock) -> SignedHead | None:
+    """Note that the log was put back on purpose; nothing where no head was ever signed.
+
+    Raises:
+        ForgedHead: A note is not ours.
+        LogUnavailable: A file or the database cannot be read or written.
+    """
+    if files.last() is None:
+        return None
+    head = LogReader(engine).head()
+    return _noted(head, files, key=files.load_key(), clock=clock, kind="restore")
+
+
+def check_head(engine: Engine, noted: Head) -> None:
+    """Look whether the log still has an event that was its last one once; reads that one only.
+
+    Raises:
+        CorruptLog: It has not.
+        LogUnavailable: The database cannot be read.
+    """
+    with reading(engine) as connection:
+        anchor = read_anchor(connection)
+        found = hash_at(connection, noted.position)
+    if found is None and noted.position < anchor.position:
+        return  # it is archived, and the walk through the archive will tell
+    if noted.position == anchor.position:
+        found = anchor.hash
+    if found is None:
+        raise CorruptLog(noted.position, "the log ends before its last signed head")
+    if found != noted.hash:
+        raise CorruptLog(noted.position, "another event stood here when the head was signed")
+
+
+def _noted(head: Head, files: HeadFiles, *, key: bytes, clock: Clock, kind: NoteKind) -> SignedHead:
+    note = sign_head(head, key=key, at=instant(clock.now()), kind=kind)
+    files.append(note)
+    return note

@@ -1,0 +1,158 @@
+"""Walks the whole chain of the log and names the first event that does not fit.
+
+A row is not parsed: its data is the very text that was hashed, so the text of the envelope is put
+together around it and hashed. Only what does not fit that way is looked at closely, to say what is
+wrong, or because it holds a lone surrogate, whose stored form is its escape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Engine, bindparam, func, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from domain.errors import CorruptLog
+from domain.log.record import Head, chain_hash_of_text, verify_link
+from ops.adapters.event_log.archives import read_anchor
+from ops.adapters.event_log.hot_statements import HotStatement
+from ops.adapters.event_log.projections.jobs import read_checkpoint
+from ops.adapters.event_log.reader import reading
+from ops.adapters.event_log.row_codec import data_text, event_of
+from ops.adapters.event_log.sqlite_driver import reason_of
+from ops.adapters.event_log.tables import EVENTS, JOBS
+
+#: Events read at a time.
+PAGE_EVENTS = 1000
+#: The highest position that a database can hold.
+INT64_MAX = 2**63 - 1
+#: Called with the position reached and the last position there is.
+Progress = Callable[[int, int], None]
+
+_Row = Sequence[Any]
+_DATA = [column.name for column in EVENTS.columns].index("data")
+_PAGE = HotStatement(
+    select(EVENTS)
+    .where(EVENTS.c.position > bindparam("after"), EVENTS.c.position <= bindparam("last"))
+    .order_by(EVENTS.c.position)
+    .limit(bindparam("rows_max"))
+)
+
+
+def verify_log(
+    engine: Engine, *, progress: Progress | None = None, heads: Mapping[int, str] | None = None
+) -> Head:
+    """Check every event's place, link and hash, and that none is missing at the end.
+
+    Events that were cut off the end are noticed as long as a projection has read them; beyond
+    that, give the heads that were noted elsewhere. The chain begins where the archives end; what
+    is still there of an archived stretch is checked event by event.
+
+    Args:
+        engine: From ``reader_engine``.
+        progress: Told after each page.
+        heads: Hashes that the log had at some positions.
+
+    Raises:
+        CorruptLog: Naming the first position that does not verify.
+        LogUnavailable: The database cannot be read.
+    """
+    noted = dict(heads or {})
+    with reading(engine) as connection:
+        anchor = read_anchor(connection)
+    while True:
+        try:
+            return _verify_from(engine, anchor, noted, progress)
+        except CorruptLog:
+            with reading(engine) as connection:
+                now = read_anchor(connection)
+            if now == anchor:
+                raise
+            anchor = now  # somebody archived what we were reading
+
+
+def _verify_from(
+    engine: Engine, anchor: Head, noted: Mapping[int, str], progress: Progress | None
+) -> Head:
+    with reading(engine) as connection:
+        first, last = connection.execute(
+            select(func.min(EVENTS.c.position), func.max(EVENTS.c.position))
+        ).one()
+        seen = read_checkpoint(connection, JOBS).position
+    if first is not None and first < 1:
+        raise CorruptLog(first, "positions begin at 1")
+    for page in _pages(engine, after=0, last=anchor.position):
+        _verify_alone(page)
+    head = anchor
+    for page in _pages(engine, after=anchor.position):
+        head = _verified(page, head, noted)
+        if progress is not None:
+            progress(head.position, max(last, head.position))
+    if head.position < seen:
+        raise CorruptLog(head.position + 1, f"the events up to {seen} are missing")
+    if noted and head.position < max(noted):
+        raise CorruptLog(
+            head.position + 1, f"the log has lost the events up to its signed head {max(noted)}"
+        )
+    return head
+
+
+def _verified(page: Sequence[_Row], before: Head, noted: Mapping[int, str]) -> Head:
+    position, hash_ = before.position, before.hash
+    for row in page:
+        if row[0] == position + 1 and row[-2] == hash_ and _is_as_hashed(row):
+            position, hash_ = row[0], row[-1]
+        else:
+            head = _examined(row, Head(position=position, hash=hash_))
+            position, hash_ = head.position, head.hash
+        if position in noted and noted[position] != hash_:
+            raise CorruptLog(position, "another event stood here when the head was signed")
+    return Head(position=position, hash=hash_)
+
+
+def _verify_alone(page: Sequence[_Row]) -> None:
+    """Check events whose neighbours are archived."""
+    for row in page:
+        if not _is_as_hashed(row):
+            _examined(row, Head(position=row[0] - 1, hash=row[-2]))
+
+
+def _is_as_hashed(row: _Row) -> bool:
+    try:
+        return bool(chain_hash_of_text(row[:-1]) == row[-1])
+    except (TypeError, ValueError):
+        return False
+
+
+def _examined(row: _Row, before: Head) -> Head:
+    """Say what is wrong with a row, or that nothing is."""
+    try:
+        event = event_of(row)
+        head = verify_link(event, before)
+        if data_text(event) != row[_DATA]:
+            raise CorruptLog(event.position, "the data is not as it was written")
+    except (TypeError, ValueError, RecursionError) as error:
+        # A column holds what no event of ours can hold, so it cannot even be hashed.
+        raise CorruptLog(row[0], f"the content cannot be hashed: {error}") from error
+    return head
+
+
+def _pages(engine: Engine, *, after: int, last: int = INT64_MAX) -> Iterator[Sequence[_Row]]:
+    """Read in small statements, so that no snapshot is held open for long."""
+    limit = PAGE_EVENTS
+    while True:
+        try:
+            with engine.connect() as connection:
+                values = {"after": after, "last": last, "rows_max": limit}
+                rows = _PAGE.rows(connection, values)
+        except SQLAlchemyError as error:
+            if limit == 1:
+                raise CorruptLog(after + 1, f"it cannot be read: {reason_of(error)}") from error
+            # Something in this page cannot be read; one at a time we find out what.
+            limit = 1
+            continue
+        if not rows:
+            return
+        yield rows
+        after = rows[-1][0]

@@ -1,0 +1,1 @@
+"""Redis: stream items, the job queue, control messages, token counts."""

@@ -1,0 +1,164 @@
+"""Stream items in Redis: one script per publish, one stream per job.
+
+An entry's id is ``{attempt}-{n}``. Redis refuses an id that is not above the last one, which is
+just what is wanted: a newer attempt shuts out the older ones, and a repeated write changes nothing.
+The script announces only what it stored, so what is heard on the bus can always be read as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import redis
+
+from domain.chat.items import StreamItem
+from domain.log.codec import decode_item, encode_item
+from domain.values import JobId
+from ops.adapters.redis.client import Keys, broker_errors
+
+#: Entries read at once.
+PAGE_ITEMS = 256
+#: A stream whose job never said its last word (Redis was away just then) goes after a week.
+ABANDONED_TTL_S = 7 * 24 * 3600
+#: Largest number that Redis takes in an id.
+NUMBER_MAX = 2**64 - 1
+#: The only field of an entry.
+FIELD = b"i"
+
+# KEYS[1] is the bus, the others the items' streams. ARGV: items kept, TTL at the end, TTL of an
+# abandoned stream; then per item its entry id ("" if transient), "1" if it is terminal, the job id
+# and the payload.
+_PUBLISH = """
+local said = {}
+for i = 2, #KEYS do
+  local at = 4 * i - 4
+  local id, terminal, job, payload = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local stored = true
+  if id ~= '' then
+    local reply = redis.pcall('XADD', KEYS[i], 'MAXLEN', '~', ARGV[1], id, 'i', payload)
+    if type(reply) == 'table' and reply.err then
+      if not string.find(tostring(reply.err), 'equal or smaller', 1, true) then return reply end
+      stored = false
+    elseif terminal == '1' then
+      redis.call('EXPIRE', KEYS[i], ARGV[2])
+    elseif string.sub(id, -2) == '-0' then
+      redis.call('EXPIRE', KEYS[i], ARGV[3])
+    end
+  end
+  if stored then said[#said + 1] = job .. ' ' .. payload end
+end
+if #said > 0 then redis.call('PUBLISH', KEYS[1], table.concat(said, '\\n')) end
+return #said
+"""
+
+
+class RedisItemSink:
+    """``domain.job.ports.ItemSink``: a whole engine step is one script call.
+
+    Args:
+        client: Where to write.
+        keys: Key names.
+        items_max: Items kept per job, about.
+        ttl_s: How long a stream is kept after its terminal item.
+    """
+
+    def __init__(self, client: redis.Redis, keys: Keys, *, items_max: int, ttl_s: int) -> None:
+        self._keys = keys
+        self._limits = (str(items_max), str(ttl_s), str(ABANDONED_TTL_S))
+        self._publish: Callable[..., Any] = client.register_script(_PUBLISH)
+
+    def publish(self, items: Sequence[tuple[JobId, StreamItem]]) -> None:
+        """Store the numbered items and announce what was stored, in one round trip."""
+        if not items:
+            return
+        names: list[str] = [self._keys.bus]
+        arguments: list[str | bytes] = [*self._limits]
+        for job_id, item in items:
+            names.append(self._keys.items(job_id))
+            arguments += (
+                "" if item.n is None else entry_id(item.attempt, item.n),
+                "1" if item.is_terminal else "0",
+                job_id,
+                encode_item(item),
+            )
+        with broker_errors():
+            self._publish(keys=names, args=arguments)
+
+
+class RedisItemBacklog:
+    """``domain.job.ports.ItemBacklog``."""
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self._client = client
+        self._keys = keys
+
+    def forget(self, job_id: JobId, *, through: int) -> None:
+        """Leave an empty stream whose last id is above every id of those attempts."""
+        key, last = self._keys.items(job_id), f"{through}-{NUMBER_MAX}"
+        with broker_errors():
+            pipeline = self._client.pipeline(transaction=True)
+            pipeline.delete(key)
+            pipeline.xadd(key, {FIELD: b""}, id=last)
+            pipeline.xtrim(key, maxlen=0, approximate=False)
+            pipeline.expire(key, ABANDONED_TTL_S)
+            pipeline.execute()
+
+    def read(self, job_id: JobId, *, after: int = -1) -> tuple[StreamItem, ...]:
+        """Return the stored items above ``after``: gapless, the first of each number."""
+        key, cursor = self._keys.items(job_id), first_cursor(after)
+        found: list[StreamItem] = []
+        while True:
+            with broker_errors():
+                entries: Any = self._client.xrange(key, min=cursor, count=PAGE_ITEMS)
+            found += (item for _, item in decode_entries(entries))
+            if len(entries) < PAGE_ITEMS:
+                return tuple(_gapless(found, after))
+            cursor = b"(" + entries[-1][0]
+
+
+def entry_id(attempt: int, n: int) -> str:
+    """Return the id under which an item is stored."""
+    assert attempt >= 1, "Redis refuses 0-0"  # noqa: S101 - states what callers must not do
+    return f"{attempt}-{n}"
+
+
+def first_cursor(after: int) -> bytes:
+    """Return where ``XRANGE`` begins for items above ``after``.
+
+    Ids are ordered by attempt first, so only the first attempt's items can be skipped unread.
+    """
+    return b"-" if after < 0 else b"(1-%d" % after
+
+
+def decode_entries(entries: Sequence[Any]) -> list[tuple[int, StreamItem]]:
+    """Return the items of an ``XRANGE`` reply, each with its size in bytes."""
+    decoded: list[tuple[int, StreamItem]] = []
+    for _, fields in entries:
+        payload = fields[FIELD]
+        decoded.append((len(payload), decode_item(payload)))
+    return decoded
+
+
+def decode_announcement(
+    packed: bytes, wanted: Callable[[JobId], bool]
+) -> Iterator[tuple[JobId, int, StreamItem]]:
+    """Yield job, size in bytes and item of an announcement, decoding only what is ``wanted``."""
+    # Compact JSON holds no raw line break, so one line is one item.
+    for line in packed.split(b"\n"):
+        name, _, payload = line.partition(b" ")
+        job_id = JobId(name.decode())
+        if wanted(job_id):
+            yield job_id, len(payload), decode_item(payload)
+
+
+def _gapless(items: Sequence[StreamItem], after: int) -> Iterator[StreamItem]:
+    """An attempt that found the beginning lost says everything again, so numbers may fall back.
+
+    What stands before such a new beginning, or behind a hole, is of no use to anybody.
+    """
+    wanted = after + 1
+    for item in items:
+        if item.n == wanted:
+            yield item
+            wanted += 1

@@ -1,0 +1,1 @@
+"""Webhook storage, signing secret and HTTP sender."""

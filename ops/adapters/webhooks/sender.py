@@ -1,0 +1,194 @@
+"""``domain.webhook.ports.WebhookSender`` over HTTP, guarded against requests to where none may go.
+
+A name is resolved once, every address it has is judged, and the connection goes to one of those
+very addresses: a name that resolves to something else a moment later changes nothing. The ``Host``
+header and the name that TLS asks for stay those of the URL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from ipaddress import ip_address
+from typing import Final
+
+import httpx
+
+from domain.errors import InvalidRequest
+from domain.ports import Clock
+from domain.webhook.delivery import ERROR_CHARS_MAX, Answer, Webhook, answer_of_status, sign
+from domain.webhook.targets import (
+    Address,
+    Target,
+    is_allowed,
+    parse_target,
+    refusal,
+    refuse_literal,
+    why_refused,
+)
+
+#: Addresses of a name that are tried in turn.
+ADDRESSES_MAX: Final = 4
+#: Names that are resolved at once; a resolver that hangs holds one of these.
+RESOLVERS_MAX: Final = 16
+#: Characters of a Retry-After that are read.
+_RETRY_AFTER_CHARS_MAX: Final = 64
+
+#: Returns the addresses of a host, as texts; may block, raises ``OSError`` where there are none.
+Resolve = Callable[[str, int], Sequence[str]]
+
+
+def resolve(host: str, port: int) -> Sequence[str]:
+    """Ask the machine's resolver."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def check_urls(urls: Sequence[str], allow_hosts: Collection[str]) -> None:
+    """Look at the receivers that the settings name.
+
+    Raises:
+        InvalidRequest: One may not be called, as far as can be told without a resolver.
+    """
+    for url in urls:
+        try:
+            refuse_literal(parse_target(url), allow_hosts)
+        except InvalidRequest as error:
+            msg = f"webhooks.urls: {url}: {error.message}"
+            raise InvalidRequest(msg) from error
+
+
+class HttpWebhookSender:
+    """Sends on one event loop; close it there.
+
+    Args:
+        keys: Each signs; more than one while a secret is being replaced.
+        clock: Stamps the tries.
+        allow_hosts: Hosts that may be anywhere.
+        timeout_s: For a whole try, from the resolver to the head of the answer.
+        user_agent: Who is calling.
+        resolver: Finds addresses.
+        tls: What to trust; the certificates that come with httpx if not given.
+    """
+
+    def __init__(
+        self,
+        *,
+        keys: Sequence[bytes],
+        clock: Clock,
+        allow_hosts: Collection[str] = (),
+        timeout_s: float = 15.0,
+        user_agent: str = "semantic",
+        resolver: Resolve = resolve,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._keys = tuple(keys)
+        self._clock = clock
+        self._allow_hosts = frozenset(allow_hosts)
+        self._timeout_s = timeout_s
+        self._user_agent = user_agent
+        self._resolve = resolver
+        self._resolvers = ThreadPoolExecutor(RESOLVERS_MAX, thread_name_prefix="webhook-dns")
+        # No connection is kept: the next one would have been checked for another name.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        self._client = httpx.AsyncClient(
+            verify=True if tls is None else tls,
+            follow_redirects=False,
+            trust_env=False,
+            timeout=timeout_s,
+            limits=limits,
+        )
+
+    async def close(self) -> None:
+        """End the connections."""
+        await self._client.aclose()
+        self._resolvers.shutdown(wait=False, cancel_futures=True)
+
+    async def send(self, webhook: Webhook) -> Answer:
+        """See ``WebhookSender.send``."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._send(webhook)
+        except TimeoutError:
+            return _failed(f"no answer within {self._timeout_s:g} s")
+
+    async def _send(self, webhook: Webhook) -> Answer:
+        try:
+            target = parse_target(webhook.url)
+            refuse_literal(target, self._allow_hosts)
+        except InvalidRequest as error:
+            return _failed(f"refused: {error.message}", is_final=True)
+        try:
+            addresses = await self._addresses(target)
+        except OSError as error:
+            return _failed(f"{target.host} cannot be resolved: {error}")
+        if not is_allowed(target, self._allow_hosts):
+            # One that is not public is enough: a name has no business being both.
+            for address in addresses:
+                if why := why_refused(address):
+                    named = f"{target.host} ({address})"
+                    return _failed(f"refused: {refusal(named, why)}", is_final=True)
+        answer = _failed(f"{target.host} has no address")
+        for address in addresses[:ADDRESSES_MAX]:
+            try:
+                return await self._post(webhook, target, address)
+            except httpx.ConnectError as error:
+                answer = _failed(f"cannot connect to {address}: {error}")
+            except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+                return _failed(f"{type(error).__name__}: {error}")
+        return answer
+
+    async def _addresses(self, target: Target) -> Sequence[Address]:
+        if target.address is not None:
+            return [target.address]
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._resolvers, self._resolve, target.host, target.port)
+        return [ip_address(text) for text in found]
+
+    async def _post(self, webhook: Webhook, target: Target, address: Address) -> Answer:
+        # In its usual spelling, so that nothing reads the URL a second time in another way.
+        where = f"[{address}]" if address.version == 6 else str(address)  # noqa: PLR2004 - of IP
+        timestamp_s = int(self._clock.now().timestamp())
+        headers = {
+            "host": target.authority,
+            "content-type": "application/json",
+            "user-agent": self._user_agent,
+            "accept-encoding": "identity",
+            "webhook-id": webhook.id,
+            "webhook-timestamp": str(timestamp_s),
+            "webhook-signature": sign(self._keys, webhook.id, timestamp_s, webhook.body),
+        }
+        async with self._client.stream(
+            "POST",
+            f"{target.scheme}://{where}:{target.port}{target.path}",
+            content=webhook.body,
+            headers=headers,
+            extensions={"sni_hostname": target.host},
+        ) as response:
+            # The head says it all; a body of any length is left unread.
+            wait_s = _retry_after_s(response.headers.get("retry-after"), self._clock.now())
+            return answer_of_status(response.status_code, wait_s)
+
+
+def _failed(error: str, *, is_final: bool = False) -> Answer:
+    return Answer(error=error[:ERROR_CHARS_MAX], is_final=is_final)
+
+
+def _retry_after_s(value: str | None, now: datetime) -> float | None:
+    """Return the seconds of a Retry-After header, which may be a date (RFC 9110, 10.2.3)."""
+    if value is None or len(value) > _RETRY_AFTER_CHARS_MAX:
+        return None
+    if value.isascii() and value.isdigit():
+        return float(value)
+    with suppress(ValueError, OverflowError):
+        moment = parsedate_to_datetime(value)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return max(0.0, (moment - now).total_seconds())
+    return None

@@ -1,0 +1,187 @@
+"""``domain.webhook.ports.WebhookStore`` on the database of the event log.
+
+What is due is a query of one index. A try is begun by a conditional update inside a transaction
+that holds the write lock, so that two processes never begin the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, Select, func, insert, select, tuple_, update
+from sqlalchemy import delete as delete_from
+from sqlalchemy.exc import SQLAlchemyError
+
+from domain.errors import LogUnavailable
+from domain.webhook.delivery import Answer, Webhook, WebhookId, WebhookState
+from ops.adapters.event_log.reader import reading
+from ops.adapters.event_log.sqlite_driver import reader_engine, reason_of, writer_engine
+from ops.adapters.event_log.tables import CHECKPOINTS, WEBHOOKS
+
+#: The row of ``checkpoints`` that says how far the log was read.
+CHECKPOINT: Final = "webhooks"
+_VERSION: Final = 1
+_NAMES: Final = tuple(field.name for field in fields(Webhook))
+_PENDING: Final = WEBHOOKS.c.state == WebhookState.PENDING.value
+_NEWEST: Final = (WEBHOOKS.c.position.desc(), WEBHOOKS.c.id.desc())
+
+
+class SqlWebhookStore:
+    """The webhooks of a database; close it.
+
+    Args:
+        url: SQLAlchemy URL of the event log, whose tables ``migrate.upgrade`` has created.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._readers = reader_engine(url)
+        self._writer = writer_engine(url)
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._readers.dispose()
+        self._writer.dispose()
+
+    def position(self) -> int:
+        """See ``WebhookStore.position``."""
+        with reading(self._readers) as connection:
+            return _position(connection)
+
+    def add(self, webhooks: Sequence[Webhook], *, position: int) -> None:
+        """See ``WebhookStore.add``."""
+        with self._writing() as connection:
+            before = _position(connection)
+            if position <= before:
+                return
+            query = select(WEBHOOKS.c.id).where(WEBHOOKS.c.id.in_([one.id for one in webhooks]))
+            known = {row.id for row in connection.execute(query)} if webhooks else set()
+            rows = {one.id: _values(one) for one in webhooks if one.id not in known}
+            if rows:
+                connection.execute(insert(WEBHOOKS), list(rows.values()))
+            mine = CHECKPOINTS.c.name == CHECKPOINT
+            moved = connection.execute(update(CHECKPOINTS).where(mine).values(position=position))
+            if not moved.rowcount:
+                values = {"name": CHECKPOINT, "version": _VERSION, "position": position}
+                connection.execute(insert(CHECKPOINTS).values(values))
+
+    def due_hosts(self, now: str, *, limit: int) -> tuple[str, ...]:
+        """See ``WebhookStore.due_hosts``."""
+        first = func.min(WEBHOOKS.c.next_at)
+        query = select(WEBHOOKS.c.host).where(_PENDING, WEBHOOKS.c.next_at <= now)
+        query = query.group_by(WEBHOOKS.c.host).order_by(first, WEBHOOKS.c.host).limit(limit)
+        with reading(self._readers) as connection:
+            return tuple(row.host for row in connection.execute(query))
+
+    def claim(self, host: str, *, now: str, until: str, limit: int) -> tuple[Webhook, ...]:
+        """See ``WebhookStore.claim``."""
+        query = select(WEBHOOKS).where(_PENDING, WEBHOOKS.c.host == host, WEBHOOKS.c.next_at <= now)
+        oldest = (WEBHOOKS.c.next_at, WEBHOOKS.c.position, WEBHOOKS.c.id)
+        query = query.order_by(*oldest).limit(limit).with_for_update(skip_locked=True)
+        with self._writing() as connection:
+            ids = [row.id for row in connection.execute(query)]
+            if not ids:
+                return ()
+            chosen = WEBHOOKS.c.id.in_(ids)
+            taken = update(WEBHOOKS).where(chosen)
+            connection.execute(taken.values(next_at=until, attempts=WEBHOOKS.c.attempts + 1))
+            rows = {row.id: row for row in connection.execute(select(WEBHOOKS).where(chosen))}
+        return tuple(_webhook(rows[one]) for one in ids)
+
+    def settle(
+        self,
+        webhook_id: WebhookId,
+        *,
+        attempt: int,
+        state: WebhookState,
+        answer: Answer,
+        at: str,
+        next_at: str | None,
+    ) -> bool:
+        """See ``WebhookStore.settle``."""
+        latest = (_PENDING, WEBHOOKS.c.id == webhook_id, WEBHOOKS.c.attempts == attempt)
+        change = update(WEBHOOKS).where(*latest)
+        values = {"state": state.value, "status": answer.status, "error": answer.error}
+        with self._writing() as connection:
+            done = connection.execute(change.values(**values, last_at=at, next_at=next_at))
+            return bool(done.rowcount)
+
+    def revive(self, webhook_id: WebhookId, *, at: str) -> Webhook | None:
+        """See ``WebhookStore.revive``."""
+        mine = WEBHOOKS.c.id == webhook_id
+        values = {"state": WebhookState.PENDING.value, "attempts": 0, "next_at": at}
+        with self._writing() as connection:
+            connection.execute(update(WEBHOOKS).where(mine).values(values))
+            return _one(connection, select(WEBHOOKS).where(mine))
+
+    def get(self, webhook_id: WebhookId) -> Webhook | None:
+        """See ``WebhookStore.get``."""
+        with reading(self._readers) as connection:
+            return _one(connection, select(WEBHOOKS).where(WEBHOOKS.c.id == webhook_id))
+
+    def of_subject(self, subject: str, *, limit: int) -> tuple[Webhook, ...]:
+        """See ``WebhookStore.of_subject``."""
+        query = select(WEBHOOKS).where(WEBHOOKS.c.subject == subject)
+        return self._webhooks(query.order_by(*_NEWEST).limit(limit))
+
+    def page(
+        self, *, limit: int, before: WebhookId | None = None, state: WebhookState | None = None
+    ) -> tuple[Webhook, ...]:
+        """See ``WebhookStore.page``."""
+        query = select(WEBHOOKS)
+        if state is not None:
+            query = query.where(WEBHOOKS.c.state == state.value)
+        if before is not None:
+            cursor = select(WEBHOOKS.c.position, WEBHOOKS.c.id).where(WEBHOOKS.c.id == before)
+            place = tuple_(WEBHOOKS.c.position, WEBHOOKS.c.id)
+            query = query.where(place < cursor.scalar_subquery())
+        return self._webhooks(query.order_by(*_NEWEST).limit(limit))
+
+    def forget(self, *, before: str, limit: int) -> int:
+        """See ``WebhookStore.forget``."""
+        over = (WEBHOOKS.c.state != WebhookState.PENDING.value, WEBHOOKS.c.last_at < before)
+        with reading(self._readers) as connection:
+            found = connection.execute(select(WEBHOOKS.c.id).where(*over).limit(limit))
+            ids = [row.id for row in found]
+        if not ids:
+            return 0  # nothing to lock the log for
+        with self._writing() as connection:
+            gone = connection.execute(delete_from(WEBHOOKS).where(WEBHOOKS.c.id.in_(ids), *over))
+            return int(gone.rowcount)
+
+    def _webhooks(self, query: Select[Any]) -> tuple[Webhook, ...]:
+        with reading(self._readers) as connection:
+            return tuple(_webhook(row) for row in connection.execute(query))
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        try:
+            with self._writer.begin() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            msg = f"the webhooks cannot be written: {reason_of(error)}"
+            raise LogUnavailable(msg) from error
+
+
+def _position(connection: Connection) -> int:
+    query = select(CHECKPOINTS.c.position).where(CHECKPOINTS.c.name == CHECKPOINT)
+    return int(connection.execute(query).scalar_one_or_none() or 0)
+
+
+def _one(connection: Connection, query: Select[Any]) -> Webhook | None:
+    row = connection.execute(query).one_or_none()
+    return None if row is None else _webhook(row)
+
+
+def _values(webhook: Webhook) -> dict[str, Any]:
+    values = {name: getattr(webhook, name) for name in _NAMES}
+    return values | {"state": webhook.state.value}
+
+
+def _webhook(row: Row[Any]) -> Webhook:
+    values = {name: getattr(row, name) for name in _NAMES}
+    return Webhook(
+        **values | {"state": WebhookState(values["state"]), "body": bytes(values["body"])}
+    )

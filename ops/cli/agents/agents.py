@@ -1,0 +1,177 @@
+"""``semantic agents``: who asked, and what was known of their contexts.
+
+Looking needs the log alone; forking and removing go through the service.
+"""
+
+from __future__ import annotations
+
+import json as jsonlib
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from ops.cli.agents.cache_reasons import read_reasons, reason_text
+from ops.cli.exit_codes import EPILOG, ExitCode
+from ops.cli.log.as_of import AsOfOption, folded
+from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
+from ops.cli.table import print_pairs, print_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from domain.agent.views import AgentView
+
+Limit = Annotated[int, typer.Option("--limit", min=1, max=1000)]
+AgentArgument = Annotated[str, typer.Argument(metavar="AGENT", help="The agent's name.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    group = typer.Typer(no_args_is_help=True, help="Who asked, and what is known of them.")
+    group.command("ls", epilog=EPILOG)(list_agents)
+    group.command("show", epilog=EPILOG)(show)
+    group.command("fork", epilog=EPILOG)(fork)
+    group.command("rm", epilog=EPILOG)(remove)
+    app.add_typer(group, name="agents", rich_help_panel="Look")
+
+
+def list_agents(
+    limit: Limit = 50, as_of: AsOfOption = None, json: Json = False, data_dir: DataDir = None
+) -> None:
+    """List agents, those seen last first; no service is needed."""
+    views = _views(as_of, data_dir)
+    if json:
+        rows = [row_of(view) for view in views[:limit]]
+        listed = {"data": rows, "has_more": len(views) > limit}
+        typer.echo(jsonlib.dumps(listed, indent=2, ensure_ascii=False))
+        return
+    print_table(
+        ("agent", "jobs", "tokens", "prompt", "cached", "hits", "misses", "context", "last seen"),
+        [
+            (
+                view.id,
+                f"{view.jobs}" + (f" ({view.open_jobs} open)" if view.open_jobs else ""),
+                f"{view.usage.completion_tokens:,}",
+                f"{view.usage.prompt_tokens:,}",
+                f"{view.usage.cached_tokens:,} ({view.cached_ratio:.0%})",
+                str(view.hits),
+                str(view.misses),
+                f"{view.context_tokens:,}",
+                view.last_seen[:19],
+            )
+            for view in views[:limit]
+        ],
+    )
+    if len(views) > limit:
+        typer.echo("there are more: raise --limit", err=True)
+
+
+def show(
+    agent: AgentArgument, as_of: AsOfOption = None, json: Json = False, data_dir: DataDir = None
+) -> None:
+    """Show one agent with its latest turns; no service is needed."""
+    view = next((view for view in _views(as_of, data_dir) if view.id == agent), None)
+    if view is None:
+        fail(f"agent {agent} is not in the log", ExitCode.FAILED)
+    reasons = read_reasons((turn.job for turn in view.turns), data_dir)
+    if json:
+        row = row_of(view)
+        for turn in row["turns"]:
+            story = reasons.get(turn["job"])
+            turn["missed"] = None if story is None else asdict(story)
+        typer.echo(jsonlib.dumps(row, indent=2, ensure_ascii=False))
+        return
+    print_pairs([(name, value) for name, value in _pairs(view) if value])
+    typer.echo()
+    print_table(
+        ("turn", "status", "prompt", "cached", "prefilled", "tokens", "accepted", "why no more"),
+        [
+            (
+                turn.job,
+                turn.status,
+                f"{turn.usage.prompt_tokens:,}",
+                f"{turn.usage.cached_tokens:,}",
+                f"{turn.prefilled_tokens:,}",
+                f"{turn.usage.completion_tokens:,}",
+                turn.at[:19],
+                reason_text(reasons.get(turn.job)),
+            )
+            for turn in view.turns
+        ],
+    )
+
+
+def fork(
+    agent: AgentArgument,
+    turn: Annotated[
+        int | None, typer.Option("--turn", min=0, help="After this turn; else after the latest.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--id", help="Name of the new agent.")] = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Make an agent that begins where another one was after one of its turns."""
+    wanted = {"from_turn": turn, "id": name}
+    body = {key: value for key, value in wanted.items() if value is not None}
+    child = _ask("POST", f"{_path(agent)}/fork", data_dir, json=body)
+    if json:
+        typer.echo(jsonlib.dumps(child, indent=2, ensure_ascii=False))
+        return
+    typer.echo(f"{child['id']} goes on from turn {child['turns']} of {agent}")
+
+
+def remove(
+    agent: AgentArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Delete an agent that was made over HTTP; its texts stay until they are erased."""
+    if not yes:
+        typer.confirm(f"Delete {agent}, and cancel its open turn?", abort=True)
+    _ask("DELETE", _path(agent), data_dir)
+    typer.echo(f"{agent} is deleted; its texts stay until: semantic events erase --agent {agent}")
+
+
+def row_of(view: AgentView) -> dict[str, Any]:
+    """Return an agent as JSON shows it."""
+    row = asdict(view)
+    row["turns"] = [
+        asdict(turn) | {"prefilled_tokens": turn.prefilled_tokens} for turn in view.turns
+    ]
+    return row
+
+
+def _path(agent: str) -> str:
+    return f"/v1/agents/{quote(agent, safe='')}"
+
+
+def _ask(method: str, path: str, data_dir: Path | None, **arguments: Any) -> Any:  # noqa: ANN401 - JSON
+    from ops.cli.client import ask, service  # noqa: PLC0415 - keeps --help fast
+
+    with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
+        return ask(client, method, path, **arguments)
+
+
+def _views(as_of: str | None, data_dir: Path | None) -> tuple[AgentView, ...]:
+    from domain.agent.views import fold_agents  # noqa: PLC0415 - keeps --help fast
+
+    return folded(fold_agents, as_of, data_dir)
+
+
+def _pairs(view: AgentView) -> list[tuple[str, str]]:
+    usage = view.usage
+    latest = f"{view.cache_event} at {(view.cache_event_at or '')[:19]}" if view.cache_event else ""
+    context = f"{view.context_tokens:,} tokens in {view.disk_blocks:,} blocks, as saved last"
+    return [
+        ("agent", view.id),
+        ("first seen", view.first_seen[:19]),
+        ("last seen", view.last_seen[:19]),
+        ("jobs", f"{view.jobs:,} ({view.open_jobs:,} open)"),
+        ("tokens", f"{usage.prompt_tokens:,} in, {usage.completion_tokens:,} out"),
+        ("cached", f"{usage.cached_tokens:,} ({view.cached_ratio:.0%})"),
+        ("cache", f"{view.hits:,} hits, {view.misses:,} misses"),
+        ("latest", latest),
+        ("on disk", context if view.disk_blocks else ""),
+    ]

@@ -1,0 +1,54 @@
+"""Why turns of an agent found less in the cache than there was, for ``agents show``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ops.cli.options import overrides, settings_or_exit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from domain.usecases.cache_diagnostics import CacheStory
+    from domain.values import JobId
+
+
+def read_reasons(jobs: Iterable[JobId], data_dir: Path | None) -> dict[JobId, CacheStory]:
+    """Return what each job missed; one that missed nothing, or is archived, is left out."""
+    from domain.usecases.cache_diagnostics import explain  # noqa: PLC0415 - keeps --help fast
+    from ops.adapters.event_log.projections.job_views import SqlJobViews  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.reader import LogReader  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.sqlite_driver import reader_engine  # noqa: PLC0415 - the same
+
+    engine = reader_engine(settings_or_exit(overrides(data_dir=data_dir)).log_url)
+    try:
+        log, views = LogReader(engine), SqlJobViews(engine)
+        found = {job: explain(job, views=views, log=log, payloads=log) for job in jobs}
+    finally:
+        engine.dispose()
+    return {job: story for job, story in found.items() if story and story.divergence}
+
+
+def reason_text(story: CacheStory | None) -> str:
+    """Return a miss in a few words."""
+    if story is None or story.divergence is None:
+        return ""
+    parted = story.divergence
+    return f"{parted.cause.value} at {parted.place} (token {story.cached_tokens:,})"
+
+
+def cache_line(cache: dict[str, Any] | None) -> str:
+    """Return what a job found, from the job as the service shows it."""
+    if cache is None:
+        return ""
+    told = f"{cache['cached_tokens']:,} of {cache['prompt_tokens']:,} tokens known"
+    if cache["source"] != "none":
+        told += f", from {cache['source']}"
+    parted = cache["divergence"]
+    if parted is None:
+        return told
+    told += f"; {cache['missed_tokens']:,} missed: {parted['cause']} at {parted['place']}"
+    if parted["now"]:
+        told += f', "{parted["now"]}" where {cache["compared_with"]} had "{parted["before"]}"'
+    return told

@@ -1,0 +1,1 @@
+"""Commands on jobs, batches, webhooks and replays."""

@@ -1,0 +1,286 @@
+"""``semantic batch``: many requests at once, and what became of them."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ops.cli.exit_codes import EPILOG, ExitCode
+from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
+from ops.cli.table import print_pairs, print_table
+
+if TYPE_CHECKING:
+    import httpx
+
+BatchArgument = Annotated[str, typer.Argument(metavar="BATCH", help="The batch's id.")]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Write the results here; else to stdout.")
+]
+
+MESSAGES: Final = "/v1/messages/batches"
+FILES: Final = "/v1/files"
+BATCHES: Final = "/v1/batches"
+_OPENAI_PREFIX: Final = "batch_"
+#: Between two looks at a batch that goes on, and how long a service that restarts may stay away.
+POLL_S: Final = 0.5
+AWAY_S_MAX: Final = 120.0
+#: How long an answer may take that begins after all lines were read.
+UPLOAD_S: Final = 600.0
+_ENDED: Final = frozenset({"ended", "completed", "failed", "expired", "cancelled"})
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    group = typer.Typer(no_args_is_help=True, help="Submit, follow and read batches.")
+    group.command("submit", epilog=EPILOG)(submit)
+    group.command("ls", epilog=EPILOG)(list_batches)
+    group.command("show", epilog=EPILOG)(show)
+    group.command("cancel", epilog=EPILOG)(cancel)
+    group.command("results", epilog=EPILOG)(results)
+    app.add_typer(group, name="batch", rich_help_panel="Use")
+
+
+def submit(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="JSON lines: custom_id with params (Anthropic), or with method, url and body.",
+        ),
+    ],
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it has ended.")] = True,
+    out: OutOption = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Submit a file of requests and show how far they are; Ctrl-C leaves the batch running.
+
+    With --out, the results are written there once the batch has ended.
+    """
+    from ops.cli.client import service  # noqa: PLC0415 - keeps --help fast
+
+    with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
+        batch = _submit(client, file)
+        if not json:
+            typer.echo(batch["id"])
+        if wait:
+            batch = _follow(client, batch)
+            if out is not None:
+                _write_results(client, batch, out)
+    if json:
+        _print_json(batch)
+    elif wait:
+        print_pairs(_pairs(batch)[1:])
+    if wait and _status(batch) == "failed":
+        fail(_faults(batch), ExitCode.FAILED)
+
+
+def list_batches(
+    limit: Annotated[int, typer.Option("--limit", min=1, max=100)] = 20,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List batches of both kinds, newest first."""
+    from ops.cli.client import ask, service  # noqa: PLC0415 - keeps --help fast
+
+    with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
+        found = [
+            batch
+            for path in (MESSAGES, BATCHES)
+            for batch in ask(client, "GET", path, params={"limit": str(limit)})["data"]
+        ]
+    # Ids of both kinds have the instant of their creation in front.
+    found.sort(key=lambda batch: str(batch["id"]).rpartition("_")[2], reverse=True)
+    if json:
+        _print_json(found[:limit])
+        return
+    rows = []
+    for batch in found[:limit]:
+        done, total = _progress(batch)
+        rows.append((batch["id"], _status(batch), f"{done}/{total}", _created(batch)))
+    print_table(("batch", "status", "done", "created"), rows)
+
+
+def show(batch: BatchArgument, json: Json = False, data_dir: DataDir = None) -> None:
+    """Show one batch."""
+    _print(_ask("GET", _path(batch), data_dir), as_json=json)
+
+
+def cancel(batch: BatchArgument, json: Json = False, data_dir: DataDir = None) -> None:
+    """Cancel a batch; what is done stays done."""
+    _print(_ask("POST", f"{_path(batch)}/cancel", data_dir), as_json=json)
+
+
+def results(batch: BatchArgument, out: OutOption = None, data_dir: DataDir = None) -> None:
+    """Print the results of a batch that has ended, one JSON object per line."""
+    from ops.cli.client import ask, service  # noqa: PLC0415 - keeps --help fast
+
+    with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
+        found = ask(client, "GET", _path(batch))
+        if _status(found) not in _ENDED:
+            fail(f"batch {batch} is {_status(found)}; it has no results yet", ExitCode.FAILED)
+        _write_results(client, found, out)
+
+
+def _submit(client: httpx.Client, file: Path) -> Any:  # noqa: ANN401 - JSON
+    from ops.cli.client import ask  # noqa: PLC0415 - keeps --help fast
+
+    first = next((line for line in _lines(file) if line.strip()), "")
+    try:
+        line = jsonlib.loads(first)
+    except ValueError:
+        line = None
+    if not isinstance(line, dict):
+        fail(f"{file}: the first line is no JSON object", ExitCode.FAILED)
+    if "params" in line:
+        lines = ",".join(text for text in _lines(file) if text.strip())
+        body = f'{{"requests":[{lines}]}}'.encode()
+        headers = {"content-type": "application/json"}
+        return ask(client, "POST", MESSAGES, content=body, headers=headers, timeout=UPLOAD_S)
+    with file.open("rb") as content:
+        kept = ask(
+            client,
+            "POST",
+            FILES,
+            files={"file": (file.name, content)},
+            data={"purpose": "batch"},
+            timeout=UPLOAD_S,
+        )
+    body_of = {
+        "input_file_id": kept["id"],
+        "endpoint": str(line.get("url")),
+        "completion_window": "24h",
+    }
+    return ask(client, "POST", BATCHES, json=body_of)
+
+
+def _lines(file: Path) -> Iterator[str]:
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        yield from lines
+
+
+def _follow(client: httpx.Client, batch: dict[str, Any]) -> dict[str, Any]:
+    """Return the batch as it ended; a service that restarts meanwhile is waited for."""
+    import httpx  # noqa: PLC0415 - keeps --help fast
+
+    from ops.cli.client import ask  # noqa: PLC0415 - the same
+
+    away_since: float | None = None
+    with _bar() as told:
+        while _status(batch) not in _ENDED:
+            told(*_progress(batch))
+            try:
+                time.sleep(POLL_S)
+                batch = ask(client, "GET", _path(batch["id"]))
+                away_since = None
+            except httpx.TransportError:
+                away_since = away_since or time.monotonic()
+                if time.monotonic() - away_since > AWAY_S_MAX:
+                    raise
+            except KeyboardInterrupt:
+                typer.echo(f"the batch goes on: semantic batch show {batch['id']}", err=True)
+                raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
+        told(*_progress(batch))
+    return batch
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[int, int], None]]:
+    """Give a function that shows how many lines are done of how many; silent in a pipe."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _total: None
+        return
+    from ops.cli.log.log_options import progress_bar  # noqa: PLC0415 - keeps --help fast
+
+    with progress_bar("answering") as told:
+        yield lambda done, total: told(done, total) if told is not None else None
+
+
+def _write_results(client: httpx.Client, batch: dict[str, Any], out: Path | None) -> None:
+    sink = out.open("wb") if out is not None else sys.stdout.buffer
+    try:
+        for path in _result_paths(batch):
+            with client.stream("GET", path, timeout=UPLOAD_S) as response:
+                if response.is_error:
+                    response.read()
+                    response.raise_for_status()
+                for piece in response.iter_bytes():
+                    sink.write(piece)
+        sink.flush()
+    finally:
+        if out is not None:
+            sink.close()
+
+
+def _result_paths(batch: dict[str, Any]) -> list[str]:
+    if not batch["id"].startswith(_OPENAI_PREFIX):
+        return [f"{_path(batch['id'])}/results"]
+    files = (batch["output_file_id"], batch["error_file_id"])
+    return [f"{FILES}/{file_id}/content" for file_id in files if file_id]
+
+
+def _path(batch_id: str) -> str:
+    return f"{BATCHES if batch_id.startswith(_OPENAI_PREFIX) else MESSAGES}/{batch_id}"
+
+
+def _status(batch: dict[str, Any]) -> str:
+    return str(batch.get("processing_status") or batch["status"])
+
+
+def _progress(batch: dict[str, Any]) -> tuple[int, int]:
+    """Return how many lines have their result, and how many there are."""
+    if "progress" in batch:
+        counts = batch["progress"]
+        total = sum(counts.values())
+        return total - counts["processing"], total
+    counts = batch["request_counts"]
+    done = counts["completed"] + counts["failed"]
+    return (counts["total"] if _status(batch) in _ENDED else done), counts["total"]
+
+
+def _created(batch: dict[str, Any]) -> str:
+    created = batch["created_at"]
+    if isinstance(created, int):
+        return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(created))
+    return str(created)[:19]
+
+
+def _faults(batch: dict[str, Any]) -> str:
+    faults = (batch.get("errors") or {}).get("data", [])
+    lines = [f"line {fault['line']}: {fault['message']}" for fault in faults]
+    return "\n  ".join(["the lines are no batch:", *lines])
+
+
+def _pairs(batch: dict[str, Any]) -> list[tuple[str, str]]:
+    counts = batch.get("progress") or batch["request_counts"]
+    said = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
+    return [("batch", batch["id"]), ("status", _status(batch)), ("lines", said or "none")]
+
+
+def _ask(method: str, path: str, data_dir: Path | None) -> Any:  # noqa: ANN401 - JSON
+    from ops.cli.client import ask, service  # noqa: PLC0415 - keeps --help fast
+
+    with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
+        return ask(client, method, path)
+
+
+def _print(batch: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        _print_json(batch)
+        return
+    print_pairs([*_pairs(batch), ("created", _created(batch))])
+    if _status(batch) == "failed":
+        typer.echo(_faults(batch))
+
+
+def _print_json(value: object) -> None:
+    typer.echo(jsonlib.dumps(value, indent=2, ensure_ascii=False))

@@ -1,0 +1,197 @@
+"""``semantic jobs``: what was asked, and what became of it."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ops.cli.agents.cache_reasons import cache_line
+from ops.cli.exit_codes import EPILOG, ExitCode
+from ops.cli.jobs.run import MaxTokens, Prompt, Seed, System, Temperature, job_body
+from ops.cli.jobs.timeline import StoryOption, print_story
+from ops.cli.jobs.webhooks import webhook_line
+from ops.cli.log.as_of import AsOfOption, print_past_job, print_past_jobs
+from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
+from ops.cli.table import print_pairs, print_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JobIdArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
+
+
+class Status(StrEnum):
+    """Where a job can be in its life."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    group = typer.Typer(
+        no_args_is_help=True, help="List, show, follow, cancel, retry and submit jobs."
+    )
+    group.command("ls", epilog=EPILOG)(list_jobs)
+    group.command("show", epilog=EPILOG)(show)
+    group.command("cancel", epilog=EPILOG)(cancel)
+    group.command("retry", epilog=EPILOG)(retry)
+    group.command("stream", epilog=EPILOG)(stream)
+    group.command("submit", epilog=EPILOG)(submit)
+    app.add_typer(group, name="jobs", rich_help_panel="Use")
+
+
+def list_jobs(
+    status: Annotated[Status | None, typer.Option("--status", help="Only these.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=100)] = 20,
+    as_of: AsOfOption = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List jobs, newest first."""
+    if as_of is not None:
+        print_past_jobs(as_of, status=status, limit=limit, as_json=json, data_dir=data_dir)
+        return
+    query = {"limit": str(limit)} | ({"status": status.value} if status else {})
+    page = _ask("GET", "/v1/jobs", data_dir, params=query)
+    if json:
+        _print_json(page)
+        return
+    rows = [
+        (
+            job["id"],
+            job["status"],
+            job["model"],
+            job["protocol"],
+            str(job["usage"]["completion_tokens"]),
+            job["created_at"][:19],
+            _expected(job),
+        )
+        for job in page["data"]
+    ]
+    print_table(("job", "status", "model", "protocol", "tokens", "created", "expected"), rows)
+    if page["has_more"]:
+        typer.echo("there are older ones: raise --limit", err=True)
+
+
+def show(
+    job: JobIdArgument,
+    story: StoryOption = False,
+    as_of: AsOfOption = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Show one job with its answer, what happened to it, or how it stood at some time."""
+    if story:
+        print_story(job, as_json=json, data_dir=data_dir)
+        return
+    if as_of is not None:
+        print_past_job(job, as_of, as_json=json, data_dir=data_dir)
+        return
+    _print_job(_ask("GET", f"/v1/jobs/{job}", data_dir), as_json=json)
+
+
+def cancel(job: JobIdArgument, json: Json = False, data_dir: DataDir = None) -> None:
+    """Cancel a job; one that has ended stays as it is."""
+    _print_job(_ask("POST", f"/v1/jobs/{job}/cancel", data_dir), as_json=json)
+
+
+def retry(job: JobIdArgument, json: Json = False, data_dir: DataDir = None) -> None:
+    """Try a failed, cancelled or expired job again, from its beginning."""
+    _print_job(_ask("POST", f"/v1/jobs/{job}/retry", data_dir), as_json=json)
+
+
+def stream(job: JobIdArgument, json: Json = False, data_dir: DataDir = None) -> None:
+    """Print a job's answer from its beginning and as it comes; leaving does not cancel it.
+
+    With --json, prints every stream item, one per line.
+    """
+    from ops.cli.client import follow, service  # noqa: PLC0415 - keeps --help fast
+
+    with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
+        last: dict[str, Any] = {}
+        for last in follow(client, job):
+            if json:
+                sys.stdout.write(jsonlib.dumps(last, ensure_ascii=False) + "\n")
+            elif last["kind"] == "text":
+                sys.stdout.write(last["text"])
+            sys.stdout.flush()
+    if not json:
+        sys.stdout.write("\n")
+    if last.get("kind") == "failed":
+        fail(last["message"], ExitCode.FAILED)
+
+
+def submit(
+    prompt: Prompt,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    seed: Seed = None,
+    system: System = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Queue a prompt and print the job's id without waiting for it."""
+    body = job_body(
+        prompt, max_tokens=max_tokens, temperature=temperature, seed=seed, system=system
+    )
+    job = _ask("POST", "/v1/jobs", data_dir, json=body)
+    if json:
+        _print_json(job)
+    else:
+        typer.echo(job["id"])
+
+
+def _ask(method: str, path: str, data_dir: Path | None, **arguments: Any) -> Any:  # noqa: ANN401 - JSON
+    from ops.cli.client import ask, service  # noqa: PLC0415 - keeps --help fast
+
+    with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
+        return ask(client, method, path, **arguments)
+
+
+def _print_job(job: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        _print_json(job)
+        return
+    usage, timings = job["usage"], job["timings"]
+    pairs = [
+        ("job", job["id"]),
+        ("status", job["status"]),
+        ("model", job["model"]),
+        ("attempt", str(job["attempt"])),
+        ("created", job["created_at"]),
+        ("finished", job["finished_at"] or ""),
+        ("expected", _expected(job)),
+        ("tokens", f"{usage['prompt_tokens']} in, {usage['completion_tokens']} out"),
+        ("cache", cache_line(job.get("cache"))),
+        ("first token", f"{timings['first_token_ms']:.0f} ms"),
+        ("stopped by", job["stop_reason"] or ""),
+        ("error", (job["error"] or {}).get("message", "")),
+    ]
+    pairs += [("webhook", webhook_line(webhook)) for webhook in job.get("webhooks", ())]
+    print_pairs([(name, value) for name, value in pairs if value])
+    if output := job.get("output"):
+        typer.echo("\n" + output["text"])
+
+
+def _expected(job: dict[str, Any]) -> str:
+    """Say what is to be expected of an open job, as far as anything is known."""
+    estimate = job.get("estimate") or {}
+    position = job.get("queue_position")
+    told = [] if position is None else [f"{position} before it"]
+    for name, words in (("starts_in_s", "starts"), ("finishes_in_s", "done")):
+        if (seconds := estimate.get(name)) is not None:
+            told.append(f"{words} in about {seconds:,.0f} s" if seconds >= 1 else f"{words} now")
+    return " · ".join(told)
+
+
+def _print_json(value: object) -> None:
+    typer.echo(jsonlib.dumps(value, indent=2, ensure_ascii=False))

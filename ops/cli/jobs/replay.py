@@ -1,0 +1,182 @@
+"""``semantic replay``: compute a recorded answer again and hold the two against each other."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ops.cli.exit_codes import EPILOG, ExitCode
+from ops.cli.jobs.replay_report import print_replayed, print_table_of
+from ops.cli.options import DataDir, Json, Model, fail, overrides, settings_or_exit
+
+if TYPE_CHECKING:
+    from ops.settings import Settings
+
+#: Jobs read at a time.
+_PAGE = 500
+#: Longest wait for the process to end once it has said all, or was told to end.
+_END_S = 30.0
+
+Jobs = Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="The jobs' ids.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel="Look", epilog=EPILOG)(replay)
+
+
+def replay(
+    jobs: Jobs = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare with the stored answer, token by token.")
+    ] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All completed jobs, oldest first.")
+    ] = False,
+    since: Annotated[
+        str | None, typer.Option("--since", help="With --all: 10m, 2h, 3d, or ISO 8601, UTC.")
+    ] = None,
+    sample: Annotated[
+        int | None,
+        typer.Option("--sample", min=1, help="With --all: so many, spread evenly over the time."),
+    ] = None,
+    model: Model = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Compute a recorded answer again, from the log; no service is needed.
+
+    The model, the rendered prompt, the rules and the seed must be those of then; nothing is taken
+    from a cache, and nothing is written. Exits with 0 if all tokens are the same, 1 if one is not,
+    3 if a job cannot be replayed, saying why. Without --verify, prints the text.
+    """
+    settings = settings_or_exit(overrides(data_dir=data_dir, model=model))
+    _require_log(settings)
+    if bool(jobs) == everything:
+        fail("name jobs, or give --all", ExitCode.USAGE)
+    asked = list(jobs or ()) or _completed(settings, since, sample)
+    results: list[dict[str, Any]] = []
+    for result in _replayed(settings, asked, verify=verify, only=model is not None):
+        results.append(result)
+        if not json and not everything:
+            print_replayed(result)
+    if json:
+        typer.echo(jsonlib.dumps(results if everything else results[-1], indent=2))
+    elif everything:
+        print_table_of(results)
+    code = _exit_code({result["verdict"] for result in results})
+    if code is not ExitCode.OK:
+        raise typer.Exit(int(code))
+
+
+def _exit_code(verdicts: set[str]) -> ExitCode:
+    if "diverged" in verdicts:
+        return ExitCode.FAILED
+    return ExitCode.REFUSED if "refused" in verdicts else ExitCode.OK
+
+
+def _require_log(settings: Settings) -> None:
+    from ops.adapters.event_log.sqlite_driver import database_file  # noqa: PLC0415 - keeps --help fast
+
+    file = database_file(settings.log_url)
+    if file is not None and not file.exists():
+        fail(f"there is no event log at {file}", ExitCode.REFUSED)
+
+
+def _completed(settings: Settings, since: str | None, sample: int | None) -> list[str]:
+    """Return the completed jobs, oldest first, or some of them at even distances."""
+    from datetime import UTC, datetime  # noqa: PLC0415 - keeps --help fast
+
+    from domain.errors import LogUnavailable  # noqa: PLC0415 - the same
+    from domain.values import JobStatus  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.projections.job_views import SqlJobViews  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.sqlite_driver import reader_engine  # noqa: PLC0415 - the same
+    from ops.cli.log.log_options import parse_instant  # noqa: PLC0415 - the same
+
+    instant = since and parse_instant(since, datetime.now(UTC))
+    engine = reader_engine(settings.log_url)
+    found: list[str] = []
+    try:
+        views, last, has_more = SqlJobViews(engine), None, True
+        while has_more:
+            page = views.page(
+                limit=_PAGE, before=last, status=JobStatus.COMPLETED, since=instant or None
+            )
+            found += [view.id for view in page.jobs]
+            last, has_more = (page.jobs[-1].id if page.jobs else None), page.has_more
+    except LogUnavailable as error:
+        fail(error.message, ExitCode.REFUSED)
+    finally:
+        engine.dispose()
+    return spread(found[::-1], sample)
+
+
+def spread(jobs: Sequence[str], count: int | None) -> list[str]:
+    """Return so many of ``jobs``, the first and the last among them, at even distances."""
+    if count is None or count >= len(jobs):
+        return list(jobs)
+    if count == 1:
+        return [jobs[-1]]
+    last = len(jobs) - 1
+    return [jobs[round(place * last / (count - 1))] for place in range(count)]
+
+
+def _replayed(
+    settings: Settings, jobs: Sequence[str], *, verify: bool, only: bool
+) -> Iterator[dict[str, Any]]:
+    """Yield what came of each job, and show how far it is where somebody watches."""
+    from ops.cli.log.log_options import progress_bar  # noqa: PLC0415 - keeps --help fast
+
+    if not jobs:
+        return
+    ended = 0
+    with progress_bar("replaying") as progress, _child(settings) as child:
+        assert child.stdin is not None  # noqa: S101 - it was asked for
+        assert child.stdout is not None  # noqa: S101 - the same
+        with child.stdin as request:
+            asked = {"jobs": list(jobs), "verify": verify, "only": only}
+            request.write(jsonlib.dumps(asked))
+        for line in child.stdout:
+            told = jsonlib.loads(line)
+            if told.pop("kind") == "progress":
+                if progress is not None and len(jobs) == 1:
+                    progress(told["done"], told["total"])
+                continue
+            ended += 1
+            if progress is not None and len(jobs) > 1:
+                progress(ended, len(jobs))
+            yield told
+        code = child.wait(_END_S)
+    if code or ended < len(jobs):
+        fail(f"the replay ended early, with exit code {code}", ExitCode.REFUSED)
+
+
+@contextmanager
+def _child(settings: Settings) -> Iterator[subprocess.Popen[str]]:
+    """Start what knows models; ``ops`` must not import the parts' code."""
+    from ops.supervisor.environment import child_environment  # noqa: PLC0415 - keeps --help fast
+    from ops.supervisor.parts import module_argv  # noqa: PLC0415 - the same
+
+    # What is not here is refused, not fetched.
+    environment = child_environment(os.environ, settings, {"HF_HUB_OFFLINE": "1"})
+    child = subprocess.Popen(
+        module_argv("worker.replay"),
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    with child:
+        try:
+            yield child
+        except KeyboardInterrupt:
+            raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
+        finally:
+            if child.poll() is None:
+                child.terminate()

@@ -1,0 +1,97 @@
+"""``semantic jobs show JOB --story``: what happened to one request, from the log alone."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ops.cli.exit_codes import ExitCode
+from ops.cli.options import fail, overrides, settings_or_exit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from domain.job.timeline import Story
+    from domain.log.record import RecordedEvent
+    from domain.values import WorkerId
+    from ops.adapters.event_log.reader import LogReader
+
+StoryOption = Annotated[
+    bool, typer.Option("--story", help="Tell what happened, from the log; no service is needed.")
+]
+_AFTER_WIDTH = 12
+
+
+def print_story(job: str, *, as_json: bool, data_dir: Path | None) -> None:
+    """Print the story of a job; it is read from the log, whether or not a service runs."""
+    from domain.errors import SemanticError  # noqa: PLC0415 - keeps --help fast
+
+    try:
+        story = _story(job, data_dir)
+    except SemanticError as error:
+        fail(error.message, ExitCode.FAILED)
+    if story is None:
+        fail(f"job {job} is not in the log", ExitCode.FAILED)
+    if as_json:
+        from dataclasses import asdict  # noqa: PLC0415 - the same
+
+        typer.echo(jsonlib.dumps(asdict(story), indent=2, ensure_ascii=False))
+        return
+    for line in _lines(story):
+        typer.echo(line)
+
+
+def _story(job: str, data_dir: Path | None) -> Story | None:
+    from domain.job.timeline import tell  # noqa: PLC0415 - keeps --help fast
+    from domain.values import StreamName  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.archives import archived_stream  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.reader import LogReader  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.sqlite_driver import database_file, reader_engine  # noqa: PLC0415 - the same
+
+    settings = settings_or_exit(overrides(data_dir=data_dir))
+    file = database_file(settings.log_url)
+    if file is not None and not file.exists():
+        return None
+    engine = reader_engine(settings.log_url)
+    try:
+        log = LogReader(engine)
+        events = log.load(StreamName(job)) or archived_stream(engine, settings.log_url, job)
+        if not events or events[0].type != "JobSubmitted":
+            return None
+        return tell(events, _losses(log, events))
+    finally:
+        engine.dispose()
+
+
+def _losses(log: LogReader, events: Sequence[RecordedEvent]) -> dict[WorkerId, str]:
+    """Return when the workers of a job were found dead."""
+    from domain.values import StreamName, WorkerId  # noqa: PLC0415 - keeps --help fast
+
+    workers = {str(event.data["worker"]) for event in events if event.type == "AttemptStarted"}
+    return {
+        WorkerId(worker): event.recorded_at
+        for worker in workers
+        for event in log.load(StreamName(worker))
+        if event.type == "WorkerLost"
+    }
+
+
+def _lines(story: Story) -> list[str]:
+    from domain.job.timeline import show_duration  # noqa: PLC0415 - keeps --help fast
+
+    lines = [f"{story.job}, accepted {story.steps[0].at[:19].replace('T', ' ')} UTC"]
+    for step in story.steps:
+        took: Any = "" if step.took_ms is None else f" ({show_duration(step.took_ms)})"
+        if step.what == "attempt":
+            took = ""  # its text says how long it waited
+        after = f"+{show_duration(step.after_ms)}"
+        lines.append(f"{after:>{_AFTER_WIDTH}}  {step.text or step.what}{took}")
+    state = "in all" if story.ended else "so far"
+    lines.append(
+        f"{state} {show_duration(story.total_ms)}, {show_duration(story.queued_ms)} of it queued, "
+        f"attempts {story.attempts}"
+    )
+    return lines

@@ -1,0 +1,116 @@
+"""``semantic webhooks``: what receivers were told of ends."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ops.cli.exit_codes import EPILOG, ExitCode
+from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
+from ops.cli.table import print_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WebhookArgument = Annotated[str, typer.Argument(metavar="WEBHOOK", help="The webhook's id.")]
+
+
+class State(StrEnum):
+    """Where a webhook can be in its life."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    group = typer.Typer(
+        no_args_is_help=True, help="List and resend what receivers were told; show the secret."
+    )
+    group.command("ls", epilog=EPILOG)(list_webhooks)
+    group.command("retry", epilog=EPILOG)(retry)
+    group.command("secret", epilog=EPILOG)(secret)
+    app.add_typer(group, name="webhooks", rich_help_panel="Use")
+
+
+def list_webhooks(
+    state: Annotated[State | None, typer.Option("--state", help="Only these.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=100)] = 20,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List webhooks, newest first."""
+    query = {"limit": str(limit)} | ({"state": state.value} if state else {})
+    page = _ask("GET", "/v1/webhooks", data_dir, params=query)
+    if json:
+        _print_json(page)
+        return
+    rows = [
+        (
+            webhook["id"],
+            webhook["type"],
+            webhook["state"],
+            str(webhook["attempts"]),
+            str(webhook["status"] or ""),
+            (webhook["next_attempt_at"] or "")[:19],
+            webhook["url"],
+            webhook["error"] or "",
+        )
+        for webhook in page["data"]
+    ]
+    print_table(("webhook", "event", "state", "tries", "http", "next try", "url", "error"), rows)
+    if page["has_more"]:
+        typer.echo("there are older ones: raise --limit", err=True)
+
+
+def retry(webhook: WebhookArgument, json: Json = False, data_dir: DataDir = None) -> None:
+    """Send a webhook again, at once and with all its tries."""
+    shown = _ask("POST", f"/v1/webhooks/{webhook}/retry", data_dir)
+    if json:
+        _print_json(shown)
+    else:
+        typer.echo(f"{shown['id']} goes to {shown['url']} again")
+
+
+def secret(json: Json = False, data_dir: DataDir = None) -> None:
+    """Print the secret that receivers check signatures with; it is drawn if there is none."""
+    from domain.errors import SemanticError  # noqa: PLC0415 - keeps --help fast
+    from ops.adapters.webhooks.secret import webhook_secret  # noqa: PLC0415 - the same
+
+    settings = settings_or_exit(overrides(data_dir=data_dir))
+    try:
+        text = webhook_secret(settings.webhooks, settings.data_dir)
+    except SemanticError as error:
+        fail(error.message, ExitCode.FAILED)
+    if json:
+        _print_json({"secrets": text.split()})
+    else:
+        typer.echo(text)
+
+
+def webhook_line(webhook: dict[str, Any]) -> str:
+    """Return how telling a receiver goes, in a line."""
+    tries = webhook["attempts"]
+    parts = [f"{webhook['state']} after {tries} {'try' if tries == 1 else 'tries'}"]
+    if webhook["error"]:
+        parts.append(webhook["error"])
+    elif webhook["status"]:
+        parts.append(f"HTTP {webhook['status']}")
+    if webhook["next_attempt_at"]:
+        parts.append(f"next {webhook['next_attempt_at'][:19]}")
+    return f"{webhook['url']}: {', '.join(parts)}"
+
+
+def _ask(method: str, path: str, data_dir: Path | None, **arguments: Any) -> Any:  # noqa: ANN401 - JSON
+    from ops.cli.client import ask, service  # noqa: PLC0415 - keeps --help fast
+
+    with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
+        return ask(client, method, path, **arguments)
+
+
+def _print_json(value: object) -> None:
+    typer.echo(jsonlib.dumps(value, indent=2, ensure_ascii=False))

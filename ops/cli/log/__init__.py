@@ -1,0 +1,1 @@
+"""Commands on the event log and its database."""

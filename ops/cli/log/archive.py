@@ -1,0 +1,51 @@
+"""``semantic events archive``: move the beginning of the log into a file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from ops.adapters.event_log.archives import directory_of
+from ops.adapters.log_admin.archive import archive_log
+from ops.adapters.log_admin.checkpoint_files import HeadFiles, sign_log
+from ops.cli.log.log_options import log_engine, parse_instant, read_settings, told
+from ops.cli.options import DataDir
+from ops.clock import RandomIds, SystemClock
+
+
+def add_to(events: typer.Typer) -> None:
+    """Add the command to the group."""
+    events.command("archive")(archive)
+
+
+def archive(
+    before: Annotated[
+        str, typer.Option("--before", help="Older events: 30d, 12h, or ISO 8601, UTC.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Move old events into a compressed file; jobs that are not over stay, and the chain holds.
+
+    The service may run. Keep the files: verify, rebuild and --as-of read them.
+    """
+    settings = read_settings(data_dir)
+    url = settings.log_url
+    limit = parse_instant(before, datetime.now(UTC))
+    with told(), log_engine(settings) as engine:
+        done = archive_log(url, before=limit, clock=SystemClock(), ids=RandomIds())
+        # So that the file's end is vouched for from now on.
+        sign_log(engine, HeadFiles.of(settings.data_dir), clock=SystemClock())
+    if as_json:
+        stretch = asdict(done.archive) if done.archive else None
+        report = {"archive": stretch, "events": done.events, "removed": done.removed}
+        typer.echo(json.dumps(report))
+    elif done.archive is None:
+        typer.echo("nothing to archive")
+    else:
+        typer.echo(f"{done.events:,} events in {directory_of(url) / done.archive.file}, verified")
+        typer.echo(f"{done.removed:,} of them left the log; the rest is still needed there")

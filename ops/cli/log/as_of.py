@@ -1,0 +1,171 @@
+"""``--as-of``: what ``status``, ``jobs`` and ``agents`` would have shown at some time before."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from ops.cli.exit_codes import ExitCode
+from ops.cli.options import fail, overrides, settings_or_exit
+from ops.cli.table import print_pairs, print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from sqlalchemy import Engine
+
+    from domain.job.as_of import Past
+    from domain.log.record import RecordedEvent
+
+AsOfOption = Annotated[
+    str | None,
+    typer.Option("--as-of", help="As it was at this position of the log, or at an age or instant."),
+]
+_Folded = TypeVar("_Folded")
+_HASH_CHARS = 12
+_PROGRESS_EVENTS = 1000
+
+
+def print_past_status(as_of: str, *, as_json: bool, data_dir: Path | None) -> None:
+    """Print how many jobs there were in each status."""
+    past = _past(as_of, data_dir)
+    counts = {status.value: count for status, count in past.counts().items()}
+    if as_json:
+        report = {"as_of": {"at": past.at, **asdict(past.head)}, "jobs": counts}
+        typer.echo(jsonlib.dumps(report, indent=2))
+        return
+    print_pairs(
+        [
+            ("as of", f"position {past.head.position} · {past.head.hash[:_HASH_CHARS]}"),
+            ("recorded", f"{past.at[:19]} UTC" if past.at else "never"),
+            ("jobs", " · ".join(f"{name} {count}" for name, count in counts.items())),
+        ]
+    )
+
+
+def print_past_jobs(
+    as_of: str, *, status: str | None, limit: int, as_json: bool, data_dir: Path | None
+) -> None:
+    """Print the newest jobs of that time."""
+    past = _past(as_of, data_dir)
+    jobs = [job for job in past.jobs if status in {None, job.status.value}]
+    if as_json:
+        rows: list[dict[str, Any]] = [asdict(job) for job in jobs[:limit]]
+        listed = {"as_of": {"at": past.at, **asdict(past.head)}, "data": rows}
+        typer.echo(jsonlib.dumps(listed | {"has_more": len(jobs) > limit}, indent=2))
+        return
+    print_table(
+        ("job", "status", "model", "protocol", "tokens", "created"),
+        [
+            (
+                job.id,
+                job.status.value,
+                job.model,
+                job.protocol,
+                str(job.usage.completion_tokens),
+                job.created_at[:19],
+            )
+            for job in jobs[:limit]
+        ],
+    )
+    if len(jobs) > limit:
+        typer.echo("there are older ones: raise --limit", err=True)
+
+
+def print_past_job(job_id: str, as_of: str, *, as_json: bool, data_dir: Path | None) -> None:
+    """Print one job of that time; what it had said by then is not told."""
+    past = _past(as_of, data_dir)
+    job = next((job for job in past.jobs if job.id == job_id), None)
+    if job is None:
+        fail(f"there was no job {job_id} at position {past.head.position}", ExitCode.FAILED)
+    if as_json:
+        typer.echo(jsonlib.dumps({"as_of": {"at": past.at, **asdict(past.head)}, **asdict(job)}))
+        return
+    usage = job.usage
+    pairs = [
+        ("as of", f"position {past.head.position} · {past.head.hash[:_HASH_CHARS]}"),
+        ("job", job.id),
+        ("status", job.status.value),
+        ("model", job.model),
+        ("agent", job.agent or ""),
+        ("attempt", str(job.attempt)),
+        ("created", job.created_at),
+        ("finished", job.finished_at or ""),
+        ("tokens", f"{usage.prompt_tokens} in, {usage.completion_tokens} out"),
+        ("stopped by", job.stop_reason or ""),
+        ("error", job.error_message or ""),
+    ]
+    print_pairs([(name, value) for name, value in pairs if value])
+
+
+def _past(as_of: str, data_dir: Path | None) -> Past:
+    from domain.job.as_of import fold_past  # noqa: PLC0415 - keeps --help fast
+
+    return folded(fold_past, as_of, data_dir)
+
+
+def folded(
+    fold: Callable[[Iterator[RecordedEvent]], _Folded], as_of: str | None, data_dir: Path | None
+) -> _Folded:
+    """Return what the log adds up to, up to the time asked for or to its end.
+
+    Args:
+        fold: Takes every event from the first on.
+        as_of: A position, an age or an instant; ``None`` for now.
+        data_dir: Where the log lies, if not where the settings say.
+    """
+    from domain.errors import SemanticError  # noqa: PLC0415 - keeps --help fast
+    from ops.adapters.event_log.archives import each_event  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.sqlite_driver import database_file, reader_engine  # noqa: PLC0415 - the same
+    from ops.cli.log.log_options import progress_bar  # noqa: PLC0415 - the same
+
+    settings = settings_or_exit(overrides(data_dir=data_dir))
+    file = database_file(settings.log_url)
+    if file is not None and not file.exists():
+        fail(f"there is no event log at {file}", ExitCode.FAILED)
+    engine = reader_engine(settings.log_url)
+    try:
+        position = _position(as_of, engine)
+        with progress_bar("folding") as progress:
+            events = each_event(engine, settings.log_url)
+            return fold(_watched(events, position, progress))
+    except SemanticError as error:
+        fail(error.message, ExitCode.FAILED)
+    finally:
+        engine.dispose()
+
+
+def _position(as_of: str | None, engine: Engine) -> int:
+    """Return the last position of the time asked for."""
+    from datetime import UTC, datetime  # noqa: PLC0415 - keeps --help fast
+
+    from domain.log.record import EventFilter  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.event_query import EventQuery  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.reader import LogReader  # noqa: PLC0415 - the same
+    from ops.cli.log.log_options import parse_instant  # noqa: PLC0415 - the same
+
+    if as_of is None:
+        return LogReader(engine).head().position
+    if as_of.isdecimal():
+        head = LogReader(engine).head().position
+        if int(as_of) > head:
+            fail(f"the log ends at position {head}", ExitCode.FAILED)
+        return int(as_of)
+    until = EventFilter(until=parse_instant(as_of, datetime.now(UTC)))
+    before = EventQuery(engine, until).last(1)
+    return before[-1].position if before else 0
+
+
+def _watched(
+    events: Iterator[RecordedEvent], last: int, progress: Callable[[int, int], None] | None
+) -> Iterator[RecordedEvent]:
+    for event in events:
+        if event.position > last:
+            return
+        if progress is not None and event.position % _PROGRESS_EVENTS == 0:
+            progress(event.position, last)
+        yield event

@@ -1,0 +1,157 @@
+"""``semantic events verify``, ``head`` and ``rebuild``: is the log whole, and what it leads to."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from domain.errors import CorruptLog, LogUnavailable
+from domain.log.checkpoints import binding_heads
+from ops.adapters.event_log.archives import verify_archives
+from ops.adapters.event_log.event_file import verify_file
+from ops.adapters.event_log.projections.rebuild import rebuild_jobs
+from ops.adapters.event_log.reader import LogReader
+from ops.adapters.log_admin.checkpoint_files import HeadFiles, sign_log
+from ops.adapters.log_admin.verify import verify_log
+from ops.cli.log.log_options import (
+    HeadsOption,
+    JsonOption,
+    KeyOption,
+    log_engine,
+    opened,
+    progress_bar,
+    read_settings,
+    told,
+)
+from ops.cli.options import DataDir
+from ops.clock import SystemClock
+from ops.settings import Settings
+
+
+def add_to(events: typer.Typer) -> None:
+    """Add the commands to the group."""
+    events.command("verify")(verify)
+    events.command("head")(show_head)
+    events.command("rebuild")(rebuild)
+
+
+def verify(
+    file: Annotated[
+        Path | None, typer.Option("--file", help="An export or an archive instead of the log.")
+    ] = None,
+    heads: HeadsOption = None,
+    key: KeyOption = None,
+    as_json: JsonOption = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Check the whole hash chain; exit code 1 and the first bad position if it is broken.
+
+    Signed heads, where there are any, show that nothing is missing at the end either.
+    """
+    settings = read_settings(data_dir)
+    with told():
+        try:
+            report = _verified(settings, file, heads, key)
+        except CorruptLog as error:
+            if not as_json:
+                raise
+            bad = {"ok": False, "position": error.position, "message": error.message}
+            typer.echo(json.dumps(bad))
+            raise typer.Exit(1) from error
+    if as_json:
+        typer.echo(json.dumps({"ok": True} | report))
+        return
+    typer.echo(f"{report['events']:,} events verify ({report['events_per_s']:,} events/s)")
+    if report.get("gaps"):
+        typer.echo("a selection: each event is as it was written; what lies between is not here")
+    if report["heads"]:
+        typer.echo(f"{report['heads']:,} signed heads fit")
+    if report.get("archives"):
+        typer.echo(f"{report['archives']:,} archives verify, which hold the beginning")
+    for name in report.get("archives_missing", ()):
+        typer.echo(f"the archive {name} is not here; its events were not checked", err=True)
+    typer.echo(f"head {report['hash']}")
+
+
+def show_head(
+    sign: Annotated[
+        bool, typer.Option("--sign", help="Sign it and add it to the heads of the data directory.")
+    ] = False,
+    as_json: JsonOption = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Print the last position and its hash, to be noted elsewhere; --sign prints a signed note."""
+    settings = read_settings(data_dir)
+    with opened(settings) as engine:
+        if sign:
+            note = sign_log(engine, HeadFiles.of(settings.data_dir), clock=SystemClock())
+            typer.echo(note.to_line(), nl=False)
+            return
+        head = LogReader(engine).head()
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(head)))
+    else:
+        typer.echo(f"{head.position} {head.hash}")
+
+
+def rebuild(data_dir: DataDir = None) -> None:
+    """Drop the list of jobs and make it again from the events."""
+    settings = read_settings(data_dir)
+    with opened(settings):
+        with progress_bar("rebuilding jobs") as progress:
+            position = rebuild_jobs(settings.log_url, progress=progress)
+        typer.echo(f"jobs rebuilt from {position:,} events")
+
+
+def _verified(
+    settings: Settings, file: Path | None, heads: Path | None, key: Path | None
+) -> dict[str, Any]:
+    noted = _noted(settings, heads, key)
+    started_s = time.monotonic()
+    report = _verified_file(file, noted) if file else _verified_log(settings, noted)
+    spent_s = max(time.monotonic() - started_s, 1e-6)
+    return report | {"events_per_s": round(report["events"] / spent_s)}
+
+
+def _verified_log(settings: Settings, noted: dict[int, str]) -> dict[str, Any]:
+    with log_engine(settings) as engine, progress_bar("verifying") as progress:
+        archives = verify_archives(engine, settings.log_url, heads=noted)
+        head = verify_log(engine, progress=progress, heads=noted)
+    return {
+        "events": head.position,
+        "hash": head.hash,
+        "heads": len(noted),
+        "archives": archives.verified,
+        "archives_missing": list(archives.missing),
+    }
+
+
+def _verified_file(file: Path, noted: dict[int, str]) -> dict[str, Any]:
+    found = verify_file(file, heads=noted)
+    return {
+        "events": found.events,
+        "after": found.base.position if found.base else None,
+        "hash": found.head.hash if found.head else None,
+        "gaps": found.gaps,
+        "heads": len(noted),
+    }
+
+
+def _noted(settings: Settings, heads: Path | None, key: Path | None) -> dict[int, str]:
+    """Return the heads to hold the log against.
+
+    Raises:
+        LogUnavailable: A file that was asked for is not there.
+        ForgedHead: A head was not signed with the key.
+    """
+    own = HeadFiles.of(settings.data_dir)
+    files = HeadFiles(key=key or own.key, heads=heads or own.heads)
+    if heads is not None and not heads.exists():
+        msg = f"there are no heads at {heads}"
+        raise LogUnavailable(msg)
+    return binding_heads(files.read())

@@ -1,0 +1,76 @@
+"""``semantic db``: the tables of the event log, and copies of them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from domain.log.checkpoints import binding_heads
+from ops.adapters.event_log.migrate import current, expected, upgrade
+from ops.adapters.event_log.sqlite_driver import reader_engine
+from ops.adapters.log_admin.backup import back_up, restore
+from ops.adapters.log_admin.checkpoint_files import HeadFiles, note_restore
+from ops.cli.log.exclusive import nothing_runs
+from ops.cli.log.log_options import opened, progress_bar, read_settings, told
+from ops.cli.options import DataDir
+from ops.clock import SystemClock
+
+CopyArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The copy.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the ``db`` commands to ``app``."""
+    db = typer.Typer(help="The tables of the event log.", no_args_is_help=True)
+    db.command("upgrade")(upgrade_tables)
+    db.command("current")(show_current)
+    db.command("backup")(back_up_log)
+    db.command("restore")(restore_log)
+    app.add_typer(db, name="db")
+
+
+def upgrade_tables(data_dir: DataDir = None) -> None:
+    """Create or upgrade the tables; safe to repeat, and done at every start anyway."""
+    with told():
+        url = read_settings(data_dir).log_url
+        before = current(url)
+        after = upgrade(url)
+    state = "already at" if before == after else f"upgraded from {before or 'nothing'} to"
+    typer.echo(f"event log {state} schema {after}")
+
+
+def show_current(data_dir: DataDir = None) -> None:
+    """Print the schema of the tables; exit code 1 if it is not the one this program needs."""
+    with told():
+        found = current(read_settings(data_dir).log_url)
+    typer.echo(f"event log at schema {found}, this program needs {expected()}")
+    if found != expected():
+        raise typer.Exit(1)
+
+
+def back_up_log(copy: CopyArgument, data_dir: DataDir = None) -> None:
+    """Copy the log to a new file while the service runs, and verify the copy."""
+    settings = read_settings(data_dir)
+    with opened(settings), progress_bar("verifying the copy") as progress:
+        head = back_up(settings.log_url, copy, progress=progress)
+    typer.echo(f"{head.position:,} events in {copy}, verified; head {head.hash}")
+
+
+def restore_log(copy: CopyArgument, data_dir: DataDir = None) -> None:
+    """Put a copy in the place of the log, which is kept; refused while a service runs."""
+    settings = read_settings(data_dir)
+    files = HeadFiles.of(settings.data_dir)
+    kept_as = f"before-restore-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
+    with told(), nothing_runs(settings), progress_bar("verifying the copy") as progress:
+        heads = binding_heads(files.read())
+        done = restore(settings.log_url, copy, kept_as=kept_as, heads=heads, progress=progress)
+        engine = reader_engine(settings.log_url)
+        try:
+            note_restore(engine, files, clock=SystemClock())
+        finally:
+            engine.dispose()
+    typer.echo(f"the log is back at {done.head.position:,} events; head {done.head.hash}")
+    if done.kept is not None:
+        typer.echo(f"the log before is kept as {done.kept}")

@@ -1,0 +1,211 @@
+"""What the ``events`` commands share: options, the log, progress, and how an event is printed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import select
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+from sqlalchemy import Engine
+
+from domain.errors import SemanticError
+from domain.log.record import EventFilter, RecordedEvent
+from ops.adapters.event_log.migrate import current
+from ops.adapters.event_log.row_codec import instant
+from ops.adapters.event_log.sqlite_driver import database_file, reader_engine
+from ops.cli.options import overrides, settings_or_exit
+from ops.settings import Settings
+from ops.supervisor.startup_banner import without_password
+
+_TYPE_WIDTH = len("JobCancelRequested")
+_STREAM_WIDTH = 36
+_ENDED_WELL = ("Completed", "Loaded", "Started")
+_ENDED_BADLY = ("Failed", "Lost", "Expired")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_AGO = re.compile(r"(\d{1,9})([smhdw])")
+
+StreamOption = Annotated[
+    str | None,
+    typer.Option("--stream", "--job", help="Only this stream; a job's stream is named like it."),
+]
+TypeOption = Annotated[list[str] | None, typer.Option("--type", help="Only this type; repeatable.")]
+AgentOption = Annotated[str | None, typer.Option("--agent", help="Only this agent and its jobs.")]
+SinceOption = Annotated[
+    str | None, typer.Option("--since", help="From this instant on: 10m, 2h, 3d, or ISO 8601, UTC.")
+]
+UntilOption = Annotated[
+    str | None, typer.Option("--until", help="Before this instant; written like --since.")
+]
+AfterOption = Annotated[int, typer.Option("--after", min=0, help="Position before the first.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+HeadsOption = Annotated[
+    Path | None,
+    typer.Option("--heads", help="Signed heads to hold it against; default: the data directory's."),
+]
+KeyOption = Annotated[
+    Path | None, typer.Option("--key", help="Key of the heads; default: the data directory's.")
+]
+
+
+def wanted(
+    *,
+    stream: str | None = None,
+    types: list[str] | None = None,
+    agent: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
+) -> EventFilter:
+    """Return the filter that the options ask for."""
+    return EventFilter(
+        stream=stream,
+        types=tuple(types or ()),
+        agent=agent,
+        since=since and parse_instant(since, datetime.now(UTC)),
+        until=until and parse_instant(until, datetime.now(UTC)),
+    )
+
+
+def parse_instant(text: str, now: datetime) -> str:
+    """Return ``10m`` (ago) or an ISO 8601 instant as the log writes instants.
+
+    Raises:
+        typer.BadParameter: It is neither.
+    """
+    ago = _AGO.fullmatch(text)
+    try:
+        if ago is not None:
+            return instant(now - timedelta(**{_UNITS[ago[2]]: int(ago[1])}))
+        moment = datetime.fromisoformat(text)
+        # Without an offset it is UTC, as everything the log shows.
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return instant(moment.astimezone(UTC))
+    except (ValueError, OverflowError) as error:
+        msg = f"{text!r} is neither an age such as 10m, 2h or 3d nor an ISO 8601 instant"
+        raise typer.BadParameter(msg) from error
+
+
+def read_settings(data_dir: Path | None) -> Settings:
+    """Return the settings, or end with a line that says what is wrong with them."""
+    return settings_or_exit(overrides(data_dir=data_dir))
+
+
+@contextmanager
+def log_engine(settings: Settings) -> Iterator[Engine]:
+    """Give an engine on an existing log; where there is none the command ends."""
+    if current(settings.log_url) is None:
+        place = database_file(settings.log_url) or without_password(settings.log_url)
+        typer.echo(f"there is no event log at {place}", err=True)
+        raise typer.Exit(1)
+    engine = reader_engine(settings.log_url)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def opened(settings: Settings) -> Iterator[Engine]:
+    """Give what ``log_engine`` gives; failures of ours become one line and exit code 1."""
+    with told(), log_engine(settings) as engine:
+        yield engine
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Turn a failure of ours into one line and exit code 1."""
+    try:
+        yield
+    except SemanticError as error:
+        typer.echo(f"error: {error.message}", err=True)
+        raise typer.Exit(1) from error
+
+
+@contextmanager
+def leaving_quietly() -> Iterator[None]:
+    """End well when the reader of our output has gone, or the person at the keys wants it."""
+    try:
+        yield
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return
+    except BrokenPipeError:
+        # Python flushes stdout once more at its end, and must find something that takes it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class ReaderGone(threading.Event):
+    """Set once nobody reads our standard output any more, noticed while we wait to write."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the reader to go, or for the time to pass."""
+        try:
+            output = sys.stdout.fileno()
+        except OSError:  # a captured output has no descriptor, and no reader that could go
+            return super().wait(timeout)
+        poll = select.poll()
+        poll.register(output, 0)  # an error of the pipe is told without being asked for
+        if poll.poll(None if timeout is None else timeout * 1000):
+            self.set()
+        return self.is_set()
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Give a progress bar to report to, or nothing where nobody watches."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def printer(*, as_json: bool) -> Callable[[RecordedEvent], None]:
+    """Return what prints an event on one line."""
+    if as_json:
+        return lambda event: typer.echo(json.dumps(dataclasses.asdict(event)))
+    console = Console()
+    if not console.is_terminal:
+        return lambda event: typer.echo(_line(event).plain)
+    # A terminal gets one line for each event, cut at its edge.
+    return lambda event: console.print(_line(event), no_wrap=True, overflow="ellipsis")
+
+
+def _line(event: RecordedEvent) -> Text:
+    data = json.dumps(event.data, ensure_ascii=True, separators=(",", ":"))
+    return Text.assemble(
+        (f"{event.position:>7} ", "bold"),
+        (f"{event.recorded_at[:23].replace('T', ' ')} ", "dim"),
+        (f"{event.stream:<{_STREAM_WIDTH}} ", "cyan"),
+        (f"{event.version:>3} ", "dim"),
+        (f"{event.type:<{_TYPE_WIDTH}} ", _colour(event.type)),
+        data,
+    )
+
+
+def _colour(type_name: str) -> str:
+    if type_name.endswith(_ENDED_BADLY):
+        return "red"
+    if type_name.endswith(_ENDED_WELL):
+        return "green"
+    return "yellow" if "Cancel" in type_name else "blue"

@@ -1,0 +1,1 @@
+"""Commands on the service itself: serve, status, doctor, config, claude."""

@@ -1,0 +1,174 @@
+"""What ``semantic doctor`` looks at; every check says what it found and what would mend it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from domain.errors import LogUnavailable
+from ops.adapters.event_log.sqlite_driver import has_wal_reset_fix, is_sqlite, sqlite_version
+from ops.adapters.log_admin.server_report import report_server
+from ops.settings import DEMO_MODEL, Settings
+from ops.supervisor.address import claim_port
+from ops.supervisor.serve_record import CannotServe, read_record
+from ops.supervisor.startup_banner import without_password
+
+#: Below this the log may soon be refused its next commit.
+FREE_BYTES_MIN = 1024 * 1024 * 1024
+_PYTHON_MIN = (3, 11)
+_REDIS_VERSION_S = 5.0
+_GIB = 1024**3
+
+Verdict = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding."""
+
+    name: str
+    verdict: Verdict
+    detail: str
+
+
+def all_checks(settings: Settings) -> Iterator[Check]:
+    """Yield every finding, in the order in which a start needs them."""
+    yield check_python()
+    yield Check("platform", "ok", f"{platform.system()} {platform.release()} {platform.machine()}")
+    yield check_log(settings.log_url)
+    yield check_broker(settings)
+    yield check_mlx()
+    yield check_data_dir(settings.data_dir)
+    yield check_port(settings)
+    yield check_model(settings)
+
+
+def check_python() -> Check:
+    """Python is new enough."""
+    found = f"{platform.python_version()} at {sys.executable}"
+    fine = sys.version_info >= _PYTHON_MIN
+    return Check("python", "ok" if fine else "fail", found if fine else f"{found}; needs 3.11")
+
+
+def check_log(url: str) -> Check:
+    """The database of the log does not lose commits."""
+    return check_sqlite(sqlite_version()) if is_sqlite(url) else check_postgres(url)
+
+
+def check_postgres(url: str) -> Check:
+    """The server answers, can be written and waits for its disk."""
+    try:
+        found = report_server(url)
+    except LogUnavailable as error:
+        return Check("postgres", "fail", error.message)
+    verdict: Verdict = "fail" if found.faults else "warn" if found.risks else "ok"
+    trouble = "; ".join((*found.faults, *found.risks))
+    where = without_password(url)
+    return Check("postgres", verdict, f"{found.version} at {where}{trouble and ': ' + trouble}")
+
+
+def check_sqlite(found: str) -> Check:
+    """SQLite does not lose commits."""
+    if has_wal_reset_fix(found):
+        return Check("sqlite", "ok", f"{found}, with the fix of the WAL-reset bug")
+    return Check(
+        "sqlite", "warn", f"{found} has the WAL-reset bug, which can lose commits; needs 3.51.3"
+    )
+
+
+def check_broker(settings: Settings) -> Check:
+    """A broker can be started, or is somebody else's."""
+    if settings.redis.url:
+        return Check("broker", "ok", f"yours: {without_password(settings.redis.url)}")
+    binary = shutil.which("redis-server")
+    match settings.redis.mode, binary:
+        case "trial", _:
+            return Check("broker", "warn", "trial mode, as redis.mode says: slower, for trying out")
+        case "redis", None:
+            return Check("broker", "fail", "no redis-server on the PATH, and redis.mode is 'redis'")
+        case _, None:
+            detail = "no redis-server on the PATH: trial mode, slower; install redis-server"
+            return Check("broker", "warn", detail)
+        case _, found:
+            return _check_redis_server(found)
+
+
+def _check_redis_server(binary: str) -> Check:
+    try:
+        said = subprocess.run(
+            [binary, "--version"],
+            capture_output=True,
+            check=True,
+            text=True,
+            timeout=_REDIS_VERSION_S,
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        return Check("broker", "fail", f"{binary} does not run: {error}")
+    words = [word.removeprefix("v=") for word in said.split() if word.startswith("v=")]
+    return Check("broker", "ok", f"redis-server {words[0] if words else '?'} at {binary}")
+
+
+def check_mlx() -> Check:
+    """The model library is installed; importing it would take seconds and memory."""
+    try:
+        found = f"mlx {version('mlx')}, mlx-lm {version('mlx-lm')}"
+    except PackageNotFoundError as error:
+        return Check("mlx", "fail", f"{error.name} is not installed")
+    on_gpu = sys.platform == "darwin" and platform.machine() == "arm64"
+    return Check("mlx", "ok", f"{found}, on the {'GPU (Metal)' if on_gpu else 'CPU'}")
+
+
+def check_data_dir(data_dir: Path) -> Check:
+    """Data can be written, and there is room."""
+    nearest = data_dir.absolute()
+    while not nearest.exists() and nearest != nearest.parent:
+        nearest = nearest.parent
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        return Check("data", "fail", f"{data_dir} cannot be written")
+    free = shutil.disk_usage(nearest).free
+    detail = f"{data_dir}, {free / _GIB:.1f} GiB free"
+    return Check("data", "ok" if free >= FREE_BYTES_MIN else "warn", detail)
+
+
+def check_port(settings: Settings) -> Check:
+    """The port is free, or it is our own service that holds it."""
+    server = settings.server
+    record = read_record(settings.data_dir)
+    if record is not None:
+        return Check("port", "ok", f"the service answers at {record.base_url}")
+    try:
+        claim_port(server.host, server.port)
+    except CannotServe as error:
+        return Check("port", "fail", str(error))
+    return Check("port", "ok", f"{server.host}:{server.port} is free")
+
+
+def check_model(settings: Settings) -> Check:
+    """The model can be found; nothing is loaded or downloaded."""
+    name = settings.model.id
+    if name == DEMO_MODEL:
+        return _check_demo_model()
+    path = Path(name).expanduser()
+    if path.is_dir():
+        fine = (path / "config.json").is_file()
+        return Check("model", "ok" if fine else "fail", name if fine else f"{name}: no config.json")
+    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
+        return Check("model", "ok", f"{name} from the hub; downloaded at the first start")
+    return Check("model", "fail", f"{name} is neither a directory nor a hub id such as org/name")
+
+
+def _check_demo_model() -> Check:
+    spec = find_spec("worker.demo_model")
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    if any(next(Path(place).glob("*.safetensors"), None) for place in places):
+        return Check("model", "ok", f"{DEMO_MODEL}, ships with the package")
+    return Check("model", "fail", f"{DEMO_MODEL} is not part of this installation")

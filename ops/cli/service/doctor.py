@@ -1,0 +1,43 @@
+"""``semantic doctor``: would a start work here?"""
+
+from __future__ import annotations
+
+import json as jsonlib
+from dataclasses import asdict
+
+import typer
+
+from ops.cli.exit_codes import ExitCode
+from ops.cli.options import DataDir, Host, Json, Model, Port, overrides, settings_or_exit
+from ops.cli.table import print_table
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel="Look")(doctor)
+
+
+def doctor(
+    model: Model = None,
+    port: Port = None,
+    host: Host = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Check Python, the database, the broker, MLX, the data directory, the port and the model.
+
+    Exits with 1 if anything would keep the service from starting; warnings do not count.
+    """
+    settings = settings_or_exit(overrides(data_dir=data_dir, model=model, host=host, port=port))
+    from ops.cli.service.checks import all_checks  # noqa: PLC0415 - keeps --help fast
+
+    checks = list(all_checks(settings))
+    fine = all(check.verdict != "fail" for check in checks)
+    if json:
+        report = {"ok": fine, "checks": [asdict(check) for check in checks]}
+        typer.echo(jsonlib.dumps(report, indent=2))
+    else:
+        rows = [(check.verdict, check.name, check.detail) for check in checks]
+        print_table(("", "check", "found"), rows)
+    if not fine:
+        raise typer.Exit(int(ExitCode.FAILED))

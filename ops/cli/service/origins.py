@@ -1,0 +1,97 @@
+"""Where the value of each setting came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, SecretStr
+from pydantic_settings import (
+    DotEnvSettingsSource,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SecretsSettingsSource,
+    TomlConfigSettingsSource,
+)
+
+from ops.settings import Settings, user_config_file
+from ops.supervisor.startup_banner import without_password
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A setting, its value, and who set it."""
+
+    name: str
+    value: Any
+    origin: str
+
+
+def origins(settings: Settings, given: Mapping[str, Any]) -> Iterator[Origin]:
+    """Yield every setting in the order of the groups.
+
+    Args:
+        settings: As they were read.
+        given: What the command line said.
+    """
+    sources = [(_label(source), _flat(source())) for source in _sources(given)]
+    for name, value in _leaves(settings):
+        setters = (label for label, values in sources if name in values)
+        yield Origin(name, value, next(setters, "default"))
+
+
+def _sources(given: Mapping[str, Any]) -> tuple[PydanticBaseSettingsSource, ...]:
+    """Return the very sources that ``load_settings`` reads, strongest first."""
+    return Settings.settings_customise_sources(
+        Settings,
+        InitSettingsSource(Settings, init_kwargs=dict(given)),
+        EnvSettingsSource(Settings),
+        DotEnvSettingsSource(Settings, env_file=Settings.model_config.get("env_file")),
+        SecretsSettingsSource(Settings),
+    )
+
+
+def _label(source: PydanticBaseSettingsSource) -> str:
+    match source:
+        case TomlConfigSettingsSource() if source.toml_file_path == user_config_file():
+            return str(user_config_file())
+        case TomlConfigSettingsSource():
+            return "semantic.toml"
+        case InitSettingsSource():
+            return "command line"
+        case DotEnvSettingsSource():
+            return ".env"
+        case _:
+            return "environment"
+
+
+def _flat(values: Mapping[str, Any]) -> set[str]:
+    names: set[str] = set()
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            names |= {f"{name}.{field}" for field in value}
+        else:
+            names.add(name)
+    return names
+
+
+def _leaves(settings: Settings) -> Iterator[tuple[str, Any]]:
+    for name, value in settings:
+        if isinstance(value, BaseModel):
+            for field, inner in value:
+                yield f"{name}.{field}", _shown(inner)
+        else:
+            yield name, _shown(value)
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, SecretStr):
+        return str(value)  # stars
+    if isinstance(value, tuple):
+        return [_shown(part) for part in value]
+    return without_password(value) if isinstance(value, str) else value

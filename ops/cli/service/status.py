@@ -1,0 +1,190 @@
+"""``semantic status``: what runs, and what is in the log even when nothing does."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ops.cli.exit_codes import ExitCode
+from ops.cli.log.as_of import AsOfOption, print_past_status
+from ops.cli.options import DataDir, Json, overrides, settings_or_exit
+from ops.cli.table import print_pairs
+
+if TYPE_CHECKING:
+    from ops.settings import Settings
+    from ops.supervisor.serve_record import PartRecord, ServeRecord
+
+_HASH_CHARS = 12
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel="Look")(status)
+
+
+def status(as_of: AsOfOption = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """Show what runs, the jobs by status and the head of the log.
+
+    Exits with 0 if the service is ready, 1 if it runs but is not, 3 if it does not run.
+    With --as-of, shows the jobs by status as they were.
+    """
+    if as_of is not None:
+        print_past_status(as_of, as_json=json, data_dir=data_dir)
+        return
+    settings = settings_or_exit(overrides(data_dir=data_dir))
+    report = _report(settings)
+    if json:
+        typer.echo(jsonlib.dumps(report, indent=2))
+    else:
+        print_pairs(_lines(report))
+    if not report["running"]:
+        raise typer.Exit(int(ExitCode.NOT_RUNNING))
+    if not report["ready"]:
+        raise typer.Exit(int(ExitCode.FAILED))
+
+
+def _report(settings: Settings) -> dict[str, Any]:
+    from ops.supervisor.serve_record import read_record  # noqa: PLC0415 - keeps --help fast
+
+    record = read_record(settings.data_dir)
+    log = _log(settings)
+    report: dict[str, Any] = {
+        "running": record is not None,
+        "ready": record is not None and _is_ready(settings, record),
+        "data_dir": str(settings.data_dir),
+        "model": record.model if record else None,
+        "base_url": record.base_url if record else None,
+        "broker_url": record.broker_url if record else None,
+        "pid": record.pid if record else None,
+        "started_at": record.started_at if record else None,
+        "parts": {name: _part(part) for name, part in record.parts.items()} if record else {},
+        "cache": _cache(settings, record) if record else None,
+    }
+    return report | log
+
+
+def _part(part: PartRecord) -> dict[str, Any]:
+    return {"pid": part.pid, "restarts": part.restarts, "alive": part.is_alive()}
+
+
+def _cache(settings: Settings, record: ServeRecord) -> dict[str, Any] | None:
+    """Return what the worker keeps of contexts, as it said last."""
+    if not record.broker_url:
+        return None
+    from dataclasses import asdict  # noqa: PLC0415 - keeps --help fast
+
+    from domain.errors import QueueUnavailable  # noqa: PLC0415 - the same
+    from ops.adapters.redis.client import Keys, connect  # noqa: PLC0415 - the same
+    from ops.adapters.redis.control import RedisWorkerPulses  # noqa: PLC0415 - the same
+
+    client = connect(record.broker_url)
+    try:
+        pulses = RedisWorkerPulses(client, Keys(settings.redis.prefix)).alive()
+    except QueueUnavailable:
+        return None
+    finally:
+        client.close()
+    return next((asdict(pulse.cache) for pulse in pulses if pulse.cache is not None), None)
+
+
+def _is_ready(settings: Settings, record: ServeRecord) -> bool:
+    import httpx  # noqa: PLC0415 - keeps --help fast
+
+    from ops.cli.client import key_header  # noqa: PLC0415 - the same
+    from ops.supervisor.probes import PROBE_S  # noqa: PLC0415 - the same
+
+    try:
+        with httpx.Client(
+            base_url=record.base_url,
+            timeout=PROBE_S,
+            trust_env=False,
+            headers=key_header(settings),
+        ) as client:
+            return client.get("/health/ready").status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False
+
+
+def _log(settings: Settings) -> dict[str, Any]:
+    """Read the log itself: it is there whether or not a service runs."""
+    from domain.errors import LogUnavailable  # noqa: PLC0415 - keeps --help fast
+    from ops.adapters.event_log.projections.job_counts import count_jobs  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.reader import LogReader  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.sqlite_driver import database_file, reader_engine  # noqa: PLC0415 - the same
+
+    file = database_file(settings.log_url)
+    nothing: dict[str, Any] = {"jobs": None, "queue_depth": None, "log": None}
+    if file is not None and not file.exists():
+        return nothing
+    engine = reader_engine(settings.log_url)
+    try:
+        counts = {job_status.value: count for job_status, count in count_jobs(engine).items()}
+        head = LogReader(engine).head()
+    except LogUnavailable as error:
+        return nothing | {"log": {"error": error.message}}
+    finally:
+        engine.dispose()
+    return {
+        "jobs": counts,
+        "queue_depth": counts["queued"],
+        "log": {"position": head.position, "hash": head.hash},
+    }
+
+
+def _lines(report: dict[str, Any]) -> list[tuple[str, str]]:
+    if report["running"]:
+        state = "ready" if report["ready"] else "not ready"
+        first = [
+            ("service", f"{state} · pid {report['pid']} · since {report['started_at'][:19]} UTC"),
+            ("api", report["base_url"]),
+            ("model", report["model"] or "loading"),
+        ]
+    else:
+        first = [("service", "not running; start it: semantic serve")]
+    parts = [(name, _part_line(part)) for name, part in report["parts"].items()]
+    data = ("data", report["data_dir"])
+    return [*first, *_process_names(parts), *_cache_lines(report), data, *_log_lines(report)]
+
+
+def _process_names(parts: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(f"{name} process", line) for name, line in parts]
+
+
+def _part_line(part: dict[str, Any]) -> str:
+    state = "alive" if part["alive"] else "gone"
+    return f"{state} · pid {part['pid']} · restarts {part['restarts']}"
+
+
+def _cache_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
+    cache = report["cache"]
+    if cache is None:
+        return []
+    ram_mb = _of(cache["ram_used_bytes"], cache["ram_budget_bytes"])
+    ram = f"{cache['ram_blocks']:,} blocks · {ram_mb}"
+    disk = (
+        f"{cache['disk']} · {cache['disk_blocks']:,} blocks"
+        f" · {_of(cache['disk_used_bytes'], cache['disk_budget_bytes'])}"
+    )
+    return [
+        ("contexts in memory", ram),
+        ("contexts on disk", "off" if cache["disk"] == "off" else disk),
+    ]
+
+
+def _of(used_bytes: int, budget_bytes: int) -> str:
+    return f"{used_bytes / 1e6:,.0f} of {budget_bytes / 1e6:,.0f} MB"
+
+
+def _log_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
+    log = report["log"]
+    if log is None:
+        return [("log", "none yet")]
+    if "error" in log:
+        return [("log", log["error"])]
+    counts = " · ".join(f"{name} {count}" for name, count in report["jobs"].items())
+    return [
+        ("jobs", counts),
+        ("log head", f"position {log['position']} · {log['hash'][:_HASH_CHARS]}"),
+    ]

@@ -1,0 +1,119 @@
+"""Keeps one part alive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ops.exit_codes import ExitCode
+from ops.logs import Logger
+from ops.supervisor.child import Child
+from ops.supervisor.parts import Part
+from ops.supervisor.restart_policy import GiveUp, decide
+
+#: How often signs of life are looked for. Silence is counted in these turns and not by a clock, so
+#: that the sleep of the machine, or of this process, is not held against anybody.
+WATCH_S = 1.0
+
+
+class Keeper:
+    """Starts a part, and starts it again whenever it ends before it is told to.
+
+    A part that gives no sign of life for too long is killed; then it has ended.
+
+    Args:
+        part: What to keep alive.
+        launch: Starts it; called once per life.
+        on_start: Told after each start.
+        on_give_up: Told once if the part must not be started again.
+        logger: Tells of ends and restarts.
+    """
+
+    def __init__(
+        self,
+        part: Part,
+        *,
+        launch: Callable[[Part], Child],
+        on_start: Callable[[Child], None],
+        on_give_up: Callable[[Part, GiveUp], None],
+        logger: Logger,
+    ) -> None:
+        self.part = part
+        self.child: Child | None = None
+        self.restarts = 0
+        self._launch = launch
+        self._on_start = on_start
+        self._on_give_up = on_give_up
+        self._logger = logger
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> Child:
+        """Begin, and return the first life.
+
+        Raises:
+            OSError: It cannot be executed.
+        """
+        assert self._task is None  # noqa: S101 - a keeper is started once
+        child = self._launch_next()
+        self._task = asyncio.create_task(self._run(child), name=f"keeper {self.part.name}")
+        return child
+
+    async def stop(self, hurry: asyncio.Event) -> None:
+        """End the part for good, within its grace."""
+        self._stopping = True
+        if self._task is not None:
+            self._task.cancel()
+        if self.child is not None and not await self.child.stop(self.part.grace_s, hurry):
+            self._logger.warning("killed: it did not end in time", of=self.part.name)
+
+    def _launch_next(self) -> Child:
+        self.child = self._launch(self.part)
+        self._on_start(self.child)
+        return self.child
+
+    async def _run(self, child: Child) -> None:
+        short_lives = 0
+        while True:
+            watching = asyncio.create_task(self._kill_when_silent(child))
+            try:
+                returncode = await child.wait()
+            finally:
+                watching.cancel()
+            lived_s = child.lived_s
+            await child.sweep()
+            if self._stopping:
+                return
+            verdict = decide(returncode, lived_s=lived_s, short_lives=short_lives)
+            if isinstance(verdict, GiveUp):
+                self._on_give_up(self.part, verdict)
+                return
+            self._logger.warning(
+                "ended, starting it again",
+                of=self.part.name,
+                returncode=returncode,
+                lived_s=round(lived_s, 1),
+                pause_s=verdict.delay_s,
+            )
+            short_lives = verdict.short_lives
+            await asyncio.sleep(verdict.delay_s)
+            self.restarts += 1
+            try:
+                child = self._launch_next()
+            except OSError as error:
+                crashed = GiveUp(ExitCode.CRASHED, f"it cannot be started: {error}")
+                self._on_give_up(self.part, crashed)
+                return
+
+    async def _kill_when_silent(self, child: Child) -> None:
+        limit_s = self.part.silence_max_s
+        silent_s: float | None = None
+        while limit_s and (silent_s or 0.0) < limit_s:
+            await asyncio.sleep(WATCH_S)
+            if child.has_beaten():
+                silent_s = 0.0
+            elif silent_s is not None:
+                silent_s += WATCH_S
+        if limit_s:
+            self._logger.error("no sign of life, killing it", of=self.part.name, silent_s=silent_s)
+            child.kill()

@@ -1,0 +1,1 @@
+"""Constrained decoding: grammars of answers and tool calls. No MLX."""

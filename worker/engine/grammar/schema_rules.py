@@ -1,0 +1,137 @@
+"""Find the narrowest rule for a schema that the library of grammars can follow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+from worker.engine.output.tool_calls.json_types import kinds_of
+
+_STRICT: Final[Mapping[str, Any]] = {
+    "whitespace_flexible": False,
+    "item_separator": ", ?",
+    "key_separator": ": ?",
+}
+#: Leaves out what the library does not know instead of refusing the schema.
+_LENIENT: Final[Mapping[str, Any]] = {**_STRICT, "lenient": True, "coerce_one_of": True}
+#: Keywords that hold expressions.
+_PATTERNS: Final = frozenset({"pattern", "patternProperties"})
+_ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
+#: Where a schema holds schemas by name, in a list, or one.
+_NAMED: Final = frozenset(
+    {"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"}
+)
+_LISTED: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
+_SINGLE: Final = frozenset(
+    {"items", "additionalProperties", "additionalItems", "not", "if", "then", "else", "contains"}
+)
+_SHARED: Final = ("$defs", "definitions")
+
+
+class SchemaRules:
+    """Rules for JSON of a schema.
+
+    Args:
+        refusal: Whether the library can follow a grammar; else why not.
+    """
+
+    def __init__(self, refusal: Callable[[str], str | None]) -> None:
+        self.refusal = refusal
+
+    def form(self, schema: Mapping[str, Any]) -> tuple[str, str | None]:
+        """Return the narrowest rule for a schema that the library can follow.
+
+        Args:
+            schema: As the caller gave it; an empty one asks for any object.
+
+        Returns:
+            The rule, and why it is wider than the schema, if it is.
+        """
+        return self._narrowest(schema or _ANY_OBJECT, _ANY_OBJECT)
+
+    def value(
+        self, schema: object, root: Mapping[str, Any], kinds: Collection[str]
+    ) -> tuple[str, str | None]:
+        """Return the same for a part of a schema.
+
+        Args:
+            schema: The part; what is no schema allows everything.
+            root: The whole, where references point into.
+            kinds: The types that are wanted of what it allows.
+        """
+        shared = {name: root[name] for name in _SHARED if name in root}
+        inner = schema if isinstance(schema, Mapping) else {}
+        types = {"type": sorted(kinds)}
+        if kinds_of(inner, root) > set(kinds):
+            inner = {"allOf": [inner, types]}
+        return self._narrowest({**shared, **inner}, types)
+
+    def _narrowest(
+        self, wanted: Mapping[str, Any], widest: Mapping[str, Any]
+    ) -> tuple[str, str | None]:
+        rule = _json_rule(wanted, _STRICT)
+        why = self.refusal(_alone(rule))
+        if why is None:
+            return rule, None
+        for wider in (
+            _json_rule(wanted, _LENIENT),
+            # The library knows the keyword, and not every expression in it.
+            _json_rule(wanted, _LENIENT, left_out=_PATTERNS),
+            _json_rule(widest, _STRICT),
+        ):
+            if self.refusal(_alone(wider)) is None:
+                return wider, why
+        msg = "the library refuses any object at all"
+        raise AssertionError(msg)
+
+
+def _alone(rule: str) -> str:
+    return f"start: answer\nanswer: {rule}"
+
+
+def _json_rule(
+    schema: Mapping[str, Any],
+    options: Mapping[str, Any],
+    *,
+    left_out: Collection[str] = (),
+) -> str:
+    whole = {**_Settling(left_out).schema(schema), "x-guidance": options}
+    return "%json " + json.dumps(whole, ensure_ascii=False)
+
+
+class _Settling:
+    """Makes a schema of the same meaning that the library reads better.
+
+    Args:
+        left_out: Keywords that are dropped, which makes it wider.
+    """
+
+    def __init__(self, left_out: Collection[str]) -> None:
+        self._left_out = left_out
+
+    def schema(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a schema, settled."""
+        settled: dict[str, Any] = {}
+        for key, value in schema.items():
+            if key == "propertyNames" and value in ({}, True, {"type": "string"}):
+                continue  # The library knows no such keyword, and names are strings anyway.
+            if key not in self._left_out:
+                settled[key] = self._value(key, value)
+        properties, required = settled.get("properties"), schema.get("required")
+        if isinstance(properties, dict) and isinstance(required, list):
+            first = [name for name in required if isinstance(name, str) and name in properties]
+            settled["properties"] = {name: properties[name] for name in (*first, *properties)}
+        return settled
+
+    def _value(self, key: str, value: Any) -> Any:  # noqa: ANN401 - any JSON
+        if key in _NAMED and isinstance(value, Mapping):
+            return {name: self._one(inner) for name, inner in value.items()}
+        if key in _LISTED and isinstance(value, list):
+            return [self._one(inner) for inner in value]
+        if key in _SINGLE:
+            return self._one(value)
+        return value
+
+    def _one(self, value: Any) -> Any:  # noqa: ANN401 - as above
+        return self.schema(value) if isinstance(value, Mapping) else value

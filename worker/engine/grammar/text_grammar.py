@@ -1,0 +1,222 @@
+"""Write what a raw text must match as one terminal of llguidance's Lark dialect.
+
+Families that write arguments between marks put strings there as they are, so that the library's
+JSON schemas do not apply. Terminals can be intersected and negated, which is all that keywords on
+strings ask for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from worker.engine.output.tool_calls.json_types import kinds_of, referred
+
+ANY_TEXT: Final = "/(?s:.*)/"
+_REFERENCES_MAX: Final = 16
+#: Longer limits make, with a text that may not occur, more states than the library follows.
+LENGTH_MAX: Final = 300
+_ESCAPED: Final = re.compile(r'["\\\x00-\x1f\x7f]')
+_SPECIAL: Final = re.compile(r"[\\^$.|?*+()\[\]{}/&~#-]")
+_DAY: Final = (
+    r"(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+    r"|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+)
+_DATE: Final = rf"[0-9]{{4}}-{_DAY}"
+_TIME: Final = (
+    r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?"
+    r"(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+)
+_BYTE: Final = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+#: Texts that have a format beyond doubt; there may be others.
+_FORMATS: Final[Mapping[str, str]] = {
+    "date": _DATE,
+    "time": _TIME,
+    "date-time": f"{_DATE}T{_TIME}",
+    "uuid": r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
+    "ipv4": rf"{_BYTE}(?:\.{_BYTE}){{3}}",
+    "hostname": rf"{_LABEL}(?:\.{_LABEL}){{0,3}}",
+    "email": rf"[A-Za-z0-9_+-]+(?:\.[A-Za-z0-9_+-]+)*@{_LABEL}(?:\.{_LABEL}){{1,3}}",
+    "uri": r"[a-z][a-z0-9+.-]*:\/\/[A-Za-z0-9.-]+(?::[0-9]{1,4})?(?:[\/?#][A-Za-z0-9._~\/?=&+-]*)?",
+}
+_CONDITIONS: Final = ("not", "if", "contentEncoding", "contentMediaType")
+_BINDING: Final = frozenset(
+    {"const", "enum", "pattern", "format", "anyOf", "oneOf", "allOf", "$ref", *_CONDITIONS}
+)
+
+
+class Unkept(ValueError):
+    """No terminal says what a schema says; names the keyword."""
+
+
+def text_terminal(schema: object, root: Mapping[str, Any], *, depth: int = 0) -> str | None:
+    """Return a terminal for the strings that match a schema, ``None`` if it allows none.
+
+    Args:
+        schema: Any.
+        root: Where its references point into.
+        depth: References and choices followed so far.
+
+    Raises:
+        Unkept: There is none.
+    """
+    if depth > _REFERENCES_MAX:
+        msg = "$ref"
+        raise Unkept(msg)
+    if "string" not in kinds_of(schema, root):
+        return None
+    if not isinstance(schema, Mapping):
+        return ANY_TEXT
+    for keyword in _CONDITIONS:
+        if keyword in schema:
+            raise Unkept(keyword)
+    parts = _own(schema)
+    for wanted in _inner(schema, root):
+        part = text_terminal(wanted, root, depth=depth + 1)
+        assert part is not None, "the schema allows strings"
+        parts.append(part)
+    for keyword in ("anyOf", "oneOf"):
+        if isinstance(schema.get(keyword), list):
+            parts.append(_choice(schema[keyword], root, depth, keyword))
+    return " & ".join(part for part in dict.fromkeys(parts) if part != ANY_TEXT) or ANY_TEXT
+
+
+def lengths(schema: Mapping[str, Any]) -> tuple[int, int | None]:
+    """Return how many characters a text must and may have; ``None`` is without end."""
+    low, high = schema.get("minLength", 0), schema.get("maxLength")
+    return int(low), None if high is None else int(high)
+
+
+def is_bound_by_length_alone(schema: object) -> bool:
+    """Whether any text will do that is long and short enough."""
+    return not isinstance(schema, Mapping) or schema.keys().isdisjoint(_BINDING)
+
+
+def without(texts: str, *others: str) -> str:
+    """Return a terminal less others."""
+    return " & ".join([texts, *(f"~{other}" for other in others)])
+
+
+def containing(text: str) -> str:
+    """Return a terminal for everything that holds a text."""
+    return f"/(?s:.*){literal(text)}(?s:.*)/"
+
+
+def literal(text: str) -> str:
+    """Return a text as it stands inside a regular expression of the dialect."""
+    escaped = _SPECIAL.sub(lambda match: f"\\{match[0]}", text)
+    return re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\x{ord(match[0]):02x}", escaped)
+
+
+def quoted(text: str) -> str:
+    """Return a text as a grammar writes it."""
+    return '"' + _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + '"'
+
+
+def one_of(texts: list[str]) -> str:
+    """Return a terminal for one of some texts."""
+    # Two slashes with nothing between them would begin a comment.
+    return f"/(?:{'|'.join(map(literal, dict.fromkeys(texts)))})/"
+
+
+def _own(schema: Mapping[str, Any]) -> list[str]:
+    """Return what the keywords say that hold no other schema."""
+    parts = []
+    values = [schema["const"]] if "const" in schema else None
+    if isinstance(schema.get("enum"), list):
+        listed = schema["enum"]
+        values = listed if values is None else [one for one in values if one in listed]
+    if values is not None:
+        parts.append(one_of([value for value in values if isinstance(value, str)]))
+    low, high = lengths(schema)
+    if max(low, high or 0) > LENGTH_MAX:
+        msg = "maxLength" if high else "minLength"
+        raise Unkept(msg)
+    if low or high is not None:
+        parts.append(f"/(?s:.{{{low},{'' if high is None else high}}})/")
+    if isinstance(schema.get("pattern"), str):
+        parts.append(_pattern(schema["pattern"]))
+    if isinstance(schema.get("format"), str):
+        if schema["format"] not in _FORMATS:
+            msg = f'format "{schema["format"]}"'
+            raise Unkept(msg)
+        parts.append(f"/{_FORMATS[schema['format']]}/")
+    return parts
+
+
+def _inner(schema: Mapping[str, Any], root: Mapping[str, Any]) -> list[object]:
+    parts = schema.get("allOf")
+    inner = list(parts) if isinstance(parts, list) else []
+    if isinstance(schema.get("$ref"), str):
+        inner.append(referred(schema["$ref"], root))
+    return inner
+
+
+def _choice(choices: list[object], root: Mapping[str, Any], depth: int, keyword: str) -> str:
+    found = [text_terminal(choice, root, depth=depth + 1) for choice in choices]
+    terminals = list(dict.fromkeys(one for one in found if one is not None))
+    if keyword == "oneOf" and len([one for one in found if one is not None]) > 1:
+        raise Unkept(keyword)
+    if ANY_TEXT in terminals:
+        return ANY_TEXT
+    return terminals[0] if len(terminals) == 1 else f"({' | '.join(terminals)})"
+
+
+def _pattern(pattern: str) -> str:
+    """Return a terminal for the texts in which a pattern (ECMA 262) is found."""
+    branches = []
+    for branch in _branches(pattern):
+        begins, ends = branch.startswith("^"), branch.endswith("$") and not branch.endswith("\\$")
+        body = branch[int(begins) : len(branch) - int(ends)]
+        before, behind = "" if begins else "(?s:.*)", "" if ends else "(?s:.*)"
+        branches.append(f"{before}(?:{_translated(body)}){behind}")
+    return f"/{'|'.join(branches)}/"
+
+
+def _branches(pattern: str) -> list[str]:
+    """Return the alternatives of the highest level."""
+    branches, depth, in_class, escaped = [""], 0, False, False
+    for char in pattern:
+        if escaped or char == "\\":
+            escaped = not escaped
+        elif in_class or char == "[":
+            in_class = char != "]"
+        elif char == "|" and depth == 0:
+            branches.append("")
+            continue
+        else:
+            depth += {"(": 1, ")": -1}.get(char, 0)
+        branches[-1] += char
+    return branches
+
+
+def _translated(body: str) -> str:
+    """Return the body of a pattern in the dialect, whose classes are those of Unicode."""
+    said, in_class, at = "", False, 0
+    while at < len(body):
+        char, size = body[at], 1
+        if char == "\\":
+            size = 2
+            char = _escape(body[at : at + 2], in_class=in_class)
+        elif in_class or char == "[":
+            in_class = char != "]"
+        elif char in "^$" or body.startswith(("(?=", "(?!", "(?<"), at):
+            msg = "pattern"
+            raise Unkept(msg)
+        said += "\\/" if char == "/" else f"\\x{ord(char):02x}" if char < " " else char
+        at += size
+    return said
+
+
+def _escape(escape: str, *, in_class: bool) -> str:
+    plain = {"\\d": "0-9", "\\w": "A-Za-z0-9_"}.get(escape)
+    if plain is not None:
+        return plain if in_class else f"[{plain}]"
+    if escape in ("\\D", "\\W") and not in_class:
+        return {"\\D": "[^0-9]", "\\W": "[^A-Za-z0-9_]"}[escape]
+    if escape[1:] in ("D", "W", "b", "B", "c", "k", "") or escape[1:].isdigit():
+        msg = "pattern"
+        raise Unkept(msg)
+    return escape

@@ -1,0 +1,1 @@
+"""Models found, loaded and identified."""

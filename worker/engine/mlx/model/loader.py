@@ -1,0 +1,237 @@
+"""Find a model, load it, and say what it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import mlx_lm.utils
+import structlog
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+import worker.demo_model
+from domain.chat.ports import SpokenAnswers
+from domain.values import ModelCard, Sampling
+from ops.settings import DEMO_MODEL
+from worker.engine.grammar.channel_constraint import FramedConstraints
+from worker.engine.grammar.constraints import Constraints
+from worker.engine.grammar.guidance import grammars_for
+from worker.engine.mlx.fingerprint import fingerprint
+from worker.engine.mlx.model.tool_families import end_ids_of, frames_of, tool_format_of
+from worker.engine.mlx.model.vocabulary import detokenizer_factory, spelling_of
+from worker.engine.mlx.prompt.incremental_prompt import ContinuedPrompts
+from worker.engine.mlx.prompt.renderer import PromptRenderer
+from worker.engine.mlx.runner import LoadedWeights
+from worker.engine.output.output_parser import ThinkTags
+from worker.engine.ports import LoadedModel, ModelLoadFailed
+from worker.engine.reasoning_limit import limiting
+
+_log = structlog.get_logger(__name__)
+
+#: Context of a model whose configuration does not say.
+CONTEXT_LENGTH_DEFAULT = 4096
+_CONTEXT_KEYS = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_sequence_length",
+    "max_seq_len",
+    "seq_length",
+    "n_ctx",
+)
+_HUB_FILES = ("*.json", "*.safetensors", "*.py", "*.model", "*.tiktoken", "*.txt", "*.jinja")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """What to load.
+
+    Attributes:
+        id: A directory, a hub id, or ``semantic-demo``.
+        name: What clients call it; by default the id, or the name of the directory.
+        context_length: Lowers the model's own.
+        digest_cache: Where digests of weights are remembered.
+    """
+
+    id: str
+    name: str | None = None
+    context_length: int | None = None
+    digest_cache: Path | None = None
+
+
+def load_weights(source: ModelSource, answers: SpokenAnswers | None = None) -> LoadedWeights:
+    """Load a model on the calling thread, which must be the one that computes.
+
+    Args:
+        source: What to load.
+        answers: What was said before, so that prompts go on where it ended.
+
+    Raises:
+        ModelLoadFailed: Saying what was tried.
+    """
+    model_dir = find_model(source.id)
+    try:
+        network, tokenizer, config = mlx_lm.utils.load(str(model_dir), return_config=True)
+    except Exception as error:
+        # mlx, mlx-lm and transformers raise whatever they like on a broken directory.
+        msg = f"the model in {model_dir} cannot be loaded: {type(error).__name__}: {error}"
+        raise ModelLoadFailed(msg) from error
+    tool_format, frames = tool_format_of(tokenizer), frames_of(tokenizer)
+    renderer = PromptRenderer(tokenizer, tool_format, frames)
+    card = _card(source, model_dir, config)
+    render = renderer.render
+    if answers is not None:
+        render = ContinuedPrompts(renderer, answers, card.fingerprint).render
+    detokenizer = detokenizer_factory(tokenizer)
+    tags = ThinkTags(tokenizer.think_start, tokenizer.think_end) if tokenizer.has_thinking else None
+    model = LoadedModel(
+        card=card,
+        think_tags=tags,
+        render=render,
+        opens_thinking=renderer.opens_thinking,
+        detokenizer=detokenizer,
+        spelling=spelling_of(detokenizer),
+        sampling=_sampling_defaults(model_dir),
+        tool_format=tool_format,
+        frames=frames,
+        dropped=tuple(tokenizer.structural_markers),
+    )
+    end_ids = end_ids_of(tokenizer)
+    model = limiting(_constrained(model, tokenizer), renderer.encode, end_ids)
+    return LoadedWeights(network=network, end_ids=end_ids, model=model)
+
+
+def _constrained(model: LoadedModel, tokenizer: Any) -> LoadedModel:  # noqa: ANN401 - mlx-lm ships no types
+    """Return the model, able to hold its answers to a form if its vocabulary can be read."""
+    if not getattr(tokenizer, "is_fast", False):
+        _log.warning("answers_unconstrained", why="the tokenizer is not a fast one")
+        return model
+    vocabulary = copy(tokenizer.backend_tokenizer)
+    vocabulary.no_padding()
+    vocabulary.no_truncation()
+    grammars = grammars_for(vocabulary.to_str(), end_ids_of(tokenizer))
+    if grammars is None:
+        return model
+    if model.frames is not None:
+        framed = FramedConstraints(grammars, model.detokenizer, model.frames)
+        return replace(model, constraint=framed.constraint)
+    constraints = Constraints(
+        grammars,
+        model.detokenizer,
+        model.opens_thinking,
+        tags=model.think_tags,
+        tool_format=model.tool_format,
+    )
+    return replace(model, constraint=constraints.constraint)
+
+
+def find_model(model_id: str) -> Path:
+    """Return the directory that holds a model, fetching it from the hub if need be.
+
+    Raises:
+        ModelLoadFailed: Saying what was tried.
+    """
+    if model_id == DEMO_MODEL:
+        return _checked(Path(worker.demo_model.__file__).parent)
+    local = Path(model_id).expanduser()
+    if local.is_dir():
+        return _checked(local)
+    if local.is_absolute() or model_id.startswith((".", "~")) or model_id.count("/") != 1:
+        msg = (
+            f"there is no directory {local.absolute()}, and {model_id!r} is no hub id"
+            f" (owner/name) and not {DEMO_MODEL}"
+        )
+        raise ModelLoadFailed(msg)
+    return _checked(_from_hub(model_id))
+
+
+def _from_hub(hub_id: str) -> Path:
+    patterns = list(_HUB_FILES)
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=patterns, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError):
+        pass
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=patterns))
+    except Exception as error:
+        # The hub's client lets its HTTP library's errors through, and which one that is changes.
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        msg = (
+            f"there is no directory {Path(hub_id).absolute()}, the hub's cache does not hold"
+            f" {hub_id}, and it could not be fetched: {type(error).__name__}: {reason}"
+        )
+        raise ModelLoadFailed(msg) from error
+
+
+def _checked(model_dir: Path) -> Path:
+    missing = [
+        what
+        for what, pattern in (("config.json", "config.json"), ("weights", "*.safetensors"))
+        if not any(model_dir.glob(pattern))
+    ]
+    if missing:
+        msg = f"{model_dir} holds no model: {' and '.join(missing)} missing"
+        raise ModelLoadFailed(msg)
+    return model_dir
+
+
+def _card(source: ModelSource, model_dir: Path, config: Mapping[str, Any]) -> ModelCard:
+    context = _context_length(config)
+    if source.context_length is not None:
+        context = min(context, source.context_length)
+    local_name = model_dir.name if Path(source.id).expanduser().is_dir() else source.id
+    return ModelCard(
+        id=source.name or local_name,
+        fingerprint=fingerprint(model_dir, cache_file=source.digest_cache),
+        context_length=context,
+        description=_description(config),
+        created_at=_written_at(model_dir),
+    )
+
+
+def _context_length(config: Mapping[str, Any]) -> int:
+    for place in (config, config.get("text_config") or {}):
+        for key in _CONTEXT_KEYS:
+            if isinstance(place.get(key), int) and place[key] > 0:
+                return int(place[key])
+    return CONTEXT_LENGTH_DEFAULT
+
+
+def _sampling_defaults(model_dir: Path) -> Sampling:
+    """Read what the model's makers recommend in ``generation_config.json``, as vLLM does.
+
+    ``do_sample: false`` means greedy; a value that is missing or of no use keeps everything.
+    """
+    file = model_dir / "generation_config.json"
+    try:
+        given = json.loads(file.read_text()) if file.is_file() else {}
+    except ValueError as error:
+        msg = f"{file} is not JSON: {error}"
+        raise ModelLoadFailed(msg) from error
+    if given.get("do_sample") is False:
+        return Sampling(temperature=0.0)
+    return Sampling(
+        temperature=float(given.get("temperature") or 1.0),
+        top_p=float(given.get("top_p") or 1.0),
+        top_k=int(given.get("top_k") or 0),
+        min_p=float(given.get("min_p") or 0.0),
+    )
+
+
+def _description(config: Mapping[str, Any]) -> str:
+    given = config.get("semantic_description")
+    if isinstance(given, str):
+        return given
+    quantization = config.get("quantization")
+    bits = f", {quantization['bits']} bit" if isinstance(quantization, Mapping) else ""
+    return f"A local {config.get('model_type', 'language')} model{bits}, run by MLX."
+
+
+def _written_at(model_dir: Path) -> str:
+    written = max(path.stat().st_mtime for path in model_dir.glob("*.safetensors"))
+    return datetime.fromtimestamp(int(written), UTC).isoformat().replace("+00:00", "Z")

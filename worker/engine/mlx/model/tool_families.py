@@ -1,0 +1,209 @@
+"""How a loaded model writes tool calls, as mlx-lm has found out, and what we know beyond that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from worker.engine.output.channel_format import HARMONY, MUSE_SPARK, FrameFormat
+from worker.engine.output.tool_calls.keyword_calls import numbered, parsed
+from worker.engine.output.tool_calls.reader import JsonSpelling, Parse, Tool, ToolFormat
+from worker.engine.output.tool_calls.tool_syntax import (
+    GLM_LINES_MARKS,
+    GLM_MARKS,
+    LONGCAT_MARKS,
+    MINIMAX_MARKS,
+    PYTHON_MARKS,
+    QWEN_MARKS,
+)
+
+_NAMED_JSON = '{"name": "NAME", "arguments":'
+#: Families whose calls are JSON, which is read as it comes instead of by mlx-lm's parser, and what
+#: is special about others; by the name of mlx-lm's parser. The formats are those of the models' own
+#: chat templates.
+_KNOWN: Final[Mapping[str, ToolFormat]] = MappingProxyType(
+    {
+        "json_tools": ToolFormat(
+            start="",
+            end="",
+            opening='<tool_call>\n{"name": "',
+            opening_named=f"<tool_call>\n{_NAMED_JSON}",
+            json=JsonSpelling.TAGGED,
+        ),
+        "mistral": ToolFormat(start="", end="", opening="[TOOL_CALLS]"),
+        "qwen3_coder": ToolFormat(
+            start="",
+            end="",
+            argument_tags=("<parameter=", "</parameter>"),
+            naked=("<function=", "</function>"),
+            opening="<tool_call>\n<function=",
+            opening_named="<tool_call>\n<function=NAME>\n",
+            marks=QWEN_MARKS,
+        ),
+        "glm47": ToolFormat(
+            start="",
+            end="",
+            argument_tags=("<arg_value>", "</arg_value>"),
+            opening="<tool_call>",
+            opening_named="<tool_call>NAME\n",
+            marks=GLM_MARKS,
+        ),
+        "longcat": ToolFormat(
+            start="",
+            end="",
+            argument_tags=("<longcat_arg_value>", "</longcat_arg_value>"),
+            opening_named="<longcat_tool_call>NAME\n",
+            marks=LONGCAT_MARKS,
+        ),
+        "minimax_m2": ToolFormat(
+            start="",
+            end="",
+            argument_tags=("<parameter ", "</parameter>"),
+            opening='<minimax:tool_call>\n<invoke name="',
+            opening_named='<minimax:tool_call>\n<invoke name="NAME">\n',
+            marks=MINIMAX_MARKS,
+        ),
+        "kimi_k2": ToolFormat(
+            start="",
+            end="",
+            argument_tags=("<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+            opening="<|tool_calls_section_begin|><|tool_call_begin|>functions.",
+            opening_named=(
+                "<|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0"
+                "<|tool_call_argument_begin|>"
+            ),
+            json=JsonSpelling.NUMBERED,
+        ),
+        "minicpm5": ToolFormat(start="", end="", argument_tags=("<param ", "</param>")),
+        "pythonic": ToolFormat(
+            start="",
+            end="",
+            opening="<|tool_call_start|>[",
+            opening_named="<|tool_call_start|>[NAME(",
+            marks=PYTHON_MARKS,
+        ),
+        # The prompt stands inside the response, where it asks for no reasoning.
+        "kimi_k3": ToolFormat(
+            start="",
+            end="",
+            argument_tags=("<|open|>argument ", "<|close|>argument<|sep|>"),
+            opening="<|close|>response<|sep|><|open|>tools<|sep|>",
+            opening_named=(
+                "<|close|>response<|sep|><|open|>tools<|sep|>"
+                '<|open|>call tool="NAME" index="1"<|sep|>'
+            ),
+        ),
+        "muse_spark": ToolFormat(
+            start="",
+            end="",
+            argument_tags=("<atem:parameter ", "</atem:parameter>"),
+            opening=" to=",
+            opening_named=' to=NAME<|message|><atem:function_calls>\n<atem:invoke name="NAME">\n',
+        ),
+    }
+)
+#: In the templates of GLM 4.5 and 4.6.
+_LINES_MARK: Final = "</arg_key>\n<arg_value>"
+#: Tried before mlx-lm's, which reads some of what JSON says in another way.
+_OWN_PARSERS: Final[Mapping[str, Callable[[str], Any]]] = MappingProxyType(
+    {"pythonic": parsed, "kimi_k2": numbered}
+)
+_IN_JSON: Final = frozenset({"json_tools", "mistral"})
+#: Llama 3.1 and later; mlx-lm has no parser for it.
+_LLAMA = ToolFormat(
+    start="<|python_tag|>",
+    end="",
+    is_bare=True,
+    opening='{"name": "',
+    opening_named='{"name": "NAME", "parameters":',
+    json=JsonSpelling.BARE,
+)
+#: Behind the last mark of an answer of Kimi K3.
+_KIMI_END: Final = "<|end_of_msg|>"
+#: What such a template tells the model about its calls.
+_LLAMA_MARK: Final = '"parameters": dictionary of argument name'
+
+
+#: gpt-oss; mlx-lm has no parser for it. A header makes the call, whose arguments are JSON.
+_HARMONY_CALLS = ToolFormat(
+    start="<|channel|>commentary to=functions.",
+    end="<|call|>",
+    opening="<|channel|>commentary to=functions.",
+    opening_named="<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>",
+)
+
+
+def frames_of(tokenizer: Any) -> FrameFormat | None:  # noqa: ANN401 - mlx-lm ships no types
+    """Return how the model frames the messages of an answer, ``None`` if it does not.
+
+    Args:
+        tokenizer: mlx-lm's wrapper.
+    """
+    if tokenizer.response_initial_state == "header":
+        # The only response format that mlx-lm knows which begins so.
+        return MUSE_SPARK
+    template = tokenizer.chat_template
+    has_marks = set(HARMONY.marks) <= tokenizer.get_vocab().keys()
+    return HARMONY if has_marks and "<|channel|>" in str(template) else None
+
+
+def end_ids_of(tokenizer: Any) -> frozenset[int]:  # noqa: ANN401 - as above
+    """Return the tokens that end an answer.
+
+    Those of frames as well: a conversion that lost its generation settings knows only one of them.
+    """
+    frames, vocabulary = frames_of(tokenizer), tokenizer.get_vocab()
+    marks = frames.last_ends if frames is not None else ()
+    if tokenizer.structural_markers:
+        marks = (*marks, _KIMI_END)
+    ids = {vocabulary[mark] for mark in marks if mark in vocabulary}
+    return frozenset(tokenizer.eos_token_ids) | ids
+
+
+def tool_format_of(tokenizer: Any) -> ToolFormat | None:  # noqa: ANN401 - mlx-lm ships no types
+    """Return how the model writes calls, ``None`` if it knows no tools.
+
+    Args:
+        tokenizer: mlx-lm's wrapper, which finds the family by the chat template.
+    """
+    template = tokenizer.chat_template
+    template = template if isinstance(template, str) else ""
+    if frames_of(tokenizer) is HARMONY:
+        return _HARMONY_CALLS if "tools" in template else None
+    if not tokenizer.has_tool_calling:
+        return _LLAMA if _LLAMA_MARK in template else None
+    kind = tokenizer.init_kwargs.get("tool_parser_type", "")
+    start, end = tokenizer.tool_call_start, tokenizer.tool_call_end
+    known = _KNOWN.get("glm47" if kind == "laguna" else kind, ToolFormat(start=start, end=end))
+    if kind == "mistral":
+        is_headed = "[ARGS]" in template
+        known = replace(
+            known,
+            opening_named="[TOOL_CALLS]NAME[ARGS]" if is_headed else f"[TOOL_CALLS] [{_NAMED_JSON}",
+            json=JsonSpelling.HEADED if is_headed else JsonSpelling.LIST,
+        )
+    if known.marks is GLM_MARKS and _LINES_MARK in template:
+        known = replace(known, marks=GLM_LINES_MARKS)
+    return replace(
+        known,
+        start=start,
+        end=end,
+        opening=known.opening or start,
+        parse=None if kind in _IN_JSON else _parse_by(tokenizer.tool_parser, kind),
+    )
+
+
+def _parse_by(parser: Callable[[str, list[Tool]], Any], kind: str) -> Parse:
+    own = _OWN_PARSERS.get(kind)
+
+    def parse(text: str, tools: Sequence[Tool]) -> Any:  # noqa: ANN401 - a foreign parser's
+        if own is not None:
+            try:
+                return own(text)
+            except ValueError:
+                return parser(text, list(tools))
+        return parser(text, list(tools))
+
+    return parse

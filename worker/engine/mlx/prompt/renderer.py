@@ -1,0 +1,286 @@
+"""From a request to the token ids the model reads."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any
+
+import structlog
+from jinja2 import TemplateError
+
+from domain.chat.request import ChatRequest, Message, ToolCall, canonical_json
+from domain.errors import InvalidRequest
+from worker.engine.mlx.prompt import harmony
+from worker.engine.mlx.prompt.instructions import told
+from worker.engine.mlx.prompt.raw_prompt import RawRenderer
+from worker.engine.mlx.prompt.segment_tokenizer import SegmentedEncoder, refusal
+from worker.engine.output.channel_format import HARMONY, FrameFormat
+from worker.engine.output.tool_calls.reader import ToolFormat
+from worker.engine.ports import Rendered
+
+_log = structlog.get_logger(__name__)
+
+#: Tokens at the end of a prompt in which the template opens a reasoning section.
+OPENING_TOKENS_MAX = 16
+MISTRAL_ID_CHARS = 9
+#: Stands where an answer stood; no template has a reason to change it.
+STAND_IN = "[[what was said here]]"
+#: Behind a call, where the header makes it one.
+CALL_END = HARMONY.last_ends[1]
+_AROUND_ONE = 2
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+#: What a template that cannot render a conversation raises.
+_REFUSALS = (TemplateError, TypeError, ValueError, LookupError, AttributeError)
+
+Turn = dict[str, Any]
+
+
+class PromptRenderer:
+    """Renders requests by the model's chat template. May be called from many threads at once.
+
+    Args:
+        tokenizer: mlx-lm's wrapper around the model's tokenizer.
+        tool_format: How the model writes calls, if it can.
+        frames: How it frames the messages of an answer, if it does.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,  # noqa: ANN401 - mlx-lm ships no types
+        tool_format: ToolFormat | None = None,
+        frames: FrameFormat | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._tool_format = tool_format
+        self._is_harmony = frames is HARMONY
+        self._segments = _segments_of(tokenizer)
+        self._raw = RawRenderer(tokenizer, self._ids_of)
+
+    def render(self, request: ChatRequest) -> Rendered:
+        """Return the prompt.
+
+        Raises:
+            InvalidRequest: The template refuses the messages, as they are and simplified, or the
+                model cannot read a raw prompt.
+        """
+        if request.raw is not None:
+            return self._raw.render(request.raw)
+        text, opened = self._whole(request)
+        ids = self._ids_of(text + opened)
+        if not ids:
+            msg = "the messages hold nothing to answer"
+            raise InvalidRequest(msg, field="messages")
+        return Rendered(ids, opened)
+
+    def render_after(self, request: ChatRequest, turn: int) -> Rendered | None:
+        """Return what follows an assistant turn in the prompt, from the mark of its end on.
+
+        Args:
+            request: A conversation.
+            turn: Place of the turn among the messages, not the last.
+
+        Returns:
+            ``None`` if the template does not let the turn stand as it is, or refuses it.
+        """
+        assert request.messages[turn].role == "assistant", "only answers are echoed"
+        calls = request.messages[turn].tool_calls if self._is_harmony else ()
+        if len(calls) > 1:
+            return None  # The template writes their results between them.
+        stand_in = Message(
+            role="assistant",
+            content="" if calls else STAND_IN,
+            # A result takes its name from the call before it.
+            tool_calls=tuple(replace(call, arguments={STAND_IN: ""}) for call in calls),
+        )
+        messages = (*request.messages[:turn], stand_in, *request.messages[turn + 1 :])
+        try:
+            text, opened = self._whole(replace(request, messages=messages))
+        except InvalidRequest:
+            return None
+        pieces = text.split(STAND_IN)
+        if len(pieces) != _AROUND_ONE:
+            return None
+        after = pieces[1]
+        if calls:
+            _, mark, after = after.partition(CALL_END)
+            after = mark + after
+        return Rendered(self._ids_of(after + opened), opened) if after else None
+
+    def says_only_messages(self, request: ChatRequest) -> bool:
+        """Whether the prompt holds no remark that is part of no message."""
+        is_opened = self._says_it_all(request, self._opening(request))
+        return told(request, is_opened=is_opened) is request
+
+    def begins_alike(self, before: ChatRequest, request: ChatRequest) -> bool:
+        """Whether what stands before the messages is the same, for the same tools."""
+        # Gpt-oss always reasons: its template knows levels and no switch.
+        is_switched = not self._is_harmony and before.thinking != request.thinking
+        return not is_switched and self._effort(before) == self._effort(request)
+
+    def _whole(self, request: ChatRequest) -> tuple[str, str]:
+        """Return the prompt's text, and the beginning of the answer that it opens."""
+        opened = self._opening(request)
+        text = self._text(told(request, is_opened=self._says_it_all(request, opened)))
+        if opened and self._leaves_thinking_open(text):
+            # Who must call a tool has thought enough.
+            text += f"\n{self._tokenizer.think_end}\n\n"
+        return text, opened
+
+    def _ids_of(self, text: str) -> tuple[int, ...]:
+        return self.encode(_LONE_SURROGATE.sub("\ufffd", text))
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a text that holds its special tokens already."""
+        if self._segments is not None:
+            return self._segments.encode(text)
+        if getattr(self._tokenizer, "is_fast", False):
+            # The batch call lets other threads run meanwhile; a single encode would hold the
+            # interpreter, and with it the engine, for as long as a long prompt takes.
+            (encoding,) = self._tokenizer.backend_tokenizer.encode_batch(
+                [text], add_special_tokens=False
+            )
+            return tuple(encoding.ids)
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def opens_thinking(self, prompt: Sequence[int]) -> bool:
+        """Whether the template left a reasoning section open at the end of the prompt."""
+        tag = self._tokenizer.think_start
+        if tag is None:
+            return False
+        tail: str = self._tokenizer.decode(list(prompt[-OPENING_TOKENS_MAX:]))
+        return tail.rstrip().endswith(tag)
+
+    def _leaves_thinking_open(self, text: str) -> bool:
+        tag = self._tokenizer.think_start
+        return tag is not None and text.rstrip().endswith(tag)
+
+    def _says_it_all(self, request: ChatRequest, opened: str) -> bool:
+        """Whether the beginning of a call leaves nothing to be said of it in words."""
+        names_it = self._tool_format is not None and bool(self._tool_format.opening_named)
+        return bool(opened) and (request.tool_choice.mode != "tool" or names_it)
+
+    def _opening(self, request: ChatRequest) -> str:
+        """Return the beginning of a call that must be made."""
+        choice, tool_format = request.tool_choice, self._tool_format
+        if tool_format is None or not request.callable_tools:
+            return ""
+        if choice.mode == "tool" and tool_format.opening_named:
+            name = json.dumps(choice.name, ensure_ascii=False)[1:-1]
+            return tool_format.opening_named.replace("NAME", name)
+        return tool_format.opening if choice.mode in ("any", "tool") else ""
+
+    def _text(self, request: ChatRequest) -> str:
+        if not self._tokenizer.has_chat_template:
+            return _plain_dialogue(request.messages)
+        for turns in self._spellings(request.messages):
+            try:
+                return self._apply(request, turns)
+            except _REFUSALS:
+                pass
+        try:
+            return self._apply(request, _simplified(request.messages))
+        except _REFUSALS as error:
+            msg = f"the model's chat template refuses these messages: {error}"
+            raise InvalidRequest(msg, field="messages") from error
+
+    def _spellings(self, messages: Sequence[Message]) -> Iterator[list[Turn]]:
+        """Yield the conversation in the forms that templates may take."""
+        if self._is_harmony:
+            yield [harmony.turn_of(one, _call) for one in harmony.one_call_each(messages)]
+            return
+        yield _turns(messages)
+        # Mistral's templates take no other ids than those of nine letters and digits.
+        yield _turns(messages, id_chars=MISTRAL_ID_CHARS)
+
+    def _apply(self, request: ChatRequest, turns: list[Turn]) -> str:
+        as_taken = harmony.tool_of if self._is_harmony else dict[str, Any]
+        text: str = self._tokenizer.apply_chat_template(
+            turns,
+            tools=[as_taken(tool) for tool in request.tools] or None,
+            add_generation_prompt=True,
+            enable_thinking=request.thinking,
+            tokenize=False,
+            **self._effort(request),
+        )
+        return text
+
+    def _effort(self, request: ChatRequest) -> dict[str, str]:
+        return harmony.effort_of(request.effort) if self._is_harmony else {}
+
+
+def _segments_of(tokenizer: Any) -> SegmentedEncoder | None:  # noqa: ANN401 - as above
+    if not getattr(tokenizer, "is_fast", False):
+        return None
+    why = refusal(tokenizer.backend_tokenizer)
+    if why is not None:
+        _log.info("prompts_tokenised_whole", why=why)
+        return None
+    return SegmentedEncoder(tokenizer.backend_tokenizer)
+
+
+def _turns(messages: Sequence[Message], *, id_chars: int | None = None) -> list[Turn]:
+    def named(call_id: str) -> str:
+        return (
+            call_id
+            if id_chars is None
+            else sha256(call_id.encode("utf-8", "replace")).hexdigest()[:id_chars]
+        )
+
+    return [_turn(message, named) for message in messages]
+
+
+def _turn(message: Message, named: Callable[[str], str]) -> Turn:
+    turn: Turn = {"role": message.role, "content": message.content}
+    if message.reasoning:
+        turn["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        turn["tool_calls"] = [{**_call(call), "id": named(call.id)} for call in message.tool_calls]
+    if message.tool_call_id is not None:
+        turn["tool_call_id"] = named(message.tool_call_id)
+    return turn
+
+
+def _call(call: ToolCall) -> Turn:
+    function = {"name": call.name, "arguments": _plain(call.arguments)}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    # Templates test ``is mapping`` and call ``tojson``, which know a dict best.
+    return dict(arguments)
+
+
+def _simplified(messages: Sequence[Message]) -> list[Turn]:
+    """Return the conversation as user and assistant in turn, for templates that know no more.
+
+    Instructions and tool results are said by the user; neighbours of one role become one turn.
+    """
+    turns: list[Turn] = []
+    for message in messages:
+        role = "assistant" if message.role == "assistant" else "user"
+        content = _with_calls(message)
+        if turns and turns[-1]["role"] == role:
+            turns[-1]["content"] += "\n\n" + content
+        else:
+            turns.append({"role": role, "content": content})
+    if turns[0]["role"] == "assistant":
+        turns.insert(0, {"role": "user", "content": ""})
+    return turns
+
+
+def _with_calls(message: Message) -> str:
+    calls = [
+        f"[call {call.name} {canonical_json(_plain(call.arguments)).decode(errors='replace')}]"
+        for call in message.tool_calls
+    ]
+    return "\n".join([message.content, *calls]) if calls else message.content
+
+
+def _plain_dialogue(messages: Sequence[Message]) -> str:
+    """Return the form that models without a chat template continue best."""
+    lines = [f"{message.role.capitalize()}: {_with_calls(message)}" for message in messages]
+    return "\n\n".join([*lines, "Assistant:"])

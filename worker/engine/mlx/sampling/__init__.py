@@ -1,0 +1,1 @@
+"""Sampling, logit masks and log-probabilities of a batch."""

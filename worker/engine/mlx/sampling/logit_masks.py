@@ -1,0 +1,136 @@
+"""Keep each row of a batch to what its constraint allows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import cast
+
+import mlx.core as mx
+
+from worker.engine.grammar.ports import Constraint
+
+_BITS = 8
+
+
+class _Drawn:
+    """A step's tokens, fetched at most once."""
+
+    def __init__(self, tokens: mx.array) -> None:
+        self._tokens = tokens
+        self._ids: list[int] | None = None
+
+    def of(self, row: int) -> int:
+        if self._ids is None:
+            self._ids = cast("list[int]", self._tokens.tolist())
+        return self._ids[row]
+
+
+class TokenMasks:
+    """The constraints of the sequences in a batch.
+
+    A constraint takes a token when the next one is about to be drawn, not before: what was drawn
+    and never returned, since its sequence had to leave, is drawn again.
+    """
+
+    def __init__(self) -> None:
+        self._constraints: dict[int, Constraint] = {}
+        self._drawn: dict[int, tuple[_Drawn, int]] = {}
+        self._as_they_are: set[int] = set()
+
+    def add(self, uid: int, constraint: Constraint, *, is_shared: bool = True) -> None:
+        """Hold a sequence to something.
+
+        Args:
+            uid: The sequence.
+            constraint: What it is held to.
+            is_shared: Whether its draws depend on shares of what is left, as with ``top_p``. To
+                make it a whole takes an exponential of each token, as much as all else here.
+        """
+        self._constraints[uid] = constraint
+        if not is_shared:
+            self._as_they_are.add(uid)
+
+    def drop(self, uid: int) -> None:
+        """Forget a sequence."""
+        self._constraints.pop(uid, None)
+        self._as_they_are.discard(uid)
+        self._drawn.pop(uid, None)
+
+    def apply(
+        self, uids: Sequence[int], logprobs: mx.array, faults: dict[int, Exception]
+    ) -> mx.array:
+        """Return the rows without what may not be drawn; what is left is the whole, if that counts.
+
+        Args:
+            uids: Whose rows they are.
+            logprobs: The rows.
+            faults: Takes those whose constraint cannot be followed, and why.
+        """
+        if self._constraints.keys().isdisjoint(uids):
+            return logprobs
+        # The network computes while the masks are found.
+        mx.async_eval(logprobs)  # type: ignore[no-untyped-call]  # mlx ships it without types
+        masks: dict[int, bytes] = {}
+        for row, uid in enumerate(uids):
+            try:
+                mask = self._next_mask(uid)
+            except Exception as error:  # noqa: BLE001 - one row's fault must not end the whole batch
+                faults[uid] = error
+                self.drop(uid)
+                continue
+            if mask is not None:
+                masks[row] = mask
+        shared = {row for row in masks if uids[row] not in self._as_they_are}
+        return masked(logprobs, masks, shared) if masks else logprobs
+
+    def note(self, uids: Sequence[int], tokens: mx.array) -> None:
+        """Remember what was drawn."""
+        if self._constraints.keys().isdisjoint(uids):
+            return
+        drawn = _Drawn(tokens)
+        for row, uid in enumerate(uids):
+            if uid in self._constraints:
+                self._drawn[uid] = (drawn, row)
+
+    def _next_mask(self, uid: int) -> bytes | None:
+        constraint = self._constraints.get(uid)
+        if constraint is None:
+            return None
+        if uid in self._drawn:
+            drawn, row = self._drawn.pop(uid)
+            constraint.accept(drawn.of(row))
+        if constraint.is_free:
+            self.drop(uid)
+            return None
+        return constraint.mask()
+
+
+def masked(logprobs: mx.array, masks: dict[int, bytes], shared: Collection[int]) -> mx.array:
+    """Return rows without what their masks forbid; a row that has no mask stays as it is.
+
+    Args:
+        logprobs: The rows.
+        masks: By row, as ``Constraint.mask`` gives them.
+        shared: Rows whose rest is made a whole.
+    """
+    size, vocabulary = logprobs.shape
+    longest = max(map(len, masks.values()))
+    packed = memoryview(b"".join(mask.ljust(longest, b"\0") for mask in masks.values()))
+    bits = mx.array(packed).reshape(len(masks), -1)  # type: ignore[arg-type]  # a buffer will do
+    allowed = (bits[:, :, None] >> mx.arange(_BITS, dtype=mx.uint8)) & 1
+    allowed = allowed.reshape(len(masks), -1)[:, :vocabulary].astype(mx.bool_)
+    missing = vocabulary - allowed.shape[1]
+    if missing > 0:
+        # Networks are often padded beyond their vocabulary.
+        allowed = mx.pad(allowed, [(0, 0), (0, missing)], constant_values=False)
+    held = [row in masks for row in range(size)]
+    if not all(held):
+        places = [list(masks).index(row) if row in masks else 0 for row in range(size)]
+        allowed = allowed[mx.array(places)] | ~mx.array(held)[:, None]
+    kept = mx.where(allowed, logprobs.astype(mx.float32), -mx.inf)
+    if not shared:
+        return kept
+    whole = kept - mx.logsumexp(kept, axis=-1, keepdims=True)
+    if len(shared) == size:
+        return whole
+    return mx.where(mx.array([row in shared for row in range(size)])[:, None], whole, kept)

@@ -1,0 +1,126 @@
+"""How likely the tokens of some rows of a batch are, computed along with the step that draws them.
+
+The values are those of the network's own distribution, in single precision whatever it computes
+in: what a plain pass over the same tokens gives. Rows that nobody asks about cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from typing import cast
+
+import mlx.core as mx
+
+from domain.chat.logprobs import UNLIKELY
+from worker.engine.ports import Likelihood
+
+#: Digits that are kept behind the point: more than single precision has of a usual value.
+DIGITS = 6
+
+
+class _Drawn:
+    """What one step knows of some rows; fetched at most once."""
+
+    def __init__(self, drawn: mx.array, top: mx.array | None, ids: mx.array | None) -> None:
+        self._arrays = (drawn, top, ids)
+        self._lists: tuple[list[float], list[list[float]], list[list[int]]] | None = None
+
+    def of(self, row: int, top: int) -> Likelihood:
+        if self._lists is None:
+            drawn, values, ids = self._arrays
+            self._lists = (
+                cast("list[float]", drawn.tolist()),
+                cast("list[list[float]]", [] if values is None else values.tolist()),
+                cast("list[list[int]]", [] if ids is None else ids.tolist()),
+            )
+        logprobs, values_of, ids_of = self._lists
+        best: list[tuple[int, float]] = []
+        if top and values_of:
+            pairs = zip(ids_of[row], map(_told, values_of[row]), strict=True)
+            best = sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
+        return Likelihood(_told(logprobs[row]), tuple(islice(best, top)))
+
+
+class Likelihoods:
+    """What is to be told of the sequences in a batch.
+
+    mlx-lm draws a token one step before it returns it, so what is known of a sequence waits here in
+    the order of its tokens. What was drawn and never returned goes with its sequence.
+    """
+
+    def __init__(self) -> None:
+        self._tops: dict[int, int] = {}
+        self._drawn: dict[int, deque[tuple[_Drawn, int]]] = {}
+
+    def add(self, uid: int, top: int) -> None:
+        """Tell of a sequence, and of so many tokens that it might have said at each place."""
+        self._tops[uid] = top
+        self._drawn[uid] = deque()
+
+    def drop(self, uid: int) -> None:
+        """Forget a sequence."""
+        self._tops.pop(uid, None)
+        self._drawn.pop(uid, None)
+
+    def note(self, uids: Sequence[int], logprobs: mx.array, tokens: mx.array) -> None:
+        """Begin to compute what is to be told of a draw, in the step that draws.
+
+        Args:
+            uids: Whose rows they are.
+            logprobs: The rows as the network gave them.
+            tokens: What was drawn from each.
+        """
+        if not self._tops or self._tops.keys().isdisjoint(uids):
+            return
+        asking = [row for row, uid in enumerate(uids) if uid in self._tops]
+        if len(asking) < len(uids):
+            rows = mx.array(asking)
+            logprobs, tokens = logprobs[rows], tokens[rows]
+        widest = min(max(self._tops[uids[row]] for row in asking), logprobs.shape[-1])
+        whole = mx.logsumexp(logprobs.astype(mx.float32), axis=-1, keepdims=True)
+        drawn = (_at(logprobs, tokens[:, None]) - whole)[:, 0]
+        ids = top = None
+        if widest:
+            ids = mx.argpartition(logprobs, -widest, axis=-1)[:, -widest:]
+            top = _at(logprobs, ids) - whole
+        # Together with the tokens, so that the step after does not come before it.
+        mx.async_eval(*(one for one in (tokens, drawn, top, ids) if one is not None))  # type: ignore[no-untyped-call]  # mlx ships it without types
+        known = _Drawn(drawn, top, ids)
+        for place, row in enumerate(asking):
+            self._drawn[uids[row]].append((known, place))
+
+    def first(self, uid: int) -> Likelihood | None:
+        """Return what is known of the next token of a sequence; it is asked for again."""
+        if not self._drawn.get(uid):
+            return None
+        known, row = self._drawn[uid][0]
+        return known.of(row, self._tops[uid])
+
+    def next(self, uid: int) -> Likelihood | None:
+        """Return what is known of the next token of a sequence, once."""
+        if uid not in self._tops:
+            return None
+        likelihood = self.first(uid)
+        if likelihood is not None:
+            self._drawn[uid].popleft()
+        return likelihood
+
+
+def logprobs_of(row: mx.array, tokens: Sequence[int]) -> list[float]:
+    """Return the log-probabilities of some tokens in one row, in single precision."""
+    row = row.astype(mx.float32)
+    whole = mx.logsumexp(row)
+    return cast("list[float]", (mx.take(row, mx.array(list(tokens))) - whole).tolist())
+
+
+def _at(logprobs: mx.array, ids: mx.array) -> mx.array:
+    return mx.take_along_axis(logprobs, ids, axis=-1).astype(mx.float32)
+
+
+def _told(value: float) -> float:
+    """Return a value as it is told: rounded, and neither infinite nor above certainty."""
+    if not value > UNLIKELY:
+        return UNLIKELY  # or what is no number at all
+    return min(0.0, round(value, DIGITS))

@@ -1,0 +1,1 @@
+"""From text to reasoning, answer and tool calls; stop sequences. No MLX."""

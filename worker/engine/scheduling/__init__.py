@@ -1,0 +1,1 @@
+"""Queue order, batch window and prefill pace. Pure."""

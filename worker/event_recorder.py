@@ -1,0 +1,267 @@
+"""Writes down what happens to contexts, on a thread of its own: nobody who tells it waits."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self, TypeAlias, TypeVar
+
+from domain.errors import ConcurrencyConflict, JobNotFound
+from domain.events.cache import (
+    AgentCacheMissed,
+    AgentCacheRestored,
+    AgentCacheSaved,
+    CacheBlockRejected,
+    CacheBlocksEvicted,
+    CacheEvent,
+    CachePersistencePaused,
+    CachePersistenceResumed,
+)
+from domain.log.codec import decode_event
+from domain.log.ports import EventLog
+from domain.log.record import Draft
+from domain.ports import Clock, IdSource
+from domain.usecases.jobs.commit import LoadedJob, load_job
+from domain.values import AgentId, JobId, JobStatus, StreamName, WorkerId
+from ops.blockstore.events import (
+    BlockRejected,
+    BlocksEvicted,
+    PersistencePaused,
+    PersistenceResumed,
+    StoreEvent,
+)
+from worker.cachestore.misses import miss_of
+from worker.cachestore.reports import ContextKept, ContextReport, ContextStarted
+from worker.retry_queue import Notes, NotYet
+
+#: Evictions of this long are one event.
+EVICTIONS_S = 5.0
+#: What the end leaves for notes that wait.
+LAST_NOTES_S = 2.0
+#: Agents and streams whose latest state is remembered.
+REMEMBERED_MAX = 1024
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class _Evictions:
+    """It is time to write down what a tier has evicted."""
+
+    tier: str
+
+
+_Note: TypeAlias = ContextReport | StoreEvent | _Evictions
+
+
+class CacheDiary:
+    """Events of the log about contexts; see ``domain.events.cache``.
+
+    The methods may be called from any thread and never wait, except ``flush`` and the end.
+
+    Args:
+        worker: Who writes; what is nobody's context goes to its stream.
+        log: Where.
+        ids: Names for the events.
+        clock: For pauses.
+    """
+
+    def __init__(self, worker: WorkerId, *, log: EventLog, ids: IdSource, clock: Clock) -> None:
+        self._worker = worker
+        self._log = log
+        self._ids = ids
+        self._run_id = ids.event_id()
+        self._notes: Notes[_Note] = Notes("cache-diary", self._write, clock.monotonic)
+        self._lock = threading.Lock()
+        self._evicted: dict[str, tuple[int, int]] = {}
+        # Below: the thread's own.
+        self._versions: OrderedDict[StreamName, int] = OrderedDict()
+        self._saved: OrderedDict[AgentId, AgentCacheSaved | None] = OrderedDict()
+
+    def __enter__(self) -> Self:
+        """Start writing."""
+        self._notes.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Write what is left."""
+        self._notes.close(LAST_NOTES_S)
+
+    def tell(self, note: ContextReport | StoreEvent) -> None:
+        """Take a note of what engine or store tell."""
+        if isinstance(note, BlocksEvicted):
+            self.tell_evicted("disk", note.blocks, note.size_bytes)
+        else:
+            self._notes.put(note)
+
+    def tell_evicted(self, tier: str, blocks: int, size_bytes: int) -> None:
+        """Take a note of evicted blocks; those of a few seconds become one event."""
+        with self._lock:
+            before = self._evicted.get(tier)
+            blocks_before, bytes_before = before or (0, 0)
+            self._evicted[tier] = blocks_before + blocks, bytes_before + size_bytes
+        if before is None:
+            self._notes.put(_Evictions(tier), after_s=EVICTIONS_S)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until every note was written or given up; whether it was in time."""
+        return self._notes.flush(timeout_s)
+
+    # --- the thread ------------------------------------------------------------------------
+
+    def _write(self, note: _Note) -> None:
+        match note:
+            case ContextStarted():
+                self._started(note)
+            case ContextKept():
+                self._kept(note)
+            case _Evictions(tier):
+                with self._lock:
+                    blocks, size_bytes = self._evicted.pop(tier)
+                self._append_own(
+                    CacheBlocksEvicted(
+                        worker=self._worker, tier=tier, blocks=blocks, size_bytes=size_bytes
+                    )
+                )
+            case _:
+                self._append_own(_store_event(self._worker, note))
+
+    def _started(self, report: ContextStarted) -> None:
+        job = JobId(report.label)
+        loaded, agent = self._whose(job)
+        if loaded is None or agent is None:
+            return
+        events: list[CacheEvent] = []
+        if report.restored_tokens:
+            events.append(
+                AgentCacheRestored(
+                    job=job,
+                    source="disk" if report.disk_tokens else "ram",
+                    tokens=report.restored_tokens,
+                    disk_tokens=report.disk_tokens,
+                    prompt_tokens=report.prompt_tokens,
+                    took_ms=report.took_ms,
+                )
+            )
+        miss = miss_of(report, self._last_saved(agent))
+        if miss is not None:
+            events.append(
+                AgentCacheMissed(
+                    job=job,
+                    reason=miss.reason,
+                    at_token=miss.at_token,
+                    missed_tokens=miss.missed_tokens,
+                )
+            )
+        self._append_agent(agent, loaded, events)
+
+    def _kept(self, report: ContextKept) -> None:
+        """Commit the manifest of a job that has said its last; its blocks are on disk already."""
+        job, manifest = JobId(report.label), report.manifest
+        loaded, agent = self._whose(job)
+        if loaded is None or agent is None or not manifest.hashes:
+            return
+        if not loaded.job.status.is_terminal:
+            raise NotYet
+        if loaded.job.status not in {JobStatus.COMPLETED, JobStatus.CANCELLED}:
+            return
+        saved = AgentCacheSaved(
+            job=job,
+            fingerprint=manifest.fingerprint,
+            blocks=tuple(name.hex() for name in manifest.blocks),
+            tail=manifest.tail.hex() if manifest.tail else None,
+            tokens=report.tokens,
+        )
+        self._append_agent(agent, loaded, [saved])
+        _remember(self._saved, agent, saved)
+
+    def _whose(self, job: JobId) -> tuple[LoadedJob | None, AgentId | None]:
+        try:
+            loaded = load_job(job, log=self._log)
+        except JobNotFound:
+            return None, None
+        assert loaded.job.submitted is not None, "a job begins with its acceptance"
+        return loaded, loaded.job.submitted.agent
+
+    def _last_saved(self, agent: AgentId) -> AgentCacheSaved | None:
+        if agent not in self._saved:
+            found: AgentCacheSaved | None = None
+            recorded = self._log.load(_stream_of(agent))
+            for one in recorded:
+                if one.type == AgentCacheSaved.__name__:
+                    event = decode_event(one.type, one.schema_version, one.data)
+                    assert isinstance(event, AgentCacheSaved)
+                    found = event
+            # Not their number: old ones are archived.
+            _remember(self._versions, _stream_of(agent), recorded[-1].version if recorded else 0)
+            _remember(self._saved, agent, found)
+        return self._saved[agent]
+
+    def _append_agent(
+        self, agent: AgentId, loaded: LoadedJob, events: Sequence[CacheEvent]
+    ) -> None:
+        drafts = [
+            Draft(
+                event_id=self._ids.event_id(),
+                event=event,
+                correlation_id=loaded.correlation_id,
+                causation_id=loaded.last_event_id,
+            )
+            for event in events
+        ]
+        self._append(_stream_of(agent), drafts)
+
+    def _append_own(self, event: CacheEvent) -> None:
+        draft = Draft(event_id=self._ids.event_id(), event=event, correlation_id=self._run_id)
+        self._append(StreamName(self._worker), [draft])
+
+    def _append(self, stream: StreamName, drafts: list[Draft]) -> None:
+        """Append at whatever version the stream has; others write to it too."""
+        while drafts:
+            known = self._versions.get(stream, 0)
+            later = self._log.load(stream, after_version=known)
+            version = later[-1].version if later else known
+            try:
+                self._log.append(stream, drafts, expected_version=version)
+            except ConcurrencyConflict:
+                continue
+            _remember(self._versions, stream, version + len(drafts))
+            return
+
+
+def _remember(latest: OrderedDict[_Key, _Value], key: _Key, value: _Value) -> None:
+    latest[key] = value
+    latest.move_to_end(key)
+    if len(latest) > REMEMBERED_MAX:
+        latest.popitem(last=False)
+
+
+def _stream_of(agent: AgentId) -> StreamName:
+    return StreamName(f"agent-{agent}")
+
+
+def _store_event(worker: WorkerId, note: StoreEvent) -> CacheEvent:
+    match note:
+        case BlockRejected():
+            return CacheBlockRejected(
+                worker=worker,
+                block=note.hash.hex(),
+                reason=note.reason.value,
+                detail=note.detail,
+                size_bytes=note.size_bytes,
+            )
+        case PersistencePaused():
+            return CachePersistencePaused(
+                worker=worker, error=note.error, message=note.message, retry_s=note.retry_s
+            )
+        case PersistenceResumed():
+            return CachePersistenceResumed(
+                worker=worker, paused_s=round(note.paused_s, 3), dropped=note.dropped
+            )
+        case BlocksEvicted():
+            return CacheBlocksEvicted(
+                worker=worker, tier="disk", blocks=note.blocks, size_bytes=note.size_bytes
+            )

@@ -1,0 +1,1 @@
+"""Recorded answers computed again and compared token by token."""

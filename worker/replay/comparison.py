@@ -1,0 +1,268 @@
+"""Compute a recorded answer again and hold the two against each other, token by token."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from domain.chat.generation import GenerationTask, PreparedPrompt
+from domain.chat.request import ChatRequest
+from domain.errors import PayloadMissing, SemanticError
+from domain.job.replay import (
+    Candidate,
+    Divergence,
+    Recording,
+    Refusal,
+    Replayed,
+    ReplayRefused,
+    StoredAnswer,
+    Verdict,
+    check_payload,
+    check_prompt,
+    read_answer,
+)
+from domain.kv.hashing import hash_ids
+from domain.log.ports import PayloadStore
+from domain.values import Digest, StopReason
+from worker.engine.mlx.runner import LoadedWeights
+from worker.engine.mlx.solo import SoloRun
+from worker.engine.ports import LoadedModel
+from worker.engine.preparation import prepare
+from worker.engine.text_assembler import TextAssembler, assembler_for
+
+#: Characters of the answer before a divergence that are shown.
+CONTEXT_CHARS = 80
+#: Tokens whose text is looked at for them.
+_CONTEXT_TOKENS = 60
+#: Tokens between two reports of progress.
+TOLD_EVERY_TOKENS = 8
+#: Endings by a limit are one: which limit it was hangs on memory, not on the model.
+_LIMITS = frozenset({StopReason.MAX_TOKENS, StopReason.CONTEXT_WINDOW})
+
+#: Told the phase (``read`` or ``said``), how many tokens are done, and of how many.
+OnProgress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """How a worker with the present settings reads a prompt; see ``SoloRun``."""
+
+    step_tokens: int
+    cuts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """A replay that came to an end or to a divergence."""
+
+    ids: tuple[int, ...]
+    text: str
+    reason: StopReason | None = None
+    stop_sequence: str | None = None
+    divergence: Divergence | None = None
+
+
+def replay(
+    recording: Recording,
+    weights: LoadedWeights,
+    payloads: PayloadStore,
+    *,
+    pieces: Pieces,
+    verify: bool,
+    on_progress: OnProgress = lambda *_: None,
+) -> Replayed:
+    """Compute an answer again.
+
+    Args:
+        recording: What the log says of it.
+        weights: The model that gave it, on the thread that loaded it.
+        payloads: Where request and answer are.
+        pieces: How the prompt is read.
+        verify: Whether to stop where the two differ; else the whole answer is told.
+        on_progress: Told how far it is.
+
+    Raises:
+        ReplayRefused: It cannot be done.
+    """
+    began_s = time.monotonic()
+    request = ChatRequest.from_bytes(_payload(payloads, recording.request, "request"))
+    stored = read_answer(recording, _payload(payloads, recording.output, "answer"))
+    try:
+        prompt = prepare(request, weights.model)
+        check_prompt(recording, prompt.tokens)
+        rehearsal = _Rehearsal(
+            recording, request, prompt, stored if verify else None, weights, pieces, on_progress
+        )
+        said = rehearsal.run()
+    except SemanticError as error:
+        raise ReplayRefused(Refusal.CANNOT_COMPUTE, error.message) from error
+    verdict, message = (
+        _judged(recording, stored, said)
+        if verify
+        else (Verdict.REPLAYED, f"replayed {len(said.ids):,} tokens")
+    )
+    return Replayed(
+        job=recording.job,
+        verdict=verdict,
+        message=message,
+        model=recording.model,
+        fingerprint=recording.fingerprint,
+        tokens=len(said.ids),
+        token_hash=hash_ids(said.ids),
+        attempts=recording.attempts,
+        cached_tokens=recording.cached_tokens,
+        divergence=said.divergence,
+        text=said.text,
+        took_ms=round(1000 * (time.monotonic() - began_s), 3),
+    )
+
+
+def _payload(payloads: PayloadStore, digest: Digest, what: str) -> bytes:
+    try:
+        payload = payloads.get(digest)
+    except PayloadMissing as error:
+        message = f"the {what} is no longer stored: it was erased"
+        raise ReplayRefused(Refusal.PAYLOAD_GONE, message) from error
+    check_payload(payload, digest, what)
+    return payload
+
+
+def _judged(recording: Recording, stored: StoredAnswer, said: _Said) -> tuple[Verdict, str]:
+    if said.divergence is not None:
+        return Verdict.DIVERGED, f"the token at index {said.divergence.index:,} is another"
+    if hash_ids(said.ids) != recording.token_hash:
+        return Verdict.DIVERGED, "the hash of the tokens is another; the answer has no tokens"
+    endings = (said.reason, said.stop_sequence), (recording.stop_reason, recording.stop_sequence)
+    if endings[0] != endings[1] and not {said.reason, recording.stop_reason} <= _LIMITS:
+        return Verdict.DIVERGED, f"the same tokens end by {said.reason}, not {endings[1][0]}"
+    if said.text != stored.text:
+        return Verdict.DIVERGED, "the same tokens decode to another text"
+    return Verdict.SAME, f"the same {len(said.ids):,} tokens"
+
+
+class _Rehearsal:
+    """One answer on its way; what ends it is what ends it in ``worker.engine.emitter``."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        request: ChatRequest,
+        prompt: PreparedPrompt,
+        stored: StoredAnswer | None,
+        weights: LoadedWeights,
+        pieces: Pieces,
+        on_progress: OnProgress,
+    ) -> None:
+        self._recording = recording
+        self._expected = None if stored is None else stored.token_ids
+        self._weights = weights
+        self._on_progress = on_progress
+        self._prompt = replace(
+            prompt,
+            sampling=recording.sampling,
+            max_tokens=_limit(recording, request, prompt),
+            thinking_limit=recording.thinking_limit,
+        )
+        self._assembler = _assembler(recording, request, self._prompt, weights.model)
+        self._solo = SoloRun(
+            weights,
+            recording.sampling,
+            step_tokens=pieces.step_tokens,
+            cuts=pieces.cuts,
+            constraint=weights.model.constraint(self._prompt),
+        )
+        self._ids: list[int] = []
+
+    def run(self) -> _Said:
+        """Draw tokens up to the end or to the first that is another."""
+        tokens = self._solo.tokens(self._prompt.tokens, self._told_read)
+        with closing(tokens):
+            for index, token in enumerate(tokens):
+                if self._is_another(index, token):
+                    return self._said(divergence=self._divergence(index, token))
+                if token in self._weights.end_ids:
+                    return self._said(StopReason.END_TURN)
+                self._ids.append(token)
+                self._assembler.feed(token)
+                if self._assembler.is_over:
+                    is_stop = self._assembler.stop_sequence is not None
+                    return self._said(StopReason.STOP_SEQUENCE if is_stop else StopReason.END_TURN)
+                if len(self._ids) >= self._prompt.max_tokens:
+                    return self._said(StopReason.MAX_TOKENS)
+                if index % TOLD_EVERY_TOKENS == 0:
+                    self._on_progress("said", index + 1, self._recording.completion_tokens)
+        msg = "a sequence that nothing ends goes on"
+        raise AssertionError(msg)
+
+    def _told_read(self, done: int, total: int) -> None:
+        self._on_progress("read", done, total)
+
+    def _is_another(self, index: int, token: int) -> bool:
+        if self._expected is None:
+            return False
+        if index < len(self._expected):
+            return token != self._expected[index]
+        return token not in self._weights.end_ids
+
+    def _said(
+        self, reason: StopReason | None = None, divergence: Divergence | None = None
+    ) -> _Said:
+        if reason is not None:
+            cut = reason not in {StopReason.END_TURN, StopReason.STOP_SEQUENCE}
+            self._assembler.flush(cut=cut)
+        assembler = self._assembler
+        return _Said(tuple(self._ids), assembler.text, reason, assembler.stop_sequence, divergence)
+
+    def _divergence(self, index: int, token: int) -> Divergence:
+        assert self._expected is not None, "nothing to differ from"
+        ended = index >= len(self._expected)
+        # Which of its ends the answer came to is not stored: the likeliest speaks for them.
+        others = sorted(self._weights.end_ids) if ended else [self._expected[index]]
+        logprob, *stored = self._solo.logprobs(index, [token, *others])
+        score, *scores = self._solo.scores(index, [token, *others])
+        best = max(range(len(others)), key=lambda place: scores[place])
+        return Divergence(
+            index=index,
+            stored=Candidate(
+                id=None if ended else others[best],
+                text="" if ended else self._text([others[best]]),
+                logprob=_rounded(stored[best]),
+            ),
+            replayed=Candidate(id=token, text=self._text([token]), logprob=_rounded(logprob)),
+            gap=_rounded(logprob - stored[best]),
+            draw_gap=_rounded(score - scores[best]),
+            context=self._text(self._ids[-_CONTEXT_TOKENS:])[-CONTEXT_CHARS:],
+        )
+
+    def _text(self, ids: list[int]) -> str:
+        detokenizer = self._weights.model.detokenizer()
+        return "".join(map(detokenizer.feed, ids)) + detokenizer.flush()
+
+
+def _limit(recording: Recording, request: ChatRequest, prompt: PreparedPrompt) -> int:
+    """Return the limit of tokens; where memory lowered it then, it lies where the answer ended."""
+    if recording.stop_reason is StopReason.CONTEXT_WINDOW:
+        return recording.completion_tokens
+    return min(request.max_tokens, max(prompt.max_tokens, recording.completion_tokens))
+
+
+def _assembler(
+    recording: Recording, request: ChatRequest, prompt: PreparedPrompt, model: LoadedModel
+) -> TextAssembler:
+    task = GenerationTask(
+        job_id=recording.job,
+        attempt=recording.attempts,
+        prompt=prompt,
+        emitted=(),
+        first_item=1,
+        stop=request.stop,
+    )
+    return assembler_for(model, task)
+
+
+def _rounded(value: float) -> float | None:
+    """Return a number that JSON can say; a token that was cut off has none."""
+    return round(value, 6) if math.isfinite(value) else None
