@@ -26,7 +26,7 @@ class _Reading:
     departures: int = 0
 
 
-class Readers:
+class ConnectionRegistry:
     """Counts the connections of each job.
 
     Args:

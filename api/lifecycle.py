@@ -18,11 +18,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from api.access.access_control import Doors
+from api.access.access_control import AccessControl
 from api.http.messages import Route
 from api.http_server.exchange import Exchanges
-from api.http_server.limits import GateLimits
-from api.http_server.server import Gate
+from api.http_server.limits import ServerLimits
+from api.http_server.server import HttpServer
 from api.http_server.upstream import Upstream
 from api.routes.fallback import RouteTable
 from ops.logs import Logger
@@ -82,7 +82,7 @@ def serve(service: Service) -> NoReturn:
     reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     reservation.bind((LOOPBACK, 0))
     port: int = reservation.getsockname()[1]
-    life = _Life(service, reservation, port)
+    life = _ApiLifecycle(service, reservation, port)
     app = build_app(
         service.routes,
         exchanges=life.exchanges,
@@ -93,7 +93,7 @@ def serve(service: Service) -> NoReturn:
     raise SystemExit(1)  # Robyn's loop ends only where it failed
 
 
-class _Life:
+class _ApiLifecycle:
     """The one task beside the connections."""
 
     def __init__(self, service: Service, reservation: socket.socket, port: int) -> None:
@@ -141,9 +141,9 @@ class _Life:
             await service.on_stop()
         self._logger.info("stopped")
 
-    def _gate(self) -> Gate:
-        limits = GateLimits.from_settings(self._service.settings)
-        return Gate(
+    def _gate(self) -> HttpServer:
+        limits = ServerLimits.from_settings(self._service.settings)
+        return HttpServer(
             upstream=Upstream(
                 LOOPBACK,
                 self._port,
@@ -153,7 +153,7 @@ class _Life:
             ),
             exchanges=self.exchanges,
             unrouted=RouteTable(self._service.routes).unrouted,
-            doors=Doors.from_settings(self._service.settings),
+            doors=AccessControl.from_settings(self._service.settings),
             limits=limits,
             logger=self._logger,
         )

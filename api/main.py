@@ -11,15 +11,15 @@ from contextlib import ExitStack
 from functools import partial
 from importlib.metadata import version
 
-from api.access.agent_scope import AgentDoor
+from api.access.agent_scope import AgentScope
 from api.access.rate_limits import Rate
 from api.background.batch_thread import BatchThread, LineThreads
-from api.background.batches import BatchDesk, BatchRules
-from api.background.eta import LiveOutlook
-from api.background.periodic_tasks import Upkeep
+from api.background.batches import BatchRules, BatchServices
+from api.background.eta import LiveEta
+from api.background.periodic_tasks import PeriodicTasks
 from api.background.tasks import Background
 from api.background.webhook_thread import WebhookPace, WebhookThread
-from api.background.webhooks import WebhookShelf, batch_message
+from api.background.webhooks import WebhookServices, batch_message
 from api.http_server.listener import open_listener_or_exit
 from api.lifecycle import Service, serve
 from api.presenters.jobs import job_object
@@ -33,7 +33,7 @@ from domain.log.ports import PayloadStore
 from domain.ports import IdSource
 from domain.usecases.batches.driver import BatchDriver
 from domain.usecases.jobs.expire import expire_overdue
-from domain.usecases.webhooks import WebhookDesk
+from domain.usecases.webhooks import WebhookCollector
 from domain.webhook.delivery import read_secrets
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.row_codec import instant
@@ -99,7 +99,7 @@ def build(
         log=log,
         payloads=log,
         views=log.views,
-        outlook=LiveOutlook(line=log.line, pulses=pulses, clock=clock),
+        outlook=LiveEta(line=log.line, pulses=pulses, clock=clock),
         queue=DramatiqJobQueue(client, keys),
         sink=RedisItemSink(
             client, keys, items_max=settings.redis.items_max, ttl_s=settings.redis.items_ttl_s
@@ -113,7 +113,7 @@ def build(
         ids=ids,
         executor=executor,
         background=Background(),
-        batches=BatchDesk(
+        batches=BatchServices(
             views=log.batches,
             lines=_lines(settings, ids=ids, payloads=log, views=log.batches),
             wake=batch_woken.set,
@@ -199,7 +199,7 @@ def _webhooks(settings: Settings, services: Services, logger: Logger) -> Webhook
     wanted = settings.webhooks
     check_urls(wanted.urls, wanted.allow_hosts)
     keys = read_secrets(webhook_secret(wanted, settings.data_dir))
-    desk = WebhookDesk(
+    desk = WebhookCollector(
         log=services.log,
         store=services.webhooks.store,
         ids=services.ids,
@@ -227,14 +227,14 @@ def _webhooks(settings: Settings, services: Services, logger: Logger) -> Webhook
     return WebhookThread(desk, sender, pace=pace, logger=logger)
 
 
-def _shelf(webhooks: WebhookSettings, store: SqlWebhookStore) -> WebhookShelf:
-    return WebhookShelf(
+def _shelf(webhooks: WebhookSettings, store: SqlWebhookStore) -> WebhookServices:
+    return WebhookServices(
         store=store, from_requests=webhooks.from_requests, allow_hosts=webhooks.allow_hosts
     )
 
 
-def _agents(server: ServerSettings) -> AgentDoor:
-    return AgentDoor(
+def _agents(server: ServerSettings) -> AgentScope:
+    return AgentScope(
         rate=Rate(server.agent_requests_per_minute, whose="agent"),
         jobs_at_once=server.agent_jobs_at_once,
     )
@@ -286,7 +286,7 @@ def run(settings: Settings, logger: Logger) -> int:
         batches = BatchThread(driver, woken=woken, logger=logger)
 
         expire = partial(services.call, _expire, services)
-        deadlines = Upkeep("deadlines", EXPIRE_S, expire, logger=logger)
+        deadlines = PeriodicTasks("deadlines", EXPIRE_S, expire, logger=logger)
 
         async def on_start() -> None:
             await hub.start()

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from api.access.agent_scope import AgentDoor
-from api.background.batches import BatchDesk
+from api.access.agent_scope import AgentScope
+from api.background.batches import BatchServices
 from api.background.tasks import Background
-from api.background.webhooks import WebhookShelf
-from api.connection_registry import Readers
+from api.background.webhooks import WebhookServices
+from api.connection_registry import ConnectionRegistry
 from api.protocols.shared.efforts import Efforts
-from domain.job.eta import Outlook
+from domain.job.eta import EtaSource
 from domain.job.listing import JobViews
 from domain.job.ports import (
     ControlSignals,
@@ -105,7 +105,7 @@ class Services:
     log: EventLog
     payloads: PayloadStore
     views: JobViews
-    outlook: Outlook
+    outlook: EtaSource
     queue: JobQueue
     sink: ItemSink
     backlog: ItemBacklog
@@ -117,16 +117,16 @@ class Services:
     ids: IdSource
     executor: Executor
     background: Background
-    batches: BatchDesk
-    webhooks: WebhookShelf
+    batches: BatchServices
+    webhooks: WebhookServices
     version: str
     model: str
     aliases: tuple[str, ...] = ()
     max_tokens_default: int = 4096
     efforts: Efforts = Efforts()
     rules: JobRules = JobRules()
-    agents: AgentDoor = field(default_factory=AgentDoor)
-    readers: Readers = field(default_factory=Readers)
+    agents: AgentScope = field(default_factory=AgentScope)
+    readers: ConnectionRegistry = field(default_factory=ConnectionRegistry)
     ping_s: float = 10.0
     opening_s: float = 0.0
     look_s: float = 2.0

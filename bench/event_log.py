@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.figures import percentile
-from domain.log.record import GENESIS_HASH, Draft, Head, verify_link
+from domain.log.record import GENESIS_HASH, Draft, LogHead, verify_link
 from domain.usecases.jobs.commit import load_job
 from domain.values import JobId, StreamName, digest_of
 from ops.adapters.event_log.migrate import upgrade
@@ -134,7 +134,7 @@ def _print_verify(directory: Path) -> None:
 
 
 def _walk_parsed(log: LogReader) -> None:
-    head = Head(position=0, hash=GENESIS_HASH)
+    head = LogHead(position=0, hash=GENESIS_HASH)
     while events := log.read_all(after=head.position, limit=1000):
         for event in events:
             head = verify_link(event, head)

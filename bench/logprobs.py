@@ -22,25 +22,25 @@ import mlx.core as mx
 from domain.values import Sampling
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
-from worker.engine.mlx.sampling.logprobs import Likelihoods
+from worker.engine.mlx.sampling.logprobs import LogprobRows
 from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow
-from worker.engine.ports import Admission, Likelihood
+from worker.engine.ports import Admission, TokenLikelihood
 
 _PROMPT = tuple(range(100, 164))
 _WARM_STEPS = 20
 
 
-class _Nothing(Likelihoods):
+class _Nothing(LogprobRows):
     """What the sampler had before it could tell anything."""
 
     def note(self, uids: Sequence[int], logprobs: mx.array, tokens: mx.array) -> None:
         del uids, logprobs, tokens
 
-    def next(self, uid: int) -> Likelihood | None:
+    def next(self, uid: int) -> TokenLikelihood | None:
         del uid
         return None
 
-    def first(self, uid: int) -> Likelihood | None:
+    def first(self, uid: int) -> TokenLikelihood | None:
         del uid
         return None
 

@@ -21,7 +21,7 @@ from mlx_lm.models import llama
 from mlx_lm.models.cache import make_prompt_cache
 
 from domain.kv.spec import ModelCacheSpec
-from worker.engine.mlx.decode_batches import Groups, Join
+from worker.engine.mlx.decode_batches import DecodeBatches, JoinRequest
 from worker.engine.mlx.kv.probe import probe_spec
 
 LAYERS, HEADS, DIM, HIDDEN, VOCABULARY = 8, 3, 64, 192, 4096
@@ -51,9 +51,11 @@ def _row(network: Any, spec: ModelCacheSpec, lengths: list[int], bound: int, ste
     mx.clear_cache()
     before = mx.get_active_memory()
     mx.reset_peak_memory()
-    groups = Groups(network, lambda rows: mx.argmax(rows, axis=-1), spec.live_bytes, bound)
+    groups = DecodeBatches(network, lambda rows: mx.argmax(rows, axis=-1), spec.live_bytes, bound)
     for length in lengths:
-        groups.insert(Join(segments=[[1]], caches=_filled(network, length), tokens=[1] * length))
+        groups.insert(
+            JoinRequest(segments=[[1]], caches=_filled(network, length), tokens=[1] * length)
+        )
     groups.begin_decoding()
     groups.decode()
     times = []

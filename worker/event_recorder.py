@@ -34,7 +34,7 @@ from ops.blockstore.events import (
 )
 from worker.cachestore.misses import miss_of
 from worker.cachestore.reports import ContextKept, ContextReport, ContextStarted
-from worker.retry_queue import Notes, NotYet
+from worker.retry_queue import RetryLater, RetryQueue
 
 #: Evictions of this long are one event.
 EVICTIONS_S = 5.0
@@ -57,7 +57,7 @@ class _Evictions:
 _Note: TypeAlias = ContextReport | StoreEvent | _Evictions
 
 
-class CacheDiary:
+class CacheEventRecorder:
     """Events of the log about contexts; see ``domain.events.cache``.
 
     The methods may be called from any thread and never wait, except ``flush`` and the end.
@@ -74,7 +74,7 @@ class CacheDiary:
         self._log = log
         self._ids = ids
         self._run_id = ids.event_id()
-        self._notes: Notes[_Note] = Notes("cache-diary", self._write, clock.monotonic)
+        self._notes: RetryQueue[_Note] = RetryQueue("cache-diary", self._write, clock.monotonic)
         self._lock = threading.Lock()
         self._evicted: dict[str, tuple[int, int]] = {}
         # Below: the thread's own.
@@ -165,7 +165,7 @@ class CacheDiary:
         if loaded is None or agent is None or not manifest.hashes:
             return
         if not loaded.job.status.is_terminal:
-            raise NotYet
+            raise RetryLater
         if loaded.job.status not in {JobStatus.COMPLETED, JobStatus.CANCELLED}:
             return
         saved = AgentCacheSaved(

@@ -18,7 +18,7 @@ from domain.ports import IdSource
 from domain.values import ModelCard, StreamName, WorkerId
 
 
-class WorkerDiary:
+class WorkerEventRecorder:
     """Appends the life of one worker process to its own stream.
 
     Args:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from domain.chat.ports import SpokenAnswers
+from domain.chat.ports import RecordedAnswers
 from domain.errors import LogUnavailable, QueueUnavailable, SemanticError
 from domain.events.model import ModelLoadFailed
 from domain.events.worker import WorkerDraining, WorkerStopped
@@ -26,7 +26,7 @@ from domain.log.ports import EventLog
 from domain.usecases.jobs.count_tokens import count_tokens
 from domain.usecases.jobs.reconcile import reconcile
 from domain.usecases.jobs.run_attempt import Runner
-from domain.usecases.spoken_answers import LoggedAnswers
+from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import Priority, WorkerId
 from ops.adapters.data_dir.lock import DataDirLocked, DataLock
 from ops.adapters.data_dir.worker_place import WorkerPlace
@@ -36,7 +36,7 @@ from ops.adapters.redis.client import BrokerClient, Keys, connect
 from ops.adapters.redis.control import ControlListener, RedisWorkerPulses
 from ops.adapters.redis.dramatiq_queue import BlockingRedisBroker, DramatiqJobQueue
 from ops.adapters.redis.items import RedisItemBacklog, RedisItemSink
-from ops.adapters.redis.token_counts import CountingDesk
+from ops.adapters.redis.token_counts import TokenCountServer
 from ops.blockstore.report import ScanReport
 from ops.blockstore.store import BlockStore
 from ops.broker.address import resolve_broker_url
@@ -54,10 +54,10 @@ from worker.consumers import Consumers
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
-from worker.engine.ports import ModelLoadFailed as CannotLoad
-from worker.event_recorder import CacheDiary
-from worker.lifecycle import WorkerDiary, library_versions
-from worker.periodic_tasks import Periodic
+from worker.engine.ports import ModelLoadError
+from worker.event_recorder import CacheEventRecorder
+from worker.lifecycle import WorkerEventRecorder, library_versions
+from worker.periodic_tasks import PeriodicTask
 from worker.turn_gate import TurnGate
 
 #: The engine thread comes back from native code every few milliseconds and must not wait the
@@ -77,7 +77,7 @@ DRAIN_GRACE_S = 5.0
 class _Contexts(NamedTuple):
     """What contexts are kept with: who writes about them, the disk, and the figures."""
 
-    diary: CacheDiary
+    diary: CacheEventRecorder
     tier: DiskTier | None
     gauge: CacheGauge
 
@@ -119,7 +119,7 @@ class WorkerProcess:
         settings, clock, ids = self._settings, SystemClock(), RandomIds()
         upgrade(settings.log_url)
         log = stack.enter_context(open_log(settings.log_url, clock=clock))
-        diary = WorkerDiary(self._worker, log=log, ids=ids)
+        diary = WorkerEventRecorder(self._worker, log=log, ids=ids)
         hand = self._enter(diary)
         keys = Keys(settings.redis.prefix)
         client = connect(resolve_broker_url(settings))
@@ -130,9 +130,9 @@ class WorkerProcess:
         engine = self._engine(sink, clock, contexts, LoggedAnswers(log=log, payloads=log))
         pulses = RedisWorkerPulses(client, keys)
         beat = partial(self._beat, pulses, engine, contexts.gauge)
-        stack.enter_context(Periodic("pulse", PULSE_S, beat))
+        stack.enter_context(PeriodicTask("pulse", PULSE_S, beat))
         self._load(engine, diary, contexts.tier)
-        stack.enter_context(Periodic("heartbeat", BEAT_S, take_heartbeat()))
+        stack.enter_context(PeriodicTask("heartbeat", BEAT_S, take_heartbeat()))
 
         active, turns = ActiveJobs(), self._turns
         runner = Runner(
@@ -152,7 +152,7 @@ class WorkerProcess:
         self._on_forgotten = upkeep.wake
         self._listen(stack, client, keys, active, log)
         stack.enter_context(
-            CountingDesk(client, keys, count=lambda request: count_tokens(request, engine))
+            TokenCountServer(client, keys, count=lambda request: count_tokens(request, engine))
         )
         broker = BlockingRedisBroker(client, keys, broker_id=hand, shared_hand_max=_slots(settings))
         declare_actors(broker, runner, draining=self._stop)
@@ -169,14 +169,14 @@ class WorkerProcess:
         diary.note(WorkerStopped(worker=self._worker))
         return int(ExitCode.OK)
 
-    def _upkeep(self, log: SqlEventLog, queue: JobQueue, active: ActiveJobs) -> Periodic:
+    def _upkeep(self, log: SqlEventLog, queue: JobQueue, active: ActiveJobs) -> PeriodicTask:
         """Look into the log for what was lost on its way: wishes to end a job, and jobs."""
 
         def look() -> None:
             cancel_where_recorded(active, log)
             reconcile(views=log.views, queue=queue)
 
-        return Periodic("reconcile", self._settings.jobs.reconcile_s, look)
+        return PeriodicTask("reconcile", self._settings.jobs.reconcile_s, look)
 
     def _listen(
         self,
@@ -201,7 +201,7 @@ class WorkerProcess:
         listener.start()
         stack.callback(listener.stop)
 
-    def _enter(self, diary: WorkerDiary) -> str:
+    def _enter(self, diary: WorkerEventRecorder) -> str:
         """Take the place of the worker before; return whose hand messages are in."""
         place = WorkerPlace(self._settings.data_dir / "worker.json")
         if place.last is not None and diary.note_lost(place.last):
@@ -210,12 +210,12 @@ class WorkerProcess:
         return place.hand
 
     def _contexts(self, stack: ExitStack, log: EventLog) -> _Contexts:
-        diary = CacheDiary(self._worker, log=log, ids=RandomIds(), clock=SystemClock())
+        diary = CacheEventRecorder(self._worker, log=log, ids=RandomIds(), clock=SystemClock())
         stack.enter_context(diary)
         tier = self._tier(stack, diary)
         return _Contexts(diary, tier, CacheGauge(tier, partial(diary.tell_evicted, "ram")))
 
-    def _tier(self, stack: ExitStack, diary: CacheDiary) -> DiskTier | None:
+    def _tier(self, stack: ExitStack, diary: CacheEventRecorder) -> DiskTier | None:
         """Begin to look through the block store, if contexts are to outlive this process."""
         settings, clock = self._settings, SystemClock()
         if not (settings.cache.persist and settings.engine.reuse):
@@ -250,7 +250,7 @@ class WorkerProcess:
         sink: RedisItemSink,
         clock: SystemClock,
         contexts: _Contexts,
-        answers: SpokenAnswers,
+        answers: RecordedAnswers,
     ) -> BatchEngine:
         settings = self._settings
         source = ModelSource(
@@ -278,7 +278,7 @@ class WorkerProcess:
             batch_window_s=settings.engine.batch_window_ms / 1000,
         )
 
-    def _load(self, engine: BatchEngine, diary: WorkerDiary, tier: DiskTier | None) -> None:
+    def _load(self, engine: BatchEngine, diary: WorkerEventRecorder, tier: DiskTier | None) -> None:
         model = self._settings.model.id
         self._logger.info("model_loading", model=model)
         began = time.monotonic()
@@ -365,7 +365,7 @@ def main() -> int:
     watch_lifeline(process.request_stop)
     try:
         return process.run()
-    except (CannotLoad, DataDirLocked) as error:
+    except (ModelLoadError, DataDirLocked) as error:
         logger.error("cannot_run", why=error.message)  # noqa: TRY400 - the line says it all
         return int(ExitCode.CONFIG)
     except (LogUnavailable, QueueUnavailable) as error:

@@ -11,7 +11,7 @@ import structlog
 from domain.errors import SemanticError
 
 
-class Periodic:
+class PeriodicTask:
     """Runs an action on a thread of its own, at once and then at an interval, until closed.
 
     A ``SemanticError`` is logged and the next turn comes as planned: what runs here is upkeep that

@@ -24,15 +24,15 @@ RETRY_S_MAX = 5.0
 TRIES_MAX = 12
 
 
-class NotYet(Exception):
+class RetryLater(Exception):
     """A note cannot be dealt with before something else has happened."""
 
 
-class Notes(Generic[_Note]):
+class RetryQueue(Generic[_Note]):
     """A bounded queue and one thread; ``put`` may be called from any thread and never waits.
 
-    A note is tried again after ``NotYet`` and after a ``SemanticError``, which may pass; what else
-    goes wrong is a defect, logged, and ends that note alone.
+    A note is tried again after ``RetryLater`` and after a ``SemanticError``, which may be transient.
+    Any other exception is a defect: it is logged and ends that note alone.
 
     Args:
         name: Of the thread.
@@ -120,7 +120,7 @@ class Notes(Generic[_Note]):
     def _dealt_with(self, note: _Note) -> bool:
         try:
             self._handle(note)
-        except NotYet:
+        except RetryLater:
             return False
         except SemanticError as error:
             _log.warning("note_failed", error=error.code, why=error.message)

@@ -10,7 +10,7 @@ from domain.values import JobId, Priority
 
 
 class TurnGate:
-    """``domain.job.fair_scheduler.Turns`` for the threads of one process.
+    """``domain.job.fair_scheduler.FairScheduler`` for the threads of one process.
 
     Args:
         order: Decides; touched under this object's lock only.
@@ -70,7 +70,7 @@ class TurnGate:
 
 
 class WaitingTurn:
-    """``domain.job.fair_scheduler.Turn``.
+    """``domain.job.fair_scheduler.QueueTurn``.
 
     Args:
         gate: Who decides.

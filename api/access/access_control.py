@@ -8,7 +8,7 @@ from typing import Final
 from api.access.api_keys import KeyRing
 from api.access.hosts import Hosts
 from api.access.origins import Origins
-from api.access.rate_limits import Places, Rate
+from api.access.rate_limits import Rate, RateLimiter
 from api.http.messages import Reply
 from ops.api_keys import read_keys
 from ops.settings import ServerSettings
@@ -18,7 +18,7 @@ from ops.settings import ServerSettings
 _OPEN: Final = frozenset({("GET", "/health/live"), ("HEAD", "/health/live"), ("HEAD", "/")})
 
 
-class Visit:
+class AdmittedRequest:
     """One request that came in.
 
     Args:
@@ -26,7 +26,7 @@ class Visit:
         places: Where it takes a place, if it does.
     """
 
-    def __init__(self, holder: str, places: Places | None) -> None:
+    def __init__(self, holder: str, places: RateLimiter | None) -> None:
         self.holder = holder
         self._places = places
 
@@ -37,7 +37,7 @@ class Visit:
             places.leave(self.holder)
 
 
-class Doors:
+class AccessControl:
     """Checks a request by its head alone, so that nobody who is refused gets to send a body.
 
     Args:
@@ -49,7 +49,7 @@ class Doors:
     """
 
     def __init__(
-        self, *, hosts: Hosts, origins: Origins, keys: KeyRing, rate: Rate, places: Places
+        self, *, hosts: Hosts, origins: Origins, keys: KeyRing, rate: Rate, places: RateLimiter
     ) -> None:
         self._hosts = hosts
         self._origins = origins
@@ -58,17 +58,17 @@ class Doors:
         self._places = places
 
     @classmethod
-    def from_settings(cls, server: ServerSettings) -> Doors:
+    def from_settings(cls, server: ServerSettings) -> AccessControl:
         """Build what the settings ask for."""
         return cls(
             hosts=Hosts(listening=server.host, allowed=server.allowed_hosts),
             origins=Origins(server.cors_origins),
             keys=KeyRing(read_keys(key.get_secret_value() for key in server.api_keys)),
             rate=Rate(server.requests_per_minute, whose="key"),
-            places=Places(server.requests_at_once, whose="key"),
+            places=RateLimiter(server.requests_at_once, whose="key"),
         )
 
-    def enter(self, method: str, target: str, headers: Mapping[str, str]) -> Visit:
+    def enter(self, method: str, target: str, headers: Mapping[str, str]) -> AdmittedRequest:
         """Let a request in; its ``leave`` must be called once it is answered.
 
         Args:
@@ -84,10 +84,10 @@ class Doors:
         self._origins.check(headers)
         path = target.partition("?")[0]
         if (method, path) in _OPEN or self._origins.is_preflight(method, headers):
-            return Visit("", None)
+            return AdmittedRequest("", None)
         holder = self._keys.holder(headers)
         self._places.enter(holder)
-        visit = Visit(holder, self._places)
+        visit = AdmittedRequest(holder, self._places)
         try:
             if not path.startswith("/health/"):
                 self._rate.take(holder)

@@ -11,7 +11,7 @@ from domain.values import AgentId, JobStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentDoor:
+class AgentScope:
     """Limits that hold for every agent by itself; requests without an agent pass.
 
     Attributes:

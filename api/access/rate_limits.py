@@ -80,7 +80,7 @@ class Rate:
             del self._full_at_ns[name]
 
 
-class Places:
+class RateLimiter:
     """Requests at the same time for each name.
 
     Args:

@@ -50,7 +50,7 @@ class BatchRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchDesk:
+class BatchServices:
     """What the routes of batches and files need beyond ``Services``.
 
     Attributes:

@@ -12,15 +12,15 @@ from domain.errors import QueueUnavailable
 from domain.job.eta import (
     LINE_JOBS_MAX,
     MEASURED_JOBS,
-    Foreseen,
-    Line,
+    Forecast,
+    QueueSnapshot,
     RunningJob,
     foresee,
     pace_of,
     seconds_until_room,
 )
 from domain.job.fair_scheduler import TurnState
-from domain.job.listing import LineViews
+from domain.job.listing import QueueViews
 from domain.job.ports import WorkerPulses
 from domain.ports import Clock
 from domain.values import JobId, Priority
@@ -38,13 +38,13 @@ _NOBODY: Final = TurnState(slots=1, interactive_reserved=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    foreseen: Mapping[JobId, Foreseen]
+    foreseen: Mapping[JobId, Forecast]
     at: float
     took_s: float
 
 
-class LiveOutlook:
-    """``domain.job.eta.Outlook`` over the log and what the workers tell of their turns.
+class LiveEta:
+    """``domain.job.eta.EtaSource`` over the log and what the workers tell of their turns.
 
     Positions are told while the broker answers. Times are told while a worker is ready, too, and
     enough was measured.
@@ -55,14 +55,14 @@ class LiveOutlook:
         clock: Ages what was seen.
     """
 
-    def __init__(self, *, line: LineViews, pulses: WorkerPulses, clock: Clock) -> None:
+    def __init__(self, *, line: QueueViews, pulses: WorkerPulses, clock: Clock) -> None:
         self._line = line
         self._pulses = pulses
         self._clock = clock
         self._lock = threading.Lock()
         self._last: _Look | None = None
 
-    def of(self, job_id: JobId) -> Foreseen | None:
+    def of(self, job_id: JobId) -> Forecast | None:
         """See ``Outlook.of``."""
         look = self._look(job_id)
         found = look.foreseen.get(job_id)
@@ -93,7 +93,7 @@ class LiveOutlook:
         except QueueUnavailable:
             return _Look(foreseen={}, at=began, took_s=0.0)
         foreseen = foresee(
-            Line(
+            QueueSnapshot(
                 state=state or _NOBODY,
                 queued=[
                     job

@@ -9,7 +9,7 @@ from domain.errors import SemanticError
 from ops.logs import Logger
 
 
-class Upkeep:
+class PeriodicTasks:
     """Awaits an action at once and then at an interval, until closed.
 
     A ``SemanticError`` is logged once, and the next turn comes as planned: upkeep outlives a log or

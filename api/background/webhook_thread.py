@@ -16,14 +16,14 @@ from typing import Final, Protocol
 
 from domain.errors import SemanticError
 from domain.usecases.webhooks import (
-    WebhookDesk,
+    WebhookCollector,
     claim_webhooks,
     collect_webhooks,
     due_hosts,
     forget_webhooks,
     settle_try,
 )
-from domain.webhook.delivery import ERROR_CHARS_MAX, Answer, Webhook
+from domain.webhook.delivery import ERROR_CHARS_MAX, DeliveryResult, Webhook
 from domain.webhook.ports import WebhookSender
 from ops.logs import Logger
 
@@ -76,7 +76,7 @@ class WebhookThread:
 
     def __init__(
         self,
-        desk: WebhookDesk,
+        desk: WebhookCollector,
         sender: Callable[[], ClosableSender],
         *,
         pace: WebhookPace,
@@ -197,15 +197,15 @@ class WebhookThread:
             if self._woken is not None:
                 self._woken.set()  # there is room for the next one
 
-    async def _send(self, webhook: Webhook, sender: WebhookSender) -> Answer:
+    async def _send(self, webhook: Webhook, sender: WebhookSender) -> DeliveryResult:
         try:
             return await sender.send(webhook)
         except Exception as error:
             # A defect of ours; noted like any failure, so that it is not tried without end.
             self._logger.exception("webhook_not_sent", webhook=webhook.id)
-            return Answer(error=f"internal: {error!r}"[:ERROR_CHARS_MAX])
+            return DeliveryResult(error=f"internal: {error!r}"[:ERROR_CHARS_MAX])
 
-    async def _settle(self, webhook: Webhook, answer: Answer) -> None:
+    async def _settle(self, webhook: Webhook, answer: DeliveryResult) -> None:
         state = await asyncio.to_thread(settle_try, webhook, answer, self._desk)
         if answer.error is not None:
             self._logger.warning(

@@ -22,7 +22,7 @@ _FIELD: Final = "webhook.url"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookShelf:
+class WebhookServices:
     """What the routes need.
 
     Attributes:
@@ -36,7 +36,7 @@ class WebhookShelf:
     allow_hosts: tuple[str, ...] = ()
 
 
-def webhook_url(wire: WebhookBody | None, shelf: WebhookShelf) -> str | None:
+def webhook_url(wire: WebhookBody | None, shelf: WebhookServices) -> str | None:
     """Return the URL that a request names, if it names one that may be called.
 
     A name is resolved when it is called, and judged again then.

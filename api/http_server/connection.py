@@ -9,13 +9,13 @@ from typing import Protocol, cast
 
 import h11
 
-from api.access.access_control import Doors, Visit
+from api.access.access_control import AccessControl, AdmittedRequest
 from api.errors import dialect_of, error_reply
 from api.http.messages import Reply, Request, StreamReply
 from api.http_server import errors
 from api.http_server.exchange import Exchange
-from api.http_server.limits import GateLimits
-from api.http_server.reply_writer import Addressee, AnswerWriter
+from api.http_server.limits import ServerLimits
+from api.http_server.reply_writer import ReplyContext, ReplyWriter
 from api.http_server.request_head import check_content, check_framing, read_headers, read_target
 from api.http_server.request_reader import RequestReader
 from domain.errors import SemanticError
@@ -23,11 +23,11 @@ from ops.clock import uuid7_hex
 from ops.logs import Logger
 
 
-class Desk(Protocol):
+class ConnectionHost(Protocol):
     """What a connection needs of the gate it came through."""
 
     @property
-    def limits(self) -> GateLimits:
+    def limits(self) -> ServerLimits:
         """Sizes and times."""
 
     @property
@@ -35,7 +35,7 @@ class Desk(Protocol):
         """Told of requests and of failures."""
 
     @property
-    def doors(self) -> Doors:
+    def doors(self) -> AccessControl:
         """Who may come in."""
 
     @property
@@ -67,12 +67,12 @@ class Connection(asyncio.Protocol):
     the two cannot be told apart, and waiting for the difference would decode for nobody.
     """
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: ConnectionHost) -> None:
         self._desk = desk
         self._limits = desk.limits
         self._http = h11.Connection(h11.SERVER, desk.limits.head_bytes_max)
         self._reader = RequestReader(self._http, limits=desk.limits, resume=self._resume_reading)
-        self._writer = AnswerWriter(self, self._http, limits=desk.limits, logger=desk.logger)
+        self._writer = ReplyWriter(self, self._http, limits=desk.limits, logger=desk.logger)
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
         self._stream: asyncio.Task[None] | None = None
@@ -222,12 +222,14 @@ class Connection(asyncio.Protocol):
         finally:
             visit.leave()
 
-    def _enter(self, head: h11.Request) -> Visit:
+    def _enter(self, head: h11.Request) -> AdmittedRequest:
         """Pass the doors before the body is read: who is refused shall not send one."""
         method, target = head.method.decode("ascii"), head.target.decode("ascii")
         return self._desk.doors.enter(method, target, read_headers(head))
 
-    async def _serve_visit(self, visit: Visit, head: h11.Request, request_id: str) -> bool:
+    async def _serve_visit(
+        self, visit: AdmittedRequest, head: h11.Request, request_id: str
+    ) -> bool:
         """Read the body and answer; return whether another request may follow."""
         try:
             if self._http.they_are_waiting_for_100_continue:
@@ -254,7 +256,7 @@ class Connection(asyncio.Protocol):
         else:
             dialect = dialect_of(_path_of(head), read_headers(head))
             headers = self._desk.doors.headers(read_headers(head))
-        to = Addressee(
+        to = ReplyContext(
             request_id=request_id,
             dialect=dialect,
             bodiless=head is not None and head.method == b"HEAD",
@@ -287,7 +289,7 @@ class Connection(asyncio.Protocol):
                 reply = await self._desk.answer(self._begin(head, headers, body, request_id))
             except SemanticError as error:
                 reply = error_reply(error, dialect, request_id)
-            to = Addressee(
+            to = ReplyContext(
                 request_id=request_id,
                 dialect=dialect,
                 bodiless=head.method == b"HEAD",
@@ -332,7 +334,7 @@ class Connection(asyncio.Protocol):
         self._count_surplus(self._reader.waiting_bytes)
         return self._exchange
 
-    async def _send(self, reply: Reply | StreamReply, to: Addressee) -> None:
+    async def _send(self, reply: Reply | StreamReply, to: ReplyContext) -> None:
         """Send an answer; a stream in a task of its own, which ends when the client has gone."""
         if isinstance(reply, Reply):
             await self._writer.send(reply, to)

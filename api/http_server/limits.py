@@ -8,7 +8,7 @@ from ops.settings import ServerSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateLimits:
+class ServerLimits:
     """Bounds on a connection, a request and an answer.
 
     Attributes:
@@ -51,7 +51,7 @@ class GateLimits:
     upstream_idle_max: int = 64
 
     @classmethod
-    def from_settings(cls, settings: ServerSettings) -> GateLimits:
+    def from_settings(cls, settings: ServerSettings) -> ServerLimits:
         """Take what operators may set; the rest keeps its default."""
         return cls(
             head_bytes_max=settings.head_bytes_max,

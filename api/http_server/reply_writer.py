@@ -15,7 +15,7 @@ from api.errors import error_body, error_reply
 from api.http import sse
 from api.http.messages import Dialect, Reply, StreamReply
 from api.http_server.errors import internal_error
-from api.http_server.limits import GateLimits
+from api.http_server.limits import ServerLimits
 from domain.errors import SemanticError
 from ops.logs import Logger
 
@@ -43,7 +43,7 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Addressee:
+class ReplyContext:
     """Whom an answer is for.
 
     Attributes:
@@ -61,7 +61,7 @@ class Addressee:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class AnswerWriter:
+class ReplyWriter:
     """Writes one connection's answers, each in its turn.
 
     Args:
@@ -72,14 +72,14 @@ class AnswerWriter:
     """
 
     def __init__(
-        self, sink: Sink, http: h11.Connection, *, limits: GateLimits, logger: Logger
+        self, sink: Sink, http: h11.Connection, *, limits: ServerLimits, logger: Logger
     ) -> None:
         self._sink = sink
         self._http = http
         self._limits = limits
         self._logger = logger
 
-    async def send(self, reply: Reply | StreamReply, to: Addressee) -> None:
+    async def send(self, reply: Reply | StreamReply, to: ReplyContext) -> None:
         """Send a whole answer; returns when its last byte is written or the client has gone.
 
         Cancelling closes the iterator of a stream.
@@ -107,7 +107,7 @@ class AnswerWriter:
             data += self._http.send(h11.Data(data=body))
         self._sink.write(data + self._http.send(h11.EndOfMessage()))
 
-    async def _send_stream(self, head: h11.Response, reply: StreamReply, to: Addressee) -> None:
+    async def _send_stream(self, head: h11.Response, reply: StreamReply, to: ReplyContext) -> None:
         # The head goes out before the first piece is there: clients time out on late heads.
         self._sink.write(self._http.send(head))
         try:
@@ -137,7 +137,7 @@ class AnswerWriter:
             await self._sink.drained()
         self._sink.write(self._http.send(h11.EndOfMessage()))
 
-    def _end_broken(self, error: SemanticError, reply: StreamReply, to: Addressee) -> None:
+    def _end_broken(self, error: SemanticError, reply: StreamReply, to: ReplyContext) -> None:
         """Say in the stream that it failed, or, where its form has no words for it, cut it."""
         if not reply.content_type.startswith(_EVENT_STREAM):
             self._sink.abort()
@@ -159,7 +159,7 @@ class AnswerWriter:
             self._logger.exception("stream_close_failed")
 
 
-def _head_of(reply: Reply | StreamReply, to: Addressee) -> h11.Response:
+def _head_of(reply: Reply | StreamReply, to: ReplyContext) -> h11.Response:
     headers = {name.lower(): value for name, value in reply.headers.items()}
     headers |= to.headers
     headers["request-id"] = to.request_id

@@ -11,7 +11,7 @@ import h11
 
 from api.errors import TransportError
 from api.http_server.errors import BrokenFraming, body_too_large, head_too_large, too_many_headers
-from api.http_server.limits import GateLimits
+from api.http_server.limits import ServerLimits
 
 #: Query parameters of one request; the head's length bounds them already, this bounds the parser.
 QUERY_FIELDS_MAX: Final = 1000
@@ -22,7 +22,7 @@ _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"expect"}
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RequestTarget:
     """The decoded request target.
 
     Attributes:
@@ -37,7 +37,7 @@ class Target:
     query: Mapping[str, Sequence[str]]
 
 
-def check_framing(head: h11.Request, limits: GateLimits) -> None:
+def check_framing(head: h11.Request, limits: ServerLimits) -> None:
     """Refuse a head whose body cannot or must not be read.
 
     Raises:
@@ -56,7 +56,7 @@ def check_framing(head: h11.Request, limits: GateLimits) -> None:
     _check_body(head, limits)
 
 
-def _check_body(head: h11.Request, limits: GateLimits) -> None:
+def _check_body(head: h11.Request, limits: ServerLimits) -> None:
     framing = {name: value for name, value in head.headers if name in _FRAMING}
     if b"content-length" in framing and b"transfer-encoding" in framing:
         # Two lengths are how requests are smuggled (RFC 9112 §6.1).
@@ -96,7 +96,7 @@ def check_content(headers: Mapping[str, str]) -> None:
         )
 
 
-def read_target(raw: bytes) -> Target:
+def read_target(raw: bytes) -> RequestTarget:
     """Decode a request target, in origin, absolute or asterisk form.
 
     Raises:
@@ -119,7 +119,7 @@ def read_target(raw: bytes) -> Target:
             400, "malformed_target", "the request target cannot be decoded"
         ) from error
     encoded = "/".join(quote(segment, safe="") for segment in segments)
-    return Target(
+    return RequestTarget(
         path="/".join(segments) or "/", route_path=encoded.rstrip("/") or "/", query=query
     )
 

@@ -9,7 +9,7 @@ from typing import Final
 import h11
 
 from api.http_server import errors
-from api.http_server.limits import GateLimits
+from api.http_server.limits import ServerLimits
 
 #: As much of a head as is kept to tell the caller's dialect where it cannot be parsed.
 GLIMPSE_BYTES: Final = 512
@@ -25,7 +25,7 @@ class RequestReader:
     """
 
     def __init__(
-        self, http: h11.Connection, *, limits: GateLimits, resume: Callable[[], None]
+        self, http: h11.Connection, *, limits: ServerLimits, resume: Callable[[], None]
     ) -> None:
         self._http = http
         self._limits = limits

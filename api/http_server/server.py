@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from api.access.access_control import Doors
+from api.access.access_control import AccessControl
 from api.http.messages import Reply, Request, StreamReply
 from api.http_server.connection import Connection
 from api.http_server.exchange import Exchange, Exchanges
-from api.http_server.limits import GateLimits
+from api.http_server.limits import ServerLimits
 from api.http_server.upstream import Upstream
 from ops.logs import Logger
 
@@ -25,7 +25,7 @@ _KEEPALIVE_INTERVAL_S: Final = 10
 _KEEPALIVE_PROBES: Final = 3
 
 
-class Gate:
+class HttpServer:
     """Everything between the public socket and the framework.
 
     Args:
@@ -43,8 +43,8 @@ class Gate:
         upstream: Upstream,
         exchanges: Exchanges,
         unrouted: Callable[[str, str], Reply],
-        doors: Doors,
-        limits: GateLimits,
+        doors: AccessControl,
+        limits: ServerLimits,
         logger: Logger,
     ) -> None:
         self._upstream = upstream

@@ -14,7 +14,7 @@ from typing import Final, cast
 
 from api.http_server.errors import internal_error
 from api.http_server.exchange import Exchange
-from api.http_server.limits import GateLimits
+from api.http_server.limits import ServerLimits
 from domain.errors import Unavailable
 from ops.logs import Logger
 
@@ -47,7 +47,7 @@ class Upstream:
     """
 
     def __init__(
-        self, host: str, port: int, *, secret: str, limits: GateLimits, logger: Logger
+        self, host: str, port: int, *, secret: str, limits: ServerLimits, logger: Logger
     ) -> None:
         self._address = (host, port)
         self._secret = secret

@@ -7,8 +7,8 @@ from typing import Final
 
 from api.schemas.replies import JobCache, JobDivergence
 from api.services import Services
-from domain.chat.divergence import Divergence
-from domain.usecases.cache_diagnostics import CacheStory, explain
+from domain.chat.divergence import PromptDivergence
+from domain.usecases.cache_diagnostics import CacheDiagnosis, explain
 from domain.values import JobId
 
 #: On every answer to a generation whose prompt is known when its head goes out.
@@ -17,7 +17,7 @@ CACHE_HEADER: Final = "x-semantic-cache"
 _UNFIT: Final = re.compile(r"[^ -~]+")
 
 
-def cache_story(job_id: JobId, services: Services) -> CacheStory | None:
+def cache_story(job_id: JobId, services: Services) -> CacheDiagnosis | None:
     """Return what a job found; blocks."""
     return explain(job_id, views=services.views, log=services.log, payloads=services.payloads)
 
@@ -37,7 +37,7 @@ def cache_object(job_id: JobId, services: Services) -> JobCache | None:
     }
 
 
-def _divergence(story: CacheStory, parted: Divergence) -> JobDivergence:
+def _divergence(story: CacheDiagnosis, parted: PromptDivergence) -> JobDivergence:
     return {
         "at_token": story.cached_tokens,
         "cause": parted.cause.value,
@@ -47,7 +47,7 @@ def _divergence(story: CacheStory, parted: Divergence) -> JobDivergence:
     }
 
 
-def cache_header(story: CacheStory) -> str:
+def cache_header(story: CacheDiagnosis) -> str:
     """Return the header's value, a dictionary of RFC 8941."""
     members = [
         f"prompt={story.prompt_tokens}",

@@ -9,12 +9,12 @@ from api.presenters.cache_diagnostics import cache_object
 from api.schemas.replies import JobEstimate, JobObject
 from api.services import Services
 from api.streaming.log_backfill import read_output
-from domain.job.eta import Foreseen, Outlook
+from domain.job.eta import EtaSource, Forecast
 from domain.job.view import JobView
 from domain.values import JobStatus
 
 
-def job_object(view: JobView, outlook: Outlook) -> JobObject:
+def job_object(view: JobView, outlook: EtaSource) -> JobObject:
     """Return a job without its answer; blocks."""
     usage = view.usage
     foreseen = None if view.status.is_terminal else outlook.of(view.id)
@@ -75,13 +75,13 @@ def full_job_object(view: JobView, services: Services) -> JobObject:
     return job
 
 
-def _queue_position(view: JobView, foreseen: Foreseen | None) -> int | None:
+def _queue_position(view: JobView, foreseen: Forecast | None) -> int | None:
     if foreseen is None or view.status is not JobStatus.QUEUED:
         return None
     return foreseen.position
 
 
-def _estimate(view: JobView, foreseen: Foreseen | None) -> JobEstimate | None:
+def _estimate(view: JobView, foreseen: Forecast | None) -> JobEstimate | None:
     if foreseen is None or foreseen.end_s is None:
         return None
     # It may have begun since what is foreseen was looked at.

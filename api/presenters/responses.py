@@ -13,14 +13,14 @@ from api.protocols.openai_responses.items import Item
 from api.protocols.openai_responses.parse import asked_of, from_bytes, input_of
 from api.protocols.openai_responses.response_object import (
     PROTOCOL,
-    Asked,
-    Head,
+    RequestedFields,
+    ResponseHead,
     answered,
     find_item,
     open_status,
     response_object,
 )
-from api.protocols.shared.answer import Answer
+from api.protocols.shared.answer import AssembledAnswer
 from api.schemas.responses import RESPONSE_ID_PATTERN, ResponseObject, ResponsesBody
 from api.services import Services
 from api.streaming.log_backfill import read_stored
@@ -45,7 +45,7 @@ _ITEM_ID: Final = re.compile(r"(?:msg|rs|fc|ctc|tsc)_([0-9a-f]{32})_\d{1,9}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class StoredResponse:
     """A response in the log.
 
     Attributes:
@@ -53,7 +53,7 @@ class Found:
         job: Its state.
     """
 
-    head: Head
+    head: ResponseHead
     job: Job
 
 
@@ -68,7 +68,7 @@ def job_of(response_id: str) -> JobId:
     return JobId("job-" + response_id.removeprefix("resp_"))
 
 
-def load_head(job_id: JobId, services: Services) -> Head:
+def load_head(job_id: JobId, services: Services) -> ResponseHead:
     """Return what was asked of a job that was accepted on this connection, stored or not.
 
     Raises:
@@ -78,7 +78,7 @@ def load_head(job_id: JobId, services: Services) -> Head:
     return _load(job_id, services).head
 
 
-def load_response(response_id: str, services: Services) -> Found:
+def load_response(response_id: str, services: Services) -> StoredResponse:
     """Return a response that may be looked up.
 
     Raises:
@@ -91,7 +91,7 @@ def load_response(response_id: str, services: Services) -> Found:
     return found
 
 
-def present(found: Found, services: Services) -> ResponseObject:
+def present(found: StoredResponse, services: Services) -> ResponseObject:
     """Return the object of a response as it is now."""
     head, view = found.head, services.views.get(found.head.job_id)
     if view is None or not view.status.is_terminal:
@@ -100,7 +100,7 @@ def present(found: Found, services: Services) -> ResponseObject:
     return answered(head, _answer_of(view, services))
 
 
-def prepare(wire: ResponsesBody, services: Services) -> tuple[Asked, list[Item]]:
+def prepare(wire: ResponsesBody, services: Services) -> tuple[RequestedFields, list[Item]]:
     """Return what is kept of a request, and the items of the responses that it goes on from.
 
     Raises:
@@ -137,7 +137,7 @@ def conversation(last: str | None, services: Services) -> list[Item]:
     return [item for part in reversed(parts) for item in part]
 
 
-def _output(found: Found, services: Services) -> Sequence[Item]:
+def _output(found: StoredResponse, services: Services) -> Sequence[Item]:
     if not found.job.status.is_terminal:
         msg = f"response {found.head.id} has not ended"
         raise InvalidRequest(msg, field="previous_response_id")
@@ -160,7 +160,7 @@ def _resolved(item: Item, index: int, services: Services) -> dict[str, Any]:
     return dict(said)
 
 
-def _load(job_id: JobId, services: Services) -> Found:
+def _load(job_id: JobId, services: Services) -> StoredResponse:
     named = f"resp_{job_id.removeprefix('job-')}"
     try:
         loaded = load_job(job_id, log=services.log)
@@ -170,13 +170,13 @@ def _load(job_id: JobId, services: Services) -> Found:
         asked = from_bytes(services.payloads.get(submitted.wire))
     except (JobNotFound, PayloadMissing):
         raise ResponseNotFound(named) from None
-    head = Head(job_id=job_id, created_s=unix_s(loaded.accepted_at), asked=asked)
-    return Found(head=head, job=loaded.job)
+    head = ResponseHead(job_id=job_id, created_s=unix_s(loaded.accepted_at), asked=asked)
+    return StoredResponse(head=head, job=loaded.job)
 
 
-def _answer_of(view: JobView, services: Services) -> Answer:
+def _answer_of(view: JobView, services: Services) -> AssembledAnswer:
     output = read_stored(view, services)
-    answer = Answer() if output is None else stored_answer(view, output)
+    answer = AssembledAnswer() if output is None else stored_answer(view, output)
     answer.ending = _ending(view)
     return answer
 

@@ -23,7 +23,7 @@ from api.schemas.agents import (
 )
 from api.schemas.base import parse_body
 from api.services import Services
-from api.streaming.item_buffer import Feed
+from api.streaming.item_buffer import ItemBuffer
 from api.streaming.job_stream import JobStream
 from api.streaming.reattach import follow_job
 from api.submission.agent_turns import AddedTurn, add_turn, withdraw
@@ -143,7 +143,7 @@ async def _stream(added: AddedTurn, request: Request, services: Services) -> Str
     items = await follow_job(job_id, after=-1, services=services)
     if items is None:  # not for a reader that has nothing yet: it is told at least the end
         raise EngineFailure("the answer of this turn cannot be found")
-    feed = Feed(items, request, on_gone=_leave_alone)
+    feed = ItemBuffer(items, request, on_gone=_leave_alone)
     pieces = JobStream(feed, NativeEncoder(), ping_s=services.ping_s)
     return StreamReply(pieces=pieces, headers=headers)
 

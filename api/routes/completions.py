@@ -23,7 +23,7 @@ from api.routes.generate import (
 )
 from api.services import Services
 from api.streaming.job_stream import JobStream
-from api.streaming.merged_items import OTHER_FAILED, JointFeed, Readings, collect_jobs
+from api.streaming.merged_items import OTHER_FAILED, JobReadings, MergedItems, collect_jobs
 from api.streaming.open_job import OpenJob
 from api.submission.submit_choices import open_jobs
 from domain.chat.items import Started
@@ -71,10 +71,10 @@ async def _stream(
     started = await _opening(jobs, services)
     encoder = CompletionEncoder(head, include_usage=parsed.include_usage, request_id=request.id)
     pieces = JobStream(
-        JointFeed(jobs),
+        MergedItems(jobs),
         encoder,
         ping_s=services.ping_s,
-        reading=Readings([job.reading for job in jobs]),
+        reading=JobReadings([job.reading for job in jobs]),
     )
     headers |= await cache_headers(jobs[0].id, started, services)
     return StreamReply(pieces=pieces, headers=headers)

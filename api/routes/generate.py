@@ -9,7 +9,7 @@ from typing import Any, Final
 from api.http.messages import Reply, Request, StreamReply
 from api.http.replies import json_reply
 from api.presenters.cache_diagnostics import CACHE_HEADER, cache_header, cache_story
-from api.protocols.shared.answer import Answer
+from api.protocols.shared.answer import AssembledAnswer
 from api.protocols.shared.parsed import ParsedRequest
 from api.services import Services
 from api.streaming.job_stream import Encoder, JobStream, collect_job
@@ -46,7 +46,7 @@ async def generate(
     *,
     protocol: str,
     encoder: Callable[[JobId, Started | None], Encoder[StreamItem]],
-    assemble: Callable[[JobId, Answer], Mapping[str, Any]],
+    assemble: Callable[[JobId, AssembledAnswer], Mapping[str, Any]],
 ) -> Reply | StreamReply:
     """Run a request as a job and answer it here, as it was asked: in pieces or whole.
 
@@ -73,7 +73,7 @@ async def answer_open(
     *,
     stream: bool,
     encoder: Callable[[JobId, Started | None], Encoder[StreamItem]],
-    assemble: Callable[[JobId, Answer], Mapping[str, Any]],
+    assemble: Callable[[JobId, AssembledAnswer], Mapping[str, Any]],
 ) -> Reply | StreamReply:
     """Answer with what an open job says; the arguments are those of ``generate``.
 

@@ -10,7 +10,7 @@ from api.presenters.jobs import rounded
 from api.protocols.native.stream import NativeEncoder, parse_cursor
 from api.routes.generate import JOB_HEADER
 from api.services import Services
-from api.streaming.item_buffer import Feed
+from api.streaming.item_buffer import ItemBuffer
 from api.streaming.job_stream import JobStream
 from api.streaming.reattach import follow_job
 from api.streaming.waiting import leave_alone
@@ -31,7 +31,7 @@ async def stream_job(request: Request, *, services: Services) -> Reply | StreamR
     items = await follow_job(job_id, after=after, services=services)
     if items is None:
         return Reply(status=204)
-    feed = Feed(items, request, on_gone=leave_alone)
+    feed = ItemBuffer(items, request, on_gone=leave_alone)
     news = partial(_wait_of, job_id, services) if after < 0 else None
     pieces = JobStream(feed, NativeEncoder(), ping_s=services.ping_s, news=news)
     return StreamReply(pieces=pieces, headers={JOB_HEADER: job_id})

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from api.background.batches import (
-    BatchDesk,
+    BatchServices,
     Blocks,
     batch_id_of,
     find_batch,
@@ -206,7 +206,7 @@ def _object(batch: Batch, request: Request, services: Services) -> MessageBatch:
     }
 
 
-def batch_progress(batch: Batch, desk: BatchDesk) -> BatchCounts:
+def batch_progress(batch: Batch, desk: BatchServices) -> BatchCounts:
     """Return what became of the lines so far; blocks."""
     if batch.counts is not None:
         counts = batch.counts

@@ -11,7 +11,7 @@ from api.http.replies import json_reply
 from api.presenters.responses import conversation, load_head, load_response, prepare, present
 from api.protocols.openai_responses import parse as responses
 from api.protocols.openai_responses.items import shown
-from api.protocols.openai_responses.response_object import PROTOCOL, Head, answered
+from api.protocols.openai_responses.response_object import PROTOCOL, ResponseHead, answered
 from api.protocols.openai_responses.stream import ResponsesEncoder
 from api.protocols.shared.answer import hex_of
 from api.protocols.shared.parsed import ParsedRequest
@@ -19,7 +19,7 @@ from api.routes.generate import ATTACHED_HEADER, JOB_HEADER, PARSE_INLINE_MAX_BY
 from api.schemas.base import INT64_MAX
 from api.schemas.responses import ResponseDeleted, ResponseItems, ResponseObject
 from api.services import Services
-from api.streaming.item_buffer import Feed
+from api.streaming.item_buffer import ItemBuffer
 from api.streaming.job_stream import JobStream
 from api.streaming.reattach import follow_job
 from api.streaming.waiting import leave_alone, wait_for_end
@@ -145,13 +145,15 @@ async def _in_background(
     return json_reply(body, headers=headers)
 
 
-async def _told(head: Head, after: int, request: Request, services: Services) -> StreamReply:
+async def _told(
+    head: ResponseHead, after: int, request: Request, services: Services
+) -> StreamReply:
     """Return the events of a response; leaving ends the stream and not the job."""
     items = await follow_job(head.job_id, after=-1, services=services)
     if items is None:
         msg = "the answer of this response cannot be found"
         raise EngineFailure(msg)
-    feed = Feed(items, request, on_gone=leave_alone)
+    feed = ItemBuffer(items, request, on_gone=leave_alone)
     encoder = ResponsesEncoder(head, request_id=request.id, after=after)
     pieces = JobStream(feed, encoder, ping_s=services.ping_s)
     return StreamReply(pieces=pieces, headers={JOB_HEADER: head.job_id})
@@ -171,7 +173,7 @@ async def _cancel(job_id: JobId, services: Services) -> None:
     )
 
 
-def _present(head: Head, services: Services) -> ResponseObject:
+def _present(head: ResponseHead, services: Services) -> ResponseObject:
     return present(load_response(head.id, services), services)
 
 

@@ -65,7 +65,7 @@ class ThinkingSpec(RequestBody):
     budget_tokens: Budget | None = None
 
 
-class ToolChoiceSpec(RequestBody):
+class AnthropicToolChoice(RequestBody):
     """Whether a tool may, must or must not be called; other types mean ``auto``."""
 
     type: str
@@ -104,7 +104,7 @@ class CountBody(RequestBody):
     top_p: TopP | None = None
     top_k: TopK | None = None
     tools: list[AnthropicTool] | None = None
-    tool_choice: ToolChoiceSpec | None = None
+    tool_choice: AnthropicToolChoice | None = None
     thinking: ThinkingSpec | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None

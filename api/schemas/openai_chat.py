@@ -76,7 +76,7 @@ class NamedFunction(RequestBody):
     name: str
 
 
-class NamedTool(RequestBody):
+class ChatNamedTool(RequestBody):
     """A function by its name."""
 
     type: str
@@ -87,10 +87,10 @@ class AllowedTools(RequestBody):
     """Tools that alone may be called, or of which one must (``required``)."""
 
     mode: str | None = None
-    tools: list[NamedTool] | None = None
+    tools: list[ChatNamedTool] | None = None
 
 
-class ToolChoiceSpec(NamedTool):
+class ChatToolChoice(ChatNamedTool):
     """A function that must be called, or ``allowed_tools``; other types mean ``auto``."""
 
     allowed_tools: AllowedTools | None = None
@@ -145,7 +145,7 @@ class ChatCompletionBody(CompletionParameters):
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
     tools: list[FunctionTool] | None = None
-    tool_choice: str | ToolChoiceSpec | None = None
+    tool_choice: str | ChatToolChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     reasoning_effort: str | None = None

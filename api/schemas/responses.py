@@ -72,18 +72,18 @@ class InputItem(RequestBody):
     encrypted_content: str | None = None
 
 
-class NamedTool(RequestBody):
+class ResponseNamedTool(RequestBody):
     """A tool by its type and name."""
 
     type: str
     name: str | None = None
 
 
-class ResponseToolChoice(NamedTool):
+class ResponseToolChoice(ResponseNamedTool):
     """A tool that must be called, or ``allowed_tools``; types not offered mean ``auto``."""
 
     mode: str | None = None
-    tools: list[NamedTool] | None = None
+    tools: list[ResponseNamedTool] | None = None
 
 
 class TextFormat(RequestBody):

@@ -21,7 +21,7 @@ class ClientGone(Exception):
     """The client has left; nobody reads any more."""
 
 
-class Feed:
+class ItemBuffer:
     """Items as they come, until the last one, the client's leaving or the end of the process.
 
     One wait serves any number of items that came meanwhile: a busy stream costs one wake-up per

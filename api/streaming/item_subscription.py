@@ -16,7 +16,7 @@ from typing import Final, Protocol, Self, runtime_checkable
 import structlog
 
 from api.services import Services
-from api.streaming.log_backfill import Told, rest_of
+from api.streaming.log_backfill import ReaderPosition, rest_of
 from domain.chat.items import StreamItem
 from domain.errors import QueueUnavailable, SemanticError
 from domain.values import JobId
@@ -30,7 +30,7 @@ class _Closable(Protocol):
     def aclose(self) -> Awaitable[object]: ...
 
 
-class Followed(AsyncIterator[StreamItem]):
+class ItemSubscription(AsyncIterator[StreamItem]):
     """Like the iterator of ``ItemSource.follow``, and it ends if the job has ended.
 
     It may be awaited by one task at a time. Cancelling that task loses no item.
@@ -41,10 +41,12 @@ class Followed(AsyncIterator[StreamItem]):
         told: What the reader has already.
     """
 
-    def __init__(self, job_id: JobId, services: Services, *, told: Told | None = None) -> None:
+    def __init__(
+        self, job_id: JobId, services: Services, *, told: ReaderPosition | None = None
+    ) -> None:
         self._job_id = job_id
         self._services = services
-        self._told = Told() if told is None else told
+        self._told = ReaderPosition() if told is None else told
         self._items: AsyncIterator[StreamItem] = services.source.follow(job_id, after=self._told.n)
         self._rest: deque[StreamItem] = deque()
         self._over = False

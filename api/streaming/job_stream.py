@@ -9,13 +9,13 @@ from typing import Generic, Protocol, Self, TypeVar
 import structlog
 
 from api.http.sse import Part, encode
-from api.protocols.shared.answer import Answer, proper_end
+from api.protocols.shared.answer import AssembledAnswer, proper_end
 from api.streaming.item_buffer import ClientGone
 from api.streaming.open_job import OpenJob
 from domain.errors import Failure, GenerationCancelled, SemanticError
 
 
-class Heard(Protocol):
+class StreamedItem(Protocol):
     """What a stream is made of: an item, or an item with the place of its job."""
 
     @property
@@ -29,12 +29,12 @@ class Heard(Protocol):
         ...
 
 
-HeardT = TypeVar("HeardT", bound=Heard)
+HeardT = TypeVar("HeardT", bound=StreamedItem)
 ToldT_contra = TypeVar("ToldT_contra", contravariant=True)
-HeardT_co = TypeVar("HeardT_co", bound=Heard, covariant=True)
+HeardT_co = TypeVar("HeardT_co", bound=StreamedItem, covariant=True)
 
 
-class Hearing(Protocol[HeardT_co]):
+class ItemFeed(Protocol[HeardT_co]):
     """Where a stream comes from: ``Feed``, or ``JointFeed``."""
 
     @property
@@ -51,7 +51,7 @@ class Hearing(Protocol[HeardT_co]):
         ...
 
 
-class Witness(Protocol):
+class ReadingObserver(Protocol):
     """Told once how a reading ended: ``Reading``, or ``Readings``."""
 
     def delivered(self) -> None:
@@ -83,14 +83,14 @@ class Encoder(Protocol[ToldT_contra]):
         ...
 
 
-async def collect_job(job: OpenJob) -> Answer:
+async def collect_job(job: OpenJob) -> AssembledAnswer:
     """Return the whole answer once it has finished.
 
     Raises:
         GenerationCancelled: The client left, or somebody cancelled the job.
         SemanticError: Whatever the job failed with.
     """
-    answer = Answer()
+    answer = AssembledAnswer()
     try:
         while answer.ending is None:
             for item in await job.feed.batch(None):
@@ -129,11 +129,11 @@ class JobStream(Generic[HeardT]):
 
     def __init__(
         self,
-        feed: Hearing[HeardT],
+        feed: ItemFeed[HeardT],
         encoder: Encoder[HeardT],
         *,
         ping_s: float,
-        reading: Witness | None = None,
+        reading: ReadingObserver | None = None,
         news: Callable[[], Awaitable[HeardT | None]] | None = None,
     ) -> None:
         self._feed = feed

@@ -38,7 +38,7 @@ class StoredOutput(TypedDict):
 
 
 @dataclass(slots=True, kw_only=True)
-class Told:
+class ReaderPosition:
     """How much of an answer a reader has; grows by ``add``.
 
     Attributes:
@@ -87,7 +87,7 @@ class Told:
                 return  # the beginning is no part of the answer
 
 
-def told_until(after: int, stored: Sequence[StreamItem]) -> Told:
+def told_until(after: int, stored: Sequence[StreamItem]) -> ReaderPosition:
     """Return what a reader has whose last item is ``after``.
 
     Args:
@@ -95,8 +95,8 @@ def told_until(after: int, stored: Sequence[StreamItem]) -> Told:
         stored: The items from 0 on that the broker still has.
     """
     if after >= len(stored):
-        return Told(n=after, is_counted=False)
-    told = Told()
+        return ReaderPosition(n=after, is_counted=False)
+    told = ReaderPosition()
     for item in stored[: after + 1]:
         told.add(item)
     return told
@@ -110,7 +110,7 @@ def stored_items(job_id: JobId, services: Services) -> tuple[StreamItem, ...]:
         return ()
 
 
-def rest_of(job_id: JobId, told: Told, services: Services) -> list[StreamItem] | None:
+def rest_of(job_id: JobId, told: ReaderPosition, services: Services) -> list[StreamItem] | None:
     """Return what is left to tell of a job that has ended, ``None`` if it goes on. Blocks.
 
     Items that the broker has are told as they are. What only the log knows follows without numbers,
@@ -133,7 +133,7 @@ def rest_of(job_id: JobId, told: Told, services: Services) -> list[StreamItem] |
     return [*fresh, *_unsaid(known, view, services)]
 
 
-def lacking(told: Told, output: StoredOutput) -> Iterator[Body]:
+def lacking(told: ReaderPosition, output: StoredOutput) -> Iterator[Body]:
     """Yield what a reader lacks of a whole answer."""
     calls = output.get("tool_calls", [])
     if told.is_call_open and told.calls <= len(calls):
@@ -183,7 +183,7 @@ def read_stored(view: JobView, services: Services) -> StoredOutput | None:
     return output
 
 
-def _unsaid(told: Told, view: JobView, services: Services) -> list[StreamItem]:
+def _unsaid(told: ReaderPosition, view: JobView, services: Services) -> list[StreamItem]:
     output = read_stored(view, services)
     attempt = max(view.attempt, 1)
     if output is not None and not told.is_counted:

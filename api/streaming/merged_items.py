@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 
 from api.protocols.openai_chat.completion import ChoiceItem
-from api.protocols.shared.answer import Answer, proper_end
+from api.protocols.shared.answer import AssembledAnswer, proper_end
 from api.streaming.job_stream import collect_job
-from api.streaming.open_job import OpenJob, Reading
+from api.streaming.open_job import JobReading, OpenJob
 from domain.chat.items import Failed, Finished
 from domain.errors import SemanticError
 
@@ -16,7 +16,7 @@ from domain.errors import SemanticError
 OTHER_FAILED = "other_answer_failed"
 
 
-class JointFeed:
+class MergedItems:
     """The feeds of the jobs of one request, as one.
 
     Args:
@@ -84,14 +84,14 @@ class JointFeed:
         ]
 
 
-class Readings:
+class JobReadings:
     """The readings of the jobs of one request, as one.
 
     Args:
         readings: One for each job.
     """
 
-    def __init__(self, readings: Sequence[Reading]) -> None:
+    def __init__(self, readings: Sequence[JobReading]) -> None:
         self._readings = readings
 
     def delivered(self) -> None:
@@ -105,7 +105,7 @@ class Readings:
             reading.abandon(reason)
 
 
-async def collect_jobs(jobs: Sequence[OpenJob]) -> list[Answer]:
+async def collect_jobs(jobs: Sequence[OpenJob]) -> list[AssembledAnswer]:
     """Return the whole answers once all have finished.
 
     Raises:

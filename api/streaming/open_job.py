@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from api.services import Services
-from api.streaming.item_buffer import Feed
+from api.streaming.item_buffer import ItemBuffer
 from domain.errors import Draining, SemanticError
 from domain.usecases.jobs.cancel import cancel
 from domain.values import JobId
@@ -18,7 +18,7 @@ from domain.values import JobId
 CANCEL_TIMEOUT_S: Final = 10.0
 
 
-class Reading:
+class JobReading:
     """One connection that waits for the answer of a job; told once how it ended.
 
     Args:
@@ -78,8 +78,8 @@ class OpenJob:
     """
 
     id: JobId
-    feed: Feed
-    reading: Reading
+    feed: ItemBuffer
+    reading: JobReading
     attached: str | None = None
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from api.services import Services
-from api.streaming.item_subscription import Followed
-from api.streaming.log_backfill import Told, rest_of, stored_items, told_until
+from api.streaming.item_subscription import ItemSubscription
+from api.streaming.log_backfill import ReaderPosition, rest_of, stored_items, told_until
 from domain.chat.items import StreamItem
 from domain.errors import JobNotFound
 from domain.values import JobId
@@ -26,7 +26,7 @@ async def follow_job(
     """
     told = await services.call(_told, job_id, after, services)
     # Followed before the look at the job, so that an end between the two is not missed.
-    items = Followed(job_id, services, told=told)
+    items = ItemSubscription(job_id, services, told=told)
     try:
         past = await services.call(rest_of, job_id, told, services)
     except BaseException:
@@ -38,10 +38,10 @@ async def follow_job(
     return _tell(past) if past else None
 
 
-def _told(job_id: JobId, after: int, services: Services) -> Told:
+def _told(job_id: JobId, after: int, services: Services) -> ReaderPosition:
     if services.views.get(job_id) is None:
         raise JobNotFound(job_id)
-    return Told() if after < 0 else told_until(after, stored_items(job_id, services))
+    return ReaderPosition() if after < 0 else told_until(after, stored_items(job_id, services))
 
 
 async def _tell(items: Sequence[StreamItem]) -> AsyncIterator[StreamItem]:

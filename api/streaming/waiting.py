@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from api.http.messages import Request
 from api.services import Services
-from api.streaming.item_buffer import ClientGone, Feed
+from api.streaming.item_buffer import ClientGone, ItemBuffer
 from api.streaming.reattach import follow_job
 from domain.errors import SemanticError
 from domain.values import JobId
@@ -20,7 +20,7 @@ async def wait_for_end(job_id: JobId, wait_s: float, request: Request, services:
         items = await follow_job(job_id, after=-1, services=services)
         if items is None:
             return
-        feed = Feed(items, request, on_gone=leave_alone)
+        feed = ItemBuffer(items, request, on_gone=leave_alone)
         try:
             async with asyncio.timeout(wait_s):
                 while not feed.complete:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from api.services import Services
 from domain.chat.request import ChatRequest
 from domain.usecases.history_matching import attribute
-from domain.usecases.spoken_answers import LoggedAnswers
+from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import AgentId
 
 

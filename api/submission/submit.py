@@ -14,15 +14,15 @@ from api.http.messages import Request
 from api.http.request_headers import idempotency_key, is_retry
 from api.protocols.shared.parsed import ParsedRequest
 from api.services import Services
-from api.streaming.item_buffer import Feed
-from api.streaming.item_subscription import Followed, close_items
-from api.streaming.open_job import OpenJob, Reading
+from api.streaming.item_buffer import ItemBuffer
+from api.streaming.item_subscription import ItemSubscription, close_items
+from api.streaming.open_job import JobReading, OpenJob
 from api.streaming.reattach import follow_job
 from api.submission.history_matching import attributed
 from domain.chat.items import StreamItem
 from domain.errors import EngineFailure, QueueUnavailable, SemanticError
 from domain.job.commands import SubmitJob
-from domain.job.request_dedup import Joining, Repeat, is_read_by_another, job_to_join
+from domain.job.request_dedup import JoinTarget, RequestRepeat, is_read_by_another, job_to_join
 from domain.usecases.jobs.submit import Accepted, idempotency_digest, join, require_room, submit
 from domain.values import Digest, JobId, digest_of
 from ops.adapters.event_log.row_codec import instant
@@ -75,10 +75,10 @@ async def open_job(
     return await open_fresh(submitting, request, services)
 
 
-def repeat_of(parsed: ParsedRequest, request: Request, services: Services) -> Repeat:
+def repeat_of(parsed: ParsedRequest, request: Request, services: Services) -> RequestRepeat:
     """Return what a request says of itself."""
     window = timedelta(seconds=services.rules.join_window_s)
-    return Repeat(
+    return RequestRepeat(
         is_retry=is_retry(request.headers),
         has_session=parsed.agent is not None,
         is_repeatable=parsed.is_repeatable,
@@ -86,7 +86,9 @@ def repeat_of(parsed: ParsedRequest, request: Request, services: Services) -> Re
     )
 
 
-async def find_joining(command: SubmitJob, repeat: Repeat, services: Services) -> Joining | None:
+async def find_joining(
+    command: SubmitJob, repeat: RequestRepeat, services: Services
+) -> JoinTarget | None:
     """Return the job that a request should join, if there is one; a key is looked up elsewhere."""
     asked = command.asked
     if asked is None or command.idempotency is not None or not repeat.may_join:
@@ -102,10 +104,10 @@ async def find_joining(command: SubmitJob, repeat: Repeat, services: Services) -
     return found
 
 
-async def join_job(joining: Joining, request: Request, services: Services) -> OpenJob:
+async def join_job(joining: JoinTarget, request: Request, services: Services) -> OpenJob:
     """Follow a job that was found; the log keeps who joined it."""
     # Counted as read before anything else is awaited, so that its cancellation does not begin.
-    reading = Reading(joining.job_id, services)
+    reading = JobReading(joining.job_id, services)
     try:
         await services.call(
             join,
@@ -123,12 +125,12 @@ async def join_job(joining: Joining, request: Request, services: Services) -> Op
 
 
 async def _follow_existing(
-    job_id: JobId, reason: str, reading: Reading, request: Request, services: Services
+    job_id: JobId, reason: str, reading: JobReading, request: Request, services: Services
 ) -> OpenJob:
     items = await follow_job(job_id, after=-1, services=services)
     if items is None:  # not for a reader that has nothing yet: it is told at least the end
         raise EngineFailure("the answer of this job cannot be found")
-    feed = Feed(items, request, on_gone=lambda: reading.abandon("client_gone"))
+    feed = ItemBuffer(items, request, on_gone=lambda: reading.abandon("client_gone"))
     return OpenJob(id=job_id, feed=feed, reading=reading, attached=reason)
 
 
@@ -137,7 +139,7 @@ async def open_fresh(
 ) -> OpenJob:
     """Follow the job that ``submit_as`` records; see ``open_job``."""
     job_id = services.ids.job_id()
-    items = Followed(job_id, services)
+    items = ItemSubscription(job_id, services)
     # Not cancelled with this request: a job that was just recorded must not be left to nobody.
     submitting = asyncio.ensure_future(services.call(submit_as, job_id, services))
     try:
@@ -148,7 +150,7 @@ async def open_fresh(
     except SemanticError:
         await close_items(items)
         raise
-    reading = Reading(accepted.job_id, services)
+    reading = JobReading(accepted.job_id, services)
     if accepted.attached is not None:
         await close_items(items)
         return await _follow_keyed(accepted.job_id, accepted.attached, reading, request, services)
@@ -157,12 +159,12 @@ async def open_fresh(
         await close_items(items)
         msg = "the queue is not reachable just now"
         raise QueueUnavailable(msg)
-    feed = Feed(items, request, on_gone=lambda: reading.abandon("client_gone"))
+    feed = ItemBuffer(items, request, on_gone=lambda: reading.abandon("client_gone"))
     return OpenJob(id=job_id, feed=feed, reading=reading)
 
 
 async def _follow_keyed(
-    job_id: JobId, reason: str, reading: Reading, request: Request, services: Services
+    job_id: JobId, reason: str, reading: JobReading, request: Request, services: Services
 ) -> OpenJob:
     try:
         return await _follow_existing(job_id, reason, reading, request, services)
@@ -176,7 +178,7 @@ async def _abandon_after(
 ) -> None:
     await asyncio.wait([submitting])
     if submitting.exception() is None:
-        Reading(submitting.result().job_id, services).abandon("client_gone")
+        JobReading(submitting.result().job_id, services).abandon("client_gone")
     await close_items(items)
 
 

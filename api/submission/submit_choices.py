@@ -25,7 +25,7 @@ from api.submission.submit import (
 from domain.chat.request import ChatRequest
 from domain.errors import SemanticError
 from domain.job.commands import SubmitJob
-from domain.job.request_dedup import Joining
+from domain.job.request_dedup import JoinTarget
 from domain.values import digest_of
 
 #: Said of a job that goes with others of its request which could not be had.
@@ -101,7 +101,7 @@ def _commands(
 
 
 async def _open(
-    command: SubmitJob, joining: Joining | None, request: Request, services: Services
+    command: SubmitJob, joining: JoinTarget | None, request: Request, services: Services
 ) -> OpenJob:
     if joining is not None:
         return await join_job(joining, request, services)

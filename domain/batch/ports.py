@@ -81,7 +81,7 @@ class BatchViews(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class BatchLine:
     """A line of a batch in the domain's terms.
 
     Attributes:
@@ -98,7 +98,7 @@ class Line:
 class LineProtocol(Protocol):
     """What the wire protocols make of the lines of a batch."""
 
-    def read(self, batch: Batch, raw: bytes) -> Line:
+    def read(self, batch: Batch, raw: bytes) -> BatchLine:
         """Return what a line asks for."""
         ...
 

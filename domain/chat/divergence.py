@@ -38,7 +38,7 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Divergence:
+class PromptDivergence:
     """The first difference.
 
     Attributes:
@@ -56,7 +56,7 @@ class Divergence:
 
 def diverge(
     before: ChatRequest, now: ChatRequest, *, answered_by: str, same_agent: bool = False
-) -> Divergence | None:
+) -> PromptDivergence | None:
     """Return where ``now`` stops to go on from ``before`` and its answer, ``None`` if it goes on.
 
     Args:
@@ -69,7 +69,7 @@ def diverge(
     if before.raw is not None or now.raw is not None:
         return _in_raw(before.raw, now.raw)
     if before.thinking != now.thinking:
-        return Divergence(cause=Cause.THINKING_TOGGLED, place="thinking")
+        return PromptDivergence(cause=Cause.THINKING_TOGGLED, place="thinking")
     return (
         _in_tools(before.tools, now.tools)
         or _in_messages(
@@ -93,7 +93,7 @@ def shared_parts(before: ChatRequest, now: ChatRequest) -> int:
     return tools + _common(unattributed(before.messages), unattributed(now.messages))
 
 
-def _in_raw(before: RawPrompt | None, now: RawPrompt | None) -> Divergence | None:
+def _in_raw(before: RawPrompt | None, now: RawPrompt | None) -> PromptDivergence | None:
     old, new = _parts(before), _parts(now)
     at = _common(old, new)
     if old and at == len(old):
@@ -110,27 +110,29 @@ def _parts(raw: RawPrompt | None) -> str | Sequence[int]:
 
 def _in_tools(
     before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]
-) -> Divergence | None:
+) -> PromptDivergence | None:
     at = _common(before, now)
     if at == len(before) == len(now):
         return None
     old, new = [_name(tool) for tool in before], [_name(tool) for tool in now]
     if at >= len(now) or (at < len(before) and old[at] not in new):
-        return Divergence(cause=Cause.TOOL_REMOVED, place=f"tools[{at}] {old[at]}")
+        return PromptDivergence(cause=Cause.TOOL_REMOVED, place=f"tools[{at}] {old[at]}")
     place = f"tools[{at}] {new[at]}"
     if at >= len(before) or new[at] not in old:
-        return Divergence(cause=Cause.TOOL_ADDED, place=place)
+        return PromptDivergence(cause=Cause.TOOL_ADDED, place=place)
     if old[at] != new[at]:
-        return Divergence(cause=Cause.TOOLS_REORDERED, place=place, before=old[at], now=new[at])
+        return PromptDivergence(
+            cause=Cause.TOOLS_REORDERED, place=place, before=old[at], now=new[at]
+        )
     texts = (canonical_json(dict(tool)).decode(errors="replace") for tool in (before[at], now[at]))
     return _told(Cause.TOOL_EDITED, place, *texts)
 
 
-def _in_effort(before: ChatRequest, now: ChatRequest) -> Divergence | None:
+def _in_effort(before: ChatRequest, now: ChatRequest) -> PromptDivergence | None:
     # Last, since only some templates write it, though at the very beginning.
     if before.effort == now.effort:
         return None
-    return Divergence(
+    return PromptDivergence(
         cause=Cause.EFFORT_CHANGED,
         place="effort",
         before=before.effort or "",
@@ -140,12 +142,12 @@ def _in_effort(before: ChatRequest, now: ChatRequest) -> Divergence | None:
 
 def _in_messages(
     before: Sequence[Message], now: Sequence[Message], *, same_agent: bool
-) -> Divergence | None:
+) -> PromptDivergence | None:
     at = _common(before, now)
     if at == len(before):
         return None
     if at >= len(now):
-        return Divergence(
+        return PromptDivergence(
             cause=Cause.HISTORY_CUT, place=f"messages[{at}]", before=_excerpt(_text(before[at]), 0)
         )
     old, new = before[at], now[at]
@@ -162,7 +164,7 @@ def _in_messages(
     return _told(cause, place, _text(old), _text(new))
 
 
-def _in_answer(before: ChatRequest, now: ChatRequest, answered_by: str) -> Divergence | None:
+def _in_answer(before: ChatRequest, now: ChatRequest, answered_by: str) -> PromptDivergence | None:
     at = len(before.messages)
     if at >= len(now.messages) - 1:
         return None
@@ -170,12 +172,14 @@ def _in_answer(before: ChatRequest, now: ChatRequest, answered_by: str) -> Diver
     if turn.role == "assistant" and turn.origin == answered_by:
         return None
     place = f"messages[{at}] {turn.role}"
-    return Divergence(cause=Cause.ANSWER_REWRITTEN, place=place, now=_excerpt(_text(turn), 0))
+    return PromptDivergence(cause=Cause.ANSWER_REWRITTEN, place=place, now=_excerpt(_text(turn), 0))
 
 
-def _told(cause: Cause, place: str, before: str, now: str) -> Divergence:
+def _told(cause: Cause, place: str, before: str, now: str) -> PromptDivergence:
     at = _common(before, now)
-    return Divergence(cause=cause, place=place, before=_excerpt(before, at), now=_excerpt(now, at))
+    return PromptDivergence(
+        cause=cause, place=place, before=_excerpt(before, at), now=_excerpt(now, at)
+    )
 
 
 def _excerpt(text: str, at: int) -> str:

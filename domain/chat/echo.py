@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from domain.chat.generation import SaidCall
+from domain.chat.generation import EmittedCall
 from domain.chat.request import Message, ToolCall
 from domain.values import Digest, JobId, StopReason
 
@@ -24,7 +24,7 @@ _UNPARSED_KEYS: Final = ("unparsed", "__unparsedToolInput")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpokenAnswer:
+class RecordedAnswer:
     """An answer as the log has it.
 
     Attributes:
@@ -43,10 +43,10 @@ class SpokenAnswer:
     token_ids: tuple[int, ...]
     text: str
     thinking: str
-    calls: tuple[SaidCall, ...]
+    calls: tuple[EmittedCall, ...]
 
 
-def is_echo(turn: Message, said: SpokenAnswer) -> bool:
+def is_echo(turn: Message, said: RecordedAnswer) -> bool:
     """Whether an assistant turn says what an answer said."""
     if _bare(turn.content) != _bare(said.text):
         return False
@@ -62,7 +62,7 @@ def _bare(text: str) -> str:
     return "".join(text.split())
 
 
-def _is_same_call(echoed: ToolCall, said: SaidCall) -> bool:
+def _is_same_call(echoed: ToolCall, said: EmittedCall) -> bool:
     if echoed.name != said.name or (echoed.id and echoed.id != said.id):
         return False
     try:

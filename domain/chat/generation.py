@@ -79,7 +79,7 @@ class GenerationTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SaidCall:
+class EmittedCall:
     """A tool call of an answer.
 
     Attributes:
@@ -124,5 +124,5 @@ class Outcome:
     token_hash: str
     timings: Timings
     failure: Failed | None = None
-    calls: tuple[SaidCall, ...] = ()
+    calls: tuple[EmittedCall, ...] = ()
     logprobs: tuple[TokenLogprob, ...] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from domain.chat.echo import SpokenAnswer
+from domain.chat.echo import RecordedAnswer
 from domain.chat.generation import GenerationTask, Outcome, PreparedPrompt
 from domain.chat.request import ChatRequest
 from domain.values import (
@@ -14,10 +14,10 @@ from domain.values import (
 )
 
 
-class SpokenAnswers(Protocol):
+class RecordedAnswers(Protocol):
     """What jobs have said, token by token."""
 
-    def find(self, job_id: JobId) -> SpokenAnswer | None:
+    def find(self, job_id: JobId) -> RecordedAnswer | None:
         """Return the whole answer of a job.
 
         Returns:

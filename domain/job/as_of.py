@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from domain.job.view import JobView, is_job_event, job_id_of, project_job
-from domain.log.record import GENESIS_HASH, Head, RecordedEvent
+from domain.log.record import GENESIS_HASH, LogHead, RecordedEvent
 from domain.values import JobId, JobStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class JobsAsOf:
     """What events up to a position add up to.
 
     Attributes:
@@ -20,7 +20,7 @@ class Past:
         jobs: Newest acceptance first, as the jobs projection lists them.
     """
 
-    head: Head
+    head: LogHead
     at: str | None
     jobs: tuple[JobView, ...]
 
@@ -32,7 +32,7 @@ class Past:
         return counts
 
 
-def fold_past(events: Iterable[RecordedEvent]) -> Past:
+def fold_past(events: Iterable[RecordedEvent]) -> JobsAsOf:
     """Fold events, from the first of the log on, into what they add up to."""
     views: dict[JobId, JobView] = {}
     last: RecordedEvent | None = None
@@ -40,10 +40,10 @@ def fold_past(events: Iterable[RecordedEvent]) -> Past:
         if is_job_event(last):
             job_id = job_id_of(last)
             views[job_id] = project_job(views.get(job_id), last)
-    return Past(
-        head=Head(position=last.position, hash=last.hash)
+    return JobsAsOf(
+        head=LogHead(position=last.position, hash=last.hash)
         if last
-        else Head(position=0, hash=GENESIS_HASH),
+        else LogHead(position=0, hash=GENESIS_HASH),
         at=last.recorded_at if last else None,
         jobs=tuple(reversed(views.values())),
     )

@@ -61,7 +61,7 @@ class SubmitJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submit:
+class CreateJob:
     """Create the job with these facts."""
 
     submitted: JobSubmitted
@@ -146,4 +146,4 @@ class Hide:
 
 #: What a worker says of an attempt.
 AttemptCommand = StartAttempt | CompleteAttempt | FailAttempt | ConfirmCancel
-JobCommand = Submit | RequestCancel | Attach | Retry | Hide | AttemptCommand
+JobCommand = CreateJob | RequestCancel | Attach | Retry | Hide | AttemptCommand

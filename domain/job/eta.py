@@ -151,7 +151,7 @@ def pace_of(recent: Iterable[MeasuredJob]) -> Pace | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foreseen:
+class Forecast:
     """What is to be expected of an open job.
 
     Attributes:
@@ -166,13 +166,13 @@ class Foreseen:
     start_s: float | None
     end_s: float | None
 
-    def after(self, seconds: float) -> Foreseen:
+    def after(self, seconds: float) -> Forecast:
         """Return the same as it looks a while later."""
         return replace(self, start_s=_less(self.start_s, seconds), end_s=_less(self.end_s, seconds))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class QueueSnapshot:
     """All that is open.
 
     Attributes:
@@ -188,7 +188,7 @@ class Line:
     pace: Pace | None = None
 
 
-def foresee(line: Line) -> dict[JobId, Foreseen]:
+def foresee(line: QueueSnapshot) -> dict[JobId, Forecast]:
     """Return what is to be expected of every open job, if nobody comes or goes meanwhile."""
     ahead = _Ahead(line)
     ahead.place_running()
@@ -197,7 +197,7 @@ def foresee(line: Line) -> dict[JobId, Foreseen]:
 
 
 def seconds_until_room(
-    foreseen: Iterable[Foreseen], priority: Priority, *, waiting: int, limit: int
+    foreseen: Iterable[Forecast], priority: Priority, *, waiting: int, limit: int
 ) -> float | None:
     """Return when so many jobs of a queue have begun that another finds room.
 
@@ -225,10 +225,10 @@ def retry_after_s(seconds: float | None, *, most_s: int = RETRY_AFTER_MAX_S) -> 
     return max(RETRY_AFTER_MIN_S, math.ceil(min(seconds, most_s)))
 
 
-class Outlook(Protocol):
+class EtaSource(Protocol):
     """Tells what is to be expected of open jobs; any thread may ask."""
 
-    def of(self, job_id: JobId) -> Foreseen | None:
+    def of(self, job_id: JobId) -> Forecast | None:
         """Return what is to be expected of a job; ``None`` if nothing is known."""
         ...
 
@@ -240,8 +240,8 @@ class Outlook(Protocol):
 class _Ahead:
     """The turns of one line, taken in advance; instants are seconds from now."""
 
-    def __init__(self, line: Line) -> None:
-        self.foreseen: dict[JobId, Foreseen] = {}
+    def __init__(self, line: QueueSnapshot) -> None:
+        self.foreseen: dict[JobId, Forecast] = {}
         self._line = line
         self._order = TurnOrder.like(line.state)
         self._ends: list[tuple[float, JobId]] = []
@@ -254,7 +254,7 @@ class _Ahead:
         for job, running_s in self._line.running:
             left_s = None if pace is None else pace.left_of(job, running_s)
             self._occupy(job.id, job.priority, left_s)
-            self.foreseen[job.id] = Foreseen(
+            self.foreseen[job.id] = Forecast(
                 priority=job.priority, position=None, start_s=None, end_s=left_s
             )
         for job_id in self._line.state.running:
@@ -280,7 +280,7 @@ class _Ahead:
     def _begin(self, job: QueuedJob, now: float) -> float | None:
         pace = self._line.pace
         end_s = None if pace is None else now + pace.of_queued(job)
-        self.foreseen[job.id] = Foreseen(
+        self.foreseen[job.id] = Forecast(
             priority=job.priority,
             position=self._begun,
             start_s=None if pace is None else now,

@@ -22,7 +22,7 @@ BATCH_EVERY = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LineState:
+class AgentQueueState:
     """One line of waiting jobs; ``turns_ago`` is how long ago its turn was, counted in turns."""
 
     priority: Priority
@@ -45,7 +45,7 @@ class TurnState:
     slots: int
     interactive_reserved: int
     running: tuple[JobId, ...] = ()
-    lines: tuple[LineState, ...] = ()
+    lines: tuple[AgentQueueState, ...] = ()
     passed_batch: int = 0
 
 
@@ -91,7 +91,7 @@ class TurnOrder:
     def state(self) -> TurnState:
         """Return what ``like`` needs to go on from here."""
         lines = tuple(
-            LineState(priority=priority, agent=agent, turns_ago=self._turns - line.since)
+            AgentQueueState(priority=priority, agent=agent, turns_ago=self._turns - line.since)
             for priority, by_agent in self._lines.items()
             for agent, line in by_agent.items()
         )
@@ -171,7 +171,7 @@ class TurnOrder:
         return Priority.BATCH if batch else None
 
 
-class Turn(Protocol):
+class QueueTurn(Protocol):
     """A place in the order; ``with`` gives it back."""
 
     def wait(self) -> bool:
@@ -191,9 +191,9 @@ class Turn(Protocol):
     def __exit__(self, *error: object) -> None: ...
 
 
-class Turns(Protocol):
+class FairScheduler(Protocol):
     """Hands out turns; any thread may ask."""
 
-    def ask(self, job_id: JobId, *, agent: str | None, priority: Priority) -> Turn:
+    def ask(self, job_id: JobId, *, agent: str | None, priority: Priority) -> QueueTurn:
         """Take a place in the order."""
         ...

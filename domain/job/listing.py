@@ -73,7 +73,7 @@ class JobViews(Protocol):
         ...
 
 
-class LineViews(Protocol):
+class QueueViews(Protocol):
     """What is open and what was measured, for estimates; raises ``LogUnavailable``."""
 
     def queued(self, priority: Priority, *, limit: int) -> tuple[QueuedJob, ...]:

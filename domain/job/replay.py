@@ -119,7 +119,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Divergence:
+class ReplayDivergence:
     """The first place where the replay said something else.
 
     Attributes:
@@ -172,7 +172,7 @@ class Replayed:
     token_hash: str | None = None
     attempts: int = 0
     cached_tokens: int = 0
-    divergence: Divergence | None = None
+    divergence: ReplayDivergence | None = None
     text: str | None = None
     took_ms: float = 0.0
     versions: str | None = None

@@ -28,7 +28,7 @@ class Readership(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repeat:
+class RequestRepeat:
     """What a request says of itself.
 
     Attributes:
@@ -50,7 +50,7 @@ class Repeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joining:
+class JoinTarget:
     """The job to join, and the reason that the log keeps."""
 
     job_id: JobId
@@ -58,8 +58,8 @@ class Joining:
 
 
 def job_to_join(
-    alike: Sequence[JobView], repeat: Repeat, readership: Callable[[JobId], Readership]
-) -> Joining | None:
+    alike: Sequence[JobView], repeat: RequestRepeat, readership: Callable[[JobId], Readership]
+) -> JoinTarget | None:
     """Return the job whose answer a request should have, if it should have none of its own.
 
     Args:
@@ -69,18 +69,18 @@ def job_to_join(
     """
     if not repeat.may_join:
         return None
-    found: list[tuple[int, Joining]] = []
+    found: list[tuple[int, JoinTarget]] = []
     for view in alike:
         state = readership(view.id)
         reason = _reason(view, repeat, state)
         if reason is not None:
             rank = 0 if state is Readership.LOST else 1
-            found.append((rank, Joining(job_id=view.id, reason=reason)))
+            found.append((rank, JoinTarget(job_id=view.id, reason=reason)))
     return min(found, key=lambda one: one[0])[1] if found else None
 
 
 def is_read_by_another(
-    alike: Sequence[JobView], repeat: Repeat, readership: Callable[[JobId], Readership]
+    alike: Sequence[JobView], repeat: RequestRepeat, readership: Callable[[JobId], Readership]
 ) -> bool:
     """Whether an open job would be joined if its reader turned out to have left just now."""
     return repeat.may_join and any(
@@ -88,7 +88,7 @@ def is_read_by_another(
     )
 
 
-def _reason(view: JobView, repeat: Repeat, state: Readership) -> str | None:
+def _reason(view: JobView, repeat: RequestRepeat, state: Readership) -> str | None:
     if state is Readership.GIVEN_UP or not _is_joinable(view, repeat):
         return None
     if state is Readership.LOST or (state is Readership.UNKNOWN and repeat.is_retry):
@@ -102,7 +102,7 @@ def _reason(view: JobView, repeat: Repeat, state: Readership) -> str | None:
     return None
 
 
-def _is_joinable(view: JobView, repeat: Repeat) -> bool:
+def _is_joinable(view: JobView, repeat: RequestRepeat) -> bool:
     if view.cancel_requested:
         return False
     if view.status is JobStatus.COMPLETED:

@@ -46,13 +46,13 @@ from domain.job.commands import (
     AttemptCommand,
     CompleteAttempt,
     ConfirmCancel,
+    CreateJob,
     FailAttempt,
     Hide,
     JobCommand,
     RequestCancel,
     Retry,
     StartAttempt,
-    Submit,
 )
 from domain.values import Digest, JobId, JobStatus, StopReason
 
@@ -124,13 +124,13 @@ def decide(job: Job, command: JobCommand) -> tuple[JobEvent, ...]:
     Raises:
         JobAlreadyTerminal: The job has ended.
         StaleAttempt: The command speaks for an attempt that is over.
-        ConcurrencyConflict: ``Submit`` for a job that exists.
+        ConcurrencyConflict: ``CreateJob`` for a job that exists.
         NotRetryable: ``Retry`` for a job that is open or has its answer.
     """
     if isinstance(command, AttemptCommand):
         return _decide_attempt(job, command)
     match command:
-        case Submit():
+        case CreateJob():
             if job.version:
                 raise ConcurrencyConflict(job.id, expected=0, actual=job.version)
             return (command.submitted,)

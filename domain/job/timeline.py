@@ -31,7 +31,7 @@ _SOURCES = {"ram": "memory", "disk": "the disk"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class TimelineStep:
     """One thing that happened.
 
     Attributes:
@@ -56,7 +56,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
+class Timeline:
     """A job's life.
 
     Attributes:
@@ -69,25 +69,25 @@ class Story:
     """
 
     job: JobId
-    steps: tuple[Step, ...]
+    steps: tuple[TimelineStep, ...]
     ended: bool
     total_ms: float
     queued_ms: float
     attempts: int
 
 
-def tell(events: Sequence[RecordedEvent], losses: Mapping[WorkerId, str] | None = None) -> Story:
+def tell(events: Sequence[RecordedEvent], losses: Mapping[WorkerId, str] | None = None) -> Timeline:
     """Return the story of a job.
 
     Args:
         events: All events of its stream, at least one.
         losses: When workers were found dead.
     """
-    teller = _Teller(accepted=_moment(events[0].recorded_at), losses=losses or {})
+    teller = _TimelineBuilder(accepted=_moment(events[0].recorded_at), losses=losses or {})
     for recorded in events:
         teller.take(recorded)
     last = teller.steps[-1]
-    return Story(
+    return Timeline(
         job=JobId(events[0].stream),
         steps=tuple(teller.steps),
         ended=last.what in {"completed", "failed", "cancelled", "expired"},
@@ -98,12 +98,12 @@ def tell(events: Sequence[RecordedEvent], losses: Mapping[WorkerId, str] | None 
 
 
 @dataclass(slots=True)
-class _Teller:
+class _TimelineBuilder:
     """Walks the events and remembers what a later one is measured against."""
 
     accepted: datetime
     losses: Mapping[WorkerId, str]
-    steps: list[Step] = field(default_factory=list)
+    steps: list[TimelineStep] = field(default_factory=list)
     queued_ms: float = 0.0
     attempts: int = 0
     _waiting_since: datetime | None = None
@@ -233,7 +233,7 @@ class _Teller:
         attempt: int | None = None,
     ) -> None:
         self.steps.append(
-            Step(
+            TimelineStep(
                 what=what,
                 at=recorded.recorded_at,
                 after_ms=_ms(_moment(recorded.recorded_at) - self.accepted),
@@ -248,7 +248,7 @@ class _Teller:
         self, what: str, at: datetime, text: str, took_ms: float | None, attempt: int
     ) -> None:
         self.steps.append(
-            Step(
+            TimelineStep(
                 what=what,
                 at=at.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z",
                 after_ms=_ms(at - self.accepted),

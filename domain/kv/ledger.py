@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class BlockRoom(Protocol):
+class BlockCapacity(Protocol):
     """The kept blocks, as the ledger sees them."""
 
     def held_bytes(self) -> int:
@@ -27,8 +27,8 @@ class BlockRoom(Protocol):
         ...
 
 
-class NoBlocks:
-    """``BlockRoom`` where nothing is kept."""
+class NoBlockCapacity:
+    """``BlockCapacity`` where nothing is kept."""
 
     def held_bytes(self) -> int:
         """Return 0."""
@@ -42,7 +42,7 @@ class NoBlocks:
         """Do nothing."""
 
 
-class KvLedger:
+class KvBudget:
     """What running sequences have reserved, within a budget that they share with kept blocks.
 
     Args:
@@ -50,7 +50,7 @@ class KvLedger:
         blocks: The kept ones; nobody else resizes them.
     """
 
-    def __init__(self, budget_bytes: int, blocks: BlockRoom) -> None:
+    def __init__(self, budget_bytes: int, blocks: BlockCapacity) -> None:
         assert budget_bytes >= 0, "a budget is a number of bytes"
         self.budget_bytes = budget_bytes
         self._blocks = blocks

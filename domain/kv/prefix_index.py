@@ -51,7 +51,7 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Divergence:
+class BlockDivergence:
     """Where a prompt leaves what is known.
 
     Attributes:
@@ -161,7 +161,7 @@ class PrefixIndex:
             tokens=len(full) * self._block_tokens + reused,
         )
 
-    def nearest_divergence(self, token_ids: Sequence[int]) -> Divergence | None:
+    def nearest_divergence(self, token_ids: Sequence[int]) -> BlockDivergence | None:
         """Return where ``token_ids`` leave the known context that goes with them furthest.
 
         Unlike ``longest_match`` it counts tokens of blocks that cannot be cut, and it changes
@@ -174,7 +174,7 @@ class PrefixIndex:
         token_index = len(full) * self._block_tokens + shared
         if token_index == len(token_ids):
             return None
-        return Divergence(token_index=token_index, contradicted=shared < stored)
+        return BlockDivergence(token_index=token_index, contradicted=shared < stored)
 
     def _make_room(self) -> BlockHash | None:
         if len(self._entries) < self._blocks_max:

@@ -19,7 +19,7 @@ from typing import Literal
 
 from domain.chat.request import canonical_json
 from domain.errors import Conflict
-from domain.log.record import Head
+from domain.log.record import LogHead
 
 #: Bytes of a key: as many as the hash gives.
 KEY_BYTES = 32
@@ -28,14 +28,14 @@ _KEY_ID_HEX = 16
 NoteKind = Literal["head", "restore"]
 
 
-class ForgedHead(Conflict):
+class ForgedCheckpoint(Conflict):
     """A line of a file of heads was not written with this key."""
 
     code = "forged_head"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignedHead:
+class SignedCheckpoint:
     """One line.
 
     Attributes:
@@ -64,21 +64,23 @@ def key_id(key: bytes) -> str:
     return hashlib.sha256(b"semantic head key\n" + key).hexdigest()[:_KEY_ID_HEX]
 
 
-def sign_head(head: Head, *, key: bytes, at: str, kind: NoteKind = "head") -> SignedHead:
+def sign_head(head: LogHead, *, key: bytes, at: str, kind: NoteKind = "head") -> SignedCheckpoint:
     """Return a signed note of ``head``.
 
     Args:
         head: Where the log stands.
         key: ``KEY_BYTES`` random bytes.
         at: RFC 3339 instant.
-        kind: See ``SignedHead``.
+        kind: See ``SignedCheckpoint``.
     """
     name = key_id(key)
     mac = _mac(kind=kind, position=head.position, hash_=head.hash, at=at, name=name, key=key)
-    return SignedHead(kind=kind, position=head.position, hash=head.hash, at=at, key=name, mac=mac)
+    return SignedCheckpoint(
+        kind=kind, position=head.position, hash=head.hash, at=at, key=name, mac=mac
+    )
 
 
-def read_heads(lines: Iterable[str], *, key: bytes) -> tuple[SignedHead, ...]:
+def read_heads(lines: Iterable[str], *, key: bytes) -> tuple[SignedCheckpoint, ...]:
     """Read the notes of a file and check each signature.
 
     Raises:
@@ -89,7 +91,7 @@ def read_heads(lines: Iterable[str], *, key: bytes) -> tuple[SignedHead, ...]:
     )
 
 
-def binding_heads(notes: Iterable[SignedHead]) -> dict[int, str]:
+def binding_heads(notes: Iterable[SignedCheckpoint]) -> dict[int, str]:
     """Return the hashes that the log must have, by position; what was put back is void."""
     heads: dict[int, str] = {}
     for note in notes:
@@ -102,9 +104,9 @@ def binding_heads(notes: Iterable[SignedHead]) -> dict[int, str]:
     return heads
 
 
-def _checked(line: str, number: int, key: bytes) -> SignedHead:
+def _checked(line: str, number: int, key: bytes) -> SignedCheckpoint:
     try:
-        note = SignedHead(**json.loads(line))
+        note = SignedCheckpoint(**json.loads(line))
         mac = _mac(
             kind=note.kind,
             position=note.position,
@@ -116,13 +118,13 @@ def _checked(line: str, number: int, key: bytes) -> SignedHead:
         is_ours = hmac.compare_digest(mac, note.mac)
     except (TypeError, ValueError) as error:
         msg = f"line {number} of the heads is no signed head"
-        raise ForgedHead(msg) from error
+        raise ForgedCheckpoint(msg) from error
     if note.key != key_id(key):
         msg = f"line {number} of the heads was signed with another key ({note.key})"
-        raise ForgedHead(msg)
+        raise ForgedCheckpoint(msg)
     if not is_ours:
         msg = f"line {number} of the heads has a signature that is not right"
-        raise ForgedHead(msg)
+        raise ForgedCheckpoint(msg)
     return note
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from domain.log.record import Draft, EventFilter, Head, RecordedEvent
+from domain.log.record import Draft, EventFilter, LogHead, RecordedEvent
 from domain.values import (
     Digest,
     StreamName,
@@ -73,7 +73,7 @@ class EventLog(Protocol):
         """Return the last event of a type, if there is one."""
         ...
 
-    def head(self) -> Head:
+    def head(self) -> LogHead:
         """Return the last position and its hash."""
         ...
 

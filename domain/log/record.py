@@ -88,7 +88,7 @@ class RecordedEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class LogHead:
     """The last position of the log and its hash; position 0 and the genesis hash when empty."""
 
     position: int
@@ -138,7 +138,7 @@ def chain_hash_of_text(fields: Sequence[Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def verify_link(event: RecordedEvent, before: Head) -> Head:
+def verify_link(event: RecordedEvent, before: LogHead) -> LogHead:
     """Check that ``event`` follows ``before`` and is unchanged, and return the new head.
 
     Raises:
@@ -150,7 +150,7 @@ def verify_link(event: RecordedEvent, before: Head) -> Head:
         raise CorruptLog(event.position, "prev_hash is not the hash of the event before")
     if event.computed_hash() != event.hash:
         raise CorruptLog(event.position, "the content does not match its hash")
-    return Head(position=event.position, hash=event.hash)
+    return LogHead(position=event.position, hash=event.hash)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

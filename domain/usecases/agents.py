@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from domain.agent.state import Agent, Profile, evolve, next_turn, require_turn
-from domain.chat.generation import SaidCall
+from domain.chat.generation import EmittedCall
 from domain.chat.request import ChatRequest, Message, ToolCall
 from domain.errors import AgentExists, AgentNotFound, ConcurrencyConflict, PayloadMissing
 from domain.events.agent import (
@@ -279,7 +279,7 @@ def said_until(job_id: JobId, *, views: JobViews, payloads: PayloadStore) -> tup
         raise PayloadMissing(job_id)
     request = ChatRequest.from_bytes(payloads.get(Digest(view.request)))
     said = json.loads(payloads.get(Digest(view.output)))
-    calls = tuple(_call(SaidCall(**call)) for call in said.get("tool_calls", ()))
+    calls = tuple(_call(EmittedCall(**call)) for call in said.get("tool_calls", ()))
     answer = Message(
         role="assistant",
         content=said["text"],
@@ -290,7 +290,7 @@ def said_until(job_id: JobId, *, views: JobViews, payloads: PayloadStore) -> tup
     return (*request.messages, answer)
 
 
-def _call(said: SaidCall) -> ToolCall:
+def _call(said: EmittedCall) -> ToolCall:
     arguments: dict[str, Any] = {"unparsed": said.arguments}
     with suppress(ValueError):
         parsed = json.loads(said.arguments or "{}")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from domain.chat.divergence import Cause, Divergence, diverge, shared_parts
+from domain.chat.divergence import Cause, PromptDivergence, diverge, shared_parts
 from domain.chat.request import ChatRequest
 from domain.errors import PayloadMissing
 from domain.events.job import AttemptStarted
@@ -32,7 +32,7 @@ class Streams(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CacheStory:
+class CacheDiagnosis:
     """What was known of a prompt.
 
     Attributes:
@@ -49,7 +49,7 @@ class CacheStory:
     source: str
     missed_tokens: int = 0
     compared_with: JobId | None = None
-    divergence: Divergence | None = None
+    divergence: PromptDivergence | None = None
 
 
 class _Asked(NamedTuple):
@@ -62,7 +62,7 @@ class _Asked(NamedTuple):
 
 def explain(
     job_id: JobId, *, views: JobViews, log: Streams, payloads: PayloadStore
-) -> CacheStory | None:
+) -> CacheDiagnosis | None:
     """Return what a job found in the cache; ``None`` before its first attempt.
 
     It is compared with the latest jobs of the same agent, or of everybody where it has none.
@@ -70,7 +70,7 @@ def explain(
     view, started = views.get(job_id), _started(job_id, log)
     if view is None or started is None:
         return None
-    found = CacheStory(
+    found = CacheDiagnosis(
         prompt_tokens=started.prompt_tokens,
         cached_tokens=view.usage.cached_tokens or started.cached_tokens,
         source=started.cache_source,
@@ -91,11 +91,11 @@ def explain(
 
 
 def _compared(
-    found: CacheStory,
+    found: CacheDiagnosis,
     asked: _Asked,
     nearest: tuple[JobView, ChatRequest] | None,
     log: Streams,
-) -> CacheStory:
+) -> CacheDiagnosis:
     if nearest is None:
         return found
     view, before = nearest
@@ -104,17 +104,19 @@ def _compared(
         return found
     other = _started(view.id, log)
     if other is not None and other.fingerprint != asked.started.fingerprint:
-        divergence: Divergence | None = Divergence(cause=Cause.MODEL_CHANGED, place="model")
+        divergence: PromptDivergence | None = PromptDivergence(
+            cause=Cause.MODEL_CHANGED, place="model"
+        )
     else:
         divergence = diverge(before, asked.request, answered_by=view.id, same_agent=asked.is_named)
-    return CacheStory(
+    return CacheDiagnosis(
         prompt_tokens=found.prompt_tokens,
         cached_tokens=found.cached_tokens,
         source=found.source,
         missed_tokens=missed,
         compared_with=view.id,
         # The prompt goes on from the earlier one, so what it left is not there any more.
-        divergence=divergence or Divergence(cause=Cause.BLOCKS_GONE, place="cache"),
+        divergence=divergence or PromptDivergence(cause=Cause.BLOCKS_GONE, place="cache"),
     )
 
 

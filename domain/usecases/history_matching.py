@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Final
 
 from domain.chat.conversation_id import content_id
-from domain.chat.echo import SpokenAnswer, is_echo
-from domain.chat.ports import SpokenAnswers
+from domain.chat.echo import RecordedAnswer, is_echo
+from domain.chat.ports import RecordedAnswers
 from domain.chat.request import ChatRequest, Message
 from domain.job.listing import JobViews
 from domain.job.view import JobView
@@ -26,7 +26,7 @@ NAMELESS_AMONG_MAX: Final = 64
 
 
 def attribute(
-    request: ChatRequest, agent: AgentId | None, *, views: JobViews, answers: SpokenAnswers
+    request: ChatRequest, agent: AgentId | None, *, views: JobViews, answers: RecordedAnswers
 ) -> ChatRequest:
     """Return the request with an origin at every turn that is one of the agent's late answers.
 
@@ -69,10 +69,10 @@ def _late(agent: AgentId | None, views: JobViews) -> tuple[JobView, ...]:
     return tuple(nameless[:LOOKED_AT_MAX])
 
 
-def _begins_alike(request: ChatRequest, said: SpokenAnswer, answers: SpokenAnswers) -> bool:
+def _begins_alike(request: ChatRequest, said: RecordedAnswer, answers: RecordedAnswers) -> bool:
     before = answers.request(said.request)
     return before is not None and content_id(before) == content_id(request)
 
 
-def _from(turn: Message, said: SpokenAnswer) -> Message:
+def _from(turn: Message, said: RecordedAnswer) -> Message:
     return replace(turn, origin=said.job_id)

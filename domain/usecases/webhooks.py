@@ -27,7 +27,7 @@ from domain.usecases.batches.driver import instant
 from domain.values import StreamName
 from domain.webhook.delivery import (
     SCHEDULE_S,
-    Answer,
+    DeliveryResult,
     Webhook,
     WebhookId,
     WebhookState,
@@ -52,7 +52,7 @@ DescribeBatch = Callable[[Batch], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookDesk:
+class WebhookCollector:
     """What following the log and noting tries needs.
 
     Attributes:
@@ -80,7 +80,7 @@ class WebhookDesk:
     kept_s: float = 7 * 24 * 3600.0
 
 
-def collect_webhooks(desk: WebhookDesk, *, after: int) -> int:
+def collect_webhooks(desk: WebhookCollector, *, after: int) -> int:
     """Keep the webhooks of the next ends in the log.
 
     Args:
@@ -104,7 +104,7 @@ def collect_webhooks(desk: WebhookDesk, *, after: int) -> int:
     return position
 
 
-def settle_try(webhook: Webhook, answer: Answer, desk: WebhookDesk) -> WebhookState:
+def settle_try(webhook: Webhook, answer: DeliveryResult, desk: WebhookCollector) -> WebhookState:
     """Note how a try ended, and in the log if it was the last one.
 
     Raises:
@@ -130,7 +130,7 @@ def settle_try(webhook: Webhook, answer: Answer, desk: WebhookDesk) -> WebhookSt
 
 
 def claim_webhooks(
-    host: str, desk: WebhookDesk, *, lease_s: float, limit: int
+    host: str, desk: WebhookCollector, *, lease_s: float, limit: int
 ) -> tuple[Webhook, ...]:
     """Begin tries of webhooks of a host that are due; see ``WebhookStore.claim``.
 
@@ -148,12 +148,12 @@ def claim_webhooks(
     return desk.store.claim(host, now=instant(now), until=until, limit=limit)
 
 
-def due_hosts(desk: WebhookDesk, *, limit: int) -> tuple[str, ...]:
+def due_hosts(desk: WebhookCollector, *, limit: int) -> tuple[str, ...]:
     """Return hosts that a try is due for; raises ``LogUnavailable``."""
     return desk.store.due_hosts(instant(desk.clock.now()), limit=limit)
 
 
-def forget_webhooks(desk: WebhookDesk, *, limit: int = 1000) -> int:
+def forget_webhooks(desk: WebhookCollector, *, limit: int = 1000) -> int:
     """Drop webhooks that have been over for ``kept_s``; raises ``LogUnavailable``."""
     before = instant(desk.clock.now() - timedelta(seconds=desk.kept_s))
     return desk.store.forget(before=before, limit=limit)
@@ -179,7 +179,7 @@ def retry_webhook(
     return revived
 
 
-def _webhooks_of(end: RecordedEvent, desk: WebhookDesk) -> Sequence[Webhook]:
+def _webhooks_of(end: RecordedEvent, desk: WebhookCollector) -> Sequence[Webhook]:
     events = [one for one in desk.log.load(end.stream) if one.version <= end.version]
     if not events or events[0].version != 1:
         return ()  # its beginning has been archived
@@ -194,7 +194,7 @@ def _webhooks_of(end: RecordedEvent, desk: WebhookDesk) -> Sequence[Webhook]:
     return _messages(batch_event(batch), urls, end, desk.describe_batch(batch), desk)
 
 
-def _webhooks_of_job(events: Sequence[RecordedEvent], desk: WebhookDesk) -> Sequence[Webhook]:
+def _webhooks_of_job(events: Sequence[RecordedEvent], desk: WebhookCollector) -> Sequence[Webhook]:
     first, end = events[0], events[-1]
     submitted = decode_event(first.type, first.schema_version, first.data)
     assert isinstance(submitted, JobSubmitted)
@@ -225,7 +225,7 @@ def _messages(
     urls: Sequence[str | None],
     end: RecordedEvent,
     data: Mapping[str, Any],
-    desk: WebhookDesk,
+    desk: WebhookCollector,
 ) -> Sequence[Webhook]:
     message = {"type": what, "timestamp": end.recorded_at, "data": data}
     body = json.dumps(message, separators=(",", ":")).encode()
@@ -255,7 +255,7 @@ def _host(url: str) -> str:
     return f"{target.host}:{target.port}"
 
 
-def _give_up(webhook: Webhook, error: str, status: int | None, desk: WebhookDesk) -> None:
+def _give_up(webhook: Webhook, error: str, status: int | None, desk: WebhookCollector) -> None:
     event = WebhookGivenUp(
         subject=webhook.subject,
         event=webhook.event,

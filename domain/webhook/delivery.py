@@ -87,7 +87,7 @@ class Webhook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class DeliveryResult:
     """How one try ended.
 
     Attributes:
@@ -103,15 +103,17 @@ class Answer:
     is_final: bool = False
 
 
-def answer_of_status(status: int, retry_after_s: float | None = None) -> Answer:
+def answer_of_status(status: int, retry_after_s: float | None = None) -> DeliveryResult:
     """Return what a status means: 2xx is success, 410 asks for no more, all else is tried again."""
     if 200 <= status < 300:  # noqa: PLR2004 - HTTP
-        return Answer(status=status)
+        return DeliveryResult(status=status)
     if 300 <= status < 400:  # noqa: PLR2004 - HTTP
-        return Answer(status=status, error=f"HTTP {status}: redirects are not followed")
+        return DeliveryResult(status=status, error=f"HTTP {status}: redirects are not followed")
     error = f"HTTP {status}"
     is_final = status == _GONE
-    return Answer(status=status, error=error, retry_after_s=retry_after_s, is_final=is_final)
+    return DeliveryResult(
+        status=status, error=error, retry_after_s=retry_after_s, is_final=is_final
+    )
 
 
 def webhook_id(event_id: str, url: str) -> WebhookId:
@@ -120,7 +122,9 @@ def webhook_id(event_id: str, url: str) -> WebhookId:
     return WebhookId(WEBHOOK_PREFIX + digest[:_ID_DIGITS])
 
 
-def next_try(webhook: Webhook, answer: Answer, now: datetime, waits_s: Sequence[float]) -> datetime:
+def next_try(
+    webhook: Webhook, answer: DeliveryResult, now: datetime, waits_s: Sequence[float]
+) -> datetime:
     """Return when to try again a webhook that has tries left.
 
     The jitter follows from the webhook and the try, so it needs no source of chance.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from domain.webhook.delivery import Answer, Webhook, WebhookId, WebhookState
+from domain.webhook.delivery import DeliveryResult, Webhook, WebhookId, WebhookState
 
 
 class WebhookStore(Protocol):
@@ -43,7 +43,7 @@ class WebhookStore(Protocol):
         *,
         attempt: int,
         state: WebhookState,
-        answer: Answer,
+        answer: DeliveryResult,
         at: str,
         next_at: str | None,
     ) -> bool:
@@ -76,6 +76,6 @@ class WebhookStore(Protocol):
 class WebhookSender(Protocol):
     """Sends one message. Belongs to one event loop."""
 
-    async def send(self, webhook: Webhook) -> Answer:
+    async def send(self, webhook: Webhook) -> DeliveryResult:
         """Try once, within a bounded time, and say how it ended; never raises for the network."""
         ...

@@ -51,7 +51,7 @@ _CARRIERS: Final = tuple(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class WebhookTarget:
     """A webhook's URL, taken apart.
 
     Attributes:
@@ -75,7 +75,7 @@ class Target:
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
-def parse_target(url: str) -> Target:
+def parse_target(url: str) -> WebhookTarget:
     """Take a webhook's URL apart.
 
     Raises:
@@ -100,7 +100,7 @@ def parse_target(url: str) -> Target:
     if port == 0:
         raise InvalidRequest("has no such port")
     address = _address(host, bracketed="[" in parts.netloc)
-    return Target(
+    return WebhookTarget(
         scheme=scheme,
         host=host if address is None else str(address),
         port=port or _PORTS[scheme],
@@ -109,7 +109,7 @@ def parse_target(url: str) -> Target:
     )
 
 
-def refuse_literal(target: Target, allow_hosts: Collection[str]) -> None:
+def refuse_literal(target: WebhookTarget, allow_hosts: Collection[str]) -> None:
     """Refuse what can be told without asking a resolver.
 
     Raises:
@@ -128,7 +128,7 @@ def refusal(host: str, why: str) -> str:
     return f"{host} is {why}, and is not in webhooks.allow_hosts"
 
 
-def is_allowed(target: Target, allow_hosts: Collection[str]) -> bool:
+def is_allowed(target: WebhookTarget, allow_hosts: Collection[str]) -> bool:
     """Whether the operator named this host, with or without its port."""
     return not {target.host, f"{target.host}:{target.port}", target.authority}.isdisjoint(
         allow_hosts

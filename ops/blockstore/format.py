@@ -74,7 +74,7 @@ class TensorEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class BlockHeader:
     """A header whose structure was checked against the length of the file."""
 
     meta: BlockMeta
@@ -155,7 +155,7 @@ def decode(raw: bytes, *, name: BlockHash, fingerprint: str | None) -> StoredBlo
     )
 
 
-def decode_head(start: bytes, *, file_bytes: int) -> Head | Rejected:
+def decode_head(start: bytes, *, file_bytes: int) -> BlockHeader | Rejected:
     """Check the structure of a file from its first bytes.
 
     The checksum is not looked at: what this returns may steer a search and nothing more.
@@ -186,13 +186,13 @@ def _checksum(head: bytes, data: Sequence[memoryview]) -> str:
     return digest.hexdigest()
 
 
-def _head(start: bytes, file_bytes: int) -> Head:
+def _head(start: bytes, file_bytes: int) -> BlockHeader:
     end = _header_end(start, file_bytes)
     if not start.startswith(_PREFIX, LENGTH_BYTES):
         _bad(RejectReason.FOREIGN, "the header is not one of ours")
     header = _parse(start[LENGTH_BYTES:end])
     meta, checksum = _metadata(header.pop(_METADATA, None))
-    return Head(meta=meta, checksum=checksum, tensors=_layout(header, meta, end, file_bytes))
+    return BlockHeader(meta=meta, checksum=checksum, tensors=_layout(header, meta, end, file_bytes))
 
 
 def _header_end(start: bytes, file_bytes: int) -> int:

@@ -16,7 +16,7 @@ DRAFT_AGE_MAX_S = 3600.0
 
 
 @dataclass(slots=True)
-class Found:
+class ScannedDirectory:
     """What a scan found.
 
     Attributes:
@@ -30,13 +30,13 @@ class Found:
     foreign: int = 0
 
 
-def scan_directory(root: Path) -> Found:
+def scan_directory(root: Path) -> ScannedDirectory:
     """Look through the store at ``root``; a missing directory is an empty store.
 
     Raises:
         OSError: A directory cannot be read.
     """
-    found = Found()
+    found = ScannedDirectory()
     if root.exists():
         for model in _directories(root, is_model, found):
             for fan in _directories(Path(model.path), is_fan, found):
@@ -45,7 +45,7 @@ def scan_directory(root: Path) -> Found:
 
 
 def _directories(
-    parent: Path, accepts: Callable[[str], bool], found: Found
+    parent: Path, accepts: Callable[[str], bool], found: ScannedDirectory
 ) -> Iterator[os.DirEntry[str]]:
     with os.scandir(parent) as entries:
         for entry in entries:
@@ -55,7 +55,7 @@ def _directories(
                 found.foreign += 1
 
 
-def _look(fan: os.DirEntry[str], model: str, found: Found) -> None:
+def _look(fan: os.DirEntry[str], model: str, found: ScannedDirectory) -> None:
     with os.scandir(fan.path) as entries:
         for entry in entries:
             name = parse_block(entry.name)
@@ -70,7 +70,7 @@ def _look(fan: os.DirEntry[str], model: str, found: Found) -> None:
             found.blocks.append(block)
 
 
-def _note_other(entry: os.DirEntry[str], found: Found) -> None:
+def _note_other(entry: os.DirEntry[str], found: ScannedDirectory) -> None:
     pid = parse_draft(entry.name)
     if pid is None or not _is_file(entry):
         found.foreign += 1

@@ -7,9 +7,9 @@ from types import TracebackType
 from typing import Self
 
 from domain.errors import CorruptLog, SemanticError
-from domain.log.checkpoints import SignedHead
+from domain.log.checkpoints import SignedCheckpoint
 from ops.adapters.event_log.sqlite_driver import database_file, reader_engine
-from ops.adapters.log_admin.checkpoint_files import HeadFiles, sign_log
+from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
 from ops.clock import SystemClock
 from ops.logs import Logger
 from ops.settings import Settings
@@ -17,7 +17,7 @@ from ops.settings import Settings
 _JOIN_S = 10.0
 
 
-class HeadSigner:
+class CheckpointSigner:
     """A thread of its own; use it in a ``with`` around the life of the service.
 
     Args:
@@ -31,14 +31,16 @@ class HeadSigner:
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="head-signer", daemon=True)
 
-    def sign(self) -> SignedHead | None:
+    def sign(self) -> SignedCheckpoint | None:
         """Note the head once; a failure is logged, as the service can do its work without."""
         file = database_file(self._settings.log_url)
         if file is not None and not file.exists():
             return None
         engine = reader_engine(self._settings.log_url)
         try:
-            return sign_log(engine, HeadFiles.of(self._settings.data_dir), clock=SystemClock())
+            return sign_log(
+                engine, CheckpointFiles.of(self._settings.data_dir), clock=SystemClock()
+            )
         except CorruptLog as error:
             self._logger.critical("log_went_back", why=error.message, run="semantic events verify")
         except SemanticError as error:

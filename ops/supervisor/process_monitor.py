@@ -16,7 +16,7 @@ from ops.supervisor.restart_policy import GiveUp, decide
 WATCH_S = 1.0
 
 
-class Keeper:
+class ProcessMonitor:
     """Starts a part, and starts it again whenever it ends before it is told to.
 
     A part that gives no sign of life for too long is killed; then it has ended.

@@ -18,7 +18,7 @@ from ops.exit_codes import ExitCode
 from ops.logs import configure_logging
 from ops.settings import Settings
 from ops.supervisor.address import base_url, claim_port
-from ops.supervisor.checkpoint_signer import HeadSigner
+from ops.supervisor.checkpoint_signer import CheckpointSigner
 from ops.supervisor.environment import with_console_logs
 from ops.supervisor.output import LineWriter
 from ops.supervisor.parts import API, BROKER, WORKER, WORKER_MARGIN_S, Parts, parts_of
@@ -29,7 +29,7 @@ from ops.supervisor.serve_record import (
     wait_for_leftovers,
     write_record,
 )
-from ops.supervisor.startup_banner import Announcer, Plan, without_password
+from ops.supervisor.startup_banner import BannerFacts, StartupBanner, without_password
 from ops.supervisor.supervisor import Outlets, Supervisor
 
 _COLOURS = {BROKER: "35", WORKER: "33", API: "36"}
@@ -73,7 +73,7 @@ def _run(settings: Settings, parts: Parts) -> ExitCode:
     logger = configure_logging("serve", level=settings.log.level, format=settings.log.format)
     on_terminal = sys.stderr.isatty()
     for_children, extra = with_console_logs(settings, on_terminal=on_terminal)
-    announcer = Announcer(Console())
+    announcer = StartupBanner(Console())
     writer = LineWriter(sys.stderr)
     record = ServeRecord(
         pid=os.getpid(),
@@ -101,15 +101,15 @@ def _run(settings: Settings, parts: Parts) -> ExitCode:
         return await supervisor.run()
 
     try:
-        with HeadSigner(settings, logger):
+        with CheckpointSigner(settings, logger):
             return asyncio.run(main())
     finally:
         writer.close()
         announcer.stopped()
 
 
-def _plan(settings: Settings) -> Plan:
-    return Plan(
+def _plan(settings: Settings) -> BannerFacts:
+    return BannerFacts(
         version=installed_version(),
         data_dir=settings.data_dir,
         log_url=without_password(settings.log_url),

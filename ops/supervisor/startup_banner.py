@@ -27,7 +27,7 @@ _PASSWORD_IN_QUERY = re.compile(r"(?<=password=)[^&]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class BannerFacts:
     """What is known before anything starts."""
 
     version: str
@@ -36,13 +36,13 @@ class Plan:
     database: str
 
 
-class Announcer:
+class StartupBanner:
     """Prints the start-up: with colour on a terminal, plain otherwise."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: BannerFacts) -> None:
         """Say what is about to run."""
         self._console.print(f"[bold]semantic[/] {escape(plan.version)}", highlight=False)
         self._row("data", str(plan.data_dir))

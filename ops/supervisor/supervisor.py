@@ -30,10 +30,10 @@ from ops.supervisor.probes import (
     read_broker_url,
     served_model,
 )
-from ops.supervisor.process_monitor import Keeper
+from ops.supervisor.process_monitor import ProcessMonitor
 from ops.supervisor.restart_policy import GiveUp
 from ops.supervisor.serve_record import CannotServe, PartRecord, ServeRecord, write_record
-from ops.supervisor.startup_banner import Announcer
+from ops.supervisor.startup_banner import StartupBanner
 
 #: For a broker to answer after its start.
 BROKER_START_MAX_S = 30.0
@@ -58,7 +58,7 @@ class Outlets:
         prefixes: What each part's lines begin with.
     """
 
-    announcer: Announcer
+    announcer: StartupBanner
     logger: Logger
     writer: LineWriter
     prefixes: Mapping[str, str]
@@ -92,7 +92,7 @@ class Supervisor:
         self._prepare = prepare
         self._out = outlets
         self._extra_environment = extra_environment
-        self._keepers: dict[str, Keeper] = {}
+        self._keepers: dict[str, ProcessMonitor] = {}
         self._broker_url = settings.redis.url
         #: Drawn anew by each supervisor: it may know only digests of the other keys.
         self._own_key = secrets.token_urlsafe(32)
@@ -187,7 +187,7 @@ class Supervisor:
             return await served_model(client) or ServedModel(model, None)
 
     def _keep(self, part: Part) -> Child:
-        keeper = Keeper(
+        keeper = ProcessMonitor(
             part,
             launch=self._launch,
             on_start=lambda child: self._on_start(child),

@@ -14,7 +14,7 @@ from domain.errors import EngineFailure, InvalidRequest, ModelNotReady, QueueUna
 from domain.usecases.jobs.count_tokens import TokenCounter
 from domain.values import SamplingWish
 from ops.adapters.redis.client import Keys, connect
-from ops.adapters.redis.token_counts import CountingDesk, RedisTokenCounter
+from ops.adapters.redis.token_counts import RedisTokenCounter, TokenCountServer
 from tests.support.fake_broker import FakeTokenCounter
 
 Count = Callable[[ChatRequest], int]
@@ -44,7 +44,7 @@ def counter(request: pytest.FixtureRequest, keys: Keys) -> Iterator[TokenCounter
     client = connect(str(request.getfixturevalue(f"{request.param}_url")))
     with ExitStack() as stack:
         stack.callback(client.close)
-        stack.enter_context(CountingDesk(client, keys, count=_words))
+        stack.enter_context(TokenCountServer(client, keys, count=_words))
         yield RedisTokenCounter(client, keys)
 
 

@@ -13,7 +13,7 @@ from domain.events.event import Event
 from domain.events.job import JobAttached, JobCancelRequested
 from domain.job.view import JobView, project_job
 from domain.log.ports import EventLog
-from domain.log.record import GENESIS_HASH, Draft, EventFilter, Head, RecordedEvent, verify_link
+from domain.log.record import GENESIS_HASH, Draft, EventFilter, LogHead, RecordedEvent, verify_link
 from domain.values import (
     Digest,
     EventId,
@@ -37,15 +37,15 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def _walk(log: EventLog) -> Head:
-    head = Head(position=0, hash=GENESIS_HASH)
+def _walk(log: EventLog) -> LogHead:
+    head = LogHead(position=0, hash=GENESIS_HASH)
     for event in log.read_all(limit=10_000):
         head = verify_link(event, head)
     return head
 
 
 def test_an_empty_log_has_the_genesis_head(store: Store) -> None:
-    assert store.log.head() == Head(position=0, hash=GENESIS_HASH)
+    assert store.log.head() == LogHead(position=0, hash=GENESIS_HASH)
     assert store.log.read_all() == ()
     assert store.log.load(JOB) == ()
     assert store.log.latest("JobSubmitted") is None
@@ -61,7 +61,7 @@ def test_append_returns_what_load_and_read_all_return(store: Store) -> None:
     assert [event.version for event in recorded] == [1, 2]
     assert [event.position for event in recorded] == [1, 2]
     assert recorded[0].recorded_at == "2026-01-01T00:00:00.000000Z"
-    assert store.log.head() == Head(position=2, hash=recorded[1].hash)
+    assert store.log.head() == LogHead(position=2, hash=recorded[1].hash)
 
 
 def test_appends_to_several_streams_form_one_chain_without_gaps(store: Store) -> None:

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from domain.errors import QueueUnavailable
-from domain.job.fair_scheduler import LineState, TurnState
+from domain.job.fair_scheduler import AgentQueueState, TurnState
 from domain.job.ports import WorkerPulse, WorkerPulses
 from domain.values import CacheFigures, JobId, ModelCard, Priority, WorkerId
 from ops.adapters.redis.client import Keys, connect
@@ -32,7 +32,7 @@ TURNS = TurnState(
     slots=8,
     interactive_reserved=2,
     running=(JobId("job-1"), JobId("job-2")),
-    lines=(LineState(priority=Priority.BATCH, agent="a", turns_ago=3),),
+    lines=(AgentQueueState(priority=Priority.BATCH, agent="a", turns_ago=3),),
     passed_batch=1,
 )
 READY = WorkerPulse(

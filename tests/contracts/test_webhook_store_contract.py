@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from domain.webhook.delivery import Answer, Webhook, WebhookId, WebhookState, webhook_id
+from domain.webhook.delivery import DeliveryResult, Webhook, WebhookId, WebhookState, webhook_id
 from domain.webhook.ports import WebhookStore
 from ops.adapters.webhooks.store import SqlWebhookStore
 from tests.support.fake_webhooks import InMemoryWebhookStore
 from tests.support.log_stores import STORES, new_log_of
 
-OK = Answer(status=200)
-BAD = Answer(status=500, error="HTTP 500")
+OK = DeliveryResult(status=200)
+BAD = DeliveryResult(status=500, error="HTTP 500")
 
 
 def at(second: int) -> str:
@@ -45,7 +45,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[WebhookSto
 
 
 def settle(
-    store: WebhookStore, webhook: Webhook, state: WebhookState, answer: Answer, next_s: int | None
+    store: WebhookStore,
+    webhook: Webhook,
+    state: WebhookState,
+    answer: DeliveryResult,
+    next_s: int | None,
 ) -> bool:
     return store.settle(
         webhook.id,

@@ -18,7 +18,7 @@ from domain.events.agent import AgentRegistered, AgentTurnAdded
 from domain.events.cache import AgentCacheSaved
 from domain.events.job import JobEvent
 from domain.job.view import JobView
-from domain.log.record import Head
+from domain.log.record import LogHead
 from domain.usecases.agents import load_agent
 from domain.values import AgentId, Digest, JobId, StreamName
 from ops.adapters.event_log.archives import each_event, verify_archives
@@ -76,7 +76,7 @@ def _archive(url: str, clock: FakeClock, before: str = LIMIT) -> Archived:
     return archive_log(url, before=before, clock=clock, ids=RandomIds())
 
 
-def _check(url: str) -> Head:
+def _check(url: str) -> LogHead:
     engine = reader_engine(url)
     try:
         verify_archives(engine, url, heads={})

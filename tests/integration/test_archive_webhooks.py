@@ -4,7 +4,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from domain.usecases.webhooks import WebhookDesk, collect_webhooks
+from domain.usecases.webhooks import WebhookCollector, collect_webhooks
 from domain.values import StreamName
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.log_admin.archive import archive_log
@@ -37,7 +37,7 @@ def test_a_job_stays_in_the_log_until_its_message_is_made(tmp_path: Path) -> Non
         end_job("job-3", None)
         # The last event of all stays, and its job with it, so that the next one can follow it.
         assert archive_and_list() == ["job-2", "job-3"]
-        desk = WebhookDesk(
+        desk = WebhookCollector(
             log=log,
             store=store,
             ids=RandomIds(),

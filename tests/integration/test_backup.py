@@ -11,12 +11,12 @@ import typer
 from typer.testing import CliRunner, Result
 
 from domain.errors import CorruptLog, LogUnavailable
-from domain.log.record import Head
+from domain.log.record import LogHead
 from domain.values import StreamName
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.event_log.sqlite_driver import database_file
 from ops.adapters.log_admin.backup import back_up, restore, verify_copy
-from ops.adapters.log_admin.checkpoint_files import HeadFiles
+from ops.adapters.log_admin.checkpoint_files import CheckpointFiles
 from ops.cli.log import db, events
 from ops.clock import SystemClock
 from ops.supervisor.serve_record import serve_lock
@@ -50,7 +50,7 @@ def _run(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments)
 
 
-def _grow(url: str, version: int = 0) -> Head:
+def _grow(url: str, version: int = 0) -> LogHead:
     with open_log(url, clock=SystemClock()) as log:
         log.append(WORKER, [draft(worker_event())], expected_version=version)
         return log.head()
@@ -166,7 +166,7 @@ def test_a_restore_voids_the_heads_that_it_gave_up(url: str, copy: Path, tmp_pat
     assert _grow(url).position == 16
     assert _run("events", "head", "--sign").exit_code == 0
     assert _run("events", "verify").exit_code == 0
-    kinds = [note.kind for note in HeadFiles.of(tmp_path / "data").read()]
+    kinds = [note.kind for note in CheckpointFiles.of(tmp_path / "data").read()]
     assert kinds == ["head", "head", "restore", "head"]
 
 

@@ -17,7 +17,7 @@ from tests.support.tiny_models import TEMPLATE, make_tiny_llama
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, find_model, load_weights
 from worker.engine.mlx.runner import BatchRunner
-from worker.engine.ports import ModelLoadFailed
+from worker.engine.ports import ModelLoadError
 
 pytestmark = pytest.mark.mlx
 
@@ -253,17 +253,17 @@ class TestTemplates:
 class TestLoading:
     @pytest.mark.parametrize("model_id", ["/no/such/model", "./nothing", "nothing"])
     def test_a_missing_directory_says_what_was_tried(self, model_id: str) -> None:
-        with pytest.raises(ModelLoadFailed, match="there is no directory"):
+        with pytest.raises(ModelLoadError, match="there is no directory"):
             find_model(model_id)
 
     def test_a_directory_without_weights_says_what_is_missing(self, tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text("{}")
-        with pytest.raises(ModelLoadFailed, match="weights missing"):
+        with pytest.raises(ModelLoadError, match="weights missing"):
             find_model(str(tmp_path))
 
     def test_a_hub_id_that_cannot_be_fetched_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        with pytest.raises(ModelLoadFailed, match="could not be fetched"):
+        with pytest.raises(ModelLoadError, match="could not be fetched"):
             find_model("nobody-at-all/no-such-model")
 
     def test_the_fingerprint_follows_content_and_not_place(self, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tests.support.tiny_models import TEMPLATE, make_tiny_llama
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
-from worker.engine.ports import Step
+from worker.engine.ports import StepResult
 
 pytestmark = pytest.mark.mlx
 
@@ -322,7 +322,7 @@ class _Watched(BatchRunner):
 
     gave_way = 0
 
-    def step(self) -> Step:
+    def step(self) -> StepResult:
         step = super().step()
         _Watched.gave_way += len(step.preempted)
         return step

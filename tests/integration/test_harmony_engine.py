@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from domain.chat.echo import SpokenAnswer
+from domain.chat.echo import RecordedAnswer
 from domain.chat.generation import Outcome
 from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice
 from domain.values import Digest, JobId, SamplingWish, StopReason, digest_of
@@ -130,10 +130,10 @@ class _Answers:
     """``SpokenAnswers`` in a dictionary."""
 
     def __init__(self) -> None:
-        self.said: dict[str, SpokenAnswer] = {}
+        self.said: dict[str, RecordedAnswer] = {}
         self.requests: dict[Digest, ChatRequest] = {}
 
-    def find(self, job_id: JobId) -> SpokenAnswer | None:
+    def find(self, job_id: JobId) -> RecordedAnswer | None:
         return self.said.get(job_id)
 
     def request(self, digest: Digest) -> ChatRequest | None:
@@ -142,7 +142,7 @@ class _Answers:
     def keep(self, job: str, request: ChatRequest, outcome: Outcome, fingerprint: str) -> None:
         digest = digest_of(request.to_bytes())
         self.requests[digest] = request
-        self.said[job] = SpokenAnswer(
+        self.said[job] = RecordedAnswer(
             job_id=JobId(job),
             request=digest,
             fingerprint=fingerprint,

@@ -13,14 +13,14 @@ import typer
 from typer.testing import CliRunner, Result
 
 from domain.errors import CorruptLog, LogUnavailable
-from domain.log.checkpoints import ForgedHead
-from domain.log.record import Head
+from domain.log.checkpoints import ForgedCheckpoint
+from domain.log.record import LogHead
 from domain.values import StreamName
 from ops.adapters.event_log.event_file import event_line, read_events
 from ops.adapters.event_log.row_codec import link
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.event_log.sqlite_driver import database_file, reader_engine
-from ops.adapters.log_admin.checkpoint_files import HeadFiles, sign_log
+from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
 from ops.cli.log import events
 from ops.clock import SystemClock
 from tests.support.fake_time import FakeClock
@@ -38,8 +38,8 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> HeadFiles:
-    return HeadFiles.of(tmp_path)
+def files(tmp_path: Path) -> CheckpointFiles:
+    return CheckpointFiles.of(tmp_path)
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_log_without_its_end_and_without_projections_is_found(signed: str) -> 
 
 
 def test_a_log_put_back_to_an_older_copy_is_found_and_not_signed(
-    url: str, files: HeadFiles, tmp_path: Path
+    url: str, files: CheckpointFiles, tmp_path: Path
 ) -> None:
     with open_log(url, clock=SystemClock()) as log:
         fill(log, jobs=2)
@@ -124,7 +124,7 @@ def test_an_end_that_was_replaced_by_one_whose_hashes_fit_is_found(signed: str) 
 
 
 def test_heads_kept_elsewhere_find_what_the_own_ones_were_put_back_with(
-    signed: str, files: HeadFiles, tmp_path: Path
+    signed: str, files: CheckpointFiles, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere.jsonl"
     shutil.copy(files.heads, elsewhere)
@@ -138,7 +138,9 @@ def test_heads_kept_elsewhere_find_what_the_own_ones_were_put_back_with(
     ("field", "value"),
     [("position", 14), ("hash", "f" * 64), ("at", "2030-01-01"), ("kind", "restore")],
 )
-def test_a_changed_head_is_found(signed: str, files: HeadFiles, field: str, value: object) -> None:
+def test_a_changed_head_is_found(
+    signed: str, files: CheckpointFiles, field: str, value: object
+) -> None:
     assert signed
     note = json.loads(files.heads.read_text())
     files.heads.write_text(json.dumps(note | {field: value}) + "\n")
@@ -147,7 +149,7 @@ def test_a_changed_head_is_found(signed: str, files: HeadFiles, field: str, valu
     assert "line 1 of the heads has a signature that is not right" in result.stderr
 
 
-def test_a_head_signed_with_another_key_is_found(signed: str, files: HeadFiles) -> None:
+def test_a_head_signed_with_another_key_is_found(signed: str, files: CheckpointFiles) -> None:
     assert signed
     files.key.write_text("ab" * 32)
     result = _run("verify")
@@ -156,16 +158,16 @@ def test_a_head_signed_with_another_key_is_found(signed: str, files: HeadFiles) 
 
 
 @pytest.mark.parametrize("line", ["no json", "[]", "{}", '{"kind": "head"}'])
-def test_a_line_that_is_no_head_is_found(signed: str, files: HeadFiles, line: str) -> None:
+def test_a_line_that_is_no_head_is_found(signed: str, files: CheckpointFiles, line: str) -> None:
     assert signed
     with files.heads.open("a") as file:
         file.write(line + "\n")
-    with pytest.raises(ForgedHead, match="line 2"):
+    with pytest.raises(ForgedCheckpoint, match="line 2"):
         files.read()
 
 
 def test_half_a_line_left_by_a_crash_is_passed_over_and_replaced(
-    signed: str, files: HeadFiles
+    signed: str, files: CheckpointFiles
 ) -> None:
     with files.heads.open("a") as file:
         file.write('{"kind":"he')
@@ -176,14 +178,14 @@ def test_half_a_line_left_by_a_crash_is_passed_over_and_replaced(
     assert [note.position for note in files.read()] == [15, 16]
 
 
-def test_an_unchanged_head_is_signed_once(signed: str, files: HeadFiles) -> None:
+def test_an_unchanged_head_is_signed_once(signed: str, files: CheckpointFiles) -> None:
     assert signed
     assert _run("head", "--sign").exit_code == 0
     assert len(files.read()) == 1
 
 
 def test_the_key_is_readable_by_its_owner_only_and_drawn_once(
-    signed: str, files: HeadFiles
+    signed: str, files: CheckpointFiles
 ) -> None:
     assert signed
     assert stat.S_IMODE(files.key.stat().st_mode) == 0o600
@@ -191,7 +193,7 @@ def test_the_key_is_readable_by_its_owner_only_and_drawn_once(
 
 
 def test_heads_without_their_key_are_not_signed_with_a_new_one(
-    signed: str, files: HeadFiles
+    signed: str, files: CheckpointFiles
 ) -> None:
     assert signed
     files.key.unlink()
@@ -200,7 +202,7 @@ def test_heads_without_their_key_are_not_signed_with_a_new_one(
     assert _run("verify").exit_code == 1
 
 
-def test_an_empty_log_can_be_signed(url: str, files: HeadFiles) -> None:
+def test_an_empty_log_can_be_signed(url: str, files: CheckpointFiles) -> None:
     engine = reader_engine(url)
     note = sign_log(engine, files, clock=FakeClock())
     engine.dispose()
@@ -288,7 +290,7 @@ def test_a_linked_event_of_somebody_elses_does_not_fit_the_heads(
         draft(worker_event("other")),
         stream=WORKER,
         version=1,
-        before=Head(position=before.position, hash=before.hash),
+        before=LogHead(position=before.position, hash=before.hash),
         recorded_at="2026-01-01T00:00:00.000000Z",
     )
     with out.open("a") as file:

@@ -22,7 +22,7 @@ from tests.support.log_files import new_log, verify
 from worker.cachestore.manifest import Manifest
 from worker.cachestore.reports import ContextKept
 from worker.cachestore.tier import DiskTier
-from worker.event_recorder import CacheDiary
+from worker.event_recorder import CacheEventRecorder
 
 WAIT_S = 60.0
 #: Before and after each of these another state is on disk.
@@ -40,7 +40,9 @@ def save(url: str, root: Path, job: JobId) -> None:
     with open_log(url, clock=clock) as log:
         log.append(StreamName(job), [draft(submitted(agent="alice"))], expected_version=0)
         log.append(StreamName(job), [draft(started())], expected_version=1)
-        with CacheDiary(WorkerId("worker-1"), log=log, ids=RandomIds(), clock=clock) as diary:
+        with CacheEventRecorder(
+            WorkerId("worker-1"), log=log, ids=RandomIds(), clock=clock
+        ) as diary:
             tier = DiskTier(_store(root), clock=clock)
             tier.start()
             assert tier.wait_scanned(WAIT_S)
@@ -86,7 +88,7 @@ def _manifest(blocks: list[NewBlock]) -> Manifest:
     return Manifest(fingerprint=FINGERPRINT, blocks=tuple(block.hash for block in blocks))
 
 
-def _tell(diary: CacheDiary, job: JobId, sealed: Future[Manifest]) -> None:
+def _tell(diary: CacheEventRecorder, job: JobId, sealed: Future[Manifest]) -> None:
     manifest = sealed.result()
     diary.tell(ContextKept(label=job, manifest=manifest, tokens=2 * len(manifest.blocks)))
 

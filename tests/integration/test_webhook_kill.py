@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from domain.usecases.webhooks import WebhookDesk, claim_webhooks, collect_webhooks, settle_try
+from domain.usecases.webhooks import WebhookCollector, claim_webhooks, collect_webhooks, settle_try
 from domain.values import StreamName
-from domain.webhook.delivery import Answer, Webhook, WebhookState
+from domain.webhook.delivery import DeliveryResult, Webhook, WebhookState
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.webhooks.store import SqlWebhookStore
 from tests.support.fake_time import FakeClock, SequentialIds
@@ -22,8 +22,8 @@ from tests.support.log_files import new_log
 
 HOST = "hooks.example.com:443"
 LEASE_S = 20.0
-OK = Answer(status=200)
-GONE = Answer(status=410, error="HTTP 410", is_final=True)
+OK = DeliveryResult(status=200)
+GONE = DeliveryResult(status=410, error="HTTP 410", is_final=True)
 
 
 class Post:
@@ -37,8 +37,8 @@ class Post:
             out.write(f"{webhook.id}\n")
 
 
-def desk(log: SqlEventLog, store: SqlWebhookStore, clock: FakeClock) -> WebhookDesk:
-    return WebhookDesk(
+def desk(log: SqlEventLog, store: SqlWebhookStore, clock: FakeClock) -> WebhookCollector:
+    return WebhookCollector(
         log=log,
         store=store,
         ids=SequentialIds(),
@@ -48,7 +48,7 @@ def desk(log: SqlEventLog, store: SqlWebhookStore, clock: FakeClock) -> WebhookD
     )
 
 
-def deliver(url: str, post: Post, clock: FakeClock, answer: Answer) -> None:
+def deliver(url: str, post: Post, clock: FakeClock, answer: DeliveryResult) -> None:
     """Do what a process does between two deaths."""
     with open_log(url, clock=clock) as log, closing(SqlWebhookStore(url)) as store:
         at = desk(log, store, clock)
@@ -70,7 +70,7 @@ SEND, APPEND = (Post, "send"), (SqlEventLog, "append")
     ],
 )
 def test_a_kill_before_any_step_loses_nothing(
-    tmp_path: Path, answer: Answer, steps: Sequence[tuple[Any, str]], state: WebhookState
+    tmp_path: Path, answer: DeliveryResult, steps: Sequence[tuple[Any, str]], state: WebhookState
 ) -> None:
     url, clock, post = new_log(tmp_path), FakeClock(), Post(tmp_path / "sent")
     facts = replace(submitted(), webhook="https://hooks.example.com/")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from openai import InvalidWebhookSignatureError
 
-from domain.webhook.delivery import Answer, Webhook, read_secrets, webhook_id
+from domain.webhook.delivery import DeliveryResult, Webhook, read_secrets, webhook_id
 from ops.adapters.webhooks.sender import HttpWebhookSender
 from ops.clock import SystemClock
 from tests.support.receiver import Received, Receiver, Reply, receiver
@@ -32,8 +32,8 @@ def hook(url: str) -> Webhook:
     )
 
 
-def send(url: str, **options: Any) -> Answer:
-    async def run() -> Answer:
+def send(url: str, **options: Any) -> DeliveryResult:
+    async def run() -> DeliveryResult:
         given: dict[str, Any] = {"allow_hosts": ("127.0.0.1",), "timeout_s": 30.0} | options
         sender = HttpWebhookSender(keys=read_secrets(SECRET), clock=SystemClock(), **given)
         try:
@@ -46,7 +46,7 @@ def send(url: str, **options: Any) -> Answer:
 
 def test_receiver_gets_a_message_that_it_can_verify() -> None:
     with receiver() as there:
-        assert send(there.url("/a/b?c=d")) == Answer(status=200)
+        assert send(there.url("/a/b?c=d")) == DeliveryResult(status=200)
         (got,) = there.received
     assert got.path == "/a/b?c=d"
     assert got.headers["host"] == f"127.0.0.1:{there.port}"
@@ -95,7 +95,7 @@ def test_a_receiver_that_does_not_answer_takes_the_timeout_and_no_longer() -> No
     with receiver(lambda _: Reply(held=held)) as there:
         answer = send(there.url(), timeout_s=0.2)
         held.set()
-    assert answer == Answer(error="no answer within 0.2 s")
+    assert answer == DeliveryResult(error="no answer within 0.2 s")
 
 
 def test_a_head_that_drips_ends_at_the_timeout() -> None:
@@ -118,7 +118,7 @@ def test_a_head_that_drips_ends_at_the_timeout() -> None:
         answer = send(f"http://127.0.0.1:{listener.getsockname()[1]}/", timeout_s=0.5)
         stopped.set()
         thread.join()
-    assert answer == Answer(error="no answer within 0.5 s")
+    assert answer == DeliveryResult(error="no answer within 0.5 s")
 
 
 def test_nobody_listening_is_a_failure_that_may_pass() -> None:
@@ -188,7 +188,9 @@ def test_the_connection_goes_to_the_address_that_was_judged(there: Receiver) -> 
     # the connection used its answer, and the Host header that the name went along.
     resolver = Rebinding("127.0.0.1", "203.0.113.1")
     url = f"http://hooks.invalid:{there.port}/x"
-    assert send(url, resolver=resolver, allow_hosts=("hooks.invalid",)) == Answer(status=200)
+    assert send(url, resolver=resolver, allow_hosts=("hooks.invalid",)) == DeliveryResult(
+        status=200
+    )
     assert resolver.asked == 1
     assert there.received[0].headers["host"] == f"hooks.invalid:{there.port}"
 
@@ -221,7 +223,7 @@ def test_a_second_address_is_tried_where_nobody_answers_at_the_first(there: Rece
         resolver=lambda _host, _port: ["::1", "127.0.0.1"],
         allow_hosts=("hooks.invalid",),
     )
-    assert answer == Answer(status=200)
+    assert answer == DeliveryResult(status=200)
 
 
 def test_a_name_without_an_address_may_have_one_later() -> None:

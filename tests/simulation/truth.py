@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from api.streaming.log_backfill import Told, rest_of
+from api.streaming.log_backfill import ReaderPosition, rest_of
 from domain.chat.items import Failed, Finished, StreamItem, Text
 from domain.errors import GenerationCancelled
 from domain.events.job import (
@@ -73,7 +73,7 @@ class Reader:
     life: int
     merge: ItemMerge = field(default_factory=ItemMerge)
     seen: list[StreamItem] = field(default_factory=list)
-    told: Told = field(default_factory=Told)
+    told: ReaderPosition = field(default_factory=ReaderPosition)
 
     @property
     def has_ended(self) -> bool:

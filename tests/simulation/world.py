@@ -10,7 +10,7 @@ from typing import Any
 
 from domain.chat.request import ChatRequest, Message
 from domain.job.commands import SubmitJob
-from domain.job.request_dedup import Readership, Repeat, job_to_join
+from domain.job.request_dedup import Readership, RequestRepeat, job_to_join
 from domain.usecases.jobs.cancel import cancel
 from domain.usecases.jobs.expire import expire_overdue
 from domain.usecases.jobs.reconcile import reconcile
@@ -84,7 +84,7 @@ class World:
         command = self._command(prompt, **wishes)
 
         def body() -> None:
-            asking = Repeat(
+            asking = RequestRepeat(
                 is_retry=True,
                 has_session=False,
                 is_repeatable=False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from api.background.batches import BatchDesk
+from api.background.batches import BatchServices
 from api.protocols.batches.lines import BatchLines
 from api.services import Services
 from domain.usecases.batches.driver import BatchDriver, advance_batches
@@ -11,13 +11,13 @@ from tests.support.fake_batches import InMemoryBatchViews
 from tests.support.fake_log import InMemoryEventLog
 
 
-def batch_desk(log: InMemoryEventLog) -> BatchDesk:
+def batch_desk(log: InMemoryEventLog) -> BatchServices:
     """Return a desk whose driver a test moves by ``advance``."""
     views = InMemoryBatchViews(log)
     lines = BatchLines(
         ids=RandomIds(), payloads=log, views=views, max_tokens_default=64, lines_max=100
     )
-    return BatchDesk(views=views, lines=lines, wake=lambda: None)
+    return BatchServices(views=views, lines=lines, wake=lambda: None)
 
 
 def advance(services: Services) -> int:

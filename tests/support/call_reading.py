@@ -11,7 +11,7 @@ from mlx_lm.tool_parsers import glm47, minimax_m2, pythonic, qwen3_coder
 from domain.chat.items import Text, Thinking, ToolEnd, ToolInput, ToolStart
 from domain.values import JobId
 from worker.engine.output.detokenizer import ByteDetokenizer
-from worker.engine.output.output_parser import SectionSplitter, ThinkTags
+from worker.engine.output.output_parser import SectionParser, ThinkTags
 from worker.engine.output.tool_calls.reader import CallRules, Parse, ToolFormat
 from worker.engine.output.tool_calls.tool_syntax import (
     GLM_MARKS,
@@ -79,7 +79,7 @@ def assembler_of(
     **options: Any,
 ) -> TextAssembler:
     rules = CallRules(format=tool_format, tools=tools)
-    splitter = SectionSplitter(ThinkTags("<think>", "</think>"), stop, thinking=False, calls=rules)
+    splitter = SectionParser(ThinkTags("<think>", "</think>"), stop, thinking=False, calls=rules)
     table = [token.encode("utf-8", "replace") for token in tokens]
     return TextAssembler(ByteDetokenizer(table), splitter, job_id=JOB, **options)
 

@@ -11,13 +11,13 @@ from dataclasses import asdict, replace
 from typing import Any
 from urllib.parse import parse_qs
 
-from api.background.eta import LiveOutlook
+from api.background.eta import LiveEta
 from api.background.tasks import Background
-from api.background.webhooks import WebhookShelf
+from api.background.webhooks import WebhookServices
 from api.http.messages import Reply, Request, Route, StreamReply
 from api.routes.table import routes
 from api.services import JobRules, Services
-from domain.chat.generation import SaidCall
+from domain.chat.generation import EmittedCall
 from domain.chat.items import Body, Progress, StreamItem
 from domain.chat.request import canonical_json
 from domain.job.commands import CompleteAttempt, StartAttempt
@@ -66,7 +66,7 @@ class FakeApi:
             log=self.log,
             payloads=self.log,
             views=self.log.views,
-            outlook=LiveOutlook(line=self.log.line, pulses=self.broker.pulses, clock=clock),
+            outlook=LiveEta(line=self.log.line, pulses=self.broker.pulses, clock=clock),
             queue=self.broker.queue,
             sink=self.broker.items,
             backlog=self.broker.items,
@@ -79,7 +79,7 @@ class FakeApi:
             executor=self.executor,
             background=Background(),
             batches=batch_desk(self.log),
-            webhooks=WebhookShelf(store=InMemoryWebhookStore()),
+            webhooks=WebhookServices(store=InMemoryWebhookStore()),
             version="1.2.3",
             model="demo",
             aliases=("claude-demo",),
@@ -164,7 +164,7 @@ class FakeApi:
         commit(job_id, command, log=self.log, ids=self.services.ids)
 
     def complete(
-        self, job_id: JobId, text: str, calls: Sequence[SaidCall] = (), *, attempt: int = 1
+        self, job_id: JobId, text: str, calls: Sequence[EmittedCall] = (), *, attempt: int = 1
     ) -> None:
         """Record the end of a job as a worker does."""
         said = {"text": text, "thinking": "", "token_ids": [1]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from domain.batch.ports import BatchTally, Line
+from domain.batch.ports import BatchLine, BatchTally
 from domain.batch.state import Batch, BatchId, job_of_line, line_of_job
 from domain.chat.request import ChatRequest, Message
 from domain.errors import InvalidRequest
@@ -74,18 +74,18 @@ class PlainLines:
     def __init__(self, sizes: Mapping[str, int] | None = None) -> None:
         self.sizes = sizes or {}
 
-    def read(self, batch: Batch, raw: bytes) -> Line:
+    def read(self, batch: Batch, raw: bytes) -> BatchLine:
         del batch
         if raw == b"bad":
             refusal = InvalidRequest("it is bad", field="messages")
-            return Line(model="", request=refusal)
+            return BatchLine(model="", request=refusal)
         request = ChatRequest(
             model="m",
             messages=(Message(role="user", content=raw.decode()),),
             max_tokens=5,
             sampling=SamplingWish(seed=1),
         )
-        return Line(model="m", request=request)
+        return BatchLine(model="m", request=request)
 
     def faults(
         self, batch: Batch, lines: Iterable[tuple[int, bytes]]

@@ -14,10 +14,18 @@ from domain.ports import Clock
 from domain.values import ModelCard
 from ops.clock import SystemClock
 from worker.engine.engine import BatchEngine
-from worker.engine.output.channel_format import FrameFormat
+from worker.engine.output.channel_format import ChannelFormat
 from worker.engine.output.output_parser import ThinkTags
 from worker.engine.output.tool_calls.reader import ToolFormat
-from worker.engine.ports import Admission, Admitted, Finish, Likelihood, LoadedModel, Rendered, Step
+from worker.engine.ports import (
+    Admission,
+    Admitted,
+    Finish,
+    LoadedModel,
+    Rendered,
+    StepResult,
+    TokenLikelihood,
+)
 
 #: What the scripted model says when the script has no line for a prompt.
 DEFAULT_ANSWER = "Hello from the script."
@@ -50,7 +58,7 @@ class ScriptedRunner:
     def __init__(self, answers: Mapping[str, str] | None = None, *, context: int = 1000) -> None:
         self.answers = dict(answers or {})
         self.context = context
-        self.frames: FrameFormat | None = None
+        self.frames: ChannelFormat | None = None
         self.gate = threading.Event()
         self.gate.set()
         self.step_error: BaseException | None = None
@@ -107,7 +115,7 @@ class ScriptedRunner:
             self._tops[self._next_uid] = admission.logprobs
         return Admitted(self._next_uid)
 
-    def step(self) -> Step:
+    def step(self) -> StepResult:
         assert self.gate.wait(60), "the test never opened the gate"
         if self.step_error is not None:
             error, self.step_error = self.step_error, None
@@ -120,7 +128,7 @@ class ScriptedRunner:
             for uid, token, _ in tokens
             if uid in self._tops
         }
-        return Step(tokens, likelihoods=likelihoods)
+        return StepResult(tokens, likelihoods=likelihoods)
 
     def _next(self, uid: int) -> tuple[int, Finish | None]:
         answer, index, limit = self._rows[uid]
@@ -163,7 +171,7 @@ class FakeEngine(BatchEngine):
         context: int = 1000,
         max_batch_size: int = 8,
         clock: Clock | None = None,
-        frames: FrameFormat | None = None,
+        frames: ChannelFormat | None = None,
     ) -> None:
         self.runner = ScriptedRunner(answers, context=context)
         self.runner.frames = frames
@@ -208,10 +216,10 @@ def _render(request: ChatRequest) -> Rendered:
     return Rendered(tuple(map(ord, text + ("<think>" if request.thinking else ""))))
 
 
-def likelihood_of(token: int, index: int, top: int) -> Likelihood:
+def likelihood_of(token: int, index: int, top: int) -> TokenLikelihood:
     """Return what the script thinks of a token at a place: less of each that comes after."""
     first = -(1 + index) / 64
-    return Likelihood(first, tuple((token + n, first - n) for n in range(top)))
+    return TokenLikelihood(first, tuple((token + n, first - n) for n in range(top)))
 
 
 def text_of(ids: Sequence[int]) -> str:

@@ -15,7 +15,7 @@ from domain.events.job import JobSubmitted
 from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
 from domain.job.listing import JobPage
 from domain.job.view import JobView, is_job_event, job_id_of, project_job
-from domain.log.record import AGENT_STREAM, GENESIS_HASH, Draft, EventFilter, Head, RecordedEvent
+from domain.log.record import AGENT_STREAM, GENESIS_HASH, Draft, EventFilter, LogHead, RecordedEvent
 from domain.ports import Clock
 from domain.values import Digest, JobId, JobStatus, Priority, StreamName, digest_of
 from ops.adapters.event_log.row_codec import instant, link
@@ -220,11 +220,11 @@ class InMemoryEventLog:
     def latest(self, type_name: str) -> RecordedEvent | None:
         return next((event for event in self._events[::-1] if event.type == type_name), None)
 
-    def head(self) -> Head:
+    def head(self) -> LogHead:
         events = self._events
         if not events:
-            return Head(position=0, hash=GENESIS_HASH)
-        return Head(position=events[-1].position, hash=events[-1].hash)
+            return LogHead(position=0, hash=GENESIS_HASH)
+        return LogHead(position=events[-1].position, hash=events[-1].hash)
 
     def lose_payload(self, digest: Digest) -> None:
         """Be without a payload, as after it was erased."""
@@ -279,7 +279,7 @@ class InMemoryEventLog:
                 recorded_at=instant(self._clock.now()),
             )
             recorded.append(event)
-            head = Head(position=event.position, hash=event.hash)
+            head = LogHead(position=event.position, hash=event.hash)
         return recorded
 
     def _projected(self, recorded: Sequence[RecordedEvent]) -> dict[JobId, JobView]:

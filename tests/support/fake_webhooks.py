@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from domain.errors import LogUnavailable
-from domain.webhook.delivery import Answer, Webhook, WebhookId, WebhookState
+from domain.webhook.delivery import DeliveryResult, Webhook, WebhookId, WebhookState
 
 
 class InMemoryWebhookStore:
@@ -45,7 +45,7 @@ class InMemoryWebhookStore:
         *,
         attempt: int,
         state: WebhookState,
-        answer: Answer,
+        answer: DeliveryResult,
         at: str,
         next_at: str | None,
     ) -> bool:
@@ -116,13 +116,13 @@ class InMemoryWebhookStore:
 class ScriptedSender:
     """``WebhookSender`` that answers as a test says, and remembers what it was given."""
 
-    def __init__(self, *answers: Answer) -> None:
+    def __init__(self, *answers: DeliveryResult) -> None:
         self.answers = list(answers)
         self.sent: list[Webhook] = []
 
-    async def send(self, webhook: Webhook) -> Answer:
+    async def send(self, webhook: Webhook) -> DeliveryResult:
         self.sent.append(webhook)
-        return self.answers.pop(0) if self.answers else Answer(status=200)
+        return self.answers.pop(0) if self.answers else DeliveryResult(status=200)
 
     async def close(self) -> None:
         return

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import structlog
 
-from api.access.access_control import Doors
+from api.access.access_control import AccessControl
 from api.http.messages import Reply, StreamReply
 from api.http_server.connection import Connection
 from api.http_server.exchange import Exchange
-from api.http_server.limits import GateLimits
+from api.http_server.limits import ServerLimits
 from ops.settings import ServerSettings
 
 
@@ -65,12 +65,12 @@ class MemoryDesk:
     def __init__(
         self,
         answer: Callable[[Exchange], Awaitable[Reply | StreamReply]],
-        limits: GateLimits,
-        doors: Doors | None = None,
+        limits: ServerLimits,
+        doors: AccessControl | None = None,
     ) -> None:
         self._answer = answer
         self.limits = limits
-        self.doors = doors or Doors.from_settings(ServerSettings(allowed_hosts=("x",)))
+        self.doors = doors or AccessControl.from_settings(ServerSettings(allowed_hosts=("x",)))
         self.logger = structlog.stdlib.get_logger()
         self.draining = False
         self.inside = 0

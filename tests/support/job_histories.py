@@ -15,12 +15,12 @@ from domain.job.commands import (
     Attach,
     CompleteAttempt,
     ConfirmCancel,
+    CreateJob,
     FailAttempt,
     JobCommand,
     RequestCancel,
     Retry,
     StartAttempt,
-    Submit,
 )
 from domain.job.state import DEADLINE, Job, decide, evolve
 from domain.values import JobId, StopReason, Timings, Usage, WorkerId, digest_of
@@ -89,7 +89,7 @@ def histories(draw: st.DrawFn, *, length_max: int = 12) -> tuple[JobEvent, ...]:
     history: list[JobEvent] = []
     agent = draw(st.none() | st.sampled_from(["a", "b", ""]))
     accept = submitted(agent=agent, model=draw(st.text()), attempts_max=draw(st.integers(1, 3)))
-    happened = decide(job, Submit(submitted=accept))
+    happened = decide(job, CreateJob(submitted=accept))
     for _ in range(draw(st.integers(1, length_max))):
         for event in happened:
             history.append(event)

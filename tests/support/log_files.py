@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from domain.log.record import Head
+from domain.log.record import LogHead
 from domain.values import StreamName
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sql_event_log import SqlEventLog
@@ -26,7 +26,7 @@ def raw_connection(url: str) -> Any:
     return driver_module().connect(str(database_file(url)), isolation_level=None)
 
 
-def verify(url: str) -> Head:
+def verify(url: str) -> LogHead:
     """Verify the chain; raises ``CorruptLog``."""
     engine = reader_engine(url)
     try:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import pytest
 
-from domain.job.listing import JobViews, LineViews
+from domain.job.listing import JobViews, QueueViews
 from domain.log.ports import EventLog, PayloadStore
 from ops.adapters.event_log.sql_event_log import open_log
 from tests.support.fake_log import InMemoryEventLog
@@ -31,7 +31,7 @@ class Store:
 
     log: Log
     views: JobViews
-    line: LineViews
+    line: QueueViews
     clock: FakeClock
 
 

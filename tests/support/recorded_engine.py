@@ -31,7 +31,7 @@ from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.runner import BatchRunner, LoadedWeights
 from worker.engine.mlx.sampling.sampler import BatchSampler
 from worker.engine.output.detokenizer import ByteDetokenizer
-from worker.engine.ports import Admission, Admitted, LoadedModel, Rendered, Step
+from worker.engine.ports import Admission, Admitted, LoadedModel, Rendered, StepResult
 
 #: Small, so that a short conversation has many.
 BLOCK_TOKENS = 16
@@ -102,7 +102,7 @@ class _RecordingRunner(BatchRunner):
         )
         return admitted
 
-    def step(self) -> Step:
+    def step(self) -> StepResult:
         step = super().step()
         assert isinstance(self._sampler, _RecordingSampler)
         left, self._sampler.left = self._sampler.left, []

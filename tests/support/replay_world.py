@@ -19,7 +19,7 @@ from domain.log.codec import decode_event
 from domain.usecases.jobs.commit import commit
 from domain.usecases.jobs.run_attempt import Runner, RunResult, run_job
 from domain.usecases.jobs.submit import submit
-from domain.usecases.spoken_answers import LoggedAnswers
+from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import Digest, JobId, StreamName, WorkerId, digest_of
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.log_admin.as_of import open_past
@@ -30,7 +30,7 @@ from tests.support.log_files import new_log, raw_connection
 from worker.active_jobs import ActiveJobs
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, load_weights
-from worker.engine.mlx.model.model_handles import Shelf
+from worker.engine.mlx.model.model_handles import ModelHandles
 from worker.engine.mlx.runner import BatchRunner
 from worker.replay.comparison import Pieces
 from worker.replay.replayer import Replayer
@@ -179,7 +179,7 @@ class ReplayWorld:
             replayer = Replayer(
                 log=log,
                 # Not closed: it would end the streams of the thread of all tests.
-                shelf=Shelf(
+                shelf=ModelHandles(
                     ModelSource(id=model or self.model),
                     LoggedAnswers(log=log, payloads=log),
                     only=model is not None,

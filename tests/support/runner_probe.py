@@ -13,10 +13,10 @@ from domain.values import ModelCard, Sampling
 from tests.support.tiny_architectures import Architecture
 from worker.cachestore.reports import OnContext, ignore
 from worker.cachestore.tier import DiskTier
-from worker.engine.mlx.prefix_cache import PrefixReuse
+from worker.engine.mlx.prefix_cache import PrefixCache
 from worker.engine.mlx.runner import BatchRunner, LoadedWeights
 from worker.engine.output.detokenizer import ByteDetokenizer
-from worker.engine.ports import Admission, Finish, Likelihood, LoadedModel, Rendered
+from worker.engine.ports import Admission, Finish, LoadedModel, Rendered, TokenLikelihood
 
 BLOCK = 16
 STEPS_MAX = 2000
@@ -31,7 +31,7 @@ class Run:
     cached: int
     sampling: Sampling
     tokens: list[int] = field(default_factory=list)
-    likelihoods: list[Likelihood] = field(default_factory=list)
+    likelihoods: list[TokenLikelihood] = field(default_factory=list)
     finish: Finish | None = None
     fault: Exception | None = None
     read: int = 0
@@ -86,7 +86,7 @@ class Bench:
         self.arrivals = 0
 
     @property
-    def reuse(self) -> PrefixReuse:
+    def reuse(self) -> PrefixCache:
         assert self.runner._reuse is not None
         return self.runner._reuse
 

@@ -19,7 +19,7 @@ from domain.job.ports import ItemSink
 from domain.ports import Clock
 from domain.values import StopReason
 from worker.engine.outbox import Outbox
-from worker.engine.ports import Finish, Likelihood
+from worker.engine.ports import Finish, TokenLikelihood
 from worker.engine.sequence import Sequence
 
 _log = structlog.get_logger(__name__)
@@ -38,7 +38,7 @@ class Tokens:
 
     at: float
     tokens: Many[tuple[Sequence, int, Finish | None]]
-    likelihoods: Mapping[Sequence, Likelihood] = field(default_factory=dict)
+    likelihoods: Mapping[Sequence, TokenLikelihood] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class Emitter:
         token: int,
         finish: Finish | None,
         at: float,
-        likely: Likelihood | None,
+        likely: TokenLikelihood | None,
     ) -> None:
         try:
             self._token(sequence, token, finish, at, likely)
@@ -227,7 +227,7 @@ class Emitter:
         token: int,
         finish: Finish | None,
         at: float,
-        likely: Likelihood | None,
+        likely: TokenLikelihood | None,
     ) -> None:
         if sequence.ended:
             return

@@ -18,11 +18,11 @@ from domain.job.ports import ItemSink
 from domain.ports import Clock
 from domain.values import ModelCard, StopReason
 from worker.engine.emitter import Advanced, Emitter, Ended, Released, Tokens
-from worker.engine.inbox import Cancel, Message, Remove, Stop, Submit
-from worker.engine.ports import Admission, LoadedModel, ModelRunner, Step
+from worker.engine.inbox import Cancel, Message, Remove, Stop, SubmitSequence
+from worker.engine.ports import Admission, LoadedModel, ModelRunner, StepResult
 from worker.engine.preparation import constraint_of, prepare
 from worker.engine.scheduling.waiting_room import WaitingRoom
-from worker.engine.sequence import Handle, Marks, Sequence
+from worker.engine.sequence import Handle, Sequence, SequenceTimes
 from worker.engine.text_assembler import assembler_for
 
 _log = structlog.get_logger(__name__)
@@ -153,7 +153,7 @@ class BatchEngine:
                 raise self._unfit()
             self._live.add(sequence)
             if reason is None:
-                self._inbox.put(Submit(sequence))
+                self._inbox.put(SubmitSequence(sequence))
         if reason is not None:
             # The attempt before had said everything but the end.
             self._emitter.put(Ended(sequence, self._clock.monotonic(), reason))
@@ -168,7 +168,7 @@ class BatchEngine:
                 lambda: self._inbox.put(Cancel(sequence)),
                 lambda: self._emitter.put(Released(sequence)),
             ),
-            marks=Marks(self._clock.monotonic()),
+            marks=SequenceTimes(self._clock.monotonic()),
             admission=Admission(
                 tokens=(*task.prompt.tokens, *task.emitted),
                 first_index=len(task.emitted),
@@ -236,7 +236,7 @@ class BatchEngine:
 
     def _take(self, message: Message, runner: ModelRunner) -> None:
         match message:
-            case Submit(sequence):
+            case SubmitSequence(sequence):
                 cost = len(sequence.admission.tokens) - sequence.task.prompt.cached_tokens
                 self._waiting.arrived(sequence, cost=cost, at=sequence.marks.submitted)
                 self._tell_place(sequence)
@@ -277,7 +277,7 @@ class BatchEngine:
         self._running[admitted.uid] = sequence
         return True
 
-    def _commit(self, step: Step) -> None:
+    def _commit(self, step: StepResult) -> None:
         """Hand the step's tokens over and let the finished leave."""
         running, now = self._running, self._clock.monotonic()
         tokens = [(running[uid], token, finish) for uid, token, finish in step.tokens]
@@ -339,7 +339,7 @@ class BatchEngine:
         arrived = []
         while not self._inbox.empty():
             message = self._inbox.get()
-            if isinstance(message, Submit):
+            if isinstance(message, SubmitSequence):
                 arrived.append(message.sequence)
         now = self._clock.monotonic()
         for sequence in (*self._running.values(), *self._waiting.clear(), *arrived):

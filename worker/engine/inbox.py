@@ -8,7 +8,7 @@ from worker.engine.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
-class Submit:
+class SubmitSequence:
     """A generation is to run."""
 
     sequence: Sequence
@@ -33,4 +33,4 @@ class Stop:
     """Nothing is to run any more."""
 
 
-Message = Submit | Cancel | Remove | Stop
+Message = SubmitSequence | Cancel | Remove | Stop

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from domain.chat.logprobs import Alternative, TokenLogprob
-from worker.engine.ports import Likelihood
+from worker.engine.ports import TokenLikelihood
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class _Placed:
     end: int
 
 
-class TokenLedger:
+class LogprobTracker:
     """The likelihoods of tokens whose text may become part of the answer.
 
     A token belongs to the answer if any of its characters does; it is told with the first of them.
@@ -51,7 +51,7 @@ class TokenLedger:
         self._before = self._at
         self._at += len(text)
 
-    def add(self, token: int, likelihood: Likelihood | None, text: str) -> None:
+    def add(self, token: int, likelihood: TokenLikelihood | None, text: str) -> None:
         """Take the next token.
 
         Args:
@@ -103,6 +103,6 @@ class TokenLedger:
         waiting += [placed.value for placed in self._placed]
         return tuple(value for value in (*waiting, *self._open) if value.index >= first)
 
-    def _valued(self, token: int, likelihood: Likelihood) -> TokenLogprob:
+    def _valued(self, token: int, likelihood: TokenLikelihood) -> TokenLogprob:
         top = [Alternative(self._spelling(one), logprob) for one, logprob in likelihood.top]
         return TokenLogprob(self._count, self._spelling(token), likelihood.logprob, tuple(top))

@@ -16,13 +16,13 @@ from domain.chat.request import ChatRequest
 from domain.errors import EngineFailure
 from domain.values import ModelCard, Sampling
 from worker.engine.grammar.ports import Constraint
-from worker.engine.output.channel_format import FrameFormat
+from worker.engine.output.channel_format import ChannelFormat
 from worker.engine.output.detokenizer import Detokenizer
 from worker.engine.output.output_parser import ThinkTags
 from worker.engine.output.tool_calls.reader import ToolFormat
 
 
-class ModelLoadFailed(EngineFailure):
+class ModelLoadError(EngineFailure):
     """The model cannot be served; says what was tried."""
 
     code = "model_load_failed"
@@ -62,7 +62,7 @@ class Admission:
     logprobs: int | None = None
 
 
-class Likelihood(NamedTuple):
+class TokenLikelihood(NamedTuple):
     """How likely a network thought a token, before any rule of drawing; natural logarithms.
 
     Attributes:
@@ -106,7 +106,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepResult:
     """What one step of the batch brought.
 
     Attributes:
@@ -123,7 +123,7 @@ class Step:
     prefilled: Sequence[tuple[int, int, int]] = ()
     faults: Sequence[Fault] = ()
     preempted: Sequence[int] = ()
-    likelihoods: Mapping[int, Likelihood] = field(default_factory=dict)
+    likelihoods: Mapping[int, TokenLikelihood] = field(default_factory=dict)
 
 
 class Known(NamedTuple):
@@ -179,7 +179,7 @@ class LoadedModel:
     detokenizer: Callable[[], Detokenizer]
     sampling: Sampling = Sampling()
     tool_format: ToolFormat | None = None
-    frames: FrameFormat | None = None
+    frames: ChannelFormat | None = None
     dropped: tuple[str, ...] = ()
     known: Callable[[Sequence[int]], Known] = lambda _: Known()
     constraint: Callable[[PreparedPrompt], Constraint | None] = lambda _: None
@@ -213,7 +213,7 @@ class ModelRunner(Protocol):
         """
         ...
 
-    def step(self) -> Step:
+    def step(self) -> StepResult:
         """Decode one token of every running sequence, and perhaps read a piece of a prompt before.
 
         An exception concerns the whole batch; ``reset`` must follow.

@@ -16,9 +16,9 @@ import structlog
 
 from domain.chat.generation import PreparedPrompt
 from worker.engine.grammar.ports import Constraint
-from worker.engine.output.channel_format import FrameFormat
-from worker.engine.output.channel_parser import FramedSplitter
-from worker.engine.output.output_parser import SectionSplitter, Splitter
+from worker.engine.output.channel_format import ChannelFormat
+from worker.engine.output.channel_parser import ChannelParser
+from worker.engine.output.output_parser import AnswerParser, SectionParser
 from worker.engine.output.tool_calls.reader import CallRules
 from worker.engine.ports import LoadedModel
 
@@ -34,7 +34,7 @@ class ReasoningCount:
         splitter: What the text of the tokens goes through.
     """
 
-    def __init__(self, splitter: Splitter) -> None:
+    def __init__(self, splitter: AnswerParser) -> None:
         self._splitter = splitter
         self._was_thinking = splitter.is_thinking
         self._sections = splitter.thoughts
@@ -238,7 +238,7 @@ def limiting(
 
 
 def _closing_frame(
-    form: FrameFormat, encode: Callable[[str], tuple[int, ...]], *, calls: bool = False
+    form: ChannelFormat, encode: Callable[[str], tuple[int, ...]], *, calls: bool = False
 ) -> Closing:
     """Return what ends a message that is reasoning.
 
@@ -260,17 +260,17 @@ def _closing_frame(
 
 def splitter_for(
     model: LoadedModel, prompt: PreparedPrompt, stop: tuple[str, ...] = ()
-) -> Splitter:
+) -> AnswerParser:
     """Return what splits the answer to a prompt, from its first token on."""
     tags = None if prompt.is_raw else model.think_tags
     calls = None
     if model.tool_format is not None and prompt.tools:
         calls = CallRules(format=model.tool_format, tools=prompt.tools)
     if model.frames is not None and not prompt.is_raw:
-        return FramedSplitter(model.frames, stop, calls=calls)
+        return ChannelParser(model.frames, stop, calls=calls)
     thinking = tags is not None and not prompt.opened and model.opens_thinking(prompt.tokens)
     dropped = () if prompt.is_raw else model.dropped
-    return SectionSplitter(tags, stop, thinking=thinking, calls=calls, dropped=dropped)
+    return SectionParser(tags, stop, thinking=thinking, calls=calls, dropped=dropped)
 
 
 def _only(tokens: Collection[int]) -> bytes:

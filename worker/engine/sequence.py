@@ -15,7 +15,7 @@ from worker.engine.text_assembler import TextAssembler
 
 
 @dataclass(slots=True)
-class Marks:
+class SequenceTimes:
     """Instants on the monotonic clock, in seconds; ``None`` until they come."""
 
     submitted: float
@@ -102,7 +102,7 @@ class Sequence:
     task: GenerationTask
     assembler: TextAssembler
     handle: Handle
-    marks: Marks
+    marks: SequenceTimes
     admission: Admission
     context_length: int
     uid: int | None = None

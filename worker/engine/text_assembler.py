@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
-from domain.chat.generation import GenerationTask, SaidCall
+from domain.chat.generation import EmittedCall, GenerationTask
 from domain.chat.items import Text, Thinking, ToolEnd, ToolInput, ToolStart
 from domain.chat.logprobs import TokenLogprob
-from worker.engine.logprob_tracker import TokenLedger
+from worker.engine.logprob_tracker import LogprobTracker
 from worker.engine.output.detokenizer import Detokenizer
-from worker.engine.output.output_parser import Part, Said, Section, Splitter
+from worker.engine.output.output_parser import AnswerParser, Part, Section, TextPiece
 from worker.engine.output.tool_calls.reader import CallClosed, CallInput, CallOpened
-from worker.engine.ports import Likelihood, LoadedModel
+from worker.engine.ports import LoadedModel, TokenLikelihood
 from worker.engine.reasoning_limit import ReasoningCount, splitter_for
 
 Piece = Text | Thinking | ToolStart | ToolInput | ToolEnd
@@ -42,12 +42,12 @@ class TextAssembler:
     def __init__(
         self,
         detokenizer: Detokenizer,
-        splitter: Splitter,
+        splitter: AnswerParser,
         *,
         job_id: str = "",
         opened: str = "",
         is_single: bool = False,
-        ledger: TokenLedger | None = None,
+        ledger: LogprobTracker | None = None,
         echoed: str = "",
     ) -> None:
         self._detokenizer = detokenizer
@@ -57,7 +57,7 @@ class TextAssembler:
         self._ids: list[int] = []
         self._ready: deque[Part] = deque()
         self._said: dict[Section, list[str]] = {section: [] for section in Section}
-        self._calls: list[SaidCall] = []
+        self._calls: list[EmittedCall] = []
         #: Arguments of the call that is open.
         self._arguments: list[str] = []
         self._ledger = ledger
@@ -65,7 +65,7 @@ class TextAssembler:
             ledger.skip(opened)
         if echoed:
             # No token stands for it, so the ledger does not hear of it.
-            self._ready.append(Said(Section.TEXT, echoed))
+            self._ready.append(TextPiece(Section.TEXT, echoed))
         self._take(opened)
         self._reasoning = ReasoningCount(splitter)
 
@@ -95,7 +95,7 @@ class TextAssembler:
         return self._reasoning.tokens
 
     @property
-    def calls(self) -> tuple[SaidCall, ...]:
+    def calls(self) -> tuple[EmittedCall, ...]:
         """The calls said so far; the last one may lack its end."""
         return tuple(
             call if call.is_complete else replace(call, arguments="".join(self._arguments))
@@ -107,7 +107,7 @@ class TextAssembler:
         """Of the answer said so far; ``None`` if they are not told."""
         return None if self._ledger is None else tuple(self._ledger.told)
 
-    def feed(self, token: int, likelihood: Likelihood | None = None) -> Piece | None:
+    def feed(self, token: int, likelihood: TokenLikelihood | None = None) -> Piece | None:
         """Take the next token and return the item it completes, if it does."""
         assert not self.is_over, "tokens after the end are not part of the answer"
         self._ids.append(token)
@@ -154,7 +154,7 @@ class TextAssembler:
     def _attributed(self, part: Part) -> Part:
         """Return a part of the answer with the tokens that it begins."""
         assert self._ledger is not None, "nothing is known of tokens"
-        if not isinstance(part, Said):
+        if not isinstance(part, TextPiece):
             self._ledger.let_go()
             return part
         end = part.start + len(part.text)
@@ -167,23 +167,23 @@ class TextAssembler:
         """Return what is known of the tokens of the next item and is told with another."""
         if self._ledger is None:
             return ()
-        ready = [part.logprobs for part in self._ready if isinstance(part, Said)]
+        ready = [part.logprobs for part in self._ready if isinstance(part, TextPiece)]
         return self._ledger.later(len(self._ids), ready)
 
     def _pop(self) -> Piece:
         part, later = self._ready.popleft(), self._later()
         ids, self._ids = tuple(self._ids), []
         match part:
-            case Said(Section.TEXT, text):
+            case TextPiece(Section.TEXT, text):
                 self._said[Section.TEXT].append(text)
                 if self._ledger is not None:
                     self._ledger.told += part.logprobs
                 return Text(text=text, ids=ids, logprobs=part.logprobs, later=later)
-            case Said(section, text):
+            case TextPiece(section, text):
                 self._said[section].append(text)
                 return Thinking(text=text, ids=ids, later=later)
             case CallOpened(name):
-                call = SaidCall(id=f"{self._call_prefix}_{len(self._calls)}", name=name)
+                call = EmittedCall(id=f"{self._call_prefix}_{len(self._calls)}", name=name)
                 self._calls.append(call)
                 self._arguments = []
                 return ToolStart(id=call.id, name=name, ids=ids, later=later)
@@ -205,16 +205,20 @@ def assembler_for(model: LoadedModel, task: GenerationTask) -> TextAssembler:
         job_id=task.job_id,
         opened=prompt.opened,
         is_single=prompt.single_call,
-        ledger=None if prompt.logprobs is None else TokenLedger(model.spelling, task.known),
+        ledger=None if prompt.logprobs is None else LogprobTracker(model.spelling, task.known),
         echoed=prompt.echoed,
     )
 
 
 def _joined(before: Part, part: Part) -> Part | None:
     """Return two parts as one, if they are alike."""
-    if isinstance(before, Said) and isinstance(part, Said) and before.section is part.section:
+    if (
+        isinstance(before, TextPiece)
+        and isinstance(part, TextPiece)
+        and before.section is part.section
+    ):
         logprobs = before.logprobs + part.logprobs
-        return Said(part.section, before.text + part.text, before.start, logprobs)
+        return TextPiece(part.section, before.text + part.text, before.start, logprobs)
     if isinstance(before, CallInput) and isinstance(part, CallInput):
         return CallInput(before.fragment + part.fragment)
     return None

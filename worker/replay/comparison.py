@@ -13,9 +13,9 @@ from domain.chat.request import ChatRequest
 from domain.errors import PayloadMissing, SemanticError
 from domain.job.replay import (
     Candidate,
-    Divergence,
     Recording,
     Refusal,
+    ReplayDivergence,
     Replayed,
     ReplayRefused,
     StoredAnswer,
@@ -62,7 +62,7 @@ class _Said:
     text: str
     reason: StopReason | None = None
     stop_sequence: str | None = None
-    divergence: Divergence | None = None
+    divergence: ReplayDivergence | None = None
 
 
 def replay(
@@ -93,7 +93,7 @@ def replay(
     try:
         prompt = prepare(request, weights.model)
         check_prompt(recording, prompt.tokens)
-        rehearsal = _Rehearsal(
+        rehearsal = _ReplayRun(
             recording, request, prompt, stored if verify else None, weights, pieces, on_progress
         )
         said = rehearsal.run()
@@ -143,7 +143,7 @@ def _judged(recording: Recording, stored: StoredAnswer, said: _Said) -> tuple[Ve
     return Verdict.SAME, f"the same {len(said.ids):,} tokens"
 
 
-class _Rehearsal:
+class _ReplayRun:
     """One answer on its way; what ends it is what ends it in ``worker.engine.emitter``."""
 
     def __init__(
@@ -208,7 +208,7 @@ class _Rehearsal:
         return token not in self._weights.end_ids
 
     def _said(
-        self, reason: StopReason | None = None, divergence: Divergence | None = None
+        self, reason: StopReason | None = None, divergence: ReplayDivergence | None = None
     ) -> _Said:
         if reason is not None:
             cut = reason not in {StopReason.END_TURN, StopReason.STOP_SEQUENCE}
@@ -216,7 +216,7 @@ class _Rehearsal:
         assembler = self._assembler
         return _Said(tuple(self._ids), assembler.text, reason, assembler.stop_sequence, divergence)
 
-    def _divergence(self, index: int, token: int) -> Divergence:
+    def _divergence(self, index: int, token: int) -> ReplayDivergence:
         assert self._expected is not None, "nothing to differ from"
         ended = index >= len(self._expected)
         # Which of its ends the answer came to is not stored: the likeliest speaks for them.
@@ -224,7 +224,7 @@ class _Rehearsal:
         logprob, *stored = self._solo.logprobs(index, [token, *others])
         score, *scores = self._solo.scores(index, [token, *others])
         best = max(range(len(others)), key=lambda place: scores[place])
-        return Divergence(
+        return ReplayDivergence(
             index=index,
             stored=Candidate(
                 id=None if ended else others[best],

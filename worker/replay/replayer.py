@@ -23,14 +23,14 @@ from domain.errors import SemanticError
 from domain.events.worker import WorkerStarted
 from domain.job.replay import Refusal, Replayed, ReplayRefused, Verdict, read_recording
 from domain.log.codec import decode_event
-from domain.usecases.spoken_answers import LoggedAnswers
+from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import JobId, StreamName, WorkerId
-from ops.adapters.log_admin.as_of import PastLog, open_past
+from ops.adapters.log_admin.as_of import AsOfLog, open_past
 from ops.exit_codes import ExitCode
 from ops.logs import configure_logging
 from ops.settings import Settings, load_settings
 from worker.engine.mlx.model.loader import ModelSource
-from worker.engine.mlx.model.model_handles import Shelf
+from worker.engine.mlx.model.model_handles import ModelHandles
 from worker.lifecycle import library_versions
 from worker.replay.comparison import Pieces, replay
 
@@ -51,8 +51,8 @@ class Replayer:
         write: Takes what is to be told.
     """
 
-    log: PastLog
-    shelf: Shelf
+    log: AsOfLog
+    shelf: ModelHandles
     pieces: Pieces
     write: Write
 
@@ -126,7 +126,7 @@ def run(settings: Settings, asked: dict[str, Any], write: Write) -> None:
     pieces = Pieces(step_tokens=settings.engine.prefill_step_tokens, cuts=settings.engine.reuse)
     with open_past(settings.log_url) as log:
         answers = LoggedAnswers(log=log, payloads=log)
-        with closing(Shelf(source, answers, only=asked["only"])) as shelf:
+        with closing(ModelHandles(source, answers, only=asked["only"])) as shelf:
             replayer = Replayer(log=log, shelf=shelf, pieces=pieces, write=write)
             for job in asked["jobs"]:
                 replayer.replay(JobId(job), verify=asked["verify"])

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from api.protocols.anthropic.tools import Toolbox
+from api.protocols.anthropic.tools import AnthropicTools
 from api.protocols.shared.history import PART_BREAK
 from api.protocols.shared.origin import origin_of
 from api.protocols.shared.signature import recall
@@ -34,7 +34,7 @@ def system_texts(system: str | Sequence[ContentBlock] | None) -> list[str]:
     return [kept for kept in map(_lasting, texts) if kept]
 
 
-def turns_of(messages: Sequence[InputMessage], toolbox: Toolbox) -> Iterator[Message]:
+def turns_of(messages: Sequence[InputMessage], toolbox: AnthropicTools) -> Iterator[Message]:
     """Yield the turns that the messages stand for: results of tools are turns of their own.
 
     Args:
@@ -66,7 +66,7 @@ def block_text(block: ContentBlock) -> str:
     return found or f"[{_label(block)} left out]"
 
 
-def _turns(message: InputMessage, toolbox: Toolbox) -> Iterator[Message]:
+def _turns(message: InputMessage, toolbox: AnthropicTools) -> Iterator[Message]:
     content = message.content
     if message.role == "system":
         if text := PART_BREAK.join(system_texts(content)):
@@ -114,7 +114,7 @@ def _reasoning(block: ContentBlock) -> str:
     return recall(block.data) if block.type == "redacted_thinking" else ""
 
 
-def _user_turns(blocks: Sequence[ContentBlock], toolbox: Toolbox) -> Iterator[Message]:
+def _user_turns(blocks: Sequence[ContentBlock], toolbox: AnthropicTools) -> Iterator[Message]:
     texts: list[str] = []
     yielded = False
     for block in blocks:
@@ -131,14 +131,14 @@ def _user_turns(blocks: Sequence[ContentBlock], toolbox: Toolbox) -> Iterator[Me
         yield Message(role="user", content=PART_BREAK.join(texts))
 
 
-def _result_text(block: ContentBlock, toolbox: Toolbox) -> str:
+def _result_text(block: ContentBlock, toolbox: AnthropicTools) -> str:
     text = _text_in(block.content, toolbox)
     if block.is_error and not text.lower().startswith(_ERROR_MARKS):
         return f"Error: {text}"
     return text
 
 
-def _text_in(content: Any, toolbox: Toolbox | None = None) -> str:  # noqa: ANN401 - any JSON
+def _text_in(content: Any, toolbox: AnthropicTools | None = None) -> str:  # noqa: ANN401 - any JSON
     """Return the text inside the content of a block, which may be a text, a block or many."""
     if isinstance(content, str):
         return content
@@ -149,7 +149,7 @@ def _text_in(content: Any, toolbox: Toolbox | None = None) -> str:  # noqa: ANN4
     return ""
 
 
-def _member_text(member: Mapping[str, Any], toolbox: Toolbox | None) -> str:
+def _member_text(member: Mapping[str, Any], toolbox: AnthropicTools | None) -> str:
     if member.get("type") == "image":
         return IMAGE_NOTE
     if member.get("type") == "tool_reference" and toolbox is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from api.protocols.anthropic.cache_control import marks_cache
 from api.protocols.anthropic.history import system_texts, turns_of
-from api.protocols.anthropic.tools import Toolbox, answer_schema_of, tool_choice_of
+from api.protocols.anthropic.tools import AnthropicTools, answer_schema_of, tool_choice_of
 from api.protocols.shared.efforts import EFFORTS, Efforts
 from api.protocols.shared.history import settle
 from api.protocols.shared.parsed import (
@@ -58,7 +58,7 @@ def parse_count(body: bytes, headers: Mapping[str, str], *, ids: IdSource) -> Pa
 
 
 def _chat(wire: CountBody, max_tokens: int, ids: IdSource, efforts: Efforts) -> ChatRequest:
-    toolbox = Toolbox(wire.tools)
+    toolbox = AnthropicTools(wire.tools)
     messages = settle(system_texts(wire.system), turns_of(wire.messages, toolbox))
     choice = tool_choice_of(wire.tool_choice, toolbox)
     schema = answer_schema_of(wire.output_config, wire.output_format)

@@ -9,7 +9,7 @@ from api.errors import error_body
 from api.http.json_body import load_json
 from api.http.messages import Dialect
 from api.http.sse import Frame, Part
-from api.protocols.shared.answer import Answer, Block, BlockKind, hex_of, proper_end
+from api.protocols.shared.answer import AssembledAnswer, Block, BlockKind, hex_of, proper_end
 from api.protocols.shared.parsed import ThinkingShown
 from api.protocols.shared.signature import sign
 from api.schemas.replies import AnthropicBlock, AnthropicMessage, AnthropicUsage
@@ -173,7 +173,7 @@ class AnthropicEncoder:
 
 
 def assemble_message(
-    answer: Answer,
+    answer: AssembledAnswer,
     *,
     job_id: JobId,
     model: str,
@@ -217,7 +217,7 @@ def _message(
     }
 
 
-def _taken(answer: Answer, *, thinking: ThinkingShown) -> list[Block]:
+def _taken(answer: AssembledAnswer, *, thinking: ThinkingShown) -> list[Block]:
     """Return the blocks that the caller takes; texts that only reasoning parted are one."""
     taken: list[Block] = []
     for block in answer.blocks:

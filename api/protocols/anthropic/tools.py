@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from api.protocols.shared.tool_choice import Mode, choice_of
-from api.schemas.anthropic import AnthropicTool, OutputConfig, OutputFormat, ToolChoiceSpec
+from api.schemas.anthropic import AnthropicTool, AnthropicToolChoice, OutputConfig, OutputFormat
 from domain.chat.request import ToolChoice, canonical_json
 
 _MODES: Final[Mapping[str, Mode]] = {"none": "none", "any": "any", "tool": "tool"}
 
 
-class Toolbox:
+class AnthropicTools:
     """The caller's tools in function format.
 
     Left out are tools that run on the vendor's servers: they have a type and no schema.
@@ -52,7 +52,7 @@ class Toolbox:
         return f"<function>{text}</function>"
 
 
-def tool_choice_of(spec: ToolChoiceSpec | None, toolbox: Toolbox) -> ToolChoice:
+def tool_choice_of(spec: AnthropicToolChoice | None, toolbox: AnthropicTools) -> ToolChoice:
     """Return what the caller says about calling.
 
     Raises:

@@ -13,8 +13,13 @@ from api.protocols.openai_chat.completion import CompletionHead, CompletionKind,
 from api.protocols.openai_chat.parse import CHAT
 from api.protocols.openai_chat.text_completions import TEXT
 from api.protocols.openai_responses import parse as responses
-from api.protocols.openai_responses.response_object import PROTOCOL, Asked, Head, answered
-from api.protocols.shared.answer import Answer
+from api.protocols.openai_responses.response_object import (
+    PROTOCOL,
+    RequestedFields,
+    ResponseHead,
+    answered,
+)
+from api.protocols.shared.answer import AssembledAnswer
 from api.protocols.shared.efforts import Efforts
 from api.protocols.shared.parsed import ParsedRequest
 from api.schemas.responses import ResponsesBody
@@ -36,7 +41,7 @@ class LineKind:
 
     protocol: str
     parse: Callable[..., ParsedRequest]
-    whole: Callable[[JobView, Mapping[str, Any], Answer], Mapping[str, Any]]
+    whole: Callable[[JobView, Mapping[str, Any], AssembledAnswer], Mapping[str, Any]]
 
 
 def unix_s(instant: str) -> int:
@@ -57,7 +62,7 @@ def _parse_completion(
 
 
 def _completion(
-    kind: CompletionKind, view: JobView, body: Mapping[str, Any], answer: Answer
+    kind: CompletionKind, view: JobView, body: Mapping[str, Any], answer: AssembledAnswer
 ) -> Mapping[str, Any]:
     del body
     created = unix_s(view.finished_at or view.created_at)
@@ -86,7 +91,7 @@ def _parse_response(
     )
 
 
-def _asked(wire: ResponsesBody) -> Asked:
+def _asked(wire: ResponsesBody) -> RequestedFields:
     items = responses.input_of(wire)
     for index, item in enumerate(items):
         if item["type"] == "item_reference":
@@ -95,9 +100,11 @@ def _asked(wire: ResponsesBody) -> Asked:
     return responses.asked_of(wire, items)
 
 
-def _response(view: JobView, body: Mapping[str, Any], answer: Answer) -> Mapping[str, Any]:
+def _response(view: JobView, body: Mapping[str, Any], answer: AssembledAnswer) -> Mapping[str, Any]:
     asked = _asked(responses.read(json.dumps(body).encode()))
-    return answered(Head(job_id=view.id, created_s=unix_s(view.created_at), asked=asked), answer)
+    return answered(
+        ResponseHead(job_id=view.id, created_s=unix_s(view.created_at), asked=asked), answer
+    )
 
 
 def _completion_kind(kind: CompletionKind) -> LineKind:

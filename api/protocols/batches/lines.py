@@ -15,13 +15,13 @@ from api.protocols.anthropic import parse as anthropic
 from api.protocols.anthropic.cache_control import marks_cache
 from api.protocols.anthropic.stream import assemble_message
 from api.protocols.batches.endpoints import LINE_KINDS
-from api.protocols.shared.answer import Answer, Block, hex_of, proper_end
+from api.protocols.shared.answer import AssembledAnswer, Block, hex_of, proper_end
 from api.protocols.shared.efforts import Efforts
 from api.protocols.shared.parsed import ParsedRequest, ThinkingShown
 from api.schemas.anthropic import CountBody
 from api.schemas.base import parse_body
 from domain.batch.jsonl import read_lines
-from domain.batch.ports import BatchViews, Line
+from domain.batch.ports import BatchLine, BatchViews
 from domain.batch.state import Batch
 from domain.chat.items import Failed, Finished
 from domain.chat.logprobs import from_json
@@ -61,7 +61,7 @@ class BatchLines:
     lines_max: int
     efforts: Efforts = Efforts()
 
-    def read(self, batch: Batch, raw: bytes) -> Line:
+    def read(self, batch: Batch, raw: bytes) -> BatchLine:
         """See ``LineProtocol.read``."""
         model = ""
         try:
@@ -70,11 +70,11 @@ class BatchLines:
             model = _text(body, "model")
             parsed = self._parse(batch, json.dumps(body).encode())
         except InvalidRequest as error:
-            return Line(model=model, request=error)
+            return BatchLine(model=model, request=error)
         if parsed.stream:
             refusal = InvalidRequest("the answers of a batch cannot be streamed", field="stream")
-            return Line(model=model, request=refusal)
-        return Line(model=model, request=parsed.chat, wire=parsed.wire)
+            return BatchLine(model=model, request=refusal)
+        return BatchLine(model=model, request=parsed.chat, wire=parsed.wire)
 
     def faults(
         self, batch: Batch, lines: Iterable[tuple[int, bytes]]
@@ -135,7 +135,7 @@ class BatchLines:
             efforts=self.efforts,
         )
 
-    def _answer(self, view: JobView | None) -> Answer | SemanticError | None:
+    def _answer(self, view: JobView | None) -> AssembledAnswer | SemanticError | None:
         """Return what a job said, how it failed, or ``None`` if it never said anything."""
         if view is None or view.status in {JobStatus.CANCELLED, JobStatus.EXPIRED}:
             return None
@@ -160,12 +160,12 @@ class _Result:
     custom_id: str
     raw: bytes
     view: JobView | None
-    answer: Answer | SemanticError | None
+    answer: AssembledAnswer | SemanticError | None
 
 
-def stored_answer(view: JobView, output: Mapping[str, Any]) -> Answer:
+def stored_answer(view: JobView, output: Mapping[str, Any]) -> AssembledAnswer:
     """Return the answer of a completed job from its stored output."""
-    answer = Answer()
+    answer = AssembledAnswer()
     for kind in ("thinking", "text"):
         if output[kind]:
             answer.blocks.append(Block(kind=kind, text=output[kind]))
@@ -222,7 +222,7 @@ def _no_line(code: str, message: str, param: str | None = None) -> dict[str, obj
 
 
 def _message_result(batch: Batch, one: _Result) -> tuple[str, dict[str, Any]]:
-    if isinstance(one.answer, Answer) and one.view is not None:
+    if isinstance(one.answer, AssembledAnswer) and one.view is not None:
         message = assemble_message(
             one.answer,
             job_id=one.view.id,
@@ -247,7 +247,7 @@ def _openai_result(batch: Batch, one: _Result) -> tuple[str, dict[str, Any]]:
         "response": None,
         "error": None,
     }
-    if isinstance(one.answer, Answer) and one.view is not None:
+    if isinstance(one.answer, AssembledAnswer) and one.view is not None:
         body = _object_or_empty(one.raw).get("body", {})
         whole = LINE_KINDS[batch.facts.endpoint].whole(one.view, body, one.answer)
         line["response"] = {"status_code": 200, "request_id": request_id, "body": whole}

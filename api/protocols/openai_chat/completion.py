@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from api.errors import error_body
 from api.http.messages import Dialect
 from api.http.sse import Comment, Frame, Part
-from api.protocols.shared.answer import Answer, hex_of, proper_end
+from api.protocols.shared.answer import AssembledAnswer, hex_of, proper_end
 from api.protocols.shared.parsed import ParsedRequest
 from api.schemas.replies import OpenAIUsage
 from domain.chat.items import Body, Failed, Finished, StreamItem
@@ -30,7 +30,7 @@ _FINISH_REASONS: Final[Mapping[StopReason, str]] = {
 Choice = Mapping[str, Any]
 
 
-class Voice(Protocol):
+class ChoiceRenderer(Protocol):
     """From what one job says to the choices that tell it; one for each job of a stream."""
 
     def open(self) -> list[Choice]:
@@ -67,8 +67,8 @@ class CompletionKind:
     whole: str
     chunk: str
     parse: Callable[..., ParsedRequest]
-    voice: Callable[[int], Voice]
-    choice: Callable[[int, Answer], Choice]
+    voice: Callable[[int], ChoiceRenderer]
+    choice: Callable[[int, AssembledAnswer], Choice]
     max_tokens_default: int | None = None
 
 
@@ -176,7 +176,7 @@ class CompletionEncoder:
         return Frame(data=self._members | {"choices": [choice]} | usage)
 
 
-def assemble(head: CompletionHead, answers: Sequence[Answer]) -> dict[str, Any]:
+def assemble(head: CompletionHead, answers: Sequence[AssembledAnswer]) -> dict[str, Any]:
     """Return the whole completion of answers that finished.
 
     Args:
@@ -190,7 +190,7 @@ def assemble(head: CompletionHead, answers: Sequence[Answer]) -> dict[str, Any]:
     }
 
 
-def finished(answer: Answer) -> Finished:
+def finished(answer: AssembledAnswer) -> Finished:
     """Return the proper end of an answer.
 
     Raises:

@@ -11,11 +11,11 @@ from api.protocols.shared.origin import origin_of
 from api.protocols.shared.tool_choice import Mode, choice_of
 from api.schemas.openai_chat import (
     ChatMessage,
+    ChatToolChoice,
     ContentPart,
     FunctionTool,
     ResponseFormat,
     ToolCallSpec,
-    ToolChoiceSpec,
 )
 from domain.chat.request import Message, Role, ToolCall, ToolChoice
 from domain.errors import InvalidRequest
@@ -61,7 +61,7 @@ def tools_of(tools: Sequence[FunctionTool] | None) -> tuple[Mapping[str, Any], .
 
 
 def tool_choice_of(
-    spec: str | ToolChoiceSpec | None, tools: Sequence[Mapping[str, Any]], *, parallel: bool
+    spec: str | ChatToolChoice | None, tools: Sequence[Mapping[str, Any]], *, parallel: bool
 ) -> ToolChoice:
     """Return what the caller says about calling.
 
@@ -75,9 +75,9 @@ def tool_choice_of(
     """
     mode, name = _MODES.get(spec, "auto") if isinstance(spec, str) else "auto", None
     allowed: tuple[str, ...] | None = None
-    if isinstance(spec, ToolChoiceSpec) and spec.function is not None:
+    if isinstance(spec, ChatToolChoice) and spec.function is not None:
         mode, name = "tool", spec.function.name
-    elif isinstance(spec, ToolChoiceSpec) and spec.allowed_tools is not None:
+    elif isinstance(spec, ChatToolChoice) and spec.allowed_tools is not None:
         mode = _MODES.get(spec.allowed_tools.mode or "", "auto")
         chosen = {one.function.name for one in spec.allowed_tools.tools or () if one.function}
         names = [tool["function"]["name"] for tool in tools]

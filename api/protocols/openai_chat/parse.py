@@ -15,7 +15,7 @@ from api.protocols.openai_chat.history import (
     turn_of,
 )
 from api.protocols.openai_chat.parameters import completion_request, sampling_wish
-from api.protocols.openai_chat.stream import ChatVoice, chat_choice
+from api.protocols.openai_chat.stream import ChatChoiceRenderer, chat_choice
 from api.protocols.shared.efforts import EFFORTS, Efforts
 from api.protocols.shared.history import settle
 from api.protocols.shared.parsed import ParsedRequest, clamp_max_tokens, effort_of, stop_texts
@@ -78,6 +78,6 @@ CHAT: Final = CompletionKind(
     whole="chat.completion",
     chunk="chat.completion.chunk",
     parse=parse,
-    voice=ChatVoice,
+    voice=ChatChoiceRenderer,
     choice=chat_choice,
 )

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from api.protocols.openai_chat.completion import Choice, finish_reason, finished
-from api.protocols.shared.answer import Answer
+from api.protocols.shared.answer import AssembledAnswer
 from api.protocols.shared.logprobs import chat_logprobs
 from api.schemas.replies import OpenAIMessage
 from domain.chat.items import Body, Finished, Text, Thinking, ToolInput, ToolStart
 from domain.chat.logprobs import TokenLogprob
 
 
-class ChatVoice:
+class ChatChoiceRenderer:
     """``Voice`` of a chat completion.
 
     Args:
@@ -70,7 +70,7 @@ class ChatVoice:
         }
 
 
-def chat_choice(index: int, answer: Answer) -> Choice:
+def chat_choice(index: int, answer: AssembledAnswer) -> Choice:
     """Return the choice of a whole answer that finished.
 
     Args:
@@ -85,7 +85,7 @@ def chat_choice(index: int, answer: Answer) -> Choice:
     }
 
 
-def _message(answer: Answer) -> OpenAIMessage:
+def _message(answer: AssembledAnswer) -> OpenAIMessage:
     message: OpenAIMessage = {
         "role": "assistant",
         "content": answer.joined("text"),

@@ -7,9 +7,9 @@ from typing import Final
 
 from api.protocols.openai_chat.completion import Choice, CompletionKind, finish_reason, finished
 from api.protocols.openai_chat.parameters import completion_request, sampling_wish
-from api.protocols.shared.answer import Answer
+from api.protocols.shared.answer import AssembledAnswer
 from api.protocols.shared.efforts import EFFORTS, Efforts
-from api.protocols.shared.logprobs import TextTeller
+from api.protocols.shared.logprobs import TextLogprobsRenderer
 from api.protocols.shared.parsed import ParsedRequest, clamp_max_tokens, stop_texts
 from api.schemas.base import parse_body
 from api.schemas.logprobs import TextLogprobs
@@ -78,7 +78,7 @@ def _prompts(wire: CompletionBody) -> Iterator[RawPrompt]:
         yield RawPrompt(text=text, ids=ids, suffix=wire.suffix, is_echoed=bool(wire.echo))
 
 
-class TextVoice:
+class TextChoiceRenderer:
     """``Voice`` of a completion of a text.
 
     Args:
@@ -87,7 +87,7 @@ class TextVoice:
 
     def __init__(self, index: int) -> None:
         self._index = index
-        self._teller = TextTeller()
+        self._teller = TextLogprobsRenderer()
 
     def open(self) -> list[Choice]:
         """Return nothing: the first choice is the first text."""
@@ -104,7 +104,7 @@ class TextVoice:
         return _choice(self._index, "", None, finish_reason(ending))
 
 
-def text_choice(index: int, answer: Answer) -> Choice:
+def text_choice(index: int, answer: AssembledAnswer) -> Choice:
     """Return the choice of a whole answer that finished.
 
     Args:
@@ -112,7 +112,7 @@ def text_choice(index: int, answer: Answer) -> Choice:
         answer: With a ``Finished`` ending.
     """
     text = answer.joined("text")
-    told = TextTeller().told(answer.logprobs, text)
+    told = TextLogprobsRenderer().told(answer.logprobs, text)
     return _choice(index, text, told, finish_reason(finished(answer)))
 
 
@@ -129,7 +129,7 @@ TEXT: Final = CompletionKind(
     whole="text_completion",
     chunk="text_completion",
     parse=parse,
-    voice=TextVoice,
+    voice=TextChoiceRenderer,
     choice=text_choice,
     max_tokens_default=MAX_TOKENS_DEFAULT,
 )

@@ -54,45 +54,45 @@ class LarkError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class LarkText:
     """What an expression matches."""
 
     pattern: str
 
 
 @dataclass(frozen=True, slots=True)
-class Ref:
+class LarkRef:
     """Another rule or terminal."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence:
+class LarkSequence:
     """One part after the other."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class LarkChoice:
     """One of the parts."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
+class LarkRepeat:
     """A part as often as ``times`` says, in the words of an expression."""
 
     part: Node
     times: str
 
 
-Node = Text | Ref | Sequence | Choice | Repeat
+Node = LarkText | LarkRef | LarkSequence | LarkChoice | LarkRepeat
 
 
-class Reader:
+class LarkReader:
     """Reads a grammar into nodes.
 
     Args:
@@ -174,7 +174,7 @@ class Reader:
         if name not in _COMMON:
             self.unread = True
             return
-        self.rules[known_as] = Text(f"(?:{_COMMON[name]})")
+        self.rules[known_as] = LarkText(f"(?:{_COMMON[name]})")
 
     def _definition(self) -> None:
         name = self._expect_name()
@@ -196,7 +196,7 @@ class Reader:
         while self._takes("|"):
             parts.append(self._sequence())
         self._nesting -= 1
-        return parts[0] if len(parts) == 1 else Choice(tuple(parts))
+        return parts[0] if len(parts) == 1 else LarkChoice(tuple(parts))
 
     def _sequence(self) -> Node:
         parts: list[Node] = []
@@ -204,16 +204,16 @@ class Reader:
             parts.append(self._repeated(atom))
         if self._takes("->"):
             self._expect_name()
-        return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
+        return parts[0] if len(parts) == 1 else LarkSequence(tuple(parts))
 
     def _repeated(self, atom: Node) -> Node:
         for sign in "?*+":
             if self._takes(sign):
-                return Repeat(atom, sign)
+                return LarkRepeat(atom, sign)
         if self._takes("~"):
             least = self._number()
             most = self._number() if self._takes("..") else least
-            return Repeat(atom, f"{{{least},{most}}}")
+            return LarkRepeat(atom, f"{{{least},{most}}}")
         return atom
 
     def _number(self) -> int:
@@ -225,9 +225,9 @@ class Reader:
         if self._kind == "string":
             return self._string()
         if self._kind == "regexp":
-            return Text(_regexp(self._next()))
+            return LarkText(_regexp(self._next()))
         if self._kind == "name" and not self._begins_definition():
-            return Ref(self._expect_name())
+            return LarkRef(self._expect_name())
         if self._takes("("):
             inner = self._choice()
             self._expect(")")
@@ -235,7 +235,7 @@ class Reader:
         if self._takes("["):
             inner = self._choice()
             self._expect("]")
-            return Repeat(inner, "?")
+            return LarkRepeat(inner, "?")
         return None
 
     def _begins_definition(self) -> bool:
@@ -254,9 +254,9 @@ class Reader:
             if any(len(end) != 1 for end in ends):
                 msg = "a range has one character at each end"
                 raise LarkError(msg)
-            return Text(f"[{_escaped(ends[0])}-{_escaped(ends[1])}]")
+            return LarkText(f"[{_escaped(ends[0])}-{_escaped(ends[1])}]")
         text = _escaped(_literal(first))
-        return Text(f"(?i:{text})" if first.endswith("i") else text)
+        return LarkText(f"(?i:{text})" if first.endswith("i") else text)
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
@@ -278,11 +278,11 @@ def _named(nodes: Iterable[Node]) -> set[str]:
     left = list(nodes)
     while left:
         match left.pop():
-            case Ref(name):
+            case LarkRef(name):
                 found.add(name)
-            case Sequence(parts) | Choice(parts):
+            case LarkSequence(parts) | LarkChoice(parts):
                 left.extend(parts)
-            case Repeat(part, _):
+            case LarkRepeat(part, _):
                 left.append(part)
             case _:
                 pass

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from api.protocols.openai_responses.lark import Choice, Node, Reader, Ref, Repeat, Sequence, Text
+from api.protocols.openai_responses.lark import (
+    LarkChoice,
+    LarkReader,
+    LarkRef,
+    LarkRepeat,
+    LarkSequence,
+    LarkText,
+    Node,
+)
 
 #: Of the expression; some grammars multiply when they are written out.
 PATTERN_CHARS_MAX: Final = 16_384
@@ -33,7 +41,7 @@ def pattern_of(definition: str) -> str | None:
     Raises:
         LarkError: It is no grammar.
     """
-    reader = Reader(definition)
+    reader = LarkReader(definition)
     reader.read()
     if reader.unread:
         return None
@@ -93,16 +101,16 @@ class _Writer:
         if self._steps > _STEPS_MAX:
             raise _TooMuch
         match node:
-            case Text(pattern):
+            case LarkText(pattern):
                 return pattern
-            case Ref(name):
+            case LarkRef(name):
                 return self.rule(name, level)
-            case Sequence(parts):
+            case LarkSequence(parts):
                 return self._sequence(parts, level)
-            case Choice(parts):
+            case LarkChoice(parts):
                 said = [one for part in parts if (one := self._node(part, level)) is not None]
                 return f"(?:{'|'.join(said)})" if said else None
-            case Repeat(part, times):
+            case LarkRepeat(part, times):
                 inner = self._node(part, level)
                 if inner is None:
                     return "" if times in "?*" or times.startswith("{0,") else None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from api.protocols.openai_responses.items import Item, found_tools, keep, turns_of
-from api.protocols.openai_responses.response_object import Asked
+from api.protocols.openai_responses.response_object import RequestedFields
 from api.protocols.openai_responses.tools import (
     choice_among,
     is_offered,
@@ -53,7 +53,9 @@ def read(body: bytes) -> ResponsesBody:
     return wire
 
 
-def asked_of(wire: ResponsesBody, items: Sequence[Item], before: Sequence[Item] = ()) -> Asked:
+def asked_of(
+    wire: ResponsesBody, items: Sequence[Item], before: Sequence[Item] = ()
+) -> RequestedFields:
     """Return what is kept of a request.
 
     Args:
@@ -64,7 +66,7 @@ def asked_of(wire: ResponsesBody, items: Sequence[Item], before: Sequence[Item] 
     Raises:
         InvalidRequest: Naming the first field that does not fit.
     """
-    return Asked(
+    return RequestedFields(
         items=tuple(items),
         previous=wire.previous_response_id,
         is_stored=wire.store is not False,
@@ -86,7 +88,7 @@ def input_of(wire: ResponsesBody) -> list[dict[str, Any]]:
 
 def request_of(
     wire: ResponsesBody,
-    asked: Asked,
+    asked: RequestedFields,
     before: Sequence[Item],
     headers: Mapping[str, str],
     *,
@@ -146,7 +148,7 @@ def request_of(
     )
 
 
-def to_bytes(asked: Asked) -> bytes:
+def to_bytes(asked: RequestedFields) -> bytes:
     """Return what is kept of a request as the log keeps it."""
     return canonical_json(
         {
@@ -161,10 +163,10 @@ def to_bytes(asked: Asked) -> bytes:
     )
 
 
-def from_bytes(payload: bytes) -> Asked:
+def from_bytes(payload: bytes) -> RequestedFields:
     """Read what ``to_bytes`` wrote."""
     data = json.loads(payload)
-    return Asked(
+    return RequestedFields(
         items=tuple(data["items"]),
         previous=data["previous"],
         is_stored=data["is_stored"],

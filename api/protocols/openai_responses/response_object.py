@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from api.protocols.openai_responses.calls import Kinds, call_item, call_prefix, is_runnable
 from api.protocols.openai_responses.items import Item
-from api.protocols.shared.answer import Answer, Block, hex_of, proper_end
+from api.protocols.shared.answer import AssembledAnswer, Block, hex_of, proper_end
 from api.protocols.shared.logprobs import response_logprobs
 from api.protocols.shared.signature import sign
 from api.schemas.responses import ResponseFault, ResponseObject, ResponseUsage
@@ -31,7 +31,7 @@ _CUT: Final = frozenset({StopReason.MAX_TOKENS, StopReason.CONTEXT_WINDOW})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RequestedFields:
     """What was asked, as it is kept for telling of it again.
 
     Attributes:
@@ -54,7 +54,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class ResponseHead:
     """What is known of a response before its first item.
 
     Attributes:
@@ -65,7 +65,7 @@ class Head:
 
     job_id: JobId
     created_s: int
-    asked: Asked
+    asked: RequestedFields
 
     @property
     def id(self) -> str:
@@ -79,7 +79,7 @@ def response_id(job_id: JobId) -> str:
 
 
 def response_object(
-    head: Head,
+    head: ResponseHead,
     status: ResponseStatus,
     *,
     output: Sequence[Item] = (),
@@ -117,7 +117,7 @@ def response_object(
     return whole
 
 
-def answered(head: Head, answer: Answer) -> ResponseObject:
+def answered(head: ResponseHead, answer: AssembledAnswer) -> ResponseObject:
     """Return the object of an answer that has ended, well or not."""
     ending = answer.ending
     if ending is None:
@@ -142,13 +142,15 @@ def answered(head: Head, answer: Answer) -> ResponseObject:
     return response_object(head, "completed", output=output, usage=usage)
 
 
-def open_status(head: Head, status: JobStatus) -> ResponseStatus:
+def open_status(head: ResponseHead, status: JobStatus) -> ResponseStatus:
     """Return the status of a response that has not ended."""
     waits = head.asked.is_background and status is JobStatus.QUEUED
     return "queued" if waits else "in_progress"
 
 
-def output_items(head: Head, blocks: Sequence[Block], *, last: ItemStatus) -> list[dict[str, Any]]:
+def output_items(
+    head: ResponseHead, blocks: Sequence[Block], *, last: ItemStatus
+) -> list[dict[str, Any]]:
     """Return the items that blocks stand for.
 
     Args:
@@ -165,7 +167,7 @@ def output_items(head: Head, blocks: Sequence[Block], *, last: ItemStatus) -> li
     return items
 
 
-def item_of(head: Head, blocks: Sequence[Block], status: ItemStatus) -> dict[str, Any]:
+def item_of(head: ResponseHead, blocks: Sequence[Block], status: ItemStatus) -> dict[str, Any]:
     """Return the last of the blocks as an item."""
     block = blocks[-1]
     number = item_number(blocks)
@@ -195,7 +197,7 @@ def item_number(blocks: Sequence[Block]) -> int:
     return sum(block.kind == kind for block in blocks) - 1
 
 
-def item_id_of(head: Head, blocks: Sequence[Block]) -> str:
+def item_id_of(head: ResponseHead, blocks: Sequence[Block]) -> str:
     """Return the id of the last of the blocks as an item; it carries the job."""
     block = blocks[-1]
     prefix = {"text": "msg", "thinking": "rs"}.get(block.kind)

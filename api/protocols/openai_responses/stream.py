@@ -16,8 +16,8 @@ from api.protocols.openai_responses.calls import call_kind, is_runnable
 from api.protocols.openai_responses.custom_tools import FreeText
 from api.protocols.openai_responses.items import Item
 from api.protocols.openai_responses.response_object import (
-    Head,
     ItemStatus,
+    ResponseHead,
     answered,
     item_id_of,
     item_of,
@@ -25,7 +25,7 @@ from api.protocols.openai_responses.response_object import (
     response_object,
     text_part,
 )
-from api.protocols.shared.answer import Answer, Block
+from api.protocols.shared.answer import AssembledAnswer, Block
 from api.protocols.shared.logprobs import delta_logprobs
 from domain.chat.items import Progress, StreamItem, Text, Thinking, ToolEnd, ToolInput, ToolStart
 from domain.chat.logprobs import TokenLogprob
@@ -43,12 +43,12 @@ class ResponsesEncoder:
         after: Sequence number of the last event that the reader has; -1 for none.
     """
 
-    def __init__(self, head: Head, *, request_id: str, after: int = -1) -> None:
+    def __init__(self, head: ResponseHead, *, request_id: str, after: int = -1) -> None:
         self._head = head
         self._request_id = request_id
         self._after = after
         self._number = -1
-        self._answer = Answer()
+        self._answer = AssembledAnswer()
         self._is_open = False
         #: What a call of a custom tool says, as its arguments grow.
         self._free = FreeText()

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from api.protocols.openai_responses.custom_tools import checked_grammar, function_of, held_arguments
 from api.protocols.shared.tool_choice import Mode, choice_of
-from api.schemas.responses import NamedTool, ResponseTool, ResponseToolChoice
+from api.schemas.responses import ResponseNamedTool, ResponseTool, ResponseToolChoice
 from domain.chat.request import ToolChoice, canonical_json
 from domain.errors import InvalidRequest
 
@@ -32,7 +32,7 @@ def spelled(namespace: str | None, name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class OfferedTool:
     """A tool that may be called.
 
     Attributes:
@@ -58,7 +58,7 @@ class Offer:
 
 
 @dataclass(slots=True)
-class Toolbox:
+class ResponseTools:
     """The tools of a request, each name once.
 
     Attributes:
@@ -66,11 +66,11 @@ class Toolbox:
         found: Described where a search has found them.
     """
 
-    loaded: dict[str, Offer] = field(default_factory=dict)
-    found: dict[str, Offer] = field(default_factory=dict)
+    loaded: dict[str, OfferedTool] = field(default_factory=dict)
+    found: dict[str, OfferedTool] = field(default_factory=dict)
 
     @property
-    def offers(self) -> Mapping[str, Offer]:
+    def offers(self) -> Mapping[str, OfferedTool]:
         """All of them by the model's names."""
         return self.loaded | self.found
 
@@ -96,7 +96,7 @@ class Toolbox:
 
 def toolbox_of(
     tools: Sequence[ResponseTool] | None, found: Iterable[Mapping[str, Any]] = ()
-) -> Toolbox:
+) -> ResponseTools:
     """Return the tools of a request.
 
     Args:
@@ -109,7 +109,7 @@ def toolbox_of(
     if sum(map(_grammars, tools or ())) > GRAMMARS_MAX:
         msg = f"no more than {GRAMMARS_MAX} grammars of custom tools are kept"
         raise InvalidRequest(msg, field="tools")
-    box = Toolbox()
+    box = ResponseTools()
     searches = any(_is_search(tool) for tool in tools or ())
     for index, tool in enumerate(tools or ()):
         for offer in _offers(tool, f"tools.{index}", hides_deferred=searches):
@@ -159,7 +159,7 @@ def shown_tool(tool: ResponseTool) -> dict[str, Any]:
 
 
 def choice_among(
-    spec: str | ResponseToolChoice | None, box: Toolbox, *, parallel: bool
+    spec: str | ResponseToolChoice | None, box: ResponseTools, *, parallel: bool
 ) -> ToolChoice:
     """Return what the caller says about calling.
 
@@ -202,7 +202,9 @@ def shown_choice(spec: str | ResponseToolChoice | None) -> Any:  # noqa: ANN401 
     return {"type": spec.type, "name": spec.name} if is_own else "auto"
 
 
-def _offers(tool: ResponseTool, where: str, *, hides_deferred: bool = False) -> Iterator[Offer]:
+def _offers(
+    tool: ResponseTool, where: str, *, hides_deferred: bool = False
+) -> Iterator[OfferedTool]:
     """Yield what of a tool can be called."""
     if tool.type == "namespace" and tool.name:
         for index, member in enumerate(tool.tools or ()):
@@ -216,16 +218,16 @@ def _offers(tool: ResponseTool, where: str, *, hides_deferred: bool = False) -> 
         yield offer
 
 
-def _offer(tool: ResponseTool, where: str, *, namespace: str = "") -> Offer | None:
+def _offer(tool: ResponseTool, where: str, *, namespace: str = "") -> OfferedTool | None:
     if _is_search(tool):
         function = _function(_SEARCH, tool)
-        return Offer(kind="tool_search", name=_SEARCH, namespace="", function=function)
+        return OfferedTool(kind="tool_search", name=_SEARCH, namespace="", function=function)
     if tool.name is None or not _is_own(tool):
         return None
     name = spelled(namespace, tool.name)
     if tool.type == "function":
         function = _function(name, tool)
-        return Offer(
+        return OfferedTool(
             kind="function",
             name=tool.name,
             namespace=namespace,
@@ -236,7 +238,7 @@ def _offer(tool: ResponseTool, where: str, *, namespace: str = "") -> Offer | No
     if tool.format is not None and tool.format.type == "grammar":
         chosen = tool.format
         grammar = checked_grammar(chosen.syntax, chosen.definition, f"{where}.format")
-    return Offer(
+    return OfferedTool(
         kind="custom",
         name=tool.name,
         namespace=namespace,
@@ -269,7 +271,7 @@ def _is_search(tool: ResponseTool) -> bool:
     return tool.type == _SEARCH and tool.execution == "client"
 
 
-def _spelling(spec: NamedTool, box: Toolbox) -> str | None:
+def _spelling(spec: ResponseNamedTool, box: ResponseTools) -> str | None:
     """Return the model's name of a tool that a choice names, ``None`` if it is not offered."""
     if spec.type == _SEARCH:
         return _SEARCH if _SEARCH in box.offers else None

@@ -68,7 +68,7 @@ class Block:
 
 
 @dataclass(slots=True, kw_only=True)
-class Answer:
+class AssembledAnswer:
     """What the items said, in blocks; grows by ``add``."""
 
     blocks: list[Block] = field(default_factory=list)
@@ -120,9 +120,9 @@ class Answer:
         self.blocks[-1].logprobs += logprobs
 
 
-def fold_answer(items: Iterable[StreamItem]) -> Answer:
+def fold_answer(items: Iterable[StreamItem]) -> AssembledAnswer:
     """Return what ``items`` add up to."""
-    answer = Answer()
+    answer = AssembledAnswer()
     for item in items:
         answer.add(item)
     return answer

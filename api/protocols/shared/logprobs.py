@@ -45,7 +45,7 @@ def delta_logprobs(values: Iterable[TokenLogprob]) -> list[DeltaLogprob]:
     ]
 
 
-class TextTeller:
+class TextLogprobsRenderer:
     """Tells the tokens of one completion of a text, piece by piece."""
 
     def __init__(self) -> None:

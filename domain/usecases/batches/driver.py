@@ -41,7 +41,7 @@ from domain.errors import (
 )
 from domain.events.batch import FileCreated
 from domain.events.job import JobSubmitted
-from domain.job.commands import FailAttempt, Submit, SubmitJob
+from domain.job.commands import CreateJob, FailAttempt, SubmitJob
 from domain.job.listing import JobViews
 from domain.job.ports import ControlSignals, ItemBacklog, ItemSink, JobQueue
 from domain.job.state import DEADLINE, Job, decide, evolve
@@ -245,7 +245,7 @@ def _record_refusal(
     )
     message = f"{error.field}: {error.message}" if error.field else error.message
     failure = Failed(error=error.code, message=message, retryable=False)
-    accepted = decide(job, Submit(submitted=submitted))
+    accepted = decide(job, CreateJob(submitted=submitted))
     failed = decide(evolve(job, submitted), FailAttempt(attempt=0, failure=failure))
     drafts = [
         Draft(event_id=driver.ids.event_id(), event=event, correlation_id=batch.id)

@@ -35,14 +35,14 @@ from domain.job.commands import (
     RequestCancel,
     StartAttempt,
 )
-from domain.job.fair_scheduler import Turn, Turns
+from domain.job.fair_scheduler import FairScheduler, QueueTurn
 from domain.job.ports import ItemBacklog, ItemSink, RunningJobs
 from domain.job.state import DEADLINE, Job, silent_deaths
 from domain.kv.hashing import hash_ids
 from domain.log.ports import EventLog, PayloadStore
 from domain.ports import Clock, IdSource
 from domain.usecases.jobs.commit import LoadedJob, commit, load_job
-from domain.usecases.jobs.terminal_item import Said, ending_of, read_said, repeat_last_word
+from domain.usecases.jobs.terminal_item import EmittedPrefix, ending_of, read_said, repeat_last_word
 from domain.values import (
     Digest,
     JobId,
@@ -76,7 +76,7 @@ class Runner:
     clock: Clock
     ids: IdSource
     running: RunningJobs
-    turns: Turns
+    turns: FairScheduler
 
 
 def run_job(job_id: JobId, runner: Runner) -> RunResult:
@@ -134,14 +134,14 @@ def _attempt(loaded: LoadedJob, runner: Runner) -> RunResult:
         return _run_in_turn(loaded, turn, runner)
 
 
-def _run_in_turn(loaded: LoadedJob, turn: Turn, runner: Runner) -> RunResult:
+def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: Runner) -> RunResult:
     job = loaded.job
     assert job.submitted is not None
     said = read_said(job.id, runner.backlog)
     if said.ended:
         # A broker that lost its latest data has brought back what a retry had forgotten.
         runner.backlog.forget(job.id, through=job.attempt)
-        said = Said()
+        said = EmittedPrefix()
     if (why := _worn_out(job, said)) is not None:
         worn_out = Failed(error=EngineFailure.code, message=f"given up: {why}", retryable=False)
         return _failed(job, 0, worn_out, said.next_item, runner)
@@ -176,7 +176,7 @@ def _run_in_turn(loaded: LoadedJob, turn: Turn, runner: Runner) -> RunResult:
     return _finish(job, task.attempt, outcome, runner)
 
 
-def _worn_out(job: Job, said: Said) -> str | None:
+def _worn_out(job: Job, said: EmittedPrefix) -> str | None:
     """Return why the job must not be tried again, if so."""
     assert job.submitted is not None
     deaths = silent_deaths(job, len(said.token_ids))
@@ -187,7 +187,9 @@ def _worn_out(job: Job, said: Said) -> str | None:
     return None
 
 
-def _release(task: GenerationTask, said: Said, handle: GenerationHandle, runner: Runner) -> None:
+def _release(
+    task: GenerationTask, said: EmittedPrefix, handle: GenerationHandle, runner: Runner
+) -> None:
     """Record the attempt, say that it has begun, and let the generation speak."""
     try:
         started = commit(
@@ -208,7 +210,7 @@ def _release(task: GenerationTask, said: Said, handle: GenerationHandle, runner:
     handle.release()
 
 
-def _start(job: Job, task: GenerationTask, said: Said, runner: Runner) -> StartAttempt:
+def _start(job: Job, task: GenerationTask, said: EmittedPrefix, runner: Runner) -> StartAttempt:
     if job.attempt + 1 != task.attempt:
         raise StaleAttempt(job.id, attempt=task.attempt, current=job.attempt)
     card = runner.engine.card()

@@ -13,8 +13,8 @@ from domain.errors import (
     QueueUnavailable,
 )
 from domain.events.job import JobSubmitted
-from domain.job.commands import Attach, Submit, SubmitJob
-from domain.job.eta import Outlook, retry_after_s
+from domain.job.commands import Attach, CreateJob, SubmitJob
+from domain.job.eta import EtaSource, retry_after_s
 from domain.job.listing import JobViews
 from domain.job.ports import JobQueue
 from domain.job.state import Job, decide
@@ -70,7 +70,7 @@ def submit(
     payload, wire = command.request.to_bytes(), command.wire
     payloads = {digest_of(text): text for text in (payload, wire) if text is not None}
     submitted = _facts(command, digest_of(payload))
-    (event,) = decide(Job(id=job_id), Submit(submitted=submitted))
+    (event,) = decide(Job(id=job_id), CreateJob(submitted=submitted))
     draft = Draft(event_id=ids.event_id(), event=event, correlation_id=command.correlation_id)
     try:
         log.append(StreamName(job_id), [draft], expected_version=0, payloads=payloads)
@@ -121,7 +121,7 @@ def idempotency_digest(key: str) -> Digest:
 
 
 def require_room(
-    priority: Priority, *, jobs_max: int, views: JobViews, outlook: Outlook, jobs: int = 1
+    priority: Priority, *, jobs_max: int, views: JobViews, outlook: EtaSource, jobs: int = 1
 ) -> None:
     """Refuse jobs where too many of their queue wait already: all of them, or none.
 

@@ -27,7 +27,7 @@ from domain.values import JobId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class EmittedPrefix:
     """What earlier attempts emitted.
 
     Attributes:
@@ -43,7 +43,7 @@ class Said:
     logprobs: Mapping[int, TokenLogprob] = field(default_factory=dict)
 
 
-def read_said(job_id: JobId, backlog: ItemBacklog) -> Said:
+def read_said(job_id: JobId, backlog: ItemBacklog) -> EmittedPrefix:
     """Return what is left of a job's items.
 
     Raises:
@@ -78,12 +78,12 @@ def ending_of(job: Job) -> Finished | Failed:
     return job.ending
 
 
-def _sum(items: Sequence[StreamItem]) -> Said:
+def _sum(items: Sequence[StreamItem]) -> EmittedPrefix:
     if not items or items[0].n != 0:
         # Nothing is left, or its beginning is lost: the whole answer is said again, under the same
         # numbers since items are a function of request and seed.
-        return Said()
-    return Said(
+        return EmittedPrefix()
+    return EmittedPrefix(
         next_item=len(items),
         token_ids=tuple(token for item in items for token in ids_of(item.body)),
         ended=items[-1].is_terminal,

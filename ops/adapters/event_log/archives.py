@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, bindparam, inspect, select
 
 from domain.errors import CorruptLog, LogUnavailable
 from domain.events.log import LogArchived
-from domain.log.record import GENESIS_HASH, EventFilter, Head, RecordedEvent
+from domain.log.record import GENESIS_HASH, EventFilter, LogHead, RecordedEvent
 from ops.adapters.event_log.event_file import read_events, verify_file
 from ops.adapters.event_log.event_query import EventQuery
 from ops.adapters.event_log.hot_statements import HotStatement
@@ -93,12 +93,12 @@ def read_archives(connection: Connection) -> tuple[Archive, ...]:
     return tuple(Archive(**dict(zip(names, row, strict=True))) for row in _ALL.rows(connection, {}))
 
 
-def read_anchor(connection: Connection) -> Head:
+def read_anchor(connection: Connection) -> LogHead:
     """Return what the first event that is not archived follows."""
     archives = read_archives(connection)
     if not archives:
-        return Head(position=0, hash=GENESIS_HASH)
-    return Head(position=archives[-1].last_position, hash=archives[-1].last_hash)
+        return LogHead(position=0, hash=GENESIS_HASH)
+    return LogHead(position=archives[-1].last_position, hash=archives[-1].last_hash)
 
 
 def each_event(engine: Engine, url: str) -> Iterator[RecordedEvent]:
@@ -145,13 +145,13 @@ def verify_archives(engine: Engine, url: str, *, heads: dict[int, str]) -> Archi
         event.data["last_position"]: event.data
         for event in EventQuery(engine, EventFilter(types=[LogArchived.__name__])).each()
     }
-    before = Head(position=0, hash=GENESIS_HASH)
+    before = LogHead(position=0, hash=GENESIS_HASH)
     verified, missing = 0, []
     for archive in archives:
         first = archive.first_position
         if (first, archive.base_hash) != (before.position + 1, before.hash):
             raise CorruptLog(first, "the archives do not follow each other")
-        before = Head(position=archive.last_position, hash=archive.last_hash)
+        before = LogHead(position=archive.last_position, hash=archive.last_hash)
         said = vouched.get(archive.last_position)
         if said is not None and said["last_hash"] != archive.last_hash:
             raise CorruptLog(archive.last_position, "the log names another end of the archive")
@@ -188,8 +188,8 @@ def _archives(engine: Engine) -> tuple[Archive, ...]:
 
 def _verify(engine: Engine, archive: Archive, path: Path, heads: dict[int, str]) -> None:
     found = verify_file(path, heads=heads)
-    base = Head(position=archive.first_position - 1, hash=archive.base_hash)
-    last = Head(position=archive.last_position, hash=archive.last_hash)
+    base = LogHead(position=archive.first_position - 1, hash=archive.base_hash)
+    last = LogHead(position=archive.last_position, hash=archive.last_hash)
     if (found.base, found.head, found.gaps) != (base, last, 0):
         raise CorruptLog(archive.first_position, f"{path.name} is not the file that was written")
     with reading(engine) as connection:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from domain.errors import CorruptLog, LogUnavailable
-from domain.log.record import GENESIS_HASH, Head, RecordedEvent, verify_link
+from domain.log.record import GENESIS_HASH, LogHead, RecordedEvent, verify_link
 from domain.values import StreamName
 from ops.adapters.data_dir.sync import sync_directory
 
@@ -39,8 +39,8 @@ class VerifiedFile:
     """
 
     events: int
-    base: Head | None
-    head: Head | None
+    base: LogHead | None
+    head: LogHead | None
     gaps: int
 
 
@@ -108,8 +108,8 @@ def verify_file(path: Path, *, heads: Mapping[int, str] | None = None) -> Verifi
         LogUnavailable: The file cannot be read.
     """
     noted = heads or {}
-    base: Head | None = None
-    head: Head | None = None
+    base: LogHead | None = None
+    head: LogHead | None = None
     count = gaps = 0
     for event in read_events(path):
         if head is None:
@@ -124,17 +124,17 @@ def verify_file(path: Path, *, heads: Mapping[int, str] | None = None) -> Verifi
     return VerifiedFile(events=count, base=base, head=head, gaps=gaps)
 
 
-def _linked(event: RecordedEvent, before: Head) -> Head:
+def _linked(event: RecordedEvent, before: LogHead) -> LogHead:
     try:
         return verify_link(event, before)
     except (TypeError, ValueError, RecursionError) as error:
         raise CorruptLog(event.position, f"the content cannot be hashed: {error}") from error
 
 
-def _before(event: RecordedEvent) -> Head:
+def _before(event: RecordedEvent) -> LogHead:
     """Return what an event says that it follows; the first of all follows nothing."""
     follows = GENESIS_HASH if event.position == 1 else event.prev_hash
-    return Head(position=event.position - 1, hash=follows)
+    return LogHead(position=event.position - 1, hash=follows)
 
 
 def _write(file: BinaryIO, events: Iterable[RecordedEvent], *, compressed: bool) -> int:

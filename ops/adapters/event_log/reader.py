@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import LogUnavailable, PayloadMissing
 from domain.log.ports import EventLog
-from domain.log.record import EventFilter, Head, RecordedEvent
+from domain.log.record import EventFilter, LogHead, RecordedEvent
 from domain.values import Digest, StreamName
 from ops.adapters.event_log.event_filter import where
 from ops.adapters.event_log.hot_statements import HotStatement
@@ -82,7 +82,7 @@ class LogReader:
         rows = self._rows(query.order_by(EVENTS.c.position.desc()).limit(1))
         return event_of(rows[0]) if rows else None
 
-    def head(self) -> Head:
+    def head(self) -> LogHead:
         """See ``EventLog.head``."""
         with reading(self._engine) as connection:
             return read_head(connection)

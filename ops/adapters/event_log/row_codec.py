@@ -12,7 +12,7 @@ from sqlalchemy import Connection, bindparam, select
 from domain.chat.request import canonical_json
 from domain.errors import CorruptLog
 from domain.log.codec import encode_event
-from domain.log.record import GENESIS_HASH, Draft, Head, RecordedEvent, chain_hash
+from domain.log.record import GENESIS_HASH, Draft, LogHead, RecordedEvent, chain_hash
 from domain.values import StreamName
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.tables import EVENTS
@@ -25,7 +25,7 @@ _HASH_AT = HotStatement(select(EVENTS.c.hash).where(EVENTS.c.position == bindpar
 
 
 def link(
-    draft: Draft, *, stream: StreamName, version: int, before: Head, recorded_at: str
+    draft: Draft, *, stream: StreamName, version: int, before: LogHead, recorded_at: str
 ) -> RecordedEvent:
     """Return ``draft`` as the event that follows ``before``.
 
@@ -91,13 +91,13 @@ def event_of(row: Sequence[Any]) -> RecordedEvent:
     return RecordedEvent(**columns)
 
 
-def read_head(connection: Connection) -> Head:
+def read_head(connection: Connection) -> LogHead:
     """Return the last position and its hash."""
     row = _HEAD.row(connection, {})
     if row is None:
-        return Head(position=0, hash=GENESIS_HASH)
+        return LogHead(position=0, hash=GENESIS_HASH)
     position, hash_ = row
-    return Head(position=position, hash=hash_)
+    return LogHead(position=position, hash=hash_)
 
 
 def hash_at(connection: Connection, position: int) -> str | None:

@@ -13,7 +13,7 @@ from domain.values import Digest, StreamName, digest_of
 from ops.adapters.event_log.migrate import current, expected
 from ops.adapters.event_log.projections.batch_views import SqlBatchViews
 from ops.adapters.event_log.projections.job_views import SqlJobViews
-from ops.adapters.event_log.projections.queue_views import SqlLineViews
+from ops.adapters.event_log.projections.queue_views import SqlQueueViews
 from ops.adapters.event_log.projections.rebuild import ensure_jobs
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.sqlite_driver import reader_engine, writer_engine
@@ -36,7 +36,7 @@ class SqlEventLog(LogReader):
         super().__init__(self._readers)
         self.views = SqlJobViews(self._readers)
         self.batches = SqlBatchViews(self._readers)
-        self.line = SqlLineViews(self._readers)
+        self.line = SqlQueueViews(self._readers)
         self._writer = LogWriter(writer_engine(url), clock=clock)
 
     @property

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, bindparam, func, insert, select
 
 from domain.errors import ConcurrencyConflict, IdempotencyKeyTaken, LogUnavailable
 from domain.events.job import JobSubmitted
-from domain.log.record import Draft, Head, RecordedEvent
+from domain.log.record import Draft, LogHead, RecordedEvent
 from domain.values import Digest, StreamName
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.projections.jobs import (
@@ -133,7 +133,7 @@ class LogTransaction:
                 draft, stream=request.stream, version=version, before=head, recorded_at=now
             )
             recorded.append(event)
-            head = Head(position=event.position, hash=event.hash)
+            head = LogHead(position=event.position, hash=event.hash)
         if self._jobs is not None:
             self._jobs.fold(recorded)
         # Nothing below can fail, so a refused append leaves no trace.

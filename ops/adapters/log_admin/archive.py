@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import CorruptLog, LogUnavailable
 from domain.events.agent import AGENT_HISTORY
-from domain.log.record import Draft, EventFilter, Head
+from domain.log.record import Draft, EventFilter, LogHead
 from domain.ports import Clock, IdSource
 from domain.values import JobStatus, StreamName
 from ops.adapters.event_log.archives import Archive, directory_of, read_anchor
@@ -98,12 +98,12 @@ def _last_before(connection: Connection, before: str) -> int:
     return int(min(head, first_later or head)) - 1
 
 
-def _written(engine: Engine, directory: Path, anchor: Head, last: int) -> Archive:
+def _written(engine: Engine, directory: Path, anchor: LogHead, last: int) -> Archive:
     first = anchor.position + 1
     path = directory / f"events-{first:012d}-{last:012d}.jsonl.gz"
     directory.mkdir(mode=0o700, exist_ok=True)
     (event,) = LogReader(engine).read_all(after=last - 1, limit=1)
-    head = Head(position=last, hash=event.hash)
+    head = LogHead(position=last, hash=event.hash)
     if path.exists() and not _holds(path, anchor, head):
         # Of a log that a restore has given up; it may be all that is left of that one.
         path.replace(path.with_name(path.name + ".other"))
@@ -124,7 +124,7 @@ def _written(engine: Engine, directory: Path, anchor: Head, last: int) -> Archiv
     )
 
 
-def _holds(path: Path, anchor: Head, head: Head) -> bool:
+def _holds(path: Path, anchor: LogHead, head: LogHead) -> bool:
     try:
         found = verify_file(path)
     except CorruptLog:

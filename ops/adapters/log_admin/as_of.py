@@ -15,7 +15,7 @@ from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.sqlite_driver import database_file, reader_engine
 
 
-class PastLog(LogReader):
+class AsOfLog(LogReader):
     """The reading half of a log; a service may write to it meanwhile.
 
     Args:
@@ -43,7 +43,7 @@ class PastLog(LogReader):
 
 
 @contextmanager
-def open_past(url: str) -> Iterator[PastLog]:
+def open_past(url: str) -> Iterator[AsOfLog]:
     """Give a log that exists.
 
     Raises:
@@ -55,6 +55,6 @@ def open_past(url: str) -> Iterator[PastLog]:
         raise LogUnavailable(msg)
     engine = reader_engine(url)
     try:
-        yield PastLog(engine, url)
+        yield AsOfLog(engine, url)
     finally:
         engine.dispose()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from domain.errors import CorruptLog, LogUnavailable
-from domain.log.record import Head
+from domain.log.record import LogHead
 from ops.adapters.data_dir.sync import sync_directory
 from ops.adapters.event_log.migrate import current
 from ops.adapters.event_log.reader import LogReader
@@ -39,11 +39,11 @@ class Restored:
         kept: The database that was there before, if one was.
     """
 
-    head: Head
+    head: LogHead
     kept: Path | None
 
 
-def back_up(url: str, target: Path, *, progress: Progress | None = None) -> Head:
+def back_up(url: str, target: Path, *, progress: Progress | None = None) -> LogHead:
     """Copy the log to a new file while others write, and verify the copy.
 
     Returns:
@@ -128,7 +128,7 @@ def restore(
 
 def verify_copy(
     path: Path, *, heads: dict[int, str] | None = None, progress: Progress | None = None
-) -> Head:
+) -> LogHead:
     """Check a copy: the database's own structure, then the chain.
 
     Args:

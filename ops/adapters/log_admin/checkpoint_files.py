@@ -10,8 +10,8 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from domain.errors import CorruptLog, LogUnavailable
-from domain.log.checkpoints import KEY_BYTES, NoteKind, SignedHead, read_heads, sign_head
-from domain.log.record import Head
+from domain.log.checkpoints import KEY_BYTES, NoteKind, SignedCheckpoint, read_heads, sign_head
+from domain.log.record import LogHead
 from domain.ports import Clock
 from ops.adapters.data_dir.secret_file import write_once
 from ops.adapters.data_dir.sync import sync_directory
@@ -27,7 +27,7 @@ _LINE_BYTES_MAX = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeadFiles:
+class CheckpointFiles:
     """Where the key and the notes lie.
 
     Attributes:
@@ -39,7 +39,7 @@ class HeadFiles:
     heads: Path
 
     @classmethod
-    def of(cls, data_dir: Path) -> HeadFiles:
+    def of(cls, data_dir: Path) -> CheckpointFiles:
         """Return the files of a data directory."""
         return cls(key=data_dir / KEY_NAME, heads=data_dir / HEADS_NAME)
 
@@ -77,7 +77,7 @@ class HeadFiles:
             raise LogUnavailable(msg) from error
         return self.load_key()
 
-    def read(self) -> tuple[SignedHead, ...]:
+    def read(self) -> tuple[SignedCheckpoint, ...]:
         """Return the notes, each with a good signature; none if there is no file.
 
         Raises:
@@ -86,7 +86,7 @@ class HeadFiles:
         """
         return read_heads(self._lines(HEADS_BYTES_MAX), key=self.load_key()) if self._any() else ()
 
-    def last(self) -> SignedHead | None:
+    def last(self) -> SignedCheckpoint | None:
         """Return the last note without reading the others.
 
         Raises:
@@ -96,7 +96,7 @@ class HeadFiles:
         lines = self._lines(_LINE_BYTES_MAX)[-1:]
         return read_heads(lines, key=self.load_key())[0] if lines else None
 
-    def append(self, note: SignedHead) -> None:
+    def append(self, note: SignedCheckpoint) -> None:
         """Add a note that survives a power cut; processes that do so at once take turns.
 
         Raises:
@@ -139,7 +139,7 @@ class HeadFiles:
         return whole.decode("utf-8", "replace").splitlines()
 
 
-def sign_log(engine: Engine, files: HeadFiles, *, clock: Clock) -> SignedHead:
+def sign_log(engine: Engine, files: CheckpointFiles, *, clock: Clock) -> SignedCheckpoint:
     """Note where the log stands, unless the last note says so already.
 
     Raises:
@@ -150,14 +150,16 @@ def sign_log(engine: Engine, files: HeadFiles, *, clock: Clock) -> SignedHead:
     key = files.make_key()
     last = files.last()
     if last is not None and last.position:
-        check_head(engine, Head(position=last.position, hash=last.hash))
+        check_head(engine, LogHead(position=last.position, hash=last.hash))
     head = LogReader(engine).head()
     if last is not None and (last.position, last.hash) == (head.position, head.hash):
         return last
     return _noted(head, files, key=key, clock=clock, kind="head")
 
 
-def note_restore(engine: Engine, files: HeadFiles, *, clock: Clock) -> SignedHead | None:
+def note_restore(
+    engine: Engine, files: CheckpointFiles, *, clock: Clock
+) -> SignedCheckpoint | None:
     """Note that the log was put back on purpose; nothing where no head was ever signed.
 
     Raises:
@@ -170,7 +172,7 @@ def note_restore(engine: Engine, files: HeadFiles, *, clock: Clock) -> SignedHea
     return _noted(head, files, key=files.load_key(), clock=clock, kind="restore")
 
 
-def check_head(engine: Engine, noted: Head) -> None:
+def check_head(engine: Engine, noted: LogHead) -> None:
     """Look whether the log still has an event that was its last one once; reads that one only.
 
     Raises:
@@ -190,7 +192,9 @@ def check_head(engine: Engine, noted: Head) -> None:
         raise CorruptLog(noted.position, "another event stood here when the head was signed")
 
 
-def _noted(head: Head, files: HeadFiles, *, key: bytes, clock: Clock, kind: NoteKind) -> SignedHead:
+def _noted(
+    head: LogHead, files: CheckpointFiles, *, key: bytes, clock: Clock, kind: NoteKind
+) -> SignedCheckpoint:
     note = sign_head(head, key=key, at=instant(clock.now()), kind=kind)
     files.append(note)
     return note

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, bindparam, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import CorruptLog
-from domain.log.record import Head, chain_hash_of_text, verify_link
+from domain.log.record import LogHead, chain_hash_of_text, verify_link
 from ops.adapters.event_log.archives import read_anchor
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.projections.jobs import read_checkpoint
@@ -42,7 +42,7 @@ _PAGE = HotStatement(
 
 def verify_log(
     engine: Engine, *, progress: Progress | None = None, heads: Mapping[int, str] | None = None
-) -> Head:
+) -> LogHead:
     """Check every event's place, link and hash, and that none is missing at the end.
 
     Events that were cut off the end are noticed as long as a projection has read them; beyond
@@ -73,8 +73,8 @@ def verify_log(
 
 
 def _verify_from(
-    engine: Engine, anchor: Head, noted: Mapping[int, str], progress: Progress | None
-) -> Head:
+    engine: Engine, anchor: LogHead, noted: Mapping[int, str], progress: Progress | None
+) -> LogHead:
     with reading(engine) as connection:
         first, last = connection.execute(
             select(func.min(EVENTS.c.position), func.max(EVENTS.c.position))
@@ -98,24 +98,24 @@ def _verify_from(
     return head
 
 
-def _verified(page: Sequence[_Row], before: Head, noted: Mapping[int, str]) -> Head:
+def _verified(page: Sequence[_Row], before: LogHead, noted: Mapping[int, str]) -> LogHead:
     position, hash_ = before.position, before.hash
     for row in page:
         if row[0] == position + 1 and row[-2] == hash_ and _is_as_hashed(row):
             position, hash_ = row[0], row[-1]
         else:
-            head = _examined(row, Head(position=position, hash=hash_))
+            head = _examined(row, LogHead(position=position, hash=hash_))
             position, hash_ = head.position, head.hash
         if position in noted and noted[position] != hash_:
             raise CorruptLog(position, "another event stood here when the head was signed")
-    return Head(position=position, hash=hash_)
+    return LogHead(position=position, hash=hash_)
 
 
 def _verify_alone(page: Sequence[_Row]) -> None:
     """Check events whose neighbours are archived."""
     for row in page:
         if not _is_as_hashed(row):
-            _examined(row, Head(position=row[0] - 1, hash=row[-2]))
+            _examined(row, LogHead(position=row[0] - 1, hash=row[-2]))
 
 
 def _is_as_hashed(row: _Row) -> bool:
@@ -125,7 +125,7 @@ def _is_as_hashed(row: _Row) -> bool:
         return False
 
 
-def _examined(row: _Row, before: Head) -> Head:
+def _examined(row: _Row, before: LogHead) -> LogHead:
     """Say what is wrong with a row, or that nothing is."""
     try:
         event = event_of(row)

@@ -11,7 +11,7 @@ from typing import Any
 
 import redis
 
-from domain.job.fair_scheduler import LineState, TurnState
+from domain.job.fair_scheduler import AgentQueueState, TurnState
 from domain.job.ports import WorkerPulse
 from domain.values import CacheFigures, JobId, ModelCard, Priority, WorkerId
 from ops.adapters.redis.client import Keys, broker_errors
@@ -178,5 +178,5 @@ def _turns(data: dict[str, Any]) -> TurnState:
     lines = [{**line, "priority": Priority(line["priority"])} for line in data["lines"]]
     running = tuple(JobId(job_id) for job_id in data["running"])
     return TurnState(
-        **{**data, "running": running, "lines": tuple(LineState(**line) for line in lines)}
+        **{**data, "running": running, "lines": tuple(AgentQueueState(**line) for line in lines)}
     )

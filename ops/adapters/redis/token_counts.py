@@ -88,7 +88,7 @@ def _read(answer: dict[str, Any]) -> int:
     raise EngineFailure(msg)
 
 
-class CountingDesk:
+class TokenCountServer:
     """A thread that answers questions, for the worker. A context manager.
 
     Args:

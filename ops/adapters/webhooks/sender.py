@@ -22,10 +22,10 @@ import httpx
 
 from domain.errors import InvalidRequest
 from domain.ports import Clock
-from domain.webhook.delivery import ERROR_CHARS_MAX, Answer, Webhook, answer_of_status, sign
+from domain.webhook.delivery import ERROR_CHARS_MAX, DeliveryResult, Webhook, answer_of_status, sign
 from domain.webhook.targets import (
     Address,
-    Target,
+    WebhookTarget,
     is_allowed,
     parse_target,
     refusal,
@@ -110,7 +110,7 @@ class HttpWebhookSender:
         await self._client.aclose()
         self._resolvers.shutdown(wait=False, cancel_futures=True)
 
-    async def send(self, webhook: Webhook) -> Answer:
+    async def send(self, webhook: Webhook) -> DeliveryResult:
         """See ``WebhookSender.send``."""
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -118,7 +118,7 @@ class HttpWebhookSender:
         except TimeoutError:
             return _failed(f"no answer within {self._timeout_s:g} s")
 
-    async def _send(self, webhook: Webhook) -> Answer:
+    async def _send(self, webhook: Webhook) -> DeliveryResult:
         try:
             target = parse_target(webhook.url)
             refuse_literal(target, self._allow_hosts)
@@ -144,14 +144,16 @@ class HttpWebhookSender:
                 return _failed(f"{type(error).__name__}: {error}")
         return answer
 
-    async def _addresses(self, target: Target) -> Sequence[Address]:
+    async def _addresses(self, target: WebhookTarget) -> Sequence[Address]:
         if target.address is not None:
             return [target.address]
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(self._resolvers, self._resolve, target.host, target.port)
         return [ip_address(text) for text in found]
 
-    async def _post(self, webhook: Webhook, target: Target, address: Address) -> Answer:
+    async def _post(
+        self, webhook: Webhook, target: WebhookTarget, address: Address
+    ) -> DeliveryResult:
         # In its usual spelling, so that nothing reads the URL a second time in another way.
         where = f"[{address}]" if address.version == 6 else str(address)  # noqa: PLR2004 - of IP
         timestamp_s = int(self._clock.now().timestamp())
@@ -176,8 +178,8 @@ class HttpWebhookSender:
             return answer_of_status(response.status_code, wait_s)
 
 
-def _failed(error: str, *, is_final: bool = False) -> Answer:
-    return Answer(error=error[:ERROR_CHARS_MAX], is_final=is_final)
+def _failed(error: str, *, is_final: bool = False) -> DeliveryResult:
+    return DeliveryResult(error=error[:ERROR_CHARS_MAX], is_final=is_final)
 
 
 def _retry_after_s(value: str | None, now: datetime) -> float | None:

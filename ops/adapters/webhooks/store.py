@@ -16,7 +16,7 @@ from sqlalchemy import delete as delete_from
 from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import LogUnavailable
-from domain.webhook.delivery import Answer, Webhook, WebhookId, WebhookState
+from domain.webhook.delivery import DeliveryResult, Webhook, WebhookId, WebhookState
 from ops.adapters.event_log.reader import reading
 from ops.adapters.event_log.sqlite_driver import reader_engine, reason_of, writer_engine
 from ops.adapters.event_log.tables import CHECKPOINTS, WEBHOOKS
@@ -96,7 +96,7 @@ class SqlWebhookStore:
         *,
         attempt: int,
         state: WebhookState,
-        answer: Answer,
+        answer: DeliveryResult,
         at: str,
         next_at: str | None,
     ) -> bool:

@@ -10,11 +10,11 @@ from ops.cli.options import overrides, settings_or_exit
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from domain.usecases.cache_diagnostics import CacheStory
+    from domain.usecases.cache_diagnostics import CacheDiagnosis
     from domain.values import JobId
 
 
-def read_reasons(jobs: Iterable[JobId], data_dir: Path | None) -> dict[JobId, CacheStory]:
+def read_reasons(jobs: Iterable[JobId], data_dir: Path | None) -> dict[JobId, CacheDiagnosis]:
     """Return what each job missed; one that missed nothing, or is archived, is left out."""
     from domain.usecases.cache_diagnostics import explain  # noqa: PLC0415 - keeps --help fast
     from ops.adapters.event_log.projections.job_views import SqlJobViews  # noqa: PLC0415 - the same
@@ -30,7 +30,7 @@ def read_reasons(jobs: Iterable[JobId], data_dir: Path | None) -> dict[JobId, Ca
     return {job: story for job, story in found.items() if story and story.divergence}
 
 
-def reason_text(story: CacheStory | None) -> str:
+def reason_text(story: CacheDiagnosis | None) -> str:
     """Return a miss in a few words."""
     if story is None or story.divergence is None:
         return ""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from domain.job.timeline import Story
+    from domain.job.timeline import Timeline
     from domain.log.record import RecordedEvent
     from domain.values import WorkerId
     from ops.adapters.event_log.reader import LogReader
@@ -44,7 +44,7 @@ def print_story(job: str, *, as_json: bool, data_dir: Path | None) -> None:
         typer.echo(line)
 
 
-def _story(job: str, data_dir: Path | None) -> Story | None:
+def _story(job: str, data_dir: Path | None) -> Timeline | None:
     from domain.job.timeline import tell  # noqa: PLC0415 - keeps --help fast
     from domain.values import StreamName  # noqa: PLC0415 - the same
     from ops.adapters.event_log.archives import archived_stream  # noqa: PLC0415 - the same
@@ -79,7 +79,7 @@ def _losses(log: LogReader, events: Sequence[RecordedEvent]) -> dict[WorkerId, s
     }
 
 
-def _lines(story: Story) -> list[str]:
+def _lines(story: Timeline) -> list[str]:
     from domain.job.timeline import show_duration  # noqa: PLC0415 - keeps --help fast
 
     lines = [f"{story.job}, accepted {story.steps[0].at[:19].replace('T', ' ')} UTC"]

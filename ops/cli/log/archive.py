@@ -11,7 +11,7 @@ import typer
 
 from ops.adapters.event_log.archives import directory_of
 from ops.adapters.log_admin.archive import archive_log
-from ops.adapters.log_admin.checkpoint_files import HeadFiles, sign_log
+from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
 from ops.cli.log.log_options import log_engine, parse_instant, read_settings, told
 from ops.cli.options import DataDir
 from ops.clock import RandomIds, SystemClock
@@ -39,7 +39,7 @@ def archive(
     with told(), log_engine(settings) as engine:
         done = archive_log(url, before=limit, clock=SystemClock(), ids=RandomIds())
         # So that the file's end is vouched for from now on.
-        sign_log(engine, HeadFiles.of(settings.data_dir), clock=SystemClock())
+        sign_log(engine, CheckpointFiles.of(settings.data_dir), clock=SystemClock())
     if as_json:
         stretch = asdict(done.archive) if done.archive else None
         report = {"archive": stretch, "events": done.events, "removed": done.removed}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-    from domain.job.as_of import Past
+    from domain.job.as_of import JobsAsOf
     from domain.log.record import RecordedEvent
 
 AsOfOption = Annotated[
@@ -102,7 +102,7 @@ def print_past_job(job_id: str, as_of: str, *, as_json: bool, data_dir: Path | N
     print_pairs([(name, value) for name, value in pairs if value])
 
 
-def _past(as_of: str, data_dir: Path | None) -> Past:
+def _past(as_of: str, data_dir: Path | None) -> JobsAsOf:
     from domain.job.as_of import fold_past  # noqa: PLC0415 - keeps --help fast
 
     return folded(fold_past, as_of, data_dir)

@@ -16,7 +16,7 @@ from ops.adapters.event_log.archives import verify_archives
 from ops.adapters.event_log.event_file import verify_file
 from ops.adapters.event_log.projections.rebuild import rebuild_jobs
 from ops.adapters.event_log.reader import LogReader
-from ops.adapters.log_admin.checkpoint_files import HeadFiles, sign_log
+from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
 from ops.adapters.log_admin.verify import verify_log
 from ops.cli.log.log_options import (
     HeadsOption,
@@ -89,7 +89,7 @@ def show_head(
     settings = read_settings(data_dir)
     with opened(settings) as engine:
         if sign:
-            note = sign_log(engine, HeadFiles.of(settings.data_dir), clock=SystemClock())
+            note = sign_log(engine, CheckpointFiles.of(settings.data_dir), clock=SystemClock())
             typer.echo(note.to_line(), nl=False)
             return
         head = LogReader(engine).head()
@@ -149,8 +149,8 @@ def _noted(settings: Settings, heads: Path | None, key: Path | None) -> dict[int
         LogUnavailable: A file that was asked for is not there.
         ForgedHead: A head was not signed with the key.
     """
-    own = HeadFiles.of(settings.data_dir)
-    files = HeadFiles(key=key or own.key, heads=heads or own.heads)
+    own = CheckpointFiles.of(settings.data_dir)
+    files = CheckpointFiles(key=key or own.key, heads=heads or own.heads)
     if heads is not None and not heads.exists():
         msg = f"there are no heads at {heads}"
         raise LogUnavailable(msg)

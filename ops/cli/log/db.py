@@ -12,7 +12,7 @@ from domain.log.checkpoints import binding_heads
 from ops.adapters.event_log.migrate import current, expected, upgrade
 from ops.adapters.event_log.sqlite_driver import reader_engine
 from ops.adapters.log_admin.backup import back_up, restore
-from ops.adapters.log_admin.checkpoint_files import HeadFiles, note_restore
+from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, note_restore
 from ops.cli.log.exclusive import nothing_runs
 from ops.cli.log.log_options import opened, progress_bar, read_settings, told
 from ops.cli.options import DataDir
@@ -61,7 +61,7 @@ def back_up_log(copy: CopyArgument, data_dir: DataDir = None) -> None:
 def restore_log(copy: CopyArgument, data_dir: DataDir = None) -> None:
     """Put a copy in the place of the log, which is kept; refused while a service runs."""
     settings = read_settings(data_dir)
-    files = HeadFiles.of(settings.data_dir)
+    files = CheckpointFiles.of(settings.data_dir)
     kept_as = f"before-restore-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
     with told(), nothing_runs(settings), progress_bar("verifying the copy") as progress:
         heads = binding_heads(files.read())

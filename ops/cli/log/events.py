@@ -19,7 +19,7 @@ from ops.cli.log.log_options import (
     AfterOption,
     AgentOption,
     JsonOption,
-    ReaderGone,
+    PipeClosed,
     SinceOption,
     StreamOption,
     TypeOption,
@@ -93,7 +93,7 @@ def tail_events(
             print_event(event)
         if follow_on:
             after = past[-1].position if past else head
-            for event in follow(query.after, after=after, stopped=ReaderGone()):
+            for event in follow(query.after, after=after, stopped=PipeClosed()):
                 print_event(event)
 
 

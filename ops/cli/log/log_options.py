@@ -146,7 +146,7 @@ def leaving_quietly() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class ReaderGone(threading.Event):
+class PipeClosed(threading.Event):
     """Set once nobody reads our standard output any more, noticed while we wait to write."""
 
     def wait(self, timeout: float | None = None) -> bool:

@@ -12,9 +12,9 @@ import structlog
 
 from api.background import webhook_thread
 from api.background.webhook_thread import WebhookPace, WebhookThread
-from domain.usecases.webhooks import WebhookDesk
+from domain.usecases.webhooks import WebhookCollector
 from domain.values import StreamName
-from domain.webhook.delivery import Answer, Webhook, WebhookState
+from domain.webhook.delivery import DeliveryResult, Webhook, WebhookState
 from tests.support.fake_log import InMemoryEventLog
 from tests.support.fake_time import FakeClock, SequentialIds
 from tests.support.fake_webhooks import InMemoryWebhookStore
@@ -34,7 +34,7 @@ class Gate:
         self.broken = 0
         self._changed = threading.Condition()
 
-    async def send(self, webhook: Webhook) -> Answer:
+    async def send(self, webhook: Webhook) -> DeliveryResult:
         host = webhook.host.partition(".")[0]
         with self._changed:
             self.seen.append(webhook)
@@ -48,7 +48,7 @@ class Gate:
             if self.broken:
                 self.broken -= 1
                 raise ZeroDivisionError
-            return Answer(status=200)
+            return DeliveryResult(status=200)
         finally:
             self.running[host] -= 1
 
@@ -67,7 +67,7 @@ class World:
     def __init__(self) -> None:
         self.clock, self.store, self.gate = FakeClock(), NotifyingStore(), Gate()
         self.log = InMemoryEventLog(self.clock)
-        self.desk = WebhookDesk(
+        self.desk = WebhookCollector(
             log=self.log,
             store=self.store,
             ids=SequentialIds(),

@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.chat.echo import SpokenAnswer, is_echo
-from domain.chat.generation import SaidCall
+from domain.chat.echo import RecordedAnswer, is_echo
+from domain.chat.generation import EmittedCall
 from domain.chat.request import Message, ToolCall
 from domain.values import Digest, JobId
 
 _CALL = "toolu_00_0"
 
 
-def _said(text: str = "", thinking: str = "", arguments: str | None = None) -> SpokenAnswer:
+def _said(text: str = "", thinking: str = "", arguments: str | None = None) -> RecordedAnswer:
     calls = (
         ()
         if arguments is None
-        else (SaidCall(id=_CALL, name="Edit", arguments=arguments, is_complete=True),)
+        else (EmittedCall(id=_CALL, name="Edit", arguments=arguments, is_complete=True),)
     )
-    return SpokenAnswer(
+    return RecordedAnswer(
         job_id=JobId("job-1"),
         request=Digest("d"),
         fingerprint="f",

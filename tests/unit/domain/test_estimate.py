@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.job.eta import (
-    Foreseen,
-    Line,
+    Forecast,
     MeasuredJob,
     Pace,
     QueuedJob,
+    QueueSnapshot,
     RunningJob,
     foresee,
     pace_of,
@@ -71,7 +71,7 @@ measured = st.builds(
 
 
 @st.composite
-def lines(draw: st.DrawFn) -> Line:
+def lines(draw: st.DrawFn) -> QueueSnapshot:
     size = draw(st.integers(0, 25))
     waiting = [
         QueuedJob(
@@ -93,16 +93,18 @@ def lines(draw: st.DrawFn) -> Line:
         running=tuple(one.id for one in called),
         passed_batch=draw(st.integers(0, 9)),
     )
-    return Line(state=turns, queued=waiting, running=busy, pace=draw(st.none() | paces))
+    return QueueSnapshot(state=turns, queued=waiting, running=busy, pace=draw(st.none() | paces))
 
 
-def by_position(foreseen: dict[JobId, Foreseen]) -> list[Foreseen]:
+def by_position(foreseen: dict[JobId, Forecast]) -> list[Forecast]:
     waiting = [one for one in foreseen.values() if one.position is not None]
     return sorted(waiting, key=lambda one: one.position or 0)
 
 
 @given(lines())
-def test_every_waiting_job_has_a_place_and_nobody_begins_before_those_ahead(line: Line) -> None:
+def test_every_waiting_job_has_a_place_and_nobody_begins_before_those_ahead(
+    line: QueueSnapshot,
+) -> None:
     foreseen = foresee(line)
     waiting = by_position(foreseen)
     assert set(foreseen) == {one.id for one in line.queued} | {one.id for one, _ in line.running}
@@ -117,7 +119,7 @@ def test_every_waiting_job_has_a_place_and_nobody_begins_before_those_ahead(line
 
 
 @given(lines(), paces)
-def test_no_more_jobs_run_at_once_than_there_are_places(line: Line, pace: Pace) -> None:
+def test_no_more_jobs_run_at_once_than_there_are_places(line: QueueSnapshot, pace: Pace) -> None:
     empty = replace(line, running=(), pace=pace, state=replace(line.state, running=()))
     waiting = by_position(foresee(empty))
     for one in waiting:
@@ -133,7 +135,7 @@ def test_a_pace_twice_as_slow_takes_twice_as_long(tokens: list[int], slots: int)
     waiting = [queued(number, tokens=most) for number, most in enumerate(tokens)]
     usual = replace(SECOND, completion_tokens=5.0)
     slow = replace(usual, decode_token_s=2.0)
-    fast_line = Line(state=state(slots), queued=waiting, pace=usual)
+    fast_line = QueueSnapshot(state=state(slots), queued=waiting, pace=usual)
     fast, slower = foresee(fast_line), foresee(replace(fast_line, pace=slow))
     for job_id, one in fast.items():
         assert slower[job_id].start_s == 2 * (one.start_s or 0)
@@ -141,20 +143,22 @@ def test_a_pace_twice_as_slow_takes_twice_as_long(tokens: list[int], slots: int)
 
 
 def test_jobs_of_one_line_follow_each_other_place_by_place() -> None:
-    foreseen = foresee(Line(state=state(2), queued=[queued(n) for n in range(5)], pace=SECOND))
+    foreseen = foresee(
+        QueueSnapshot(state=state(2), queued=[queued(n) for n in range(5)], pace=SECOND)
+    )
     assert [one.start_s for one in by_position(foreseen)] == [0, 0, 1, 1, 2]
     assert foreseen[job(4)].end_s == 3
 
 
 def test_running_jobs_are_waited_for_and_one_that_is_overdue_not_for_long() -> None:
-    line = Line(
+    line = QueueSnapshot(
         state=state(1),
         queued=[queued(1)],
         running=[(running(9), 0.25)],
         pace=SECOND,
     )
     assert foresee(line)[job(1)].start_s == 0.75
-    assert foresee(line)[job(9)] == Foreseen(
+    assert foresee(line)[job(9)] == Forecast(
         priority=INTERACTIVE, position=None, start_s=None, end_s=0.75
     )
     overdue = replace(line, running=[(running(9), 50.0)])
@@ -163,7 +167,7 @@ def test_running_jobs_are_waited_for_and_one_that_is_overdue_not_for_long() -> N
 
 def test_job_that_was_called_is_first_and_begins_now() -> None:
     turns = replace(state(1), running=(job(5),))
-    foreseen = foresee(Line(state=turns, queued=[queued(1), queued(5)], pace=SECOND))
+    foreseen = foresee(QueueSnapshot(state=turns, queued=[queued(1), queued(5)], pace=SECOND))
     assert [foreseen[job(n)].position for n in (5, 1)] == [0, 1]
     assert (foreseen[job(5)].start_s, foreseen[job(1)].start_s) == (0, 1)
 
@@ -187,7 +191,7 @@ def test_order_foreseen_is_the_order_in_which_the_turns_come(
         if (called := order.next()) is not None:
             order.release(called)
             del left[called]
-    told = foresee(Line(state=order.state(), queued=list(left.values())))
+    told = foresee(QueueSnapshot(state=order.state(), queued=list(left.values())))
     came = []
     while (called := order.next()) is not None:
         came.append(called)
@@ -233,7 +237,7 @@ def test_nothing_measured_tells_nothing_and_new_jobs_count_more() -> None:
 
 
 def test_room_is_there_when_as_many_have_begun_as_are_too_many() -> None:
-    line = Line(state=state(1), queued=[queued(n) for n in range(5)], pace=SECOND)
+    line = QueueSnapshot(state=state(1), queued=[queued(n) for n in range(5)], pace=SECOND)
     foreseen = foresee(replace(line, running=[(running(99), 0.5)])).values()
     assert seconds_until_room(foreseen, INTERACTIVE, waiting=4, limit=5) == 0
     assert seconds_until_room(foreseen, INTERACTIVE, waiting=5, limit=5) == 0.5

@@ -32,13 +32,13 @@ from domain.job.commands import (
     Attach,
     CompleteAttempt,
     ConfirmCancel,
+    CreateJob,
     FailAttempt,
     Hide,
     JobCommand,
     RequestCancel,
     Retry,
     StartAttempt,
-    Submit,
 )
 from domain.job.state import ATTACHED_MAX, DEADLINE, Job, decide, evolve, fold
 from domain.values import (
@@ -178,7 +178,7 @@ def test_a_repeated_request_that_joins_changes_only_the_version() -> None:
 
 
 def test_a_new_job_is_submitted() -> None:
-    assert decide(Job(id=ID), Submit(submitted=submitted())) == QUEUED
+    assert decide(Job(id=ID), CreateJob(submitted=submitted())) == QUEUED
 
 
 @pytest.mark.parametrize(("history", "attempt"), [(QUEUED, 1), (BACK, 2), (RUNNING, 2)])
@@ -311,7 +311,7 @@ def test_only_deaths_without_a_word_count_as_silent(said: tuple[int, ...], death
 @pytest.mark.parametrize("history", [QUEUED, RUNNING, *ENDINGS.values()])
 def test_a_job_is_submitted_only_once(history: tuple[JobEvent, ...]) -> None:
     with pytest.raises(ConcurrencyConflict) as caught:
-        decide(_job(history), Submit(submitted=submitted()))
+        decide(_job(history), CreateJob(submitted=submitted()))
     assert caught.value.actual == len(history)
 
 

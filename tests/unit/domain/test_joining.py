@@ -6,7 +6,13 @@ import itertools
 
 import pytest
 
-from domain.job.request_dedup import Joining, Readership, Repeat, is_read_by_another, job_to_join
+from domain.job.request_dedup import (
+    JoinTarget,
+    Readership,
+    RequestRepeat,
+    is_read_by_another,
+    job_to_join,
+)
 from domain.job.view import JobView
 from domain.values import JobId, JobStatus
 
@@ -30,11 +36,11 @@ def view(name: str, status: JobStatus = JobStatus.RUNNING, *, cancelled: bool = 
     )
 
 
-def repeat(*, retry: bool = False, session: bool = True, repeatable: bool = False) -> Repeat:
-    return Repeat(is_retry=retry, has_session=session, is_repeatable=repeatable, since=THEN)
+def repeat(*, retry: bool = False, session: bool = True, repeatable: bool = False) -> RequestRepeat:
+    return RequestRepeat(is_retry=retry, has_session=session, is_repeatable=repeatable, since=THEN)
 
 
-def joined(job: JobView, request: Repeat, state: Readership) -> str | None:
+def joined(job: JobView, request: RequestRepeat, state: Readership) -> str | None:
     found = job_to_join([job], request, lambda _: state)
     return found.reason if found is not None else None
 
@@ -89,7 +95,9 @@ def test_after_a_restart_an_open_job_is_found_and_an_ended_one_only_by_a_retry()
 
 
 def test_job_that_ended_long_ago_is_not_joined() -> None:
-    late = Repeat(is_retry=True, has_session=True, is_repeatable=True, since="2026-01-01T00:10:01Z")
+    late = RequestRepeat(
+        is_retry=True, has_session=True, is_repeatable=True, since="2026-01-01T00:10:01Z"
+    )
     assert joined(view("job-1", JobStatus.COMPLETED), late, Readership.LOST) is None
 
 
@@ -102,7 +110,7 @@ def test_stranger_without_a_session_never_joins() -> None:
 def test_lost_one_goes_before_one_that_is_shared() -> None:
     states = {JobId("job-2"): Readership.READING, JobId("job-1"): Readership.LOST}
     found = job_to_join([view("job-2"), view("job-1")], repeat(repeatable=True), states.__getitem__)
-    assert found == Joining(job_id=JobId("job-1"), reason="same_session")
+    assert found == JoinTarget(job_id=JobId("job-1"), reason="same_session")
 
 
 def test_two_retries_of_two_equal_requests_find_one_job_each() -> None:

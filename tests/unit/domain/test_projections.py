@@ -18,7 +18,7 @@ from domain.events.job import (
 )
 from domain.job.state import fold
 from domain.job.view import JobView, is_job_event, project_job
-from domain.log.record import GENESIS_HASH, Head, RecordedEvent
+from domain.log.record import GENESIS_HASH, LogHead, RecordedEvent
 from domain.values import JobId, JobStatus, StreamName, Timings, Usage, digest_of
 from ops.adapters.event_log.row_codec import link
 from tests.support.job_events import completed, draft, started, submitted, worker_event
@@ -29,7 +29,7 @@ FAILED = JobFailed(error="engine_failure", message="it broke")
 
 
 def _recorded(events: Sequence[Event], stream: str = "job-1") -> list[RecordedEvent]:
-    head = Head(position=0, hash=GENESIS_HASH)
+    head = LogHead(position=0, hash=GENESIS_HASH)
     recorded: list[RecordedEvent] = []
     for version, event in enumerate(events, start=1):
         one = link(
@@ -40,7 +40,7 @@ def _recorded(events: Sequence[Event], stream: str = "job-1") -> list[RecordedEv
             recorded_at=_at(version),
         )
         recorded.append(one)
-        head = Head(position=one.position, hash=one.hash)
+        head = LogHead(position=one.position, hash=one.hash)
     return recorded
 
 

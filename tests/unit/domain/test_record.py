@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from domain.errors import CorruptLog
 from domain.events.event import Event
-from domain.log.record import GENESIS_HASH, Head, RecordedEvent, chain_hash_of_text, verify_link
+from domain.log.record import GENESIS_HASH, LogHead, RecordedEvent, chain_hash_of_text, verify_link
 from domain.values import StreamName
 from ops.adapters.event_log.row_codec import data_text, link
 from tests.support.job_events import draft, submitted, worker_event
 from tests.support.job_histories import events
 
-GENESIS = Head(position=0, hash=GENESIS_HASH)
+GENESIS = LogHead(position=0, hash=GENESIS_HASH)
 
 
-def _linked(event: Event, before: Head = GENESIS) -> RecordedEvent:
+def _linked(event: Event, before: LogHead = GENESIS) -> RecordedEvent:
     return link(
         draft(event, event_id="e1"),
         stream=StreamName("job-1"),
@@ -83,7 +83,7 @@ def test_the_list_of_fields_above_is_complete() -> None:
 
 def test_an_event_whose_own_hash_was_made_to_fit_breaks_the_next_link() -> None:
     first = _linked(submitted())
-    second = _linked(worker_event(), Head(position=1, hash=first.hash))
+    second = _linked(worker_event(), LogHead(position=1, hash=first.hash))
     forged = replace(first, correlation_id="forged")
     forged = replace(forged, hash=forged.computed_hash())
 
@@ -93,7 +93,7 @@ def test_an_event_whose_own_hash_was_made_to_fit_breaks_the_next_link() -> None:
 
 
 def test_a_left_out_event_is_a_gap() -> None:
-    second = _linked(worker_event(), Head(position=1, hash=GENESIS_HASH))
+    second = _linked(worker_event(), LogHead(position=1, hash=GENESIS_HASH))
     with pytest.raises(CorruptLog, match="expected position 1"):
         verify_link(second, GENESIS)
 

@@ -17,8 +17,8 @@ from domain.events.job import (
     JobRetried,
 )
 from domain.job.state import fold
-from domain.job.timeline import Story, tell
-from domain.log.record import GENESIS_HASH, Head, RecordedEvent
+from domain.job.timeline import Timeline, tell
+from domain.log.record import GENESIS_HASH, LogHead, RecordedEvent
 from domain.values import JobId, StreamName, Timings, Usage, WorkerId
 from ops.adapters.event_log.row_codec import link
 from tests.support.job_events import completed, draft, started, submitted
@@ -27,7 +27,7 @@ from tests.support.job_histories import histories
 
 def _recorded(*events: tuple[float, Event]) -> list[RecordedEvent]:
     """Each event with the second at which it was recorded."""
-    head = Head(position=0, hash=GENESIS_HASH)
+    head = LogHead(position=0, hash=GENESIS_HASH)
     recorded: list[RecordedEvent] = []
     for version, (second, event) in enumerate(events, start=1):
         one = link(
@@ -38,11 +38,11 @@ def _recorded(*events: tuple[float, Event]) -> list[RecordedEvent]:
             recorded_at=f"2026-01-01T00:00:{second:09.6f}Z",
         )
         recorded.append(one)
-        head = Head(position=one.position, hash=one.hash)
+        head = LogHead(position=one.position, hash=one.hash)
     return recorded
 
 
-def _whats(story: Story) -> Sequence[str]:
+def _whats(story: Timeline) -> Sequence[str]:
     return [step.what for step in story.steps]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from domain.errors import InvalidRequest
 from domain.webhook.delivery import (
     SCHEDULE_S,
-    Answer,
+    DeliveryResult,
     Webhook,
     WebhookId,
     answer_of_status,
@@ -79,7 +79,7 @@ def test_names_are_the_same_on_every_try_and_differ_by_receiver() -> None:
 
 def test_success_is_2xx_only_and_410_is_final() -> None:
     for status in (200, 202, 204, 299):
-        assert answer_of_status(status) == Answer(status=status)
+        assert answer_of_status(status) == DeliveryResult(status=status)
     for status in (100, 199, 301, 302, 307, 400, 404, 429, 500, 503):
         answer = answer_of_status(status)
         assert answer.error
@@ -90,15 +90,15 @@ def test_success_is_2xx_only_and_410_is_final() -> None:
 
 @pytest.mark.parametrize("tries", range(1, len(SCHEDULE_S) + 1))
 def test_waits_follow_the_schedule_up_to_a_fifth_longer(tries: int) -> None:
-    wait = next_try(hook(tries), Answer(error="x"), NOW, SCHEDULE_S) - NOW
+    wait = next_try(hook(tries), DeliveryResult(error="x"), NOW, SCHEDULE_S) - NOW
     least = timedelta(seconds=SCHEDULE_S[tries - 1])
     assert least <= wait <= least * 1.2
-    assert next_try(hook(tries), Answer(error="x"), NOW, SCHEDULE_S) - NOW == wait
+    assert next_try(hook(tries), DeliveryResult(error="x"), NOW, SCHEDULE_S) - NOW == wait
 
 
 def test_a_receiver_can_ask_for_a_longer_wait_but_not_for_days() -> None:
     def wait_s(retry_after_s: float) -> float:
-        answer = Answer(status=429, error="x", retry_after_s=retry_after_s)
+        answer = DeliveryResult(status=429, error="x", retry_after_s=retry_after_s)
         return (next_try(hook(1), answer, NOW, SCHEDULE_S) - NOW).total_seconds()
 
     assert wait_s(600) == 600

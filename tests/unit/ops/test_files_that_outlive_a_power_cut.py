@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from domain.log.checkpoints import sign_head
-from domain.log.record import Head
+from domain.log.record import LogHead
 from ops.adapters.data_dir.secret_file import write_once
-from ops.adapters.log_admin.checkpoint_files import HeadFiles
+from ops.adapters.log_admin.checkpoint_files import CheckpointFiles
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def test_secret_has_its_name_for_good_before_it_is_used(tmp_path: Path, synced: 
 
 
 def test_first_head_has_its_file_for_good(tmp_path: Path, synced: list[str]) -> None:
-    files = HeadFiles.of(tmp_path)
-    note = sign_head(Head(position=1, hash="0" * 64), key=b"k" * 32, at="2026-01-01T00:00:00Z")
+    files = CheckpointFiles.of(tmp_path)
+    note = sign_head(LogHead(position=1, hash="0" * 64), key=b"k" * 32, at="2026-01-01T00:00:00Z")
     files.append(note)
     assert synced == ["file", "directory"]
     files.append(note)

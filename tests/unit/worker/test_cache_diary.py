@@ -23,7 +23,7 @@ from tests.support.job_events import completed, draft, started, submitted
 from worker import event_recorder as diary_module
 from worker.cachestore.manifest import Manifest
 from worker.cachestore.reports import ContextKept, ContextStarted
-from worker.event_recorder import CacheDiary
+from worker.event_recorder import CacheEventRecorder
 
 WAIT_S = 60.0
 JOB = JobId("job-1")
@@ -35,7 +35,9 @@ NAMES = tuple(BlockHash(bytes([number]) * 32) for number in range(4))
 class World:
     def __init__(self) -> None:
         self.log = InMemoryEventLog()
-        self.diary = CacheDiary(WORKER, log=self.log, ids=SequentialIds(), clock=SystemClock())
+        self.diary = CacheEventRecorder(
+            WORKER, log=self.log, ids=SequentialIds(), clock=SystemClock()
+        )
 
     def submit(self, job: JobId = JOB, agent: str | None = "alice") -> None:
         self.log.append(StreamName(job), [draft(submitted(agent=agent))], expected_version=0)
@@ -167,7 +169,7 @@ def test_miss_says_where_and_why(
 
 def test_another_process_knows_what_was_saved(world: World) -> None:
     saved_before(world)
-    with CacheDiary(
+    with CacheEventRecorder(
         WorkerId("worker-2"), log=world.log, ids=SequentialIds(), clock=SystemClock()
     ) as later:
         later._ids = world.diary._ids  # ids are fresh in every process
@@ -216,7 +218,7 @@ def test_log_that_is_away_is_tried_again(world: World) -> None:
 def test_end_of_the_process_does_not_wait_for_a_log_that_is_away(world: World) -> None:
     world.submit()
     world.log.unavailable = True
-    other = CacheDiary(WORKER, log=world.log, ids=SequentialIds(), clock=SystemClock())
+    other = CacheEventRecorder(WORKER, log=world.log, ids=SequentialIds(), clock=SystemClock())
     with other:
         other.tell(began(restored=300))
     assert other.flush(0)

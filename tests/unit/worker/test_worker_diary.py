@@ -6,7 +6,7 @@ from domain.events.worker import WorkerStopped
 from domain.values import ModelCard, StreamName, WorkerId
 from tests.support.fake_log import InMemoryEventLog
 from tests.support.fake_time import SequentialIds
-from worker.lifecycle import WorkerDiary
+from worker.lifecycle import WorkerEventRecorder
 
 MODEL = StreamName("model-tiny")
 
@@ -19,7 +19,9 @@ def start(log: InMemoryEventLog, ids: SequentialIds, worker: str, fingerprint: s
         description="",
         created_at="2026-01-01T00:00:00Z",
     )
-    WorkerDiary(WorkerId(worker), log=log, ids=ids).note_started(card, load_ms=1, versions="")
+    WorkerEventRecorder(WorkerId(worker), log=log, ids=ids).note_started(
+        card, load_ms=1, versions=""
+    )
 
 
 def test_model_that_computes_with_something_else_than_before_is_an_event() -> None:
@@ -40,8 +42,8 @@ def test_worker_that_was_here_and_did_not_stop_is_lost_and_no_other_one() -> Non
     for name in ("worker-mine", "worker-of-another-machine", "worker-stopped"):
         start(log, ids, name, "sha256:a")
     stopped = WorkerId("worker-stopped")
-    WorkerDiary(stopped, log=log, ids=ids).note(WorkerStopped(worker=stopped))
-    diary = WorkerDiary(WorkerId("worker-next"), log=log, ids=ids)
+    WorkerEventRecorder(stopped, log=log, ids=ids).note(WorkerStopped(worker=stopped))
+    diary = WorkerEventRecorder(WorkerId("worker-next"), log=log, ids=ids)
     assert diary.note_lost(WorkerId("worker-mine"))
     assert not diary.note_lost(WorkerId("worker-mine"))
     assert not diary.note_lost(stopped)

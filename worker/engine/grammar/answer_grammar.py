@@ -15,7 +15,7 @@ from typing import Any, Final
 import structlog
 
 from worker.engine.grammar.schema_rules import SchemaRules
-from worker.engine.grammar.tagged_grammar import MarkedGrammar
+from worker.engine.grammar.tagged_grammar import TaggedGrammar
 from worker.engine.grammar.text_grammar import quoted
 from worker.engine.output.tool_calls.reader import JsonSpelling, Tool, ToolFormat
 
@@ -95,7 +95,7 @@ class GrammarWriter:
         """
         if tool_format is None or tool_format.marks is None:
             return self._arguments(tool)[1]
-        grammar = MarkedGrammar(tool_format.marks, self._schemas, self._tag)
+        grammar = TaggedGrammar(tool_format.marks, self._schemas, self._tag)
         grammar.rules([tool], tool_format.end)
         return grammar.wider.get(tool["function"]["name"])
 
@@ -103,7 +103,7 @@ class GrammarWriter:
         assert tools, "nothing may be called"
         if tool_format.marks is None:
             return self._json_calls(tool_format, tools)
-        grammar = MarkedGrammar(tool_format.marks, self._schemas, self._tag)
+        grammar = TaggedGrammar(tool_format.marks, self._schemas, self._tag)
         rules = grammar.rules(tools, tool_format.end)
         for name, why in grammar.wider.items():
             _log.info("arguments_wider_than_schema", tool=name, why=why)

@@ -17,10 +17,10 @@ import structlog
 from domain.chat.generation import PreparedPrompt
 from domain.errors import InvalidRequest
 from worker.engine.grammar.answer_grammar import GrammarWriter
-from worker.engine.grammar.channel_grammar import FramedGrammarWriter
+from worker.engine.grammar.channel_grammar import ChannelGrammarWriter
 from worker.engine.grammar.ports import Constraint, GrammarRefused, Grammars, Matcher
 from worker.engine.grammar.strictness import require_kept
-from worker.engine.output.channel_format import FrameFormat, Header
+from worker.engine.output.channel_format import ChannelFormat, ChannelHeader
 from worker.engine.output.detokenizer import Detokenizer
 from worker.engine.output.stop_sequences import TagScanner
 
@@ -30,7 +30,7 @@ _RECIPIENT: Final = re.compile(r"(?:^|\s)to=")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FramedPlan:
+class ChannelPlan:
     """What the messages of an answer are held to.
 
     Attributes:
@@ -44,7 +44,7 @@ class FramedPlan:
         call: Makes what follows ``to=`` in a header, where the header makes the call.
     """
 
-    form: FrameFormat
+    form: ChannelFormat
     end_ids: frozenset[int]
     opened: str = ""
     first: Callable[[], Matcher] | None = None
@@ -53,7 +53,7 @@ class FramedPlan:
     call: Callable[[], Matcher] | None = None
 
 
-class FramedConstraint:
+class ChannelConstraint:
     """``constraint.Constraint`` for a plan.
 
     Args:
@@ -61,7 +61,7 @@ class FramedConstraint:
         detokenizer: Fresh.
     """
 
-    def __init__(self, plan: FramedPlan, detokenizer: Detokenizer) -> None:
+    def __init__(self, plan: ChannelPlan, detokenizer: Detokenizer) -> None:
         self._plan = plan
         self._detokenizer = detokenizer
         self._marks = TagScanner(plan.form.marks)
@@ -71,13 +71,13 @@ class FramedConstraint:
         #: What may come where no grammar is followed.
         self._free = plan.unended
         self._matcher: Matcher | None = None
-        self._header: Header | None = None
+        self._header: ChannelHeader | None = None
         #: Text in which a mark may begin, or of a header.
         self._held = ""
         if plan.first is not None:
             self._follow(plan.first(), "")
         else:
-            self._header = Header(plan.form, is_started=False)
+            self._header = ChannelHeader(plan.form, is_started=False)
             self._read(plan.opened)
 
     @property
@@ -139,10 +139,10 @@ class FramedConstraint:
             elif mark in form.ends:
                 self._follow(self._plan.later(), "")
         elif mark == form.start:
-            self._header = Header(form, is_started=True)
+            self._header = ChannelHeader(form, is_started=True)
         elif mark in (form.channel, form.kind) and mark:
             if self._header is None and mark == form.channel:
-                self._header = Header(form, is_started=False)
+                self._header = ChannelHeader(form, is_started=False)
             if self._header is not None:
                 self._header.mark(mark)
         else:
@@ -177,7 +177,7 @@ class FramedConstraint:
         self._is_free = True
 
 
-class FramedConstraints:
+class ChannelConstraints:
     """Makes the constraint of each answer of one model. Safe to use from any thread.
 
     Args:
@@ -187,11 +187,11 @@ class FramedConstraints:
     """
 
     def __init__(
-        self, grammars: Grammars, detokenizer: Callable[[], Detokenizer], form: FrameFormat
+        self, grammars: Grammars, detokenizer: Callable[[], Detokenizer], form: ChannelFormat
     ) -> None:
         self._grammars = grammars
         self._schemas = GrammarWriter(grammars.refusal, grammars.tag)
-        self._writer = FramedGrammarWriter(form, self._schemas, grammars.tag)
+        self._writer = ChannelGrammarWriter(form, self._schemas, grammars.tag)
         self._detokenizer = detokenizer
         self._form = form
 
@@ -222,7 +222,7 @@ class FramedConstraints:
         except GrammarRefused as error:
             _log.warning("answer_unconstrained", why=str(error))
             return None
-        plan = FramedPlan(
+        plan = ChannelPlan(
             form=self._form,
             end_ids=self._grammars.end_ids,
             opened=prompt.opened,
@@ -231,7 +231,7 @@ class FramedConstraints:
             unended=self._unended(first()) if first is not None else None,
             call=call,
         )
-        return FramedConstraint(plan, self._detokenizer())
+        return ChannelConstraint(plan, self._detokenizer())
 
     def _answer(self, prompt: PreparedPrompt) -> str:
         assert prompt.answer_schema is not None, "the answer has no form"

@@ -7,14 +7,14 @@ from typing import Final
 
 from worker.engine.grammar.answer_grammar import GrammarWriter
 from worker.engine.grammar.text_grammar import quoted
-from worker.engine.output.channel_format import FrameFormat
+from worker.engine.output.channel_format import ChannelFormat
 from worker.engine.output.tool_calls.reader import Tool
 
 #: Where templates and models write a space or none.
 _SPACE: Final = "sp: / ?/"
 
 
-class FramedGrammarWriter:
+class ChannelGrammarWriter:
     """Writes grammars that the library can follow.
 
     Args:
@@ -23,7 +23,9 @@ class FramedGrammarWriter:
         tag: How a grammar writes a tag, which may be a token of its own.
     """
 
-    def __init__(self, form: FrameFormat, writer: GrammarWriter, tag: Callable[[str], str]) -> None:
+    def __init__(
+        self, form: ChannelFormat, writer: GrammarWriter, tag: Callable[[str], str]
+    ) -> None:
         self._form = form
         self._writer = writer
         self._tag = tag

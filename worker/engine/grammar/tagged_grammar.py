@@ -29,7 +29,7 @@ from worker.engine.grammar.text_grammar import (
 )
 from worker.engine.output.tool_calls.json_types import TEXT_ONLY, kind_of, kinds_of
 from worker.engine.output.tool_calls.reader import Tool
-from worker.engine.output.tool_calls.tool_syntax import Marks
+from worker.engine.output.tool_calls.tool_syntax import ToolSyntax
 
 #: Bits of the number that the library's rules can carry.
 ORDERED_MAX: Final = 64
@@ -74,7 +74,7 @@ _UNKEPT: Final = (
 )  # fmt: skip
 
 
-class MarkedGrammar:
+class TaggedGrammar:
     """The rules of the calls of one family, of some tools.
 
     Args:
@@ -83,7 +83,7 @@ class MarkedGrammar:
         tag: How a grammar writes a tag, which may be a token of its own.
     """
 
-    def __init__(self, marks: Marks, rules: SchemaRules, tag: Callable[[str], str]) -> None:
+    def __init__(self, marks: ToolSyntax, rules: SchemaRules, tag: Callable[[str], str]) -> None:
         self._marks = marks
         self._schemas = rules
         self._tag = tag

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import structlog
 
-from domain.kv.ledger import KvLedger, NoBlocks
+from domain.kv.ledger import KvBudget, NoBlockCapacity
 from domain.kv.spec import ModelCacheSpec
 from domain.values import ModelCard
-from worker.engine.mlx.prefix_cache import PrefixReuse
-from worker.engine.ports import ModelLoadFailed
+from worker.engine.mlx.prefix_cache import PrefixCache
+from worker.engine.ports import ModelLoadError
 
 _log = structlog.get_logger(__name__)
 
@@ -19,7 +19,7 @@ _log = structlog.get_logger(__name__)
 NO_LIMIT_BYTES = 1 << 62
 
 
-class Room:
+class AdmissionControl:
     """The budget of one model: its running sequences and its kept blocks.
 
     Args:
@@ -30,12 +30,12 @@ class Room:
     """
 
     def __init__(
-        self, spec: ModelCacheSpec | None, reuse: PrefixReuse | None, budget_bytes: int | None
+        self, spec: ModelCacheSpec | None, reuse: PrefixCache | None, budget_bytes: int | None
     ) -> None:
         self._spec = spec
         self._reuse = reuse
         budget = NO_LIMIT_BYTES if budget_bytes is None else budget_bytes
-        self.ledger = KvLedger(budget, NoBlocks() if reuse is None else reuse.memory)
+        self.ledger = KvBudget(budget, NoBlockCapacity() if reuse is None else reuse.memory)
 
     def row_bytes(self, tokens: int) -> int:
         """Return the size of a sequence's caches once it has its next token, in whole blocks."""
@@ -57,7 +57,7 @@ class Room:
         blocks = bisect_right(counts, budget, key=lambda count: spec.live_bytes(count * size))
         if not blocks:
             msg = f"engine.kv_budget_mb does not hold one block of {spec.live_bytes(size)} bytes"
-            raise ModelLoadFailed(msg)
+            raise ModelLoadError(msg)
         _log.warning("context_lowered", model=card.context_length, fits=blocks * size)
         return replace(card, context_length=blocks * size)
 

@@ -23,7 +23,7 @@ from mlx_lm.generate import (
 )
 from mlx_lm.models.cache import make_prompt_cache
 
-from worker.engine.scheduling.policies import FairLine
+from worker.engine.scheduling.policies import FairQueue
 
 #: For the parts of mlx-lm that end a sequence by themselves; here its owner does.
 _NO_LIMIT = 1 << 62
@@ -34,7 +34,7 @@ STEPS_PER_CLEARING = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Join:
+class JoinRequest:
     """A sequence that joins.
 
     Attributes:
@@ -49,7 +49,7 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class PrefillProgress:
     """How far a prompt has been read, of the tokens that were to be computed."""
 
     uid: int
@@ -93,7 +93,7 @@ class _Reading:
         return self.done == 0 and self.caches is None and len(piece) == self.total - 1
 
 
-class Groups:
+class DecodeBatches:
     """Reads and decodes. Belongs to the thread that loaded the network.
 
     Args:
@@ -119,7 +119,7 @@ class Groups:
         self._has_room = has_room
         self._next_uid = 0
         self._reading: dict[int, _Reading] = {}
-        self._line: FairLine[int] = FairLine()
+        self._line: FairQueue[int] = FairQueue()
         self._failed: dict[int, Exception] = {}
         self._groups: list[Any] = []
         self._steps = 0
@@ -158,7 +158,7 @@ class Groups:
             if reading.batch is not None:
                 yield reading.batch
 
-    def insert(self, join: Join) -> int:
+    def insert(self, join: JoinRequest) -> int:
         """Let a sequence join, and return its name.
 
         Raises:
@@ -178,7 +178,7 @@ class Groups:
         self._line.add(uid, cost=total, now=0.0)
         return uid
 
-    def read(self, tokens_max: int) -> list[Read]:
+    def read(self, tokens_max: int) -> list[PrefillProgress]:
         """Read one piece of at most so many tokens: of a long prompt, or of some short ones.
 
         Returns:
@@ -193,18 +193,18 @@ class Groups:
         for reading, piece in zip(together, pieces, strict=True):
             reading.advance(len(piece))
             self.tokens_read += len(piece)
-        return [Read(reading.uid, reading.done, reading.total) for reading in together]
+        return [PrefillProgress(reading.uid, reading.done, reading.total) for reading in together]
 
-    def begin_decoding(self) -> list[Read]:
+    def begin_decoding(self) -> list[PrefillProgress]:
         """Move those whose prompt is read, up to its last token, to those that decode."""
-        begun: list[Read] = []
+        begun: list[PrefillProgress] = []
         while ready := [reading for reading in self._reading.values() if reading.is_ready]:
             batch = ready[0].batch
             together = [one for one in ready if one.batch is batch]
             if batch is None:
                 together = ready[:1]
             if self._worked(together, partial(self._decode_from_now, together)):
-                begun += [Read(one.uid, one.total, one.total) for one in together]
+                begun += [PrefillProgress(one.uid, one.total, one.total) for one in together]
                 with mx.stream(self.stream):
                     self._unite()
         return begun

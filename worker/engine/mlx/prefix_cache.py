@@ -25,17 +25,17 @@ from worker.cachestore.tier import DiskTier, Storage
 from worker.engine.mlx.kv.codec import BlockCodec
 from worker.engine.mlx.kv.gather import gather
 from worker.engine.mlx.kv.live import cut_at_borders, extract_live, find_live
-from worker.engine.mlx.kv.memory import BlockMemory, Held
+from worker.engine.mlx.kv.memory import BlockMemory, PinnedPrefix
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.persistence import Persistence, fingerprint_of_blocks
-from worker.engine.mlx.tracked_sequence import Followed, Start
+from worker.engine.mlx.tracked_sequence import StartPoint, TrackedSequence
 from worker.engine.ports import Known
 
 #: Below this, putting a context together takes longer than computing it.
 RESTORED_TOKENS_MIN = 16
 
 
-class PrefixReuse:
+class PrefixCache:
     """Reuse for the sequences of one batch generator. Belongs to the engine thread.
 
     Args:
@@ -66,7 +66,7 @@ class PrefixReuse:
         self.fingerprint = fingerprint_of_blocks(fingerprint, self._spec, codec)
         self._hasher = BlockHasher(self.fingerprint)
         self._block_tokens = block_tokens
-        self._followed: dict[int, Followed] = {}
+        self._followed: dict[int, TrackedSequence] = {}
         self._promised: set[BlockHash] = set()
         #: Prompts that wait and the name each waits for, by the identity of their tokens.
         self._waiting: dict[int, tuple[Sequence[int], BlockHash]] = {}
@@ -117,7 +117,7 @@ class PrefixReuse:
         token_ids: Sequence[int],
         generator: Any,  # noqa: ANN401 - as above
         tokens_max: int | None = None,
-    ) -> Start:
+    ) -> StartPoint:
         """Return how a sequence joins the generator; ``follow`` or ``give_back`` comes next.
 
         Args:
@@ -137,7 +137,7 @@ class PrefixReuse:
         except Exception:
             self.give_back(held)
             raise
-        return Start(
+        return StartPoint(
             segments=cut_at_borders(token_ids[held.tokens :], held.tokens, self._block_tokens),
             caches=caches,
             tokens=list(token_ids[: held.tokens]),
@@ -147,18 +147,20 @@ class PrefixReuse:
             took_ms=round(1000 * (time.monotonic() - began_s), 3),
         )
 
-    def give_back(self, held: Held) -> None:
+    def give_back(self, held: PinnedPrefix) -> None:
         """Let go of the blocks of a sequence that did not join after all."""
         self.memory.release(held.ids)
         if held.tail_id is not None:
             self.memory.release([held.tail_id])
 
-    def follow(self, uid: int, token_ids: Sequence[int], start: Start, label: str = "") -> None:
+    def follow(
+        self, uid: int, token_ids: Sequence[int], start: StartPoint, label: str = ""
+    ) -> None:
         """Keep the blocks of a sequence that has joined."""
         held = start.held
         if held.tail_id is not None:
             self.memory.release([held.tail_id])
-        followed = Followed(
+        followed = TrackedSequence(
             start=held.tokens,
             prompt_tokens=len(token_ids),
             tokens=held.tokens,
@@ -271,7 +273,7 @@ class PrefixReuse:
             self._disk.close()
         self.memory.close()
 
-    def _gathered(self, held: Held, generator: Any) -> list[Any]:  # noqa: ANN401 - as above
+    def _gathered(self, held: PinnedPrefix, generator: Any) -> list[Any]:  # noqa: ANN401 - as above
         blocks = [self.memory.arrays(block) for block in held.ids]
         tail = None if held.tail_id is None else self.memory.arrays(held.tail_id)
         with mx.stream(generator.stream):
@@ -283,7 +285,7 @@ class PrefixReuse:
                 lambda: make_prompt_cache(self._network),
             )
 
-    def _look(self, uid: int, followed: Followed, generator: Any) -> None:  # noqa: ANN401 - as above
+    def _look(self, uid: int, followed: TrackedSequence, generator: Any) -> None:  # noqa: ANN401 - as above
         size, tokens = self._block_tokens, followed.tokens
         while followed.keeps and (len(followed.names) + 1) * size <= tokens:
             start = len(followed.names) * size
@@ -302,7 +304,7 @@ class PrefixReuse:
     def _keep_last(
         self,
         uid: int,
-        followed: Followed,
+        followed: TrackedSequence,
         generator: Any,  # noqa: ANN401 - as above
     ) -> BlockHash | None:
         """Keep the block that is not full; return its name."""
@@ -316,14 +318,14 @@ class PrefixReuse:
         followed.ids.append(kept[1])
         return kept[0]
 
-    def _persist_all(self, uid: int, followed: Followed, generator: Any) -> None:  # noqa: ANN401 - as above
+    def _persist_all(self, uid: int, followed: TrackedSequence, generator: Any) -> None:  # noqa: ANN401 - as above
         """Hand over the whole blocks that the disk did not take before, or has lost."""
         live = find_live(generator, uid)
         if self._disk is not None and live is not None:
             arrays = [self.memory.arrays(block) for block in followed.ids[: len(followed.names)]]
             self._disk.store_whole(followed.names, live.tokens, arrays)
 
-    def _tell_kept(self, followed: Followed, tail: BlockHash | None) -> None:
+    def _tell_kept(self, followed: TrackedSequence, tail: BlockHash | None) -> None:
         """Say what is on disk of a sequence, as soon as it is."""
         if self._disk is None:
             return
@@ -339,7 +341,7 @@ class PrefixReuse:
     def _keep(
         self,
         uid: int,
-        followed: Followed,
+        followed: TrackedSequence,
         generator: Any,  # noqa: ANN401 - as above
         stop: int,
     ) -> tuple[BlockHash, BlockId] | None:
@@ -360,7 +362,7 @@ class PrefixReuse:
             self._disk.store(name, parent, ids, self.memory.arrays(block))
         return name, block
 
-    def _give_up_tail(self, followed: Followed, longer: BlockHash) -> None:
+    def _give_up_tail(self, followed: TrackedSequence, longer: BlockHash) -> None:
         """Drop the tail of the prompt once a longer block can be used in its place."""
         if followed.tail is None or not self._spec.may_cut(self._block_tokens):
             return
@@ -371,12 +373,12 @@ class PrefixReuse:
         if self._disk is not None:
             self._disk.replace(name, longer)
 
-    def _next_look(self, followed: Followed) -> int:
+    def _next_look(self, followed: TrackedSequence) -> int:
         border = followed.tokens - followed.tokens % self._block_tokens + self._block_tokens
         pause = followed.prompt_tokens - 1
         return min(border, pause) if followed.tokens < pause else border
 
-    def _break_promises(self, followed: Followed) -> None:
+    def _break_promises(self, followed: TrackedSequence) -> None:
         self._promised -= followed.promised
         followed.promised.clear()
 

@@ -17,13 +17,21 @@ from domain.kv.pool import PoolStats
 from domain.kv.spec import BLOCK_TOKENS, ModelCacheSpec
 from worker.cachestore.reports import OnContext, ignore
 from worker.cachestore.tier import DiskTier
-from worker.engine.mlx.admission import Room
-from worker.engine.mlx.decode_batches import Groups, Join, Read
+from worker.engine.mlx.admission import AdmissionControl
+from worker.engine.mlx.decode_batches import DecodeBatches, JoinRequest, PrefillProgress
 from worker.engine.mlx.kv.leaves import UnsupportedCache
 from worker.engine.mlx.kv.probe import probe_spec
-from worker.engine.mlx.prefix_cache import PrefixReuse
+from worker.engine.mlx.prefix_cache import PrefixCache
 from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow
-from worker.engine.ports import Admission, Admitted, Fault, Finish, Likelihood, LoadedModel, Step
+from worker.engine.ports import (
+    Admission,
+    Admitted,
+    Fault,
+    Finish,
+    LoadedModel,
+    StepResult,
+    TokenLikelihood,
+)
 from worker.engine.scheduling.policies import PrefillPace
 
 _log = structlog.get_logger(__name__)
@@ -81,27 +89,27 @@ class BatchRunner:
         self._block_tokens = block_tokens
         self._tier = tier
         self._on_context = on_context
-        self._reuse: PrefixReuse | None = None
+        self._reuse: PrefixCache | None = None
         #: Tokens that each sequence may still decode.
         self._left: dict[int, int] = {}
         self._weights: LoadedWeights | None = None
         self._spec: ModelCacheSpec | None = None
         #: Of the tokens of this step.
-        self._likelihoods: dict[int, Likelihood] = {}
+        self._likelihoods: dict[int, TokenLikelihood] = {}
         #: Whose first token was told before it was in the caches.
         self._told_early: set[int] = set()
         #: Whether the step before this one read a piece and did not decode.
         self._owes_decoding = False
         #: When each sequence came.
         self._arrivals: dict[int, int] = {}
-        self._room = Room(None, None, None)
-        self._groups: Groups | None = None
+        self._room = AdmissionControl(None, None, None)
+        self._groups: DecodeBatches | None = None
         self._sampler = BatchSampler(self._rows_of)
         self._pace = self._new_pace()
         self._wired_limit: int | None = None
 
     @property
-    def groups(self) -> Groups:
+    def groups(self) -> DecodeBatches:
         """Return what runs now."""
         assert self._groups is not None, "nothing is loaded"
         return self._groups
@@ -112,7 +120,7 @@ class BatchRunner:
         self._wired_limit = maybe_set_recommended_wired_limit()
         self._spec = self._probed(self._weights.network)
         self._reuse = self._make_reuse(self._weights)
-        self._room = Room(self._spec, self._reuse, self._kv_budget_bytes)
+        self._room = AdmissionControl(self._spec, self._reuse, self._kv_budget_bytes)
         self.reset()
         mx.eval(self._weights.network(mx.array([[0]])))
         model = replace(self._weights.model, card=self._room.fitting(self._weights.model.card))
@@ -130,7 +138,7 @@ class BatchRunner:
         if restored_max is None:
             return None
         if self._reuse is None:
-            join = Join(segments=[list(admission.tokens)], tokens=[])
+            join = JoinRequest(segments=[list(admission.tokens)], tokens=[])
             admitted = Admitted(self.groups.insert(join))
         else:
             admitted = self._insert_restored(admission, self._reuse, restored_max)
@@ -144,7 +152,7 @@ class BatchRunner:
         self._sampler.add(admitted.uid, row)
         return admitted
 
-    def step(self) -> Step:
+    def step(self) -> StepResult:
         """Decode one token of every running sequence, and perhaps read a piece of a prompt before.
 
         Where computing holds this thread, a sequence's first token is told as soon as it is there,
@@ -164,7 +172,7 @@ class BatchRunner:
         faulty = {fault.uid for fault in faults}
         for uid in faulty:
             self.remove(uid)
-        return Step(
+        return StepResult(
             [entry for entry in tokens if entry[0] not in faulty],
             [entry for entry in prefilled if entry[0] not in faulty],
             faults,
@@ -191,7 +199,7 @@ class BatchRunner:
         network = self._weights.network
         weights = sum(array.nbytes for array in _arrays(network.parameters()))
         # Decoding apart reads all weights once more: padding up to that much costs less time.
-        self._groups = Groups(
+        self._groups = DecodeBatches(
             network,
             self._sampler,
             self._room.row_bytes,
@@ -213,7 +221,7 @@ class BatchRunner:
         mx.clear_streams()
 
     def forget(self, names: Sequence[BlockHash]) -> Future[int] | None:
-        """Delete blocks in memory and on disk; see ``PrefixReuse.forget``."""
+        """Delete blocks in memory and on disk; see ``PrefixCache.forget``."""
         return None if self._reuse is None else self._reuse.forget(names)
 
     def memory(self) -> PoolStats | None:
@@ -231,11 +239,11 @@ class BatchRunner:
             _log.warning("no_reuse", why=str(error))
             return None
 
-    def _make_reuse(self, weights: LoadedWeights) -> PrefixReuse | None:
+    def _make_reuse(self, weights: LoadedWeights) -> PrefixCache | None:
         if not self._wants_reuse or self._spec is None or self._kv_budget_bytes is None:
             return None
         fingerprint = weights.model.card.fingerprint
-        return PrefixReuse(
+        return PrefixCache(
             weights.network,
             fingerprint,
             self._kv_budget_bytes,
@@ -245,12 +253,12 @@ class BatchRunner:
         )
 
     def _insert_restored(
-        self, admission: Admission, reuse: PrefixReuse, tokens_max: int
+        self, admission: Admission, reuse: PrefixCache, tokens_max: int
     ) -> Admitted:
         start = reuse.begin(admission.tokens, self.groups, tokens_max)
         try:
             uid = self.groups.insert(
-                Join(segments=start.segments, caches=start.caches, tokens=start.tokens)
+                JoinRequest(segments=start.segments, caches=start.caches, tokens=start.tokens)
             )
         except Exception:
             reuse.give_back(start.held)
@@ -284,7 +292,7 @@ class BatchRunner:
             faults.append(Fault(uid, error, retryable=True))
         return told
 
-    def _read_piece(self) -> list[Read]:
+    def _read_piece(self) -> list[PrefillProgress]:
         groups = self.groups
         tokens_max = self._pace.piece_tokens(streams=groups.decoding)
         if not tokens_max:
@@ -296,7 +304,7 @@ class BatchRunner:
             self._pace.note_piece(groups.tokens_read - before, seconds)
         return read
 
-    def _advanced(self, read: Read) -> list[tuple[int, int, int]]:
+    def _advanced(self, read: PrefillProgress) -> list[tuple[int, int, int]]:
         """Keep the blocks that are complete, and return what is worth telling."""
         start = 0
         if self._reuse is not None:
@@ -350,7 +358,7 @@ class BatchRunner:
         self._pace.note_decode(time.perf_counter() - started)
         return tokens
 
-    def _tell(self, uid: int, likely: Likelihood | None) -> None:
+    def _tell(self, uid: int, likely: TokenLikelihood | None) -> None:
         if likely is not None:
             self._likelihoods[uid] = likely
 

@@ -11,7 +11,7 @@ from domain.errors import EngineFailure
 from domain.kv.spec import BLOCK_TOKENS
 from domain.values import Sampling
 from worker.engine.grammar.ports import Constraint
-from worker.engine.mlx.decode_batches import Groups, Join
+from worker.engine.mlx.decode_batches import DecodeBatches, JoinRequest
 from worker.engine.mlx.kv.live import cut_at_borders
 from worker.engine.mlx.runner import LoadedWeights
 from worker.engine.mlx.sampling.logprobs import logprobs_of
@@ -54,7 +54,7 @@ class SoloRun:
         self._sampler = BatchSampler(lambda _: self._groups.rows)
         self._draws: deque[tuple[int, mx.array]] = deque(maxlen=DRAWS_KEPT)
         self._drawn = 0
-        self._groups = Groups(
+        self._groups = DecodeBatches(
             weights.network, self._draw, row_bytes=lambda _: 0, padding_bytes_max=0
         )
 
@@ -88,7 +88,7 @@ class SoloRun:
     def _read(self, prompt: Sequence[int], on_read: OnRead) -> int:
         whole = [list(prompt)]
         segments = cut_at_borders(prompt, 0, BLOCK_TOKENS) if self._cuts else whole
-        uid = self._groups.insert(Join(segments=segments, tokens=[]))
+        uid = self._groups.insert(JoinRequest(segments=segments, tokens=[]))
         self._sampler.add(uid, SamplerRow(self._sampling, 0, self._constraint))
         while self._groups.is_reading:
             for read in self._groups.read(self._step_tokens):

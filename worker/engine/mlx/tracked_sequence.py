@@ -7,11 +7,11 @@ from typing import Any
 
 from domain.kv.hashing import BlockHash
 from domain.kv.pool import BlockId
-from worker.engine.mlx.kv.memory import Held
+from worker.engine.mlx.kv.memory import PinnedPrefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class StartPoint:
     """How a sequence joins.
 
     Attributes:
@@ -27,14 +27,14 @@ class Start:
     segments: list[list[int]]
     caches: list[Any] | None
     tokens: list[int]
-    held: Held
+    held: PinnedPrefix
     disk_tokens: int = 0
     diverged_at: int | None = None
     took_ms: float = 0.0
 
 
 @dataclass(slots=True)
-class Followed:
+class TrackedSequence:
     """A sequence in the batch.
 
     Attributes:

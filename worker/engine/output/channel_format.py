@@ -34,7 +34,7 @@ _KINDS: Final = frozenset({"json", "code"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrameFormat:
+class ChannelFormat:
     """How a family frames its messages.
 
     Attributes:
@@ -69,7 +69,7 @@ class FrameFormat:
         return (self.start, *inner, self.message, *self.ends)
 
 
-HARMONY: Final = FrameFormat(
+HARMONY: Final = ChannelFormat(
     start="<|start|>",
     channel="<|channel|>",
     kind="<|constrain|>",
@@ -81,7 +81,7 @@ HARMONY: Final = FrameFormat(
     last_text="final",
     call_prefix="functions.",
 )
-MUSE_SPARK: Final = FrameFormat(
+MUSE_SPARK: Final = ChannelFormat(
     start="<|start|>",
     message="<|message|>",
     ends=("<|eom|>", "<|eot|>"),
@@ -92,7 +92,7 @@ MUSE_SPARK: Final = FrameFormat(
 )
 
 
-class Header:
+class ChannelHeader:
     """What was said of one message so far, before its text.
 
     Args:
@@ -100,7 +100,7 @@ class Header:
         is_started: Whether a start mark stands before it; what follows is who speaks then.
     """
 
-    def __init__(self, form: FrameFormat, *, is_started: bool) -> None:
+    def __init__(self, form: ChannelFormat, *, is_started: bool) -> None:
         self._form = form
         #: Each with the mark before it.
         self._parts: list[tuple[str, str]] = [(form.start if is_started else "", "")]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from typing import Final
 
-from worker.engine.output.channel_format import FrameFormat, Header
-from worker.engine.output.output_parser import HeldText, Part, Said, Section
+from worker.engine.output.channel_format import ChannelFormat, ChannelHeader
+from worker.engine.output.output_parser import HeldText, Part, Section, TextPiece
 from worker.engine.output.stop_sequences import TagScanner
 from worker.engine.output.tool_calls.arguments import ArgumentsReader
 from worker.engine.output.tool_calls.reader import CallRules, WholeReader
@@ -21,7 +21,7 @@ _GAP: Final = "\n\n"
 _NO_TOOLS: Final = ("", "assistant", "user")
 
 
-class FramedSplitter(HeldText):
+class ChannelParser(HeldText):
     """``sections.Splitter`` for families that frame their messages.
 
     What stands between frames is text. Stop texts count in the answer alone, and not inside calls.
@@ -33,7 +33,7 @@ class FramedSplitter(HeldText):
     """
 
     def __init__(
-        self, form: FrameFormat, stop: Sequence[str], *, calls: CallRules | None = None
+        self, form: ChannelFormat, stop: Sequence[str], *, calls: CallRules | None = None
     ) -> None:
         super().__init__()
         self._form = form
@@ -44,7 +44,7 @@ class FramedSplitter(HeldText):
         self._marks = TagScanner(form.marks)
         self._stops = TagScanner(stops)
         self._visible = TagScanner((*form.marks, *self._starts, *stops))
-        self._header: Header | None = Header(form, is_started=False)
+        self._header: ChannelHeader | None = ChannelHeader(form, is_started=False)
         self._section = Section.TEXT
         #: White space that comes next stands between frames.
         self._strip = False
@@ -93,7 +93,7 @@ class FramedSplitter(HeldText):
 
     # -- headers ---------------------------------------------------------------------------------
 
-    def _read_header(self, header: Header) -> Generator[Part, None, bool]:
+    def _read_header(self, header: ChannelHeader) -> Generator[Part, None, bool]:
         hit = self._marks.search(self._held)
         end = self._marks.safe_length(self._held) if hit is None else hit.start
         piece, self._held = self._held[:end], self._held[end:]
@@ -127,7 +127,7 @@ class FramedSplitter(HeldText):
     def _enter(self, section: Section, *, strip: bool = False) -> None:
         self._section, self._is_new, self._strip = section, True, strip
 
-    def _enter_message(self, header: Header) -> Iterator[Part]:
+    def _enter_message(self, header: ChannelHeader) -> Iterator[Part]:
         self._header = None
         self._enter(Section.THINKING if header.is_thinking else Section.TEXT)
         recipient, prefix = header.recipient, self._form.call_prefix
@@ -159,7 +159,7 @@ class FramedSplitter(HeldText):
         """Take a mark, the beginning of a call or a stop text."""
         form = self._form
         if tag in (form.start, form.channel):
-            self._header = Header(form, is_started=tag == form.start)
+            self._header = ChannelHeader(form, is_started=tag == form.start)
             if tag == form.channel:
                 self._header.mark(tag)
         elif tag in form.ends:
@@ -187,7 +187,7 @@ class FramedSplitter(HeldText):
             plain, self._held, self.stop_sequence = plain[: hit.start], "", hit.tag
         yield from self._say(plain, start)
 
-    def _say(self, text: str, start: int) -> Iterator[Said]:
+    def _say(self, text: str, start: int) -> Iterator[TextPiece]:
         if self._strip:
             start += len(text) - len(text.lstrip())
             text = text.lstrip()
@@ -197,8 +197,8 @@ class FramedSplitter(HeldText):
         self._strip, self._last = False, self._section
         if is_next:
             yield from self._say_of_itself(_GAP)
-        yield Said(self._section, text, start)
+        yield TextPiece(self._section, text, start)
 
-    def _say_of_itself(self, text: str) -> Iterator[Said]:
+    def _say_of_itself(self, text: str) -> Iterator[TextPiece]:
         """Say what no token stands for; it lies before all that was fed."""
         yield from self._say(text, -len(text))

@@ -12,7 +12,7 @@ from domain.chat.logprobs import TokenLogprob
 from worker.engine.output.stop_sequences import Hit, TagScanner
 from worker.engine.output.tool_calls.json_calls import JsonReader
 from worker.engine.output.tool_calls.reader import CallReader, CallRules, Change, WholeReader
-from worker.engine.output.tool_calls.tagged_calls import MarkedReader
+from worker.engine.output.tool_calls.tagged_calls import TaggedReader
 
 
 class Section(StrEnum):
@@ -23,7 +23,7 @@ class Section(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TextPiece:
     """A piece of text.
 
     Attributes:
@@ -39,10 +39,10 @@ class Said:
     logprobs: tuple[TokenLogprob, ...] = field(default=(), compare=False)
 
 
-Part = Said | Change
+Part = TextPiece | Change
 
 
-class Splitter(Protocol):
+class AnswerParser(Protocol):
     """Tells reasoning, answer and tool calls apart. What it says does not depend on the cuts.
 
     Attributes:
@@ -132,7 +132,7 @@ class HeldText(ABC):
         """Go on behind a call, or with the plain text that it turned out to be."""
 
 
-class SectionSplitter(HeldText):
+class SectionParser(HeldText):
     """Takes decoded text and yields texts and calls without the tags.
 
     White space next to the tags belongs to the template and is dropped. A reasoning section may
@@ -294,7 +294,7 @@ class SectionSplitter(HeldText):
             return 0
         return safe
 
-    def _say(self, text: str, start: int) -> Iterator[Said]:
+    def _say(self, text: str, start: int) -> Iterator[TextPiece]:
         if self._strip:
             start += len(text) - len(text.lstrip())
             text = text.lstrip()
@@ -302,10 +302,10 @@ class SectionSplitter(HeldText):
             return
         self._strip = False
         self._visible = self._visible or not text.isspace()
-        yield Said(self._section, text, start)
+        yield TextPiece(self._section, text, start)
 
 
 def _reader_for(rules: CallRules) -> Callable[[CallRules, str], CallReader]:
     if rules.format.marks is not None and not rules.format.marks.is_quoted:
-        return MarkedReader
+        return TaggedReader
     return JsonReader if rules.format.parse is None else WholeReader

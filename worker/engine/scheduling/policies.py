@@ -37,7 +37,7 @@ class _Place(Generic[T]):
     passed: int = 0
 
 
-class FairLine(Generic[T]):
+class FairQueue(Generic[T]):
     """A line in which the cheapest goes first, but nobody is passed for ever.
 
     Whoever was passed ``passes_max`` times by later arrivals, or has waited for ``wait_s_max``, is

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from worker.engine.scheduling.policies import BatchWindow, FairLine
+from worker.engine.scheduling.policies import BatchWindow, FairQueue
 
 #: How often those that wait for the disk or for room are looked at while nothing runs.
 POSTPONED_LOOK_S = 0.002
@@ -22,7 +22,7 @@ class WaitingRoom(Generic[T]):
 
     def __init__(self, window_s: float) -> None:
         self.window = BatchWindow(window_s)
-        self._line: FairLine[T] = FairLine()
+        self._line: FairQueue[T] = FairQueue()
         self._postponed = False
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""``domain.job.listing.LineViews`` on the jobs table, payload sizes and accepted events."""
+"""``domain.job.listing.QueueViews`` on the jobs table, payload sizes and accepted events."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _MEASURED = HotStatement(
 )
 
 
-class SqlLineViews:
+class SqlQueueViews:
     """Reads what estimates are made of.
 
     Args:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.access.access_control import Doors
+from api.access.access_control import AccessControl
 from api.access.hosts import Hosts
 from api.errors import TransportError
 from domain.errors import RateLimited
@@ -26,12 +26,15 @@ PREFLIGHT = HOST | {
 }
 
 
-def doors(**settings: Any) -> Doors:
-    return Doors.from_settings(ServerSettings.model_validate(settings))
+def doors(**settings: Any) -> AccessControl:
+    return AccessControl.from_settings(ServerSettings.model_validate(settings))
 
 
 def refusal(
-    which: Doors, headers: Mapping[str, str], method: str = "POST", target: str = "/v1/messages"
+    which: AccessControl,
+    headers: Mapping[str, str],
+    method: str = "POST",
+    target: str = "/v1/messages",
 ) -> TransportError:
     with pytest.raises(TransportError) as caught:
         which.enter(method, target, headers)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from api.http.messages import Reply
 from api.http_server.exchange import Exchange
-from api.http_server.limits import GateLimits
+from api.http_server.limits import ServerLimits
 from tests.support.gate_client import MemoryDesk, play
 
-LIMITS = GateLimits(head_bytes_max=2048, body_bytes_max=4096, linger_s=0.01)
+LIMITS = ServerLimits(head_bytes_max=2048, body_bytes_max=4096, linger_s=0.01)
 VALID = (
     b"GET /small HTTP/1.1\r\nhost: x\r\n\r\n",
     b"HEAD /a?b=c%20d HTTP/1.1\r\nhost: x\r\naccept: */*\r\n\r\n",

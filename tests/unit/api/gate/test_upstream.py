@@ -10,7 +10,7 @@ import structlog
 from api.errors import TransportError
 from api.http.messages import Dialect, Reply, Request
 from api.http_server.exchange import Exchange, Exchanges
-from api.http_server.limits import GateLimits
+from api.http_server.limits import ServerLimits
 from api.http_server.upstream import Upstream
 from domain.errors import Unavailable
 
@@ -37,7 +37,7 @@ async def asked(answers: list[bytes], *, claim: bool = False, method: str = "GET
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
     upstream = Upstream(
-        host, port, secret="s", limits=GateLimits(), logger=structlog.stdlib.get_logger()
+        host, port, secret="s", limits=ServerLimits(), logger=structlog.stdlib.get_logger()
     )
     await upstream.dispatch(exchange)
     async with asyncio.timeout(60), server:
@@ -80,7 +80,7 @@ def test_framework_that_is_not_there_is_unavailable() -> None:
             "127.0.0.1",
             1,
             secret="s",
-            limits=GateLimits(),
+            limits=ServerLimits(),
             logger=structlog.stdlib.get_logger(),
         )
         request = Request(id="req_1", method="GET", path="/x")

@@ -31,7 +31,7 @@ from api.protocols.openai_chat.parse import CHAT
 from api.protocols.openai_chat.text_completions import TEXT
 from api.protocols.openai_responses import parse as responses
 from api.protocols.shared.answer import fold_answer
-from api.protocols.shared.logprobs import TextTeller, token_text
+from api.protocols.shared.logprobs import TextLogprobsRenderer, token_text
 from domain.chat.items import (
     Body,
     Finished,
@@ -133,7 +133,7 @@ def test_completion_of_a_text_tells_them_member_by_member() -> None:
 
 def test_what_was_said_is_told_beside_the_likeliest() -> None:
     unlikely = TokenLogprob(0, b"c", -7.0, (Alternative(b"a", -0.5), Alternative(b"b", -1.0)))
-    told = TextTeller().told([unlikely], "c")
+    told = TextLogprobsRenderer().told([unlikely], "c")
     assert told is not None
     assert told["top_logprobs"] == [{"a": -0.5, "b": -1.0, "c": -7.0}]
 
@@ -142,7 +142,7 @@ def test_what_was_said_is_told_beside_the_likeliest() -> None:
 def test_places_are_those_of_the_tokens_in_the_text(words: list[str], data: st.DataObject) -> None:
     space = data.draw(st.sampled_from(["", " "]), label="dropped before the first word")
     assume(not words[0].startswith(" "))
-    text, teller, places = "".join(words), TextTeller(), []
+    text, teller, places = "".join(words), TextLogprobsRenderer(), []
     for number, word in enumerate(words):
         token = (space if number == 0 else "") + word
         told = teller.told([TokenLogprob(number, token.encode(), -1.0)], word)

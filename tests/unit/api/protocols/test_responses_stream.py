@@ -21,7 +21,7 @@ from pydantic import BaseModel, TypeAdapter
 from api.http.sse import Comment, Frame, Part, encode
 from api.protocols.openai_responses.items import keep
 from api.protocols.openai_responses.parse import asked_of, from_bytes, read, to_bytes
-from api.protocols.openai_responses.response_object import Asked, Head, answered
+from api.protocols.openai_responses.response_object import RequestedFields, ResponseHead, answered
 from api.protocols.openai_responses.stream import ResponsesEncoder
 from api.protocols.shared.answer import fold_answer
 from domain.chat.items import Body, Failed, Finished, StreamItem, Text
@@ -50,11 +50,11 @@ _CRM = {"type": "namespace", "name": "crm", "description": "Customers.", "tools"
 _SEARCH = {"type": "tool_search", "execution": "client", "parameters": {"type": "object"}}
 
 
-def _head(**fields: Any) -> Head:
+def _head(**fields: Any) -> ResponseHead:
     body = {"model": "m", "input": "hi"} | fields
     wire = read(json.dumps(body).encode())
-    asked: Asked = asked_of(wire, keep(wire.input))
-    return Head(job_id=JOB, created_s=1_767_225_600, asked=asked)
+    asked: RequestedFields = asked_of(wire, keep(wire.input))
+    return ResponseHead(job_id=JOB, created_s=1_767_225_600, asked=asked)
 
 
 def _end(reason: StopReason = StopReason.END_TURN) -> Finished:
@@ -148,7 +148,7 @@ ALL = ANSWERS | BROKEN
 CUT = {"max_tokens", "context_window", "call_cut", "custom_call_cut"}
 
 
-def _parts(head: Head, items: Sequence[StreamItem], *, after: int = -1) -> list[Part]:
+def _parts(head: ResponseHead, items: Sequence[StreamItem], *, after: int = -1) -> list[Part]:
     encoder = ResponsesEncoder(head, request_id="req_1", after=after)
     parts = encoder.open()
     for item in items:

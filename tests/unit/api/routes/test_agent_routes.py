@@ -7,10 +7,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from api.access.agent_scope import AgentDoor
+from api.access.agent_scope import AgentScope
 from api.access.rate_limits import Rate
 from api.http.messages import Reply
-from domain.chat.generation import SaidCall
+from domain.chat.generation import EmittedCall
 from domain.chat.request import Message
 from domain.events.cache import AgentCacheRestored
 from domain.log.codec import item_from_dict
@@ -125,8 +125,8 @@ def test_calls_of_an_answer_are_followed_by_their_results() -> None:
             await make_agent(api, tools=[TOOL])
             asking = await ask_turn(api, "Look.")
             api.start(asking)
-            whole = SaidCall(id="c1", name="look", arguments='{"at": 1}', is_complete=True)
-            cut = SaidCall(id="c2", name="look", arguments='{"at": ')
+            whole = EmittedCall(id="c1", name="look", arguments='{"at": 1}', is_complete=True)
+            cut = EmittedCall(id="c2", name="look", arguments='{"at": ')
             api.complete(asking, "", [whole, cut])
             result = {"role": "tool", "tool_call_id": "c1", "content": "a cat"}
             body = {"messages": [result, {"role": "system", "content": "Hurry."}]}
@@ -255,7 +255,7 @@ def test_deleting_an_agent_cancels_its_open_turn() -> None:
 def test_an_agent_has_a_rate_of_its_own() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
-            api.use(agents=AgentDoor(rate=Rate(1, whose="agent")))
+            api.use(agents=AgentScope(rate=Rate(1, whose="agent")))
             await make_agent(api)
             await take_turn(api, "One?", "1.")
             told = await refused(api, "POST", f"{AGENT}/generate", {"prompt": "x"}, status=429)

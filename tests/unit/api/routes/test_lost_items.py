@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from api.http.messages import Reply
 from api.protocols.shared.answer import fold_answer
-from api.streaming.log_backfill import StoredOutput, Told, lacking, rest_of
+from api.streaming.log_backfill import ReaderPosition, StoredOutput, lacking, rest_of
 from domain.chat.items import Failed, Finished, Started, StreamItem, Text
 from domain.chat.logprobs import to_json
 from domain.job.commands import ConfirmCancel, RequestCancel
@@ -196,7 +196,7 @@ def test_what_was_told_and_what_lacks_are_the_whole_answer(
         "logprobs": to_json(whole.logprobs),
     }
     cut = data.draw(st.integers(0, len(items) - 1), label="cut")
-    told = Told()
+    told = ReaderPosition()
     for item in items[:cut]:
         told.add(item)
     rest = [StreamItem(n=None, attempt=1, body=body) for body in lacking(told, output)]
@@ -213,7 +213,7 @@ def test_end_that_was_said_under_a_number_that_the_reader_has_already_reaches_it
     async def scenario() -> None:
         async with fake_api() as api:
             job_id = await new_job(api)
-            told = Told()
+            told = ReaderPosition()
             for item in api.broker.items.read(job_id):
                 told.add(item)
             # The broker loses its data, and whoever ends the job then finds nothing said.
@@ -228,7 +228,7 @@ def test_end_that_was_said_under_a_number_that_the_reader_has_already_reaches_it
             assert [item.body for item in rest] == [ended.ending]
             # One who came later and has that end lacks nothing.
             (only,) = api.broker.items.read(job_id)
-            late = Told()
+            late = ReaderPosition()
             late.add(only)
             assert rest_of(job_id, late, api.services) == []
 

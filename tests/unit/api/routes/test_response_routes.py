@@ -10,7 +10,7 @@ import pytest
 from openai.types.responses import Response, ResponseItemList
 
 from api.http.messages import Reply, StreamReply
-from domain.chat.generation import SaidCall
+from domain.chat.generation import EmittedCall
 from domain.chat.request import ChatRequest, Message, ToolCall
 from domain.values import JobId, JobStatus, StreamName
 from tests.support.fake_api import FakeApi, fake_api, first_piece, leave, pieces_of
@@ -30,7 +30,7 @@ def _grammar(syntax: str, definition: str) -> dict[str, Any]:
     return {"type": "custom", "name": "f", "format": chosen}
 
 
-async def _made(api: FakeApi, body: Any, text: str = "Hello", *calls: SaidCall) -> Any:
+async def _made(api: FakeApi, body: Any, text: str = "Hello", *calls: EmittedCall) -> Any:
     """Ask in the background, answer as a worker does, and return the response."""
     made = await api.json("POST", PATH, BODY | body)
     assert made["status"] == "queued"
@@ -111,7 +111,9 @@ def test_client_that_leaves_a_connection_ends_its_response() -> None:
 
 
 def test_next_turn_goes_on_from_the_log() -> None:
-    call = SaidCall(id="toolu_" + "0" * 32 + "_0", name="f", arguments='{"a": 1}', is_complete=True)
+    call = EmittedCall(
+        id="toolu_" + "0" * 32 + "_0", name="f", arguments='{"a": 1}', is_complete=True
+    )
 
     async def scenario() -> None:
         async with fake_api() as api:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from domain.chat.generation import SaidCall
+from domain.chat.generation import EmittedCall
 from tests.support.fake_api import fake_api, pieces_of
 from tests.support.wire import events_in
 
 _CALLS = (
-    SaidCall(id="toolu_0", name="Bash", arguments='{"command": "ls"}', is_complete=True),
-    SaidCall(id="toolu_1", name="Bash", arguments='{"comm'),
+    EmittedCall(id="toolu_0", name="Bash", arguments='{"command": "ls"}', is_complete=True),
+    EmittedCall(id="toolu_1", name="Bash", arguments='{"comm'),
 )
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from api.background.webhooks import WebhookShelf, batch_message
+from api.background.webhooks import WebhookServices, batch_message
 from api.http.messages import Reply
 from api.presenters.jobs import job_object
-from domain.usecases.webhooks import WebhookDesk, collect_webhooks
+from domain.usecases.webhooks import WebhookCollector, collect_webhooks
 from domain.values import JobId
-from domain.webhook.delivery import Answer, WebhookState
+from domain.webhook.delivery import DeliveryResult, WebhookState
 from tests.support.fake_api import FakeApi, fake_api
 from tests.support.fake_webhooks import InMemoryWebhookStore
 
@@ -20,9 +20,9 @@ URL = "https://hooks.example.com/jobs"
 BODY = {"prompt": "Say hello.", "seed": 1, "temperature": 0}
 
 
-def desk(api: FakeApi, *, urls: tuple[str, ...] = ()) -> WebhookDesk:
+def desk(api: FakeApi, *, urls: tuple[str, ...] = ()) -> WebhookCollector:
     services = api.services
-    return WebhookDesk(
+    return WebhookCollector(
         log=services.log,
         store=services.webhooks.store,
         ids=services.ids,
@@ -77,9 +77,9 @@ def test_the_operator_can_open_a_host_or_close_all() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             store = InMemoryWebhookStore()
-            api.use(webhooks=WebhookShelf(store=store, allow_hosts=("127.0.0.1",)))
+            api.use(webhooks=WebhookServices(store=store, allow_hosts=("127.0.0.1",)))
             await submit(api, "http://127.0.0.1:9000/")
-            api.use(webhooks=WebhookShelf(store=store, from_requests=False))
+            api.use(webhooks=WebhookServices(store=store, from_requests=False))
             problem = await submit(api, status=400)
             assert "may not name webhooks" in problem["detail"]
             await submit(api, None)
@@ -126,7 +126,7 @@ def test_webhooks_are_listed_page_by_page_and_sent_again() -> None:
                 taken.id,
                 attempt=1,
                 state=WebhookState.FAILED,
-                answer=Answer(status=410, error="HTTP 410"),
+                answer=DeliveryResult(status=410, error="HTTP 410"),
                 at="9",
                 next_at=None,
             )

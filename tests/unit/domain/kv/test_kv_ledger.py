@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from domain.kv.hashing import BlockHash
-from domain.kv.ledger import KvLedger, NoBlocks
+from domain.kv.ledger import KvBudget, NoBlockCapacity
 from domain.kv.pool import BlockId, BlockPool
 
 BLOCK_BYTES = 10
@@ -42,7 +42,7 @@ def cached(room: PoolRoom, count: int) -> None:
 
 def test_what_runs_takes_the_place_of_what_is_cached() -> None:
     room = PoolRoom()
-    ledger = KvLedger(BUDGET_BYTES, room)
+    ledger = KvBudget(BUDGET_BYTES, room)
     cached(room, 12)
     assert ledger.room_bytes() == BUDGET_BYTES
     assert ledger.reserve(60)
@@ -52,7 +52,7 @@ def test_what_runs_takes_the_place_of_what_is_cached() -> None:
 
 def test_what_is_held_stays_and_a_refusal_changes_nothing() -> None:
     room = PoolRoom()
-    ledger = KvLedger(BUDGET_BYTES, room)
+    ledger = KvBudget(BUDGET_BYTES, room)
     assert room.pool.allocate(7) is not None
     assert not ledger.reserve(56)
     assert (ledger.live_bytes, room.pool.stats().total) == (0, 12)
@@ -62,7 +62,7 @@ def test_what_is_held_stays_and_a_refusal_changes_nothing() -> None:
 
 def test_room_that_is_given_back_is_for_blocks_again() -> None:
     room = PoolRoom()
-    ledger = KvLedger(BUDGET_BYTES, room)
+    ledger = KvBudget(BUDGET_BYTES, room)
     assert ledger.reserve(BUDGET_BYTES)
     assert room.pool.allocate(1) is None
     assert ledger.reserve(15)
@@ -71,7 +71,7 @@ def test_room_that_is_given_back_is_for_blocks_again() -> None:
 
 
 def test_without_blocks_the_budget_is_for_what_runs() -> None:
-    ledger = KvLedger(100, NoBlocks())
+    ledger = KvBudget(100, NoBlockCapacity())
     assert ledger.reserve(100)
     assert not ledger.reserve(101)
     assert ledger.reserve(0)
@@ -83,7 +83,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.room = PoolRoom()
-        self.ledger = KvLedger(BUDGET_BYTES, self.room)
+        self.ledger = KvBudget(BUDGET_BYTES, self.room)
         self.held: list[BlockId] = []
         self.names = 0
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from domain.kv.hashing import BlockHash, block_hash, block_hashes
-from domain.kv.prefix_index import Divergence, Match, PrefixIndex, TailMatch
+from domain.kv.prefix_index import BlockDivergence, Match, PrefixIndex, TailMatch
 from domain.kv.spec import LayerKind, LayerSpec, ModelCacheSpec
 
 FINGERPRINT = "sha256:m"
@@ -145,7 +145,7 @@ def test_the_divergence_is_that_of_brute_force(
         contradicted = any(
             shared(ids, prompt) == furthest and len(ids) > furthest for ids in stored
         )
-        assert divergence == Divergence(token_index=furthest, contradicted=contradicted)
+        assert divergence == BlockDivergence(token_index=furthest, contradicted=contradicted)
 
 
 @settings(max_examples=100, deadline=None)
@@ -247,7 +247,9 @@ def test_a_matched_tail_outlives_a_newer_block() -> None:
 
 def test_a_prompt_that_goes_on_after_what_is_known_contradicts_nothing() -> None:
     index = index_of(SPECS["full"], (1, 2, 3, 4, 5))
-    assert index.nearest_divergence((1, 2, 3, 4, 5, 6)) == Divergence(
+    assert index.nearest_divergence((1, 2, 3, 4, 5, 6)) == BlockDivergence(
         token_index=5, contradicted=False
     )
-    assert index.nearest_divergence((1, 2, 3, 4, 6)) == Divergence(token_index=4, contradicted=True)
+    assert index.nearest_divergence((1, 2, 3, 4, 6)) == BlockDivergence(
+        token_index=4, contradicted=True
+    )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from domain.chat.divergence import Cause
-from domain.usecases.cache_diagnostics import CacheStory, explain
+from domain.usecases.cache_diagnostics import CacheDiagnosis, explain
 from domain.values import AgentId, JobId
 from tests.support.job_world import JobWorld
 
@@ -28,7 +28,7 @@ def answered(world: JobWorld, prompt: str, agent: str | None = None) -> JobId:
     return job_id
 
 
-def story_of(world: JobWorld, job_id: JobId) -> CacheStory:
+def story_of(world: JobWorld, job_id: JobId) -> CacheDiagnosis:
     story = explain(job_id, views=world.log.views, log=world.log, payloads=world.log)
     assert story is not None
     return story

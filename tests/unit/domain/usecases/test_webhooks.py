@@ -14,7 +14,7 @@ from domain.events.job import JobCancelled, JobExpired, JobFailed, JobRetried
 from domain.job.view import JobView
 from domain.usecases.webhooks import (
     PAGE_EVENTS,
-    WebhookDesk,
+    WebhookCollector,
     claim_webhooks,
     collect_webhooks,
     due_hosts,
@@ -23,7 +23,7 @@ from domain.usecases.webhooks import (
     settle_try,
 )
 from domain.values import StreamName, Usage, digest_of
-from domain.webhook.delivery import Answer, Webhook, WebhookId, WebhookState
+from domain.webhook.delivery import DeliveryResult, Webhook, WebhookId, WebhookState
 from tests.support.fake_log import InMemoryEventLog
 from tests.support.fake_time import FakeClock, SequentialIds
 from tests.support.fake_webhooks import InMemoryWebhookStore
@@ -40,7 +40,7 @@ class World:
     def __init__(self, *, urls: Sequence[str] = (), batch_lines: bool = False) -> None:
         self.clock, self.ids = FakeClock(), SequentialIds()
         self.log, self.store = InMemoryEventLog(self.clock), InMemoryWebhookStore()
-        self.desk = WebhookDesk(
+        self.desk = WebhookCollector(
             log=self.log,
             store=self.store,
             ids=self.ids,
@@ -67,9 +67,11 @@ class World:
             after = position
         return sorted(self.store.rows.values(), key=lambda one: (one.position, one.url))
 
-    def fail(self, answer: Answer | None = None) -> WebhookState:
+    def fail(self, answer: DeliveryResult | None = None) -> WebhookState:
         (claimed,) = claim_webhooks("hooks.example.com:443", self.desk, lease_s=20, limit=9)
-        return settle_try(claimed, answer or Answer(status=500, error="HTTP 500"), self.desk)
+        return settle_try(
+            claimed, answer or DeliveryResult(status=500, error="HTTP 500"), self.desk
+        )
 
     def events(self) -> list[str]:
         return [one.type for one in self.log.read_all() if one.stream.startswith("webhook-")]
@@ -200,7 +202,7 @@ def test_a_failed_try_is_due_again_by_the_schedule_and_then_given_up() -> None:
         world.clock.advance(wait_s)
         assert due_hosts(world.desk, limit=9) == ("hooks.example.com:443",)
     assert world.events() == []
-    assert world.fail(Answer(error="cannot connect")) is WebhookState.FAILED
+    assert world.fail(DeliveryResult(error="cannot connect")) is WebhookState.FAILED
     assert world.events() == ["WebhookGivenUp"]
     given_up = world.log.read_all()[-1]
     assert given_up.data == {
@@ -221,9 +223,9 @@ def test_a_final_answer_ends_it_at_once_and_success_is_no_event() -> None:
         world.run(name, completed())
     world.collect()
     taken = claim_webhooks("hooks.example.com:443", world.desk, lease_s=20, limit=9)
-    gone = Answer(status=410, error="HTTP 410", is_final=True)
+    gone = DeliveryResult(status=410, error="HTTP 410", is_final=True)
     assert settle_try(taken[0], gone, world.desk) is WebhookState.FAILED
-    assert settle_try(taken[1], Answer(status=204), world.desk) is WebhookState.DELIVERED
+    assert settle_try(taken[1], DeliveryResult(status=204), world.desk) is WebhookState.DELIVERED
     assert world.events() == ["WebhookGivenUp"]
 
 
@@ -231,7 +233,7 @@ def test_a_crash_between_the_log_and_the_store_gives_up_once() -> None:
     world = World()
     world.run("job-1", completed())
     world.collect()
-    gone = Answer(status=410, error="HTTP 410", is_final=True)
+    gone = DeliveryResult(status=410, error="HTTP 410", is_final=True)
     (taken,) = claim_webhooks("hooks.example.com:443", world.desk, lease_s=20, limit=9)
     world.store.unavailable = True
     with pytest.raises(LogUnavailable):
@@ -254,7 +256,7 @@ def test_a_person_can_have_it_sent_again() -> None:
 
     assert retry(webhook.id).state is WebhookState.PENDING
     assert world.events() == []  # it was pending anyway
-    gone = Answer(status=410, error="HTTP 410", is_final=True)
+    gone = DeliveryResult(status=410, error="HTTP 410", is_final=True)
     world.fail(gone)
     assert retry(webhook.id).attempts == 0
     world.fail(gone)
@@ -267,7 +269,7 @@ def test_what_has_been_over_for_long_is_forgotten() -> None:
     world = World()
     world.run("job-1", completed())
     world.collect()
-    world.fail(Answer(status=200))
+    world.fail(DeliveryResult(status=200))
     assert forget_webhooks(world.desk) == 0
     world.clock.advance(101)
     assert forget_webhooks(world.desk) == 1

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from ops.claude_code import ServedModel
 from ops.supervisor.startup_banner import (
-    Announcer,
-    Plan,
+    BannerFacts,
+    StartupBanner,
     claude_code_lines,
     curl_lines,
     without_password,
@@ -61,9 +61,9 @@ def test_body_of_the_curl_line_is_json(name: str) -> None:
 
 def test_narrow_pipe_wraps_no_line() -> None:
     out = io.StringIO()
-    announcer = Announcer(Console(file=out, width=20))
+    announcer = StartupBanner(Console(file=out, width=20))
     announcer.begin(
-        Plan(
+        BannerFacts(
             version="1",
             data_dir=Path("/some/[bold]rather/long/directory"),
             log_url="sqlite:////x",

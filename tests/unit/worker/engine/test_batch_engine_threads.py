@@ -12,7 +12,7 @@ from tests.support.fake_engine import FakeEngine, ScriptedRunner
 from tests.support.fake_time import FakeClock
 from worker.engine import outbox
 from worker.engine.engine import BatchEngine
-from worker.engine.ports import ModelLoadFailed
+from worker.engine.ports import ModelLoadError
 
 SCRIPT = {"long": "abcdefghij" * 50, "short": "Hi!", "quiet": ""}
 
@@ -138,14 +138,14 @@ def test_a_drain_lets_running_generations_finish() -> None:
 
 def test_a_model_that_cannot_be_loaded_says_so_at_the_start() -> None:
     runner = ScriptedRunner()
-    runner.load_error = ModelLoadFailed("there is no directory /nowhere")
+    runner.load_error = ModelLoadError("there is no directory /nowhere")
     engine = BatchEngine(
         runner_factory=lambda: runner,
         sink=CollectingSink(),
         clock=SystemClock(),
         max_batch_size=1,
     )
-    with pytest.raises(ModelLoadFailed, match="/nowhere"):
+    with pytest.raises(ModelLoadError, match="/nowhere"):
         engine.start()
     assert not engine.is_alive()
 

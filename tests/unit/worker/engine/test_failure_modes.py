@@ -21,7 +21,7 @@ from worker.engine.engine import BatchEngine
 from worker.engine.mlx import decode_batches as groups
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
-from worker.engine.ports import Admission, Admitted, ModelLoadFailed
+from worker.engine.ports import Admission, Admitted, ModelLoadError
 from worker.engine.scheduling.policies import PASSES_MAX
 
 pytestmark = pytest.mark.mlx
@@ -127,7 +127,7 @@ def test_very_small_budget_lowers_the_context_and_serves_within_it(bench: MakeBe
 
 
 def test_budget_of_less_than_a_block_is_refused_at_the_start() -> None:
-    with pytest.raises(ModelLoadFailed, match="kv_budget_mb"):
+    with pytest.raises(ModelLoadError, match="kv_budget_mb"):
         Bench(LLAMA, budget_bytes=100)
 
 

@@ -15,16 +15,16 @@ from pydantic_core import from_json
 
 from domain.chat.items import Text, Thinking, ToolEnd, ToolInput, ToolStart
 from tests.support.call_reading import JOB, TOOLS, Item, items_of
-from worker.engine.logprob_tracker import TokenLedger
-from worker.engine.output.channel_format import HARMONY, MUSE_SPARK, FrameFormat
-from worker.engine.output.channel_parser import FramedSplitter
+from worker.engine.logprob_tracker import LogprobTracker
+from worker.engine.output.channel_format import HARMONY, MUSE_SPARK, ChannelFormat
+from worker.engine.output.channel_parser import ChannelParser
 from worker.engine.output.detokenizer import ByteDetokenizer
 from worker.engine.output.tool_calls.reader import CallRules, ToolFormat
-from worker.engine.ports import Likelihood
+from worker.engine.ports import TokenLikelihood
 from worker.engine.text_assembler import TextAssembler
 
 #: Harmony's calls are told by their headers, Muse Spark's by tags in the message.
-_FORMATS: dict[FrameFormat, ToolFormat] = {
+_FORMATS: dict[ChannelFormat, ToolFormat] = {
     HARMONY: ToolFormat(start="<|channel|>commentary to=functions.", end="<|call|>"),
     MUSE_SPARK: ToolFormat(
         start=muse_spark.tool_call_start,
@@ -36,7 +36,7 @@ _FORMATS: dict[FrameFormat, ToolFormat] = {
 
 def _assembler(
     tokens: Sequence[str],
-    form: FrameFormat = HARMONY,
+    form: ChannelFormat = HARMONY,
     *,
     stop: Sequence[str] = (),
     may_call: bool = True,
@@ -44,12 +44,12 @@ def _assembler(
 ) -> TextAssembler:
     rules = CallRules(format=_FORMATS[form], tools=TOOLS) if may_call else None
     table = [token.encode("utf-8", "replace") for token in tokens]
-    splitter = FramedSplitter(form, stop, calls=rules)
+    splitter = ChannelParser(form, stop, calls=rules)
     return TextAssembler(ByteDetokenizer(table), splitter, job_id=JOB, **options)
 
 
 def _told(
-    said: str, form: FrameFormat = HARMONY, *, by: int = 1, cut: bool = False, **options: Any
+    said: str, form: ChannelFormat = HARMONY, *, by: int = 1, cut: bool = False, **options: Any
 ) -> list[Any]:
     tokens = [said[n : n + by] for n in range(0, len(said), by)]
     return _short(items_of(_assembler(tokens, form, **options), range(len(tokens)), cut=cut))
@@ -237,10 +237,10 @@ def test_only_tokens_of_the_answer_are_told_of() -> None:
     tokens = ["<|channel|>", "analysis", "<|message|>", "Hm", "<|end|>", "<|start|>", "assistant",
               "<|channel|>", "commentary", "<|message|>", "a", "<|end|>", "<|start|>", "assistant",
               "<|channel|>", "final", "<|message|>", "b", " c"]  # fmt: skip
-    ledger = TokenLedger(lambda token: tokens[token].encode())
+    ledger = LogprobTracker(lambda token: tokens[token].encode())
     assembler = _assembler(tokens, ledger=ledger)
     for token in range(len(tokens)):
-        assembler.feed(token, Likelihood(-0.5, ()))
+        assembler.feed(token, TokenLikelihood(-0.5, ()))
     assembler.flush()
     assert assembler.text == "a\n\nb c"
     assert [value.token for value in assembler.logprobs or ()] == [b"a", b"b", b" c"]
@@ -307,7 +307,7 @@ def _cut(draw: st.DrawFn) -> list[str]:
 
 @given(tokens=_cut(), form=_FORM, cut=st.booleans(), may_call=st.booleans())
 def test_what_is_read_does_not_depend_on_how_the_text_was_cut(
-    tokens: list[str], form: FrameFormat, *, cut: bool, may_call: bool
+    tokens: list[str], form: ChannelFormat, *, cut: bool, may_call: bool
 ) -> None:
     def whole(tokens: Sequence[str]) -> Any:
         assembler = _assembler(tokens, form, stop=("STOP",), may_call=may_call)
@@ -319,7 +319,7 @@ def test_what_is_read_does_not_depend_on_how_the_text_was_cut(
 
 @given(tokens=_cut(), form=_FORM, data=st.data(), single=st.booleans())
 def test_a_primed_assembler_says_exactly_the_remaining_items(
-    tokens: list[str], form: FrameFormat, data: st.DataObject, *, single: bool
+    tokens: list[str], form: ChannelFormat, data: st.DataObject, *, single: bool
 ) -> None:
     first, second, resumed = (
         _assembler(tokens, form, stop=("STOP",), is_single=single) for _ in range(3)
@@ -334,7 +334,7 @@ def test_a_primed_assembler_says_exactly_the_remaining_items(
 
 @given(tokens=_cut(), form=_FORM)
 def test_items_of_calls_nest_and_their_arguments_begin_valid_json(
-    tokens: list[str], form: FrameFormat
+    tokens: list[str], form: ChannelFormat
 ) -> None:
     is_open, said = False, ""
     for item in items_of(_assembler(tokens, form), range(len(tokens))):

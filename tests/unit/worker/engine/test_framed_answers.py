@@ -26,7 +26,7 @@ from tests.support.fake_engine import FakeEngine
 from tests.support.golden_streams import FIXTURES, assert_golden
 from tests.support.wire import events_in
 from worker.engine.output.channel_format import HARMONY
-from worker.engine.output.channel_parser import FramedSplitter
+from worker.engine.output.channel_parser import ChannelParser
 from worker.engine.output.detokenizer import ByteDetokenizer
 from worker.engine.output.tool_calls.reader import CallRules, ToolFormat
 from worker.engine.text_assembler import TextAssembler
@@ -48,7 +48,7 @@ def _items() -> list[StreamItem]:
     rules = CallRules(format=ToolFormat(start="", end=""), tools=TOOLS)
     table = [token.encode() for token in _TOKENS]
     assembler = TextAssembler(
-        ByteDetokenizer(table), FramedSplitter(HARMONY, (), calls=rules), job_id=JOB
+        ByteDetokenizer(table), ChannelParser(HARMONY, (), calls=rules), job_id=JOB
     )
     bodies = [
         Started(prompt_tokens=1200, cached_tokens=1100),

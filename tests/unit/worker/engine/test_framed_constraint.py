@@ -12,10 +12,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from domain.chat.generation import PreparedPrompt
 from domain.errors import InvalidRequest
 from domain.values import Sampling
-from worker.engine.grammar.channel_constraint import FramedConstraints
+from worker.engine.grammar.channel_constraint import ChannelConstraints
 from worker.engine.grammar.guidance import GuidanceGrammars, grammars_for
 from worker.engine.grammar.ports import Constraint
-from worker.engine.output.channel_format import HARMONY, MUSE_SPARK, FrameFormat
+from worker.engine.output.channel_format import HARMONY, MUSE_SPARK, ChannelFormat
 from worker.engine.output.detokenizer import ByteDetokenizer
 
 _MARKS = tuple(dict.fromkeys((*HARMONY.marks, *MUSE_SPARK.marks)))
@@ -77,12 +77,12 @@ def grammars() -> GuidanceGrammars:
 
 def _constraint(
     grammars: GuidanceGrammars,
-    form: FrameFormat = HARMONY,
+    form: ChannelFormat = HARMONY,
     *,
     tools: tuple[dict[str, Any], ...] = (),
     **more: Any,
 ) -> Constraint | None:
-    made = FramedConstraints(grammars, lambda: ByteDetokenizer(_TABLE), form)
+    made = ChannelConstraints(grammars, lambda: ByteDetokenizer(_TABLE), form)
     prompt = PreparedPrompt(
         tokens=(20,),
         cached_tokens=0,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.chat.generation import PreparedPrompt, SaidCall
+from domain.chat.generation import EmittedCall, PreparedPrompt
 from domain.errors import InvalidRequest
 from domain.values import Sampling
 from tests.support.byte_vocabulary import ENDS, TABLE, TOKENIZER
@@ -21,7 +21,7 @@ from worker.engine.grammar.constraints import Constraints
 from worker.engine.grammar.guidance import GuidanceGrammars, grammars_for
 from worker.engine.grammar.ports import Constraint
 from worker.engine.output.detokenizer import ByteDetokenizer
-from worker.engine.output.output_parser import SectionSplitter
+from worker.engine.output.output_parser import SectionParser
 from worker.engine.output.tool_calls.reader import CallRules, JsonSpelling, ToolFormat
 from worker.engine.text_assembler import TextAssembler
 
@@ -76,9 +76,9 @@ def _allowed(constraint: Constraint) -> list[int] | None:
 
 def _read(
     family: ToolFormat, tools: Iterable[dict[str, Any]], ids: Iterable[int], opened: str = ""
-) -> tuple[str, tuple[SaidCall, ...]]:
+) -> tuple[str, tuple[EmittedCall, ...]]:
     rules = CallRules(format=family, tools=tuple(tools))
-    splitter = SectionSplitter(None, (), thinking=False, calls=rules)
+    splitter = SectionParser(None, (), thinking=False, calls=rules)
     assembler = TextAssembler(ByteDetokenizer(TABLE), splitter, opened=opened)
     for token in ids:
         assembler.feed(token)

@@ -14,7 +14,7 @@ from mlx_lm.tool_parsers import kimi_k3
 from domain.chat.items import Text, Thinking, ToolEnd, ToolInput, ToolStart
 from tests.support.call_reading import JOB, TOOLS, items_of
 from worker.engine.output.detokenizer import ByteDetokenizer
-from worker.engine.output.output_parser import SectionSplitter, ThinkTags
+from worker.engine.output.output_parser import SectionParser, ThinkTags
 from worker.engine.output.tool_calls.reader import CallRules, ToolFormat
 from worker.engine.text_assembler import TextAssembler
 
@@ -33,7 +33,7 @@ def _assembler(
     tokens: Sequence[str], *, thinking: bool = False, may_call: bool = True, opened: str = ""
 ) -> TextAssembler:
     rules = CallRules(format=_FORMAT, tools=TOOLS) if may_call else None
-    splitter = SectionSplitter(_TAGS, ("STOP",), thinking=thinking, calls=rules, dropped=_DROPPED)
+    splitter = SectionParser(_TAGS, ("STOP",), thinking=thinking, calls=rules, dropped=_DROPPED)
     table = [token.encode() for token in tokens]
     return TextAssembler(ByteDetokenizer(table), splitter, job_id=JOB, opened=opened)
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from domain.chat.items import Text, logprobs_of
 from domain.chat.logprobs import TokenLogprob
 from tests.unit.worker.engine.test_text import MIXED, TAGS, tokenised
-from worker.engine.logprob_tracker import TokenLedger
+from worker.engine.logprob_tracker import LogprobTracker
 from worker.engine.output.detokenizer import ByteDetokenizer
-from worker.engine.output.output_parser import SectionSplitter
+from worker.engine.output.output_parser import SectionParser
 from worker.engine.output.tool_calls.reader import CallRules, ToolFormat
-from worker.engine.ports import Likelihood
+from worker.engine.ports import TokenLikelihood
 from worker.engine.text_assembler import Piece, TextAssembler
 
 CALLS = CallRules(
@@ -40,13 +40,13 @@ def assembler_of(
     detokenizer = ByteDetokenizer(tokens)
     return TextAssembler(
         detokenizer,
-        SectionSplitter(TAGS, stop, thinking=thinking, calls=calls),
-        ledger=TokenLedger(detokenizer.bytes_of, known),
+        SectionParser(TAGS, stop, thinking=thinking, calls=calls),
+        ledger=LogprobTracker(detokenizer.bytes_of, known),
     )
 
 
-def likelihood_of(token: int) -> Likelihood:
-    return Likelihood(-token / 8, ((token, -token / 8), (0, -9.0)))
+def likelihood_of(token: int) -> TokenLikelihood:
+    return TokenLikelihood(-token / 8, ((token, -token / 8), (0, -9.0)))
 
 
 def fed(
@@ -110,9 +110,9 @@ def test_the_tokens_of_the_answer_are_told_with_its_texts(
 
 @given(tokens=tokenised(MIXED))
 def test_plain_text_is_told_token_by_token(tokens: list[bytes]) -> None:
-    splitter = SectionSplitter(None, (), thinking=False)
+    splitter = SectionParser(None, (), thinking=False)
     detokenizer = ByteDetokenizer(tokens)
-    assembler = TextAssembler(detokenizer, splitter, ledger=TokenLedger(detokenizer.bytes_of))
+    assembler = TextAssembler(detokenizer, splitter, ledger=LogprobTracker(detokenizer.bytes_of))
     fed(assembler, range(len(tokens)))
     values = assembler.logprobs
     assert values is not None

@@ -9,9 +9,9 @@ from domain.chat.items import Text
 from domain.values import JobId, Sampling, StopReason
 from tests.support.engine_probe import CollectingSink
 from worker.engine.outbox import Outbox
-from worker.engine.output.output_parser import SectionSplitter
+from worker.engine.output.output_parser import SectionParser
 from worker.engine.ports import Admission
-from worker.engine.sequence import Handle, Marks, Sequence
+from worker.engine.sequence import Handle, Sequence, SequenceTimes
 from worker.engine.text_assembler import TextAssembler
 
 INTERVAL_S = 0.02
@@ -48,9 +48,9 @@ def _sequence(name: str) -> Sequence:
         task=GenerationTask(
             job_id=JobId(name), attempt=1, prompt=prompt, emitted=(), first_item=1, stop=()
         ),
-        assembler=TextAssembler(_Characters(), SectionSplitter(None, (), thinking=False)),
+        assembler=TextAssembler(_Characters(), SectionParser(None, (), thinking=False)),
         handle=Handle(lambda: None, lambda: None),
-        marks=Marks(0.0),
+        marks=SequenceTimes(0.0),
         admission=Admission(tokens=(1,), first_index=0, max_new_tokens=99, sampling=Sampling()),
         context_length=1000,
     )

@@ -14,7 +14,7 @@ from worker.engine.scheduling.policies import (
     PIECE_TOKENS_MIN,
     WAIT_S_MAX,
     BatchWindow,
-    FairLine,
+    FairQueue,
     PrefillPace,
 )
 from worker.engine.scheduling.waiting_room import WaitingRoom
@@ -22,9 +22,9 @@ from worker.engine.scheduling.waiting_room import WaitingRoom
 FOREVER = math.inf
 
 
-def line_of(*costs: int, wait_s_max: float = FOREVER) -> FairLine[int]:
+def line_of(*costs: int, wait_s_max: float = FOREVER) -> FairQueue[int]:
     """Return a line of people named by the order in which they came."""
-    line: FairLine[int] = FairLine(wait_s_max=wait_s_max)
+    line: FairQueue[int] = FairQueue(wait_s_max=wait_s_max)
     for name, cost in enumerate(costs):
         line.add(name, cost=cost, now=0.0)
     return line
@@ -68,7 +68,7 @@ class TestFairLine:
     @given(st.lists(st.one_of(st.none(), st.integers(1, 100)), max_size=200))
     def test_nobody_is_passed_more_often_than_the_bound(self, events: list[int | None]) -> None:
         """A number is an arrival of that cost, ``None`` lets the first of the order go."""
-        line: FairLine[int] = FairLine(wait_s_max=FOREVER)
+        line: FairQueue[int] = FairQueue(wait_s_max=FOREVER)
         waiting: list[int] = []
         passed: dict[int, int] = {}
         arrivals = 0

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.engine.output.detokenizer import ByteDetokenizer
-from worker.engine.output.output_parser import SectionSplitter, ThinkTags
+from worker.engine.output.output_parser import SectionParser, ThinkTags
 from worker.engine.text_assembler import Piece, TextAssembler
 
 TAGS = ThinkTags("<think>", "</think>")
@@ -38,7 +38,7 @@ def assembler_of(
     thinking: bool = False,
     tags: ThinkTags | None = TAGS,
 ) -> TextAssembler:
-    splitter = SectionSplitter(tags, stop, thinking=thinking)
+    splitter = SectionParser(tags, stop, thinking=thinking)
     return TextAssembler(ByteDetokenizer(tokens), splitter)
 
 

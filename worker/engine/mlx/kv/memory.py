@@ -14,7 +14,7 @@ from worker.engine.mlx.kv.arrays import BlockArrays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class PinnedPrefix:
     """The start of a context, held so that it cannot be evicted.
 
     Attributes:
@@ -69,11 +69,11 @@ class BlockMemory:
         with self._lock:
             return name in self._index
 
-    def hold(self, token_ids: Sequence[int], tokens_min: int) -> Held:
+    def hold(self, token_ids: Sequence[int], tokens_min: int) -> PinnedPrefix:
         """Hold the blocks that save most of computing ``token_ids``, if that is ``tokens_min``."""
         with self._lock:
             match = self._index.longest_match(token_ids)
-            return self._held(match) if match.tokens >= tokens_min else Held()
+            return self._held(match) if match.tokens >= tokens_min else PinnedPrefix()
 
     def acquire(self, name: BlockHash) -> BlockId | None:
         """Hold the block of that name, if it is here."""
@@ -189,10 +189,10 @@ class BlockMemory:
             used = sum(arrays.nbytes for arrays in self._arrays.values())
             assert used <= stats.used_bytes <= stats.budget_bytes, "the budget is exceeded"
 
-    def _held(self, match: Match) -> Held:
+    def _held(self, match: Match) -> PinnedPrefix:
         tail = match.tail
         ids = tuple(self._acquired(name) for name in match.full)
-        return Held(
+        return PinnedPrefix(
             names=match.full,
             ids=ids,
             tail_id=None if tail is None else self._acquired(tail.hash),

@@ -16,20 +16,20 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 import worker.demo_model
-from domain.chat.ports import SpokenAnswers
+from domain.chat.ports import RecordedAnswers
 from domain.values import ModelCard, Sampling
 from ops.settings import DEMO_MODEL
-from worker.engine.grammar.channel_constraint import FramedConstraints
+from worker.engine.grammar.channel_constraint import ChannelConstraints
 from worker.engine.grammar.constraints import Constraints
 from worker.engine.grammar.guidance import grammars_for
 from worker.engine.mlx.fingerprint import fingerprint
 from worker.engine.mlx.model.tool_families import end_ids_of, frames_of, tool_format_of
 from worker.engine.mlx.model.vocabulary import detokenizer_factory, spelling_of
-from worker.engine.mlx.prompt.incremental_prompt import ContinuedPrompts
+from worker.engine.mlx.prompt.incremental_prompt import IncrementalPrompts
 from worker.engine.mlx.prompt.renderer import PromptRenderer
 from worker.engine.mlx.runner import LoadedWeights
 from worker.engine.output.output_parser import ThinkTags
-from worker.engine.ports import LoadedModel, ModelLoadFailed
+from worker.engine.ports import LoadedModel, ModelLoadError
 from worker.engine.reasoning_limit import limiting
 
 _log = structlog.get_logger(__name__)
@@ -64,7 +64,7 @@ class ModelSource:
     digest_cache: Path | None = None
 
 
-def load_weights(source: ModelSource, answers: SpokenAnswers | None = None) -> LoadedWeights:
+def load_weights(source: ModelSource, answers: RecordedAnswers | None = None) -> LoadedWeights:
     """Load a model on the calling thread, which must be the one that computes.
 
     Args:
@@ -80,13 +80,13 @@ def load_weights(source: ModelSource, answers: SpokenAnswers | None = None) -> L
     except Exception as error:
         # mlx, mlx-lm and transformers raise whatever they like on a broken directory.
         msg = f"the model in {model_dir} cannot be loaded: {type(error).__name__}: {error}"
-        raise ModelLoadFailed(msg) from error
+        raise ModelLoadError(msg) from error
     tool_format, frames = tool_format_of(tokenizer), frames_of(tokenizer)
     renderer = PromptRenderer(tokenizer, tool_format, frames)
     card = _card(source, model_dir, config)
     render = renderer.render
     if answers is not None:
-        render = ContinuedPrompts(renderer, answers, card.fingerprint).render
+        render = IncrementalPrompts(renderer, answers, card.fingerprint).render
     detokenizer = detokenizer_factory(tokenizer)
     tags = ThinkTags(tokenizer.think_start, tokenizer.think_end) if tokenizer.has_thinking else None
     model = LoadedModel(
@@ -118,7 +118,7 @@ def _constrained(model: LoadedModel, tokenizer: Any) -> LoadedModel:  # noqa: AN
     if grammars is None:
         return model
     if model.frames is not None:
-        framed = FramedConstraints(grammars, model.detokenizer, model.frames)
+        framed = ChannelConstraints(grammars, model.detokenizer, model.frames)
         return replace(model, constraint=framed.constraint)
     constraints = Constraints(
         grammars,
@@ -146,7 +146,7 @@ def find_model(model_id: str) -> Path:
             f"there is no directory {local.absolute()}, and {model_id!r} is no hub id"
             f" (owner/name) and not {DEMO_MODEL}"
         )
-        raise ModelLoadFailed(msg)
+        raise ModelLoadError(msg)
     return _checked(_from_hub(model_id))
 
 
@@ -165,7 +165,7 @@ def _from_hub(hub_id: str) -> Path:
             f"there is no directory {Path(hub_id).absolute()}, the hub's cache does not hold"
             f" {hub_id}, and it could not be fetched: {type(error).__name__}: {reason}"
         )
-        raise ModelLoadFailed(msg) from error
+        raise ModelLoadError(msg) from error
 
 
 def _checked(model_dir: Path) -> Path:
@@ -176,7 +176,7 @@ def _checked(model_dir: Path) -> Path:
     ]
     if missing:
         msg = f"{model_dir} holds no model: {' and '.join(missing)} missing"
-        raise ModelLoadFailed(msg)
+        raise ModelLoadError(msg)
     return model_dir
 
 
@@ -212,7 +212,7 @@ def _sampling_defaults(model_dir: Path) -> Sampling:
         given = json.loads(file.read_text()) if file.is_file() else {}
     except ValueError as error:
         msg = f"{file} is not JSON: {error}"
-        raise ModelLoadFailed(msg) from error
+        raise ModelLoadError(msg) from error
     if given.get("do_sample") is False:
         return Sampling(temperature=0.0)
     return Sampling(

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from domain.chat.ports import SpokenAnswers
+from domain.chat.ports import RecordedAnswers
 from domain.job.replay import Refusal, ReplayRefused
 from worker.engine.mlx.fingerprint import fingerprint
 from worker.engine.mlx.model.loader import ModelSource, find_model, load_weights
 from worker.engine.mlx.runner import LoadedWeights
-from worker.engine.ports import ModelLoadFailed
+from worker.engine.ports import ModelLoadError
 
 _FINGERPRINT_CHARS = len("sha256:") + 12
 
 
 @dataclass(slots=True)
-class Shelf:
+class ModelHandles:
     """Loads models, one at a time, on the thread that computes.
 
     Attributes:
@@ -29,7 +29,7 @@ class Shelf:
     """
 
     source: ModelSource
-    answers: SpokenAnswers
+    answers: RecordedAnswers
     only: bool = False
     _loaded: dict[str, LoadedWeights] = field(default_factory=dict)
 
@@ -62,7 +62,7 @@ class Shelf:
                 here = self._fingerprint(find_model(name))
                 if here == wanted:
                     return load_weights(replace(self.source, id=name), self.answers)
-            except ModelLoadFailed as error:
+            except ModelLoadError as error:
                 seen.append(error.message)
             else:
                 seen.append(f"{name} computes with {here[:_FINGERPRINT_CHARS]}…")

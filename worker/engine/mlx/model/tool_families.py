@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from worker.engine.output.channel_format import HARMONY, MUSE_SPARK, FrameFormat
+from worker.engine.output.channel_format import HARMONY, MUSE_SPARK, ChannelFormat
 from worker.engine.output.tool_calls.keyword_calls import numbered, parsed
 from worker.engine.output.tool_calls.reader import JsonSpelling, Parse, Tool, ToolFormat
 from worker.engine.output.tool_calls.tool_syntax import (
@@ -135,7 +135,7 @@ _HARMONY_CALLS = ToolFormat(
 )
 
 
-def frames_of(tokenizer: Any) -> FrameFormat | None:  # noqa: ANN401 - mlx-lm ships no types
+def frames_of(tokenizer: Any) -> ChannelFormat | None:  # noqa: ANN401 - mlx-lm ships no types
     """Return how the model frames the messages of an answer, ``None`` if it does not.
 
     Args:

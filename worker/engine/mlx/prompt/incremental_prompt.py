@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Final, Protocol
 
-from domain.chat.echo import SpokenAnswer, is_echo
-from domain.chat.ports import SpokenAnswers
+from domain.chat.echo import RecordedAnswer, is_echo
+from domain.chat.ports import RecordedAnswers
 from domain.chat.request import ChatRequest, unattributed
 from domain.values import Digest, JobId, digest_of
 from worker.engine.ports import Rendered
@@ -60,7 +60,7 @@ class _Link:
     """An answer that a request echoes, and the request that it answered."""
 
     turn: int
-    said: SpokenAnswer
+    said: RecordedAnswer
     before: ChatRequest
 
 
@@ -78,7 +78,7 @@ class _Known:
         return Rendered(tuple(self.ids), self.opened)
 
 
-class ContinuedPrompts:
+class IncrementalPrompts:
     """Renders requests so that each begins with what the one before it left in the cache.
 
     May be called from many threads at once.
@@ -93,7 +93,7 @@ class ContinuedPrompts:
     def __init__(
         self,
         renderer: Renderer,
-        answers: SpokenAnswers,
+        answers: RecordedAnswers,
         fingerprint: str,
         bytes_max: int = PROMPTS_BYTES_MAX,
     ) -> None:

@@ -17,8 +17,8 @@ from domain.errors import InvalidRequest
 from worker.engine.mlx.prompt import harmony
 from worker.engine.mlx.prompt.instructions import told
 from worker.engine.mlx.prompt.raw_prompt import RawRenderer
-from worker.engine.mlx.prompt.segment_tokenizer import SegmentedEncoder, refusal
-from worker.engine.output.channel_format import HARMONY, FrameFormat
+from worker.engine.mlx.prompt.segment_tokenizer import SegmentTokenizer, refusal
+from worker.engine.output.channel_format import HARMONY, ChannelFormat
 from worker.engine.output.tool_calls.reader import ToolFormat
 from worker.engine.ports import Rendered
 
@@ -52,7 +52,7 @@ class PromptRenderer:
         self,
         tokenizer: Any,  # noqa: ANN401 - mlx-lm ships no types
         tool_format: ToolFormat | None = None,
-        frames: FrameFormat | None = None,
+        frames: ChannelFormat | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._tool_format = tool_format
@@ -212,14 +212,14 @@ class PromptRenderer:
         return harmony.effort_of(request.effort) if self._is_harmony else {}
 
 
-def _segments_of(tokenizer: Any) -> SegmentedEncoder | None:  # noqa: ANN401 - as above
+def _segments_of(tokenizer: Any) -> SegmentTokenizer | None:  # noqa: ANN401 - as above
     if not getattr(tokenizer, "is_fast", False):
         return None
     why = refusal(tokenizer.backend_tokenizer)
     if why is not None:
         _log.info("prompts_tokenised_whole", why=why)
         return None
-    return SegmentedEncoder(tokenizer.backend_tokenizer)
+    return SegmentTokenizer(tokenizer.backend_tokenizer)
 
 
 def _turns(messages: Sequence[Message], *, id_chars: int | None = None) -> list[Turn]:

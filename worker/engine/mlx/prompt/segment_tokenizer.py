@@ -41,7 +41,7 @@ _PRE_TOKENIZERS = frozenset(
 _MODELS = frozenset({"BPE", "WordLevel", "WordPiece"})
 
 
-class SegmentedEncoder:
+class SegmentTokenizer:
     """Gives the ids that a tokenizer would, without its special frame. For many threads at once.
 
     Args:

@@ -25,7 +25,7 @@ class _Drawn:
         return self._ids[row]
 
 
-class TokenMasks:
+class LogitMasks:
     """The constraints of the sequences in a batch.
 
     A constraint takes a token when the next one is about to be drawn, not before: what was drawn

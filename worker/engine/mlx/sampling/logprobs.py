@@ -14,7 +14,7 @@ from typing import cast
 import mlx.core as mx
 
 from domain.chat.logprobs import UNLIKELY
-from worker.engine.ports import Likelihood
+from worker.engine.ports import TokenLikelihood
 
 #: Digits that are kept behind the point: more than single precision has of a usual value.
 DIGITS = 6
@@ -27,7 +27,7 @@ class _Drawn:
         self._arrays = (drawn, top, ids)
         self._lists: tuple[list[float], list[list[float]], list[list[int]]] | None = None
 
-    def of(self, row: int, top: int) -> Likelihood:
+    def of(self, row: int, top: int) -> TokenLikelihood:
         if self._lists is None:
             drawn, values, ids = self._arrays
             self._lists = (
@@ -40,10 +40,10 @@ class _Drawn:
         if top and values_of:
             pairs = zip(ids_of[row], map(_told, values_of[row]), strict=True)
             best = sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
-        return Likelihood(_told(logprobs[row]), tuple(islice(best, top)))
+        return TokenLikelihood(_told(logprobs[row]), tuple(islice(best, top)))
 
 
-class Likelihoods:
+class LogprobRows:
     """What is to be told of the sequences in a batch.
 
     mlx-lm draws a token one step before it returns it, so what is known of a sequence waits here in
@@ -91,14 +91,14 @@ class Likelihoods:
         for place, row in enumerate(asking):
             self._drawn[uids[row]].append((known, place))
 
-    def first(self, uid: int) -> Likelihood | None:
+    def first(self, uid: int) -> TokenLikelihood | None:
         """Return what is known of the next token of a sequence; it is asked for again."""
         if not self._drawn.get(uid):
             return None
         known, row = self._drawn[uid][0]
         return known.of(row, self._tops[uid])
 
-    def next(self, uid: int) -> Likelihood | None:
+    def next(self, uid: int) -> TokenLikelihood | None:
         """Return what is known of the next token of a sequence, once."""
         if uid not in self._tops:
             return None

@@ -12,8 +12,8 @@ import mlx.core as mx
 
 from domain.values import Sampling
 from worker.engine.grammar.ports import Constraint
-from worker.engine.mlx.sampling.logit_masks import TokenMasks
-from worker.engine.mlx.sampling.logprobs import Likelihoods
+from worker.engine.mlx.sampling.logit_masks import LogitMasks
+from worker.engine.mlx.sampling.logprobs import LogprobRows
 
 #: Likeliest tokens among which ``top_p`` and ``top_k`` choose. Sorting a whole vocabulary takes
 #: longer than a step of a small model; a nucleus wider than this is cut to it.
@@ -62,9 +62,9 @@ class BatchSampler:
     def __init__(self, rows_of: Callable[[int], Sequence[int]]) -> None:
         self._rows_of = rows_of
         self._rows: dict[int, SamplerRow] = {}
-        self._masks = TokenMasks()
+        self._masks = LogitMasks()
         #: What is told of the tokens drawn.
-        self.likelihoods = Likelihoods()
+        self.likelihoods = LogprobRows()
         self._rules: dict[tuple[int, ...], _Rules | None] = {}
         #: Rows that could not draw since the last look, and why; their tokens mean nothing.
         self.faults: dict[int, Exception] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from worker.engine.output.tool_calls.json_text import Garbled, JsonValue
+from worker.engine.output.tool_calls.json_text import JsonValue, MalformedJson
 from worker.engine.output.tool_calls.reader import CallClosed, CallInput, CallOpened, Change
 
 _SPACE = " \t\r\n"
@@ -70,7 +70,7 @@ class ArgumentsReader:
         for index, char in enumerate(text):
             try:
                 said += self._value.feed(char) or ""
-            except Garbled:
+            except MalformedJson:
                 self.is_over, self.rest = True, text[index:]
             else:
                 if not self._value.is_complete:

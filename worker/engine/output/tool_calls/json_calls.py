@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from worker.engine.output.tool_calls.json_text import Garbled, JsonValue
+from worker.engine.output.tool_calls.json_text import JsonValue, MalformedJson
 from worker.engine.output.tool_calls.reader import (
     CallClosed,
     CallInput,
@@ -78,7 +78,7 @@ class JsonReader:
                 self._raw += char
             try:
                 self._step(char)
-            except Garbled:
+            except MalformedJson:
                 self._give_up(text[index:])
                 break
             if self.is_over:
@@ -119,12 +119,12 @@ class JsonReader:
             if self.is_over and not self._calls:
                 self.plain = self._raw
         elif self._waiting:
-            raise Garbled
+            raise MalformedJson
         elif char == "{":
             self._step = self._first_key
         elif char not in _BETWEEN:
             if not (char.isalnum() or char == "_") or end:
-                raise Garbled
+                raise MalformedJson
             self._waiting, self._step = char, self._header
 
     def _header(self, char: str) -> None:
@@ -135,22 +135,22 @@ class JsonReader:
         elif self._waiting.endswith(_ARGS):
             match = _HEADER.fullmatch(self._waiting)
             if match is None:
-                raise Garbled
+                raise MalformedJson
             self._name, self._key, self._is_headed = match[1], _ARGUMENT_KEYS[0], True
             self._waiting, self._step = "", self._value_start
         elif char in "{\n" or len(self._waiting) > HEADER_CHARS_MAX:
-            raise Garbled
+            raise MalformedJson
 
     def _first_key(self, char: str) -> None:
         if char == "}":
-            raise Garbled
+            raise MalformedJson
         self._next_key(char)
 
     def _next_key(self, char: str) -> None:
         if char in _SPACE:
             return
         if char != '"':
-            raise Garbled
+            raise MalformedJson
         self._value = JsonValue()
         self._buffer = self._value.feed(char) or ""
         self._step = self._in_key
@@ -165,7 +165,7 @@ class JsonReader:
         if char == ":":
             self._step = self._value_start
         elif char not in _SPACE:
-            raise Garbled
+            raise MalformedJson
 
     def _value_start(self, char: str) -> None:
         if char in _SPACE:
@@ -174,7 +174,7 @@ class JsonReader:
         is_arguments = self._key in _ARGUMENT_KEYS and not self._has_arguments
         self._is_streaming = is_arguments and char == "{"
         if self._is_headed and not self._is_streaming:
-            raise Garbled
+            raise MalformedJson
         self._step = self._in_value
         self._in_value(char)
 
@@ -204,7 +204,7 @@ class JsonReader:
             self._raw = char
             self._between(char)
         else:
-            raise Garbled
+            raise MalformedJson
 
     # -- what was read ---------------------------------------------------------------------------
 
@@ -217,7 +217,7 @@ class JsonReader:
         elif self._key == "name":
             name = json.loads(self._buffer)
             if not isinstance(name, str) or not name:
-                raise Garbled
+                raise MalformedJson
             self._name = name
             if self._arguments is not None:
                 self._say("")
@@ -242,7 +242,7 @@ class JsonReader:
         assert self._name is not None, "a call is told of by its name"
         if not self._rules.format.end and self._name not in self._rules.names:
             # Without tags around it, any JSON with a name would look like a call.
-            raise Garbled
+            raise MalformedJson
         self._is_open = True
         self._changes.append(CallOpened(self._name))
 
@@ -251,7 +251,7 @@ class JsonReader:
 
     def _end_call(self) -> None:
         if self._name is None:
-            raise Garbled
+            raise MalformedJson
         if not self._has_arguments:
             self._say("{}")
         self._changes.append(CallClosed())
@@ -270,5 +270,5 @@ def _object_in(text: str) -> str:
     except ValueError:
         inner = None
     if not isinstance(inner, dict):
-        raise Garbled
+        raise MalformedJson
     return json.dumps(inner, ensure_ascii=False)

@@ -17,7 +17,7 @@ _NUMBER_BEGUN = re.compile(
 NESTING_MAX = 64
 
 
-class Garbled(ValueError):
+class MalformedJson(ValueError):
     """The text is no JSON from here on."""
 
 
@@ -173,7 +173,7 @@ class JsonValue:
     def _expect(self, condition: bool, char: str) -> None:  # noqa: FBT001 - reads as an assert
         if not condition:
             msg = f"{char!r} cannot stand here"
-            raise Garbled(msg)
+            raise MalformedJson(msg)
 
 
 _IN_STRING = frozenset({_State.STRING, _State.ESCAPE, _State.HEX})

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from worker.engine.output.tool_calls.json_text import Garbled, JsonValue
+from worker.engine.output.tool_calls.json_text import JsonValue, MalformedJson
 
 ALL_KINDS: Final = frozenset({"string", "integer", "number", "boolean", "null", "object", "array"})
 TEXT_ONLY: Final = frozenset({"string"})
@@ -160,7 +160,7 @@ def _json_in(text: str) -> str | None:
                 return None
             said += piece
         json.loads(said)
-    except (Garbled, ValueError):
+    except (MalformedJson, ValueError):
         return None
     return said
 

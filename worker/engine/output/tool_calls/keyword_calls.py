@@ -13,7 +13,7 @@ import re
 import sys
 from typing import Any, Final
 
-from worker.engine.output.tool_calls.json_text import Garbled, JsonValue
+from worker.engine.output.tool_calls.json_text import JsonValue, MalformedJson
 
 _HEAD: Final = re.compile(r"\s*([\w.-]+)\(\s*")
 _KEY: Final = re.compile(r"\s*([\w.-]+)\s*=\s*")
@@ -42,7 +42,7 @@ def parsed(text: str) -> list[dict[str, Any]]:
     """
     said = text.strip()
     if not said.startswith("["):
-        raise Garbled
+        raise MalformedJson
     at, calls = 1, []
     while True:
         call, at = _call(said, at)
@@ -63,11 +63,11 @@ def numbered(text: str) -> list[dict[str, Any]]:
     while at < len(text) or not calls:
         head = _NUMBERED.match(text, at)
         if head is None:
-            raise Garbled
+            raise MalformedJson
         arguments, at = _DECODER.raw_decode(text, head.end())
         end = _NUMBERED_END.match(text, at)
         if end is None:
-            raise Garbled
+            raise MalformedJson
         calls.append({"name": head[1], "arguments": arguments})
         at = end.end()
     return calls
@@ -89,7 +89,7 @@ def is_inside_string(text: str) -> bool:
 def _call(text: str, at: int) -> tuple[dict[str, Any], int]:
     head = _HEAD.match(text, at)
     if head is None:
-        raise Garbled
+        raise MalformedJson
     arguments: dict[str, Any] = {}
     at = head.end()
     while text[at : at + 1] != ")":
@@ -97,7 +97,7 @@ def _call(text: str, at: int) -> tuple[dict[str, Any], int]:
             at = _expected(text, at, ",")
         key = _KEY.match(text, at)
         if key is None:
-            raise Garbled
+            raise MalformedJson
         arguments[key[1]], at = _value(text, key.end())
         at = _skipped(text, at)
     return {"name": head[1], "arguments": arguments}, at + 1
@@ -126,5 +126,5 @@ def _skipped(text: str, at: int) -> int:
 def _expected(text: str, at: int, char: str) -> int:
     at = _skipped(text, at)
     if text[at : at + 1] != char:
-        raise Garbled
+        raise MalformedJson
     return at + 1

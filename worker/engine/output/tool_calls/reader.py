@@ -14,7 +14,7 @@ from enum import Enum, auto
 from typing import Any, Protocol
 
 from worker.engine.output.tool_calls.keyword_calls import is_inside_string
-from worker.engine.output.tool_calls.tool_syntax import Marks
+from worker.engine.output.tool_calls.tool_syntax import ToolSyntax
 
 Tool = Mapping[str, Any]
 #: From the text of a call, without the tags around it, to one call or several, each a mapping with
@@ -86,7 +86,7 @@ class ToolFormat:
     opening: str = ""
     opening_named: str = ""
     json: JsonSpelling | None = None
-    marks: Marks | None = None
+    marks: ToolSyntax | None = None
 
     @property
     def is_held(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from worker.engine.output.stop_sequences import TagScanner
-from worker.engine.output.tool_calls.json_text import Garbled, JsonValue
+from worker.engine.output.tool_calls.json_text import JsonValue, MalformedJson
 from worker.engine.output.tool_calls.json_types import (
     ALL_KINDS,
     TEXT_ONLY,
@@ -32,7 +32,7 @@ _CONTAINERS = frozenset({"object", "array"})
 _QUOTES = "\"'"
 
 
-class MarkedReader:
+class TaggedReader:
     """``CallReader`` for marks.
 
     What does not begin as a call of an offered tool is left to the family's own parser. From the
@@ -249,7 +249,7 @@ class MarkedReader:
                 if self._json.is_complete:
                     return False
                 self._json.feed(char)
-        except Garbled:
+        except MalformedJson:
             # It stays so: no string can begin where no value may.
             return False
         self._fed = start

@@ -10,7 +10,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marks:
+class ToolSyntax:
     r"""What stands around the parts of a call, as a well-behaved model writes it.
 
     ``call`` NAME ``named`` (``key`` KEY ``keyed`` VALUE ``valued``)* ``done``. White space at their
@@ -44,7 +44,7 @@ class Marks:
         return self.keyed.endswith("\n") and self.valued.startswith("\n")
 
 
-QWEN_MARKS: Final = Marks(
+QWEN_MARKS: Final = ToolSyntax(
     call="<function=",
     named=">\n",
     key="<parameter=",
@@ -53,7 +53,7 @@ QWEN_MARKS: Final = Marks(
     done="</function>\n",
 )
 #: GLM 4.7 and Laguna.
-GLM_MARKS: Final = Marks(
+GLM_MARKS: Final = ToolSyntax(
     call="",
     named="",
     key="<arg_key>",
@@ -65,7 +65,7 @@ GLM_MARKS: Final = Marks(
 GLM_LINES_MARKS: Final = replace(
     GLM_MARKS, named="\n", keyed="</arg_key>\n<arg_value>", valued="</arg_value>\n"
 )
-LONGCAT_MARKS: Final = Marks(
+LONGCAT_MARKS: Final = ToolSyntax(
     call="",
     named="\n",
     key="<longcat_arg_key>",
@@ -73,7 +73,7 @@ LONGCAT_MARKS: Final = Marks(
     valued="</longcat_arg_value>\n",
     done="",
 )
-MINIMAX_MARKS: Final = Marks(
+MINIMAX_MARKS: Final = ToolSyntax(
     call='<invoke name="',
     named='">\n',
     key='<parameter name="',
@@ -83,7 +83,7 @@ MINIMAX_MARKS: Final = Marks(
     is_repeated=True,
 )
 #: LFM and others that write Python: ``[f(a="x", b=2)]``.
-PYTHON_MARKS: Final = Marks(
+PYTHON_MARKS: Final = ToolSyntax(
     call="",
     named="(",
     key="",

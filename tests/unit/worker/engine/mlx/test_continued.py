@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.chat.echo import SpokenAnswer
-from domain.chat.generation import SaidCall
+from domain.chat.echo import RecordedAnswer
+from domain.chat.generation import EmittedCall
 from domain.chat.request import ChatRequest, Message, RawPrompt, ToolCall, ToolChoice
 from domain.values import Digest, JobId, SamplingWish, digest_of
-from worker.engine.mlx.prompt.incremental_prompt import ContinuedPrompts
+from worker.engine.mlx.prompt.incremental_prompt import IncrementalPrompts
 from worker.engine.ports import Rendered
 
 FINGERPRINT = "model-1"
@@ -56,10 +56,10 @@ def _ids(messages: tuple[Message, ...]) -> tuple[int, ...]:
 class Answers:
     """``SpokenAnswers`` in a dictionary."""
 
-    said: dict[str, SpokenAnswer] = field(default_factory=dict)
+    said: dict[str, RecordedAnswer] = field(default_factory=dict)
     requests: dict[Digest, ChatRequest] = field(default_factory=dict)
 
-    def find(self, job_id: JobId) -> SpokenAnswer | None:
+    def find(self, job_id: JobId) -> RecordedAnswer | None:
         return self.said.get(job_id)
 
     def request(self, digest: Digest) -> ChatRequest | None:
@@ -77,8 +77,8 @@ class Conversation:
         self.messages: tuple[Message, ...] = ()
         self.turns: list[tuple[ChatRequest, tuple[int, ...], tuple[int, ...]]] = []
 
-    def restarted(self, fingerprint: str = FINGERPRINT) -> ContinuedPrompts:
-        return ContinuedPrompts(self.renderer, self.answers, fingerprint)
+    def restarted(self, fingerprint: str = FINGERPRINT) -> IncrementalPrompts:
+        return IncrementalPrompts(self.renderer, self.answers, fingerprint)
 
     def ask(self, text: str, *, role: str = "user") -> ChatRequest:
         self.messages += (Message(role=role, content=text),)  # type: ignore[arg-type]  # a role
@@ -96,16 +96,16 @@ class Conversation:
         prompt = self.prompts.render(request).tokens
         # No tokenizer would cut the text like this.
         sampled = tuple(1000 + ord(letter) for letter in text + (arguments or ""))
-        calls: tuple[SaidCall, ...] = ()
+        calls: tuple[EmittedCall, ...] = ()
         echoed: tuple[ToolCall, ...] = ()
         if arguments is not None:
-            calls = (SaidCall(id=f"c{job}", name="Bash", arguments=arguments, is_complete=True),)
+            calls = (EmittedCall(id=f"c{job}", name="Bash", arguments=arguments, is_complete=True),)
             swapped = dict(reversed(json.loads(arguments).items()))
             echoed = (ToolCall(id=f"c{job}", name="Bash", arguments=swapped | {"more": False}),)
         # As the log has it: the request by its bytes.
         payload = request.to_bytes()
         self.answers.requests[digest_of(payload)] = ChatRequest.from_bytes(payload)
-        self.answers.said[job] = SpokenAnswer(
+        self.answers.said[job] = RecordedAnswer(
             job_id=job,
             request=digest_of(payload),
             fingerprint=FINGERPRINT,
@@ -156,7 +156,7 @@ def test_after_a_restart_every_prompt_is_the_same(
     talk = _talk(sayings)
     for request, prompt, _ in talk.turns:
         assert talk.restarted().render(request).tokens == prompt
-    crowded = ContinuedPrompts(talk.renderer, talk.answers, FINGERPRINT, bytes_max=1)
+    crowded = IncrementalPrompts(talk.renderer, talk.answers, FINGERPRINT, bytes_max=1)
     assert crowded.render(talk.turns[-1][0]).tokens == talk.turns[-1][1]
 
 

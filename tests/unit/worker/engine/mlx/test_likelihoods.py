@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from domain.chat.logprobs import UNLIKELY
 from domain.values import Sampling
-from worker.engine.mlx.sampling.logprobs import Likelihoods, logprobs_of
+from worker.engine.mlx.sampling.logprobs import LogprobRows, logprobs_of
 from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow
-from worker.engine.ports import Likelihood
+from worker.engine.ports import TokenLikelihood
 
 pytestmark = pytest.mark.mlx
 
@@ -91,10 +91,12 @@ def test_the_first_is_told_again_and_a_dropped_one_no_more() -> None:
 
 def test_what_the_network_rules_out_is_said_in_a_number_that_json_has() -> None:
     row = mx.array([[0.0, -math.inf, -math.inf]])
-    likelihoods = Likelihoods()
+    likelihoods = LogprobRows()
     likelihoods.add(5, 20)
     likelihoods.note([5], row, mx.array([1]))
-    assert likelihoods.next(5) == Likelihood(UNLIKELY, ((0, 0.0), (1, UNLIKELY), (2, UNLIKELY)))
+    assert likelihoods.next(5) == TokenLikelihood(
+        UNLIKELY, ((0, 0.0), (1, UNLIKELY), (2, UNLIKELY))
+    )
 
 
 def test_nothing_is_computed_where_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 import worker.demo_model
-from worker.engine.mlx.prompt.segment_tokenizer import SegmentedEncoder, refusal
+from worker.engine.mlx.prompt.segment_tokenizer import SegmentTokenizer, refusal
 
 #: One begins like another, one is inside another, some are white space.
 OVERLAPPING = ("<a", "<a>", "<a><b", "<<", "a><", "\n\n", "\n\n\n", "  ", "é", "<|im_end|>")
@@ -60,9 +60,9 @@ def tokenizers() -> dict[str, Tokenizer]:
 
 
 @cache
-def encoder(name: str) -> SegmentedEncoder:
+def encoder(name: str) -> SegmentTokenizer:
     # Small, so that pieces are forgotten on the way.
-    return SegmentedEncoder(tokenizers()[name], bytes_max=4096)
+    return SegmentTokenizer(tokenizers()[name], bytes_max=4096)
 
 
 @cache
@@ -111,7 +111,7 @@ TURN = "<|im_start|>user\n" + "the quick brown fox " * 50 + "<|im_end|>\n<|im_st
 
 def test_next_turn_reads_only_what_is_new() -> None:
     tokenizer = Counting(tokenizers()["demo"])
-    segmented = SegmentedEncoder(tokenizer)
+    segmented = SegmentTokenizer(tokenizer)
     segmented.encode(TURN)
 
     before = tokenizer.chars
@@ -123,7 +123,7 @@ def test_next_turn_reads_only_what_is_new() -> None:
 
 def test_piece_that_is_not_used_is_forgotten_first() -> None:
     tokenizer = Counting(tokenizers()["demo"])
-    segmented = SegmentedEncoder(tokenizer, bytes_max=8000)
+    segmented = SegmentTokenizer(tokenizer, bytes_max=8000)
     pieces = [f"{number} " * 300 for number in range(4)]
     for number in (0, 1, 0, 2, 0, 3, 0):
         segmented.encode(pieces[number])
@@ -136,7 +136,7 @@ def test_piece_that_is_not_used_is_forgotten_first() -> None:
 
 
 def test_many_threads_at_once_all_get_the_right_ids() -> None:
-    segmented = SegmentedEncoder(tokenizers()["demo"], bytes_max=20_000)
+    segmented = SegmentTokenizer(tokenizers()["demo"], bytes_max=20_000)
     turns = [TURN.replace("fox", f"fox {number % 7}") for number in range(64)]
     with ThreadPoolExecutor(8) as threads:
         all_ids = list(threads.map(segmented.encode, turns))

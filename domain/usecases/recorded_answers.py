@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from domain.chat.echo import WHOLE, SpokenAnswer
-from domain.chat.generation import SaidCall
+from domain.chat.echo import WHOLE, RecordedAnswer
+from domain.chat.generation import EmittedCall
 from domain.chat.request import ChatRequest
 from domain.errors import PayloadMissing
 from domain.events.job import AttemptStarted, JobCompleted, JobSubmitted
@@ -28,12 +28,12 @@ class History(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedAnswers:
-    """``domain.chat.ports.SpokenAnswers`` over the log and its payloads."""
+    """``domain.chat.ports.RecordedAnswers`` over the log and its payloads."""
 
     log: History
     payloads: PayloadStore
 
-    def find(self, job_id: JobId) -> SpokenAnswer | None:
+    def find(self, job_id: JobId) -> RecordedAnswer | None:
         """See ``SpokenAnswers.find``."""
         return self._answer(job_id, self.log.load(StreamName(job_id)))
 
@@ -44,7 +44,7 @@ class LoggedAnswers:
         except PayloadMissing:
             return None
 
-    def _answer(self, job_id: JobId, history: Sequence[RecordedEvent]) -> SpokenAnswer | None:
+    def _answer(self, job_id: JobId, history: Sequence[RecordedEvent]) -> RecordedAnswer | None:
         submitted: JobSubmitted | None = None
         started: AttemptStarted | None = None
         completed: JobCompleted | None = None
@@ -64,12 +64,12 @@ class LoggedAnswers:
             said = json.loads(self.payloads.get(completed.output))
         except PayloadMissing:
             return None
-        return SpokenAnswer(
+        return RecordedAnswer(
             job_id=job_id,
             request=submitted.request,
             fingerprint=started.fingerprint,
             token_ids=tuple(said["token_ids"]),
             text=said["text"],
             thinking=said["thinking"],
-            calls=tuple(SaidCall(**call) for call in said["tool_calls"]),
+            calls=tuple(EmittedCall(**call) for call in said["tool_calls"]),
         )
