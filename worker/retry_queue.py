@@ -31,7 +31,7 @@ class RetryLater(Exception):
 class RetryQueue(Generic[_Note]):
     """A bounded queue and one thread; ``put`` may be called from any thread and never waits.
 
-    A note is tried again after ``RetryLater`` and after a ``SemanticError``, which may be transient.
+    A note is tried again after ``RetryLater`` and after a ``SemanticError``, which may pass.
     Any other exception is a defect: it is logged and ends that note alone.
 
     Args:
