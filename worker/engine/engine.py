@@ -21,7 +21,7 @@ from worker.engine.emitter import Advanced, Emitter, Ended, Released, Tokens
 from worker.engine.inbox import Cancel, Message, Remove, Stop, SubmitSequence
 from worker.engine.ports import Admission, LoadedModel, ModelRunner, StepResult
 from worker.engine.preparation import constraint_of, prepare
-from worker.engine.scheduling.waiting_room import WaitingRoom
+from worker.engine.scheduling.waiting_queue import WaitingQueue
 from worker.engine.sequence import Handle, Sequence, SequenceTimes
 from worker.engine.text_assembler import assembler_for
 
@@ -86,7 +86,7 @@ class BatchEngine:
         self._accepting = True
         self._arrivals = count()
         # Below: the engine thread's own.
-        self._waiting: WaitingRoom[Sequence] = WaitingRoom(batch_window_s)
+        self._waiting: WaitingQueue[Sequence] = WaitingQueue(batch_window_s)
         self._running: dict[int, Sequence] = {}
         self._stopped = False
 
@@ -238,7 +238,7 @@ class BatchEngine:
         match message:
             case SubmitSequence(sequence):
                 cost = len(sequence.admission.tokens) - sequence.task.prompt.cached_tokens
-                self._waiting.arrived(sequence, cost=cost, at=sequence.marks.submitted)
+                self._waiting.add(sequence, cost=cost, at=sequence.marks.submitted)
                 self._tell_place(sequence)
             case Cancel(sequence):
                 self._leave(sequence, runner)

@@ -23,7 +23,7 @@ from mlx_lm.generate import (
 )
 from mlx_lm.models.cache import make_prompt_cache
 
-from worker.engine.scheduling.policies import FairQueue
+from worker.engine.scheduling.fair_queue import FairQueue
 
 #: For the parts of mlx-lm that end a sequence by themselves; here its owner does.
 _NO_LIMIT = 1 << 62
@@ -276,7 +276,7 @@ class DecodeBatches:
                     break
                 together.append(other)
         for reading in together:
-            self._line.serve(reading.uid, 0.0)
+            self._line.record_served(reading.uid, 0.0)
         return together
 
     def _worked(self, together: Sequence[_Reading], work: Callable[[Any], None]) -> bool:

@@ -32,7 +32,7 @@ from worker.engine.ports import (
     StepResult,
     TokenLikelihood,
 )
-from worker.engine.scheduling.policies import PrefillPace
+from worker.engine.scheduling.prefill_pace import PrefillPace
 
 _log = structlog.get_logger(__name__)
 
@@ -294,14 +294,14 @@ class BatchRunner:
 
     def _read_piece(self) -> list[PrefillProgress]:
         groups = self.groups
-        tokens_max = self._pace.piece_tokens(streams=groups.decoding)
+        tokens_max = self._pace.chunk_tokens(streams=groups.decoding)
         if not tokens_max:
             return []
         before, started = groups.tokens_read, time.perf_counter()
         read = groups.read(tokens_max)
         if groups.tokens_read > before:
             seconds = time.perf_counter() - started
-            self._pace.note_piece(groups.tokens_read - before, seconds)
+            self._pace.record_chunk(groups.tokens_read - before, seconds)
         return read
 
     def _advanced(self, read: PrefillProgress) -> list[tuple[int, int, int]]:
@@ -355,7 +355,7 @@ class BatchRunner:
             else:
                 tokens.append((uid, token, None if self._left[uid] else Finish.LENGTH))
         self._leave([uid for uid, _, finish in tokens if finish is not None])
-        self._pace.note_decode(time.perf_counter() - started)
+        self._pace.record_decode(time.perf_counter() - started)
         return tokens
 
     def _tell(self, uid: int, likely: TokenLikelihood | None) -> None:

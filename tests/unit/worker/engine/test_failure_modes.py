@@ -22,7 +22,7 @@ from worker.engine.mlx import decode_batches as groups
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import Admission, Admitted, ModelLoadError
-from worker.engine.scheduling.policies import PASSES_MAX
+from worker.engine.scheduling.fair_queue import PASSES_MAX
 
 pytestmark = pytest.mark.mlx
 
