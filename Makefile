@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
 
-.PHONY: help demo serve test check format bench experiments lock clean
+.PHONY: help demo serve test check format packages bench experiments lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -39,6 +39,9 @@ check: $(DEV) ## Format check, lint, types, import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --config tests/architecture/layers.toml
+
+packages: $(DEV) ## Write the table of packages in docs/architecture.md
+	@$(BIN)/python -m tests.architecture.packages
 
 format: $(DEV) ## Format and fix what can be fixed
 	@$(BIN)/ruff format .

@@ -41,7 +41,7 @@ AGENT_TYPES = AGENT_HISTORY | {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentTurn:
+class AgentJob:
     """One job of an agent.
 
     Attributes:
@@ -96,7 +96,7 @@ class AgentView:
     cache_event_at: str | None = None
     context_tokens: int = 0
     disk_blocks: int = 0
-    turns: tuple[AgentTurn, ...] = ()
+    turns: tuple[AgentJob, ...] = ()
     position: int = 0
 
     @property
@@ -164,7 +164,7 @@ def _apply(event: Event, view: AgentView, recorded: RecordedEvent) -> AgentView:
 @_apply.register
 def _(event: JobSubmitted, view: AgentView, recorded: RecordedEvent) -> AgentView:
     del event
-    turn = AgentTurn(job=JobId(recorded.stream), at=recorded.recorded_at, status="queued")
+    turn = AgentJob(job=JobId(recorded.stream), at=recorded.recorded_at, status="queued")
     turns = (*view.turns, turn)[-TURNS_KEPT:]
     return replace(view, jobs=view.jobs + 1, open_jobs=view.open_jobs + 1, turns=turns)
 
