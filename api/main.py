@@ -13,6 +13,7 @@ from importlib.metadata import version
 
 from api.access.agent_scope import AgentScope
 from api.access.rate_limits import Rate
+from api.background.batch_lines import BatchLines
 from api.background.batch_thread import BatchThread, LineThreads
 from api.background.batches import BatchRules, BatchServices
 from api.background.eta import LiveEta
@@ -23,7 +24,6 @@ from api.background.webhooks import WebhookServices, batch_message
 from api.http_server.listener import open_listener_or_exit
 from api.lifecycle import Service, serve
 from api.presenters.jobs import job_object
-from api.protocols.batches.lines import BatchLines
 from api.protocols.shared.efforts import Efforts
 from api.routes.table import routes
 from api.services import JobRules, Services

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Self
 
-from api.protocols.batches.lines import BatchLines
+from api.background.batch_lines import BatchLines
 from domain.batch.files import FILE_PREFIX, FileId
 from domain.batch.ports import BatchViews
 from domain.batch.state import BATCH_PREFIX, Batch, BatchId

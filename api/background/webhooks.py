@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from api.background.batches import wire_id
-from api.protocols.batches.lines import ANTHROPIC
+from api.protocols.batches.endpoints import ANTHROPIC
 from api.schemas.base import WebhookBody
 from api.schemas.webhooks import WebhookObject
 from domain.batch.state import Batch

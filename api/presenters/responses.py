@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from api.protocols.batches.endpoints import unix_s
-from api.protocols.batches.lines import stored_answer
 from api.protocols.openai_responses.items import Item
 from api.protocols.openai_responses.parse import asked_of, from_bytes, input_of
 from api.protocols.openai_responses.response_object import (
@@ -21,6 +20,7 @@ from api.protocols.openai_responses.response_object import (
     response_object,
 )
 from api.protocols.shared.answer import AssembledAnswer
+from api.protocols.shared.stored_answer import stored_answer
 from api.schemas.responses import RESPONSE_ID_PATTERN, ResponseObject, ResponsesBody
 from api.services import Services
 from api.streaming.log_backfill import read_stored

@@ -7,13 +7,13 @@ from functools import partial
 
 from api.http.messages import Reply, Request, StreamReply
 from api.http.replies import json_reply
-from api.protocols.openai_chat.completion import (
+from api.protocols.shared.completions import (
     CompletionEncoder,
     CompletionHead,
     CompletionKind,
     assemble,
 )
-from api.protocols.shared.parsed import ParsedRequest
+from api.protocols.shared.parsed_request import ParsedRequest
 from api.routes.generate import (
     ATTACHED_HEADER,
     JOB_HEADER,

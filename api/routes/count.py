@@ -7,7 +7,7 @@ from functools import partial
 from api.http.messages import Reply, Request
 from api.http.replies import json_reply
 from api.protocols.anthropic import parse as anthropic
-from api.protocols.shared.parsed import ParsedRequest
+from api.protocols.shared.parsed_request import ParsedRequest
 from api.routes.generate import parse_request
 from api.services import Services
 from api.submission.history_matching import attributed

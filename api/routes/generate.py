@@ -10,7 +10,7 @@ from api.http.messages import Reply, Request, StreamReply
 from api.http.replies import json_reply
 from api.presenters.cache_diagnostics import CACHE_HEADER, cache_header, cache_story
 from api.protocols.shared.answer import AssembledAnswer
-from api.protocols.shared.parsed import ParsedRequest
+from api.protocols.shared.parsed_request import ParsedRequest
 from api.services import Services
 from api.streaming.job_stream import Encoder, JobStream, collect_job
 from api.streaming.open_job import OpenJob

@@ -12,7 +12,7 @@ from api.http.query import choice, moment, text, whole_number
 from api.http.replies import json_reply
 from api.http.request_headers import preferred_wait_s
 from api.presenters.jobs import full_job_object, job_object
-from api.protocols.native import parse as native
+from api.protocols.native import jobs as native
 from api.routes.generate import ATTACHED_HEADER, JOB_HEADER, parse_request
 from api.schemas.base import JOB_ID_PATTERN, NAME_PATTERN
 from api.schemas.replies import JobList, JobObject

@@ -20,7 +20,7 @@ from api.background.webhooks import webhook_url
 from api.http.messages import Reply, Request, StreamReply
 from api.http.query import text, whole_number
 from api.http.replies import json_reply
-from api.protocols.batches.lines import ANTHROPIC, MESSAGES_PATH
+from api.protocols.batches.endpoints import ANTHROPIC, MESSAGES_PATH
 from api.schemas.base import parse_body
 from api.schemas.batches import (
     BatchCounts,

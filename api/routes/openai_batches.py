@@ -10,7 +10,7 @@ from api.background.webhooks import webhook_url
 from api.http.messages import Reply, Request
 from api.http.query import text, whole_number
 from api.http.replies import json_reply
-from api.protocols.batches.endpoints import LINE_KINDS, unix_s
+from api.protocols.batches.endpoints import OPENAI_ENDPOINTS, unix_s
 from api.routes.files import find_file
 from api.routes.message_batches import CLIENT_CHARS_MAX, batch_progress
 from api.schemas.base import parse_body
@@ -46,7 +46,7 @@ PREFIX: Final = "batch_"
 PAGE_DEFAULT: Final = 20
 PAGE_MAX: Final = 100
 #: What the log calls the dialects of these batches.
-PROTOCOLS: Final = tuple(kind.protocol for kind in LINE_KINDS.values())
+PROTOCOLS: Final = tuple(kind.protocol for kind in OPENAI_ENDPOINTS.values())
 
 _STATUS: Final = {
     BatchState.VALIDATING: "validating",
@@ -96,7 +96,7 @@ def _accept(request: Request, services: Services) -> Batch:
     require_batch_room(batches_max=desk.rules.open_max, views=desk.views)
     client = request.headers.get("user-agent")
     submitted = BatchSubmitted(
-        protocol=LINE_KINDS[body.endpoint].protocol,
+        protocol=OPENAI_ENDPOINTS[body.endpoint].protocol,
         endpoint=body.endpoint,
         content=file.facts.content,
         lines=count_lines(file.facts.content, services.payloads.get),

@@ -14,7 +14,7 @@ from api.protocols.openai_responses.items import shown
 from api.protocols.openai_responses.response_object import PROTOCOL, ResponseHead, answered
 from api.protocols.openai_responses.stream import ResponsesEncoder
 from api.protocols.shared.answer import hex_of
-from api.protocols.shared.parsed import ParsedRequest
+from api.protocols.shared.parsed_request import ParsedRequest
 from api.routes.generate import ATTACHED_HEADER, JOB_HEADER, PARSE_INLINE_MAX_BYTES, answer_open
 from api.schemas.base import INT64_MAX
 from api.schemas.responses import ResponseDeleted, ResponseItems, ResponseObject

@@ -8,7 +8,7 @@ from functools import partial
 from api.errors import dialect_of, error_reply
 from api.http.messages import Dialect, Handler, Reply, Request, Route, StreamReply
 from api.protocols.openai_chat.parse import CHAT
-from api.protocols.openai_chat.text_completions import TEXT
+from api.protocols.openai_completions.parse import TEXT
 from api.routes import (
     agents,
     count,

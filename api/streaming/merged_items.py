@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from api.protocols.openai_chat.completion import ChoiceItem
 from api.protocols.shared.answer import AssembledAnswer, proper_end
+from api.protocols.shared.completions import ChoiceItem
 from api.streaming.job_stream import collect_job
 from api.streaming.open_job import JobReading, OpenJob
 from domain.chat.items import Failed, Finished

@@ -9,7 +9,7 @@ from functools import partial
 from api.http.messages import Request
 from api.http.request_headers import idempotency_key
 from api.protocols.native.agents import parse_turn
-from api.protocols.shared.parsed import ParsedRequest
+from api.protocols.shared.parsed_request import ParsedRequest
 from api.schemas.agents import TurnBody
 from api.services import Services
 from api.submission.submit import command_of, submit_command

@@ -12,7 +12,7 @@ from typing import Final
 from api.background.webhooks import webhook_url
 from api.http.messages import Request
 from api.http.request_headers import idempotency_key, is_retry
-from api.protocols.shared.parsed import ParsedRequest
+from api.protocols.shared.parsed_request import ParsedRequest
 from api.services import Services
 from api.streaming.item_buffer import ItemBuffer
 from api.streaming.item_subscription import ItemSubscription, close_items

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from api.http.messages import Request
-from api.protocols.shared.parsed import ParsedRequest
+from api.protocols.shared.parsed_request import ParsedRequest
 from api.services import Services
 from api.streaming.open_job import OpenJob
 from api.submission.history_matching import attributed

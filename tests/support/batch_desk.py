@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from api.background.batch_lines import BatchLines
 from api.background.batches import BatchServices
-from api.protocols.batches.lines import BatchLines
 from api.services import Services
 from domain.usecases.batches.driver import BatchDriver, advance_batches
 from ops.clock import RandomIds

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from api.protocols.anthropic.cache_control import marks_cache
-from api.protocols.anthropic.history import system_texts, turns_of
+from api.protocols.anthropic.messages import system_texts, turns_of
 from api.protocols.anthropic.tools import AnthropicTools, answer_schema_of, tool_choice_of
 from api.protocols.shared.efforts import EFFORTS, Efforts
-from api.protocols.shared.history import settle
-from api.protocols.shared.parsed import (
+from api.protocols.shared.parsed_request import (
     ParsedRequest,
     ThinkingShown,
     agent_of,
@@ -18,6 +17,7 @@ from api.protocols.shared.parsed import (
     sampling_of,
     stop_texts,
 )
+from api.protocols.shared.turns import settle
 from api.schemas.anthropic import CountBody, MessagesBody, ThinkingSpec
 from api.schemas.base import MAX_TOKENS_CEILING, parse_body
 from domain.chat.reasoning_limit import ThinkingLimit

@@ -10,8 +10,8 @@ from api.http.json_body import load_json
 from api.http.messages import Dialect
 from api.http.sse import Frame, Part
 from api.protocols.shared.answer import AssembledAnswer, Block, BlockKind, hex_of, proper_end
-from api.protocols.shared.parsed import ThinkingShown
-from api.protocols.shared.signature import sign
+from api.protocols.shared.parsed_request import ThinkingShown
+from api.protocols.shared.reasoning_signature import sign
 from api.schemas.replies import AnthropicBlock, AnthropicMessage, AnthropicUsage
 from domain.chat.items import (
     Failed,

@@ -9,9 +9,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-from api.protocols.openai_chat.completion import CompletionHead, CompletionKind, assemble
 from api.protocols.openai_chat.parse import CHAT
-from api.protocols.openai_chat.text_completions import TEXT
+from api.protocols.openai_completions.parse import TEXT
 from api.protocols.openai_responses import parse as responses
 from api.protocols.openai_responses.response_object import (
     PROTOCOL,
@@ -20,16 +19,21 @@ from api.protocols.openai_responses.response_object import (
     answered,
 )
 from api.protocols.shared.answer import AssembledAnswer
+from api.protocols.shared.completions import CompletionHead, CompletionKind, assemble
 from api.protocols.shared.efforts import Efforts
-from api.protocols.shared.parsed import ParsedRequest
+from api.protocols.shared.parsed_request import ParsedRequest
 from api.schemas.responses import ResponsesBody
 from domain.errors import InvalidRequest
 from domain.job.view import JobView
 from domain.ports import IdSource
 
+#: Protocol of an Anthropic batch, and the path that each of its lines could be sent to alone.
+ANTHROPIC: Final = "anthropic"
+MESSAGES_PATH: Final = "/v1/messages"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LineKind:
+class BatchEndpoint:
     """An endpoint that a line can name.
 
     Attributes:
@@ -107,8 +111,8 @@ def _response(view: JobView, body: Mapping[str, Any], answer: AssembledAnswer) -
     )
 
 
-def _completion_kind(kind: CompletionKind) -> LineKind:
-    return LineKind(
+def _completion_kind(kind: CompletionKind) -> BatchEndpoint:
+    return BatchEndpoint(
         protocol=kind.protocol,
         parse=partial(_parse_completion, kind),
         whole=partial(_completion, kind),
@@ -116,8 +120,8 @@ def _completion_kind(kind: CompletionKind) -> LineKind:
 
 
 #: By the path that a line would be sent to alone.
-LINE_KINDS: Final[Mapping[str, LineKind]] = {
+OPENAI_ENDPOINTS: Final[Mapping[str, BatchEndpoint]] = {
     "/v1/chat/completions": _completion_kind(CHAT),
     "/v1/completions": _completion_kind(TEXT),
-    "/v1/responses": LineKind(protocol=PROTOCOL, parse=_parse_response, whole=_response),
+    "/v1/responses": BatchEndpoint(protocol=PROTOCOL, parse=_parse_response, whole=_response),
 }

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from api.protocols.openai_chat.history import tools_of, turn_of
+from api.protocols.openai_chat.messages import tools_of, turn_of
 from api.protocols.shared.efforts import EFFORTS, Efforts
-from api.protocols.shared.history import settle
-from api.protocols.shared.parsed import ParsedRequest, clamp_max_tokens, sampling_of, stop_texts
+from api.protocols.shared.parsed_request import (
+    ParsedRequest,
+    clamp_max_tokens,
+    sampling_of,
+    stop_texts,
+)
+from api.protocols.shared.turns import settle
 from api.schemas.agents import AgentBody, OptionsBody, TurnBody
 from domain.agent.state import AgentOptions, Profile
 from domain.chat.request import ChatRequest, Message

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from api.protocols.openai_chat.completion import CompletionKind
-from api.protocols.openai_chat.history import (
+from api.protocols.openai_chat.choices import ChatChoiceRenderer, chat_choice
+from api.protocols.openai_chat.messages import (
     answer_schema_of,
     is_strict,
     strict_among,
@@ -14,11 +14,16 @@ from api.protocols.openai_chat.history import (
     tools_of,
     turn_of,
 )
-from api.protocols.openai_chat.parameters import completion_request, sampling_wish
-from api.protocols.openai_chat.stream import ChatChoiceRenderer, chat_choice
+from api.protocols.shared.completion_request import completion_request, sampling_wish
+from api.protocols.shared.completions import CompletionKind
 from api.protocols.shared.efforts import EFFORTS, Efforts
-from api.protocols.shared.history import settle
-from api.protocols.shared.parsed import ParsedRequest, clamp_max_tokens, effort_of, stop_texts
+from api.protocols.shared.parsed_request import (
+    ParsedRequest,
+    clamp_max_tokens,
+    effort_of,
+    stop_texts,
+)
+from api.protocols.shared.turns import settle
 from api.schemas.base import parse_body
 from api.schemas.logprobs import logprobs_wanted
 from api.schemas.openai_chat import ChatCompletionBody

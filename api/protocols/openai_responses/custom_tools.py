@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from api.http.json_body import load_json
-from api.protocols.openai_responses.lark import LarkError
-from api.protocols.openai_responses.lark_pattern import pattern_of
+from api.protocols.openai_responses.lark_parser import LarkError
+from api.protocols.openai_responses.lark_to_regex import pattern_of
 from domain.errors import InvalidRequest
 
 #: The one argument.

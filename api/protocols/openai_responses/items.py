@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from api.protocols.openai_chat.history import arguments_of, text_of
+from api.protocols.openai_chat.messages import arguments_of, text_of
 from api.protocols.openai_responses.custom_tools import INPUT
 from api.protocols.openai_responses.tools import description, is_offered, shown_tool, spelled
-from api.protocols.shared.history import PART_BREAK
-from api.protocols.shared.origin import origin_of
-from api.protocols.shared.signature import recall
+from api.protocols.shared.answer_ids import origin_of
+from api.protocols.shared.reasoning_signature import recall
+from api.protocols.shared.turns import PART_BREAK
 from api.schemas.responses import InputItem
 from domain.chat.request import Message, Role, ToolCall
 from domain.errors import InvalidRequest

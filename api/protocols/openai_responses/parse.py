@@ -16,14 +16,14 @@ from api.protocols.openai_responses.tools import (
     toolbox_of,
 )
 from api.protocols.shared.efforts import EFFORTS, Efforts
-from api.protocols.shared.history import settle
-from api.protocols.shared.parsed import (
+from api.protocols.shared.parsed_request import (
     ParsedRequest,
     agent_of,
     clamp_max_tokens,
     effort_of,
     sampling_of,
 )
+from api.protocols.shared.turns import settle
 from api.schemas.base import parse_body
 from api.schemas.responses import ResponsesBody, TextFormat
 from domain.chat.request import ChatRequest, canonical_json

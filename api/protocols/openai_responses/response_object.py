@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from api.protocols.openai_responses.calls import Kinds, call_item, call_prefix, is_runnable
 from api.protocols.openai_responses.items import Item
+from api.protocols.openai_responses.tool_calls import Kinds, call_item, call_prefix, is_runnable
 from api.protocols.shared.answer import AssembledAnswer, Block, hex_of, proper_end
 from api.protocols.shared.logprobs import response_logprobs
-from api.protocols.shared.signature import sign
+from api.protocols.shared.reasoning_signature import sign
 from api.schemas.responses import ResponseFault, ResponseObject, ResponseUsage
 from domain.chat.items import Finished
 from domain.chat.logprobs import TokenLogprob

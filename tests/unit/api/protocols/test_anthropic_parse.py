@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from api.protocols.anthropic.history import IMAGE_NOTE
+from api.protocols.anthropic.messages import IMAGE_NOTE
 from api.protocols.anthropic.parse import parse
-from api.protocols.shared.origin import origin_of
+from api.protocols.shared.answer_ids import origin_of
 from api.schemas.base import MAX_TOKENS_CEILING
 from domain.chat.request import ChatRequest, Message, ToolCall, unattributed
 from domain.errors import InvalidRequest

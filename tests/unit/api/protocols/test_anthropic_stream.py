@@ -11,8 +11,8 @@ from pydantic import TypeAdapter
 from api.http.sse import Part, encode
 from api.protocols.anthropic.stream import AnthropicEncoder, assemble_message
 from api.protocols.shared.answer import fold_answer
-from api.protocols.shared.parsed import ThinkingShown
-from api.protocols.shared.signature import recall, sign
+from api.protocols.shared.parsed_request import ThinkingShown
+from api.protocols.shared.reasoning_signature import recall, sign
 from domain.chat.items import (
     Failed,
     Finished,

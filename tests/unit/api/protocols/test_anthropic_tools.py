@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from api.protocols.anthropic.history import IMAGE_NOTE
+from api.protocols.anthropic.messages import IMAGE_NOTE
 from api.protocols.anthropic.parse import parse, parse_count
-from api.protocols.shared.parsed import ParsedRequest
-from api.protocols.shared.signature import recall, sign
+from api.protocols.shared.parsed_request import ParsedRequest
+from api.protocols.shared.reasoning_signature import recall, sign
 from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice, unattributed
 from domain.errors import InvalidRequest
 from domain.values import JobId

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from api.protocols.anthropic.stream import assemble_message
-from api.protocols.batches.lines import stored_answer
-from api.protocols.openai_chat.completion import CompletionHead, assemble
 from api.protocols.openai_chat.parse import CHAT
+from api.protocols.shared.completions import CompletionHead, assemble
 from api.protocols.shared.logprobs import chat_logprobs
+from api.protocols.shared.stored_answer import stored_answer
 from domain.chat.logprobs import Alternative, TokenLogprob, to_json
 from domain.job.view import JobView
 from domain.values import JobId, JobStatus, Usage

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from api.protocols.anthropic import parse as anthropic
-from api.protocols.native import parse as native
+from api.protocols.native import jobs as native
 from api.protocols.openai_chat import parse as openai_chat
 from api.protocols.openai_responses import parse as responses
 from api.protocols.shared.efforts import EFFORTS, Efforts

@@ -9,14 +9,14 @@ from __future__ import annotations
 import pytest
 
 from api.http.sse import encode
-from api.protocols.openai_chat.completion import (
+from api.protocols.openai_chat.parse import CHAT
+from api.protocols.openai_completions.parse import TEXT
+from api.protocols.shared.completions import (
     ChoiceItem,
     CompletionEncoder,
     CompletionHead,
     CompletionKind,
 )
-from api.protocols.openai_chat.parse import CHAT
-from api.protocols.openai_chat.text_completions import TEXT
 from domain.chat.items import (
     Body,
     Finished,

@@ -17,7 +17,7 @@ from pydantic import BaseModel, TypeAdapter
 from api.http.sse import encode
 from api.protocols.anthropic.stream import AnthropicEncoder, assemble_message
 from api.protocols.shared.answer import fold_answer
-from api.protocols.shared.parsed import ThinkingShown
+from api.protocols.shared.parsed_request import ThinkingShown
 from domain.chat.items import Body, Failed, Finished
 from domain.values import StopReason, Usage
 from tests.support.golden_streams import (

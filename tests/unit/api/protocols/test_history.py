@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from api.protocols.shared.history import settle
+from api.protocols.shared.turns import settle
 from domain.chat.request import Message
 
 

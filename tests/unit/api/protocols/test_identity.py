@@ -9,7 +9,7 @@ import pytest
 
 from api.protocols.anthropic import parse as anthropic
 from api.protocols.openai_chat import parse as openai_chat
-from api.protocols.shared.parsed import USER_ID_CHARS_MAX, agent_of
+from api.protocols.shared.parsed_request import USER_ID_CHARS_MAX, agent_of
 from domain.chat.conversation_id import content_id
 from domain.chat.request import ChatRequest, Message
 from domain.values import SamplingWish

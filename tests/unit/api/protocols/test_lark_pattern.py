@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
-from api.protocols.openai_responses.lark import LarkError
-from api.protocols.openai_responses.lark_pattern import PATTERN_CHARS_MAX, pattern_of
+from api.protocols.openai_responses.lark_parser import LarkError
+from api.protocols.openai_responses.lark_to_regex import PATTERN_CHARS_MAX, pattern_of
 
 #: Like that of coding agents: lines, each with a mark before it.
 _PATCH = r"""

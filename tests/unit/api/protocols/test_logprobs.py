@@ -20,17 +20,17 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from api.http.sse import Part, encode
 from api.protocols.openai_chat import parse as openai_chat
-from api.protocols.openai_chat import text_completions as openai_completions
-from api.protocols.openai_chat.completion import (
+from api.protocols.openai_chat.parse import CHAT
+from api.protocols.openai_completions import parse as openai_completions
+from api.protocols.openai_completions.parse import TEXT
+from api.protocols.openai_responses import parse as responses
+from api.protocols.shared.answer import fold_answer
+from api.protocols.shared.completions import (
     ChoiceItem,
     CompletionEncoder,
     CompletionHead,
     assemble,
 )
-from api.protocols.openai_chat.parse import CHAT
-from api.protocols.openai_chat.text_completions import TEXT
-from api.protocols.openai_responses import parse as responses
-from api.protocols.shared.answer import fold_answer
 from api.protocols.shared.logprobs import TextLogprobsRenderer, token_text
 from domain.chat.items import (
     Body,

@@ -11,7 +11,10 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
 from api.http.sse import Part, encode
-from api.protocols.openai_chat.completion import (
+from api.protocols.openai_chat.parse import CHAT
+from api.protocols.openai_completions.parse import TEXT
+from api.protocols.shared.answer import fold_answer
+from api.protocols.shared.completions import (
     ChoiceItem,
     CompletionEncoder,
     CompletionHead,
@@ -19,9 +22,6 @@ from api.protocols.openai_chat.completion import (
     assemble,
     total_usage,
 )
-from api.protocols.openai_chat.parse import CHAT
-from api.protocols.openai_chat.text_completions import TEXT
-from api.protocols.shared.answer import fold_answer
 from domain.chat.items import StreamItem
 from domain.chat.request import ChatRequest, RawPrompt
 from domain.errors import InvalidRequest

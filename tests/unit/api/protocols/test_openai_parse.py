@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from api.protocols.native import parse as native
+from api.protocols.native import jobs as native
 from api.protocols.openai_chat import parse as openai_chat
-from api.protocols.shared.parsed import ParsedRequest
+from api.protocols.shared.parsed_request import ParsedRequest
 from domain.chat.request import Message, ToolCall, ToolChoice
 from domain.errors import InvalidRequest
 from domain.values import Priority

@@ -8,14 +8,14 @@ from hypothesis import given
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from api.http.sse import Part, encode
-from api.protocols.openai_chat.completion import (
+from api.protocols.openai_chat.parse import CHAT
+from api.protocols.shared.answer import fold_answer
+from api.protocols.shared.completions import (
     ChoiceItem,
     CompletionEncoder,
     CompletionHead,
     assemble,
 )
-from api.protocols.openai_chat.parse import CHAT
-from api.protocols.shared.answer import fold_answer
 from domain.chat.items import Finished, Started, StreamItem, Text, Thinking
 from domain.errors import Draining
 from domain.values import JobId, StopReason, Usage

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from api.openapi.document import openapi_document
 from api.protocols.anthropic import parse as anthropic
-from api.protocols.anthropic.history import IMAGE_REFUSED
-from api.protocols.native import parse as native
+from api.protocols.anthropic.messages import IMAGE_REFUSED
+from api.protocols.native import jobs as native
 from api.protocols.openai_chat import parse as openai_chat
 from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest

@@ -5,7 +5,7 @@ from typing import Any
 
 from api.protocols.openai_responses.items import keep, shown, turns_of
 from api.protocols.openai_responses.parse import read
-from api.protocols.shared.signature import sign
+from api.protocols.shared.reasoning_signature import sign
 from domain.chat.request import Message, ToolCall
 from domain.values import JobId
 

@@ -10,7 +10,7 @@ import pytest
 from api.protocols.openai_responses.items import shown
 from api.protocols.openai_responses.parse import asked_of, input_of, read, request_of
 from api.protocols.openai_responses.tools import GRAMMARS_MAX
-from api.protocols.shared.parsed import ParsedRequest
+from api.protocols.shared.parsed_request import ParsedRequest
 from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice
 from domain.errors import InvalidRequest
 from tests.support.fake_time import SequentialIds

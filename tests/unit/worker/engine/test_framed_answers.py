@@ -16,8 +16,8 @@ from pydantic import TypeAdapter
 
 from api.http.sse import Part, encode
 from api.protocols.anthropic.stream import AnthropicEncoder
-from api.protocols.openai_chat.completion import ChoiceItem, CompletionEncoder, CompletionHead
 from api.protocols.openai_chat.parse import CHAT
+from api.protocols.shared.completions import ChoiceItem, CompletionEncoder, CompletionHead
 from domain.chat.items import Finished, Started, StreamItem, ToolEnd, ToolStart
 from domain.values import JobId, StopReason, Usage
 from tests.support.call_reading import JOB, TOOLS, items_of

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from api.protocols.anthropic.tools import AnthropicTools
-from api.protocols.shared.history import PART_BREAK
-from api.protocols.shared.origin import origin_of
-from api.protocols.shared.signature import recall
+from api.protocols.shared.answer_ids import origin_of
+from api.protocols.shared.reasoning_signature import recall
+from api.protocols.shared.turns import PART_BREAK
 from api.schemas.anthropic import ContentBlock, InputMessage
 from domain.chat.request import Message, ToolCall
 from domain.errors import InvalidRequest

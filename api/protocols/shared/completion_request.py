@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from api.protocols.shared.parsed import ParsedRequest, agent_of, sampling_of, several
+from api.protocols.shared.parsed_request import ParsedRequest, agent_of, sampling_of, several
 from api.schemas.openai_chat import CompletionParameters
 from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest

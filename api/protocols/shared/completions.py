@@ -13,7 +13,7 @@ from api.errors import error_body
 from api.http.messages import Dialect
 from api.http.sse import Comment, Frame, Part
 from api.protocols.shared.answer import AssembledAnswer, hex_of, proper_end
-from api.protocols.shared.parsed import ParsedRequest
+from api.protocols.shared.parsed_request import ParsedRequest
 from api.schemas.replies import OpenAIUsage
 from domain.chat.items import Body, Failed, Finished, StreamItem
 from domain.errors import SemanticError

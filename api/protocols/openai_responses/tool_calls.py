@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from api.protocols.openai_chat.history import arguments_of
+from api.protocols.openai_chat.messages import arguments_of
 from api.protocols.openai_responses.custom_tools import free_text, is_sound
 from api.protocols.shared.answer import Block
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from api.protocols.openai_chat.completion import Choice, CompletionKind, finish_reason, finished
-from api.protocols.openai_chat.parameters import completion_request, sampling_wish
 from api.protocols.shared.answer import AssembledAnswer
+from api.protocols.shared.completion_request import completion_request, sampling_wish
+from api.protocols.shared.completions import Choice, CompletionKind, finish_reason, finished
 from api.protocols.shared.efforts import EFFORTS, Efforts
 from api.protocols.shared.logprobs import TextLogprobsRenderer
-from api.protocols.shared.parsed import ParsedRequest, clamp_max_tokens, stop_texts
+from api.protocols.shared.parsed_request import ParsedRequest, clamp_max_tokens, stop_texts
 from api.schemas.base import parse_body
 from api.schemas.logprobs import TextLogprobs
 from api.schemas.openai_completions import CompletionBody

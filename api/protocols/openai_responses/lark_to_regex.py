@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from api.protocols.openai_responses.lark import (
+from api.protocols.openai_responses.lark_parser import (
     LarkChoice,
     LarkReader,
     LarkRef,

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from api.protocols.openai_chat.history import tools_of, turn_of
+from api.protocols.openai_chat.messages import tools_of, turn_of
 from api.protocols.shared.efforts import EFFORTS, Efforts
-from api.protocols.shared.history import settle
-from api.protocols.shared.parsed import (
+from api.protocols.shared.parsed_request import (
     ParsedRequest,
     agent_of,
     clamp_max_tokens,
     sampling_of,
     stop_texts,
 )
+from api.protocols.shared.turns import settle
 from api.schemas.base import parse_body
 from api.schemas.jobs import JobBody
 from domain.chat.request import ChatRequest, Message

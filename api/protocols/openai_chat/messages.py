@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from api.http.json_body import load_json
-from api.protocols.shared.history import PART_BREAK
-from api.protocols.shared.origin import origin_of
+from api.protocols.shared.answer_ids import origin_of
 from api.protocols.shared.tool_choice import Mode, choice_of
+from api.protocols.shared.turns import PART_BREAK
 from api.schemas.openai_chat import (
     ChatMessage,
     ChatToolChoice,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from api.protocols.openai_chat.completion import Choice, finish_reason, finished
 from api.protocols.shared.answer import AssembledAnswer
+from api.protocols.shared.completions import Choice, finish_reason, finished
 from api.protocols.shared.logprobs import chat_logprobs
 from api.schemas.replies import OpenAIMessage
 from domain.chat.items import Body, Finished, Text, Thinking, ToolInput, ToolStart

@@ -1,0 +1,108 @@
+"""Lines of batches read from the payload store, and their results from the jobs' outputs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from api.protocols.batches.endpoints import ANTHROPIC
+from api.protocols.batches.line_requests import file_faults, parse_line
+from api.protocols.batches.line_results import LineResult, encode_result
+from api.protocols.shared.answer import AssembledAnswer, proper_end
+from api.protocols.shared.efforts import Efforts
+from api.protocols.shared.stored_answer import stored_answer
+from domain.batch.jsonl import read_lines
+from domain.batch.ports import BatchLine, BatchViews
+from domain.batch.state import Batch
+from domain.chat.items import Failed
+from domain.errors import PayloadMissing, SemanticError
+from domain.job.view import JobView
+from domain.log.ports import PayloadStore
+from domain.ports import IdSource
+from domain.values import Digest, JobStatus
+
+#: Lines whose jobs are looked up together.
+LINES_AT_ONCE: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLines:
+    """``domain.batch.ports.LineProtocol`` for Anthropic's batches and OpenAI's.
+
+    Attributes:
+        ids: Draws seeds.
+        payloads: Lines and answers.
+        views: The jobs of the lines.
+        max_tokens_default: Token limit of a line that sets none.
+        efforts: Shares of the tokens that reasoning efforts get.
+        lines_max: Most lines of one file.
+    """
+
+    ids: IdSource
+    payloads: PayloadStore
+    views: BatchViews
+    max_tokens_default: int
+    lines_max: int
+    efforts: Efforts = Efforts()
+
+    def read(self, batch: Batch, raw: bytes) -> BatchLine:
+        """See ``LineProtocol.read``."""
+        return parse_line(
+            batch,
+            raw,
+            ids=self.ids,
+            max_tokens_default=self.max_tokens_default,
+            efforts=self.efforts,
+        )
+
+    def faults(
+        self, batch: Batch, lines: Iterable[tuple[int, bytes]]
+    ) -> Sequence[Mapping[str, object]]:
+        """See ``LineProtocol.faults``."""
+        return file_faults(batch, lines, lines_max=self.lines_max)
+
+    def measure(self, batch: Batch) -> Mapping[str, int]:
+        """See ``LineProtocol.measure``."""
+        if batch.facts.protocol == ANTHROPIC:
+            return {}
+        sizes: dict[str, int] = {}
+        for part, text in self.results(batch):
+            sizes[part] = sizes.get(part, 0) + len(text)
+        return sizes
+
+    def results(self, batch: Batch) -> Iterator[tuple[str, bytes]]:
+        """Yield the result of each line, in order, with the part of the results it belongs to.
+
+        Memory holds a chunk of the lines and ``LINES_AT_ONCE`` rows of jobs. After the lines have
+        been erased, the iterator ends early.
+        """
+        try:
+            for number, raw, view in self._lines(batch):
+                yield encode_result(batch, LineResult(number, raw, view, self._answer(view)))
+        except PayloadMissing:
+            return
+
+    def _lines(self, batch: Batch) -> Iterator[tuple[int, bytes, JobView | None]]:
+        views: Mapping[int, JobView] = {}
+        for number, raw in enumerate(read_lines(batch.facts.content, self.payloads.get)):
+            if number % LINES_AT_ONCE == 0:
+                views = self.views.line_jobs(batch.id, first=number, limit=LINES_AT_ONCE)
+            yield number, raw, views.get(number)
+
+    def _answer(self, view: JobView | None) -> AssembledAnswer | SemanticError | None:
+        """Return the answer of a job, its failure, or ``None`` if the job never ran to an end."""
+        if view is None or view.status in {JobStatus.CANCELLED, JobStatus.EXPIRED}:
+            return None
+        if view.status is not JobStatus.COMPLETED or view.output is None:
+            # The job failed, or was enqueued again after the batch had ended.
+            message = view.error_message or "this line is being tried again"
+            failed = Failed(error=view.error or "internal_error", message=message, retryable=False)
+            end = proper_end(failed)
+            return end if isinstance(end, SemanticError) else None
+        try:
+            output = json.loads(self.payloads.get(Digest(view.output)))
+        except PayloadMissing as error:
+            return error
+        return stored_answer(view, output)

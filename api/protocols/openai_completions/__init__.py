@@ -1,0 +1,1 @@
+"""OpenAI text completions: pure parsers and encoders."""
