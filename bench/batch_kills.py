@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import httpx
 
-from tests.support.service import Service
+from tests.support.processes.service import Service
 
 QUESTIONS: Final = (
     "What is the capital of France?",

@@ -17,7 +17,7 @@ import httpx
 import psutil
 
 from bench.client import StreamTrace, stream_together
-from tests.support.service import free_port
+from tests.support.processes.service import free_port
 
 READY_WITHIN_S = 120.0
 

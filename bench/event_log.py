@@ -27,7 +27,7 @@ from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.event_log.sqlite_driver import reader_engine
 from ops.adapters.log_admin.verify import verify_log
 from ops.clock import RandomIds, SystemClock
-from tests.support.job_events import completed, started, submitted
+from tests.support.builders.job_events import completed, started, submitted
 
 WAITERS = (1, 16)
 APPENDS = 1600

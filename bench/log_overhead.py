@@ -30,8 +30,8 @@ from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.clock import RandomIds, SystemClock
 from ops.settings import DEMO_MODEL, EngineSettings
-from tests.support.fake_broker import FakeBroker
-from tests.support.fake_log import InMemoryEventLog
+from tests.support.fakes.broker import FakeBroker
+from tests.support.fakes.event_log import InMemoryEventLog
 from worker.active_jobs import ActiveJobs
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, load_weights

@@ -21,7 +21,7 @@ import httpx
 from bench.experiments.report import print_conditions, print_table
 from bench.figures import percentile
 from ops.supervisor.restart_policy import HEALTHY_AFTER_S
-from tests.support.service import Service
+from tests.support.processes.service import Service
 
 LONG_PROMPT: Final = "Tell me a long story about a fox."
 ENDS_WITHIN_S: Final = 120.0

@@ -6,7 +6,7 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ("tests.support.brokers", "tests.support.postgres")
+pytest_plugins = ("tests.support.processes.brokers", "tests.support.processes.postgres")
 
 # A busy machine must not fail a test: nothing here asserts how long an example takes.
 settings.register_profile("semantic", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -26,7 +26,7 @@ from bench.chaos.plan import Fault, make_plan
 from bench.chaos.run import Chaos, Recovery, Run, environment
 from bench.experiments.report import print_conditions, print_table
 from bench.figures import percentile
-from tests.support.service import Service
+from tests.support.processes.service import Service
 
 #: Violations that are printed; the rest is counted.
 SHOWN_MAX = 40

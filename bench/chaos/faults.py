@@ -16,7 +16,7 @@ import redis
 from bench.chaos.plan import Fault, Strike
 from bench.chaos.wire import Lines
 from ops.adapters.event_log.sqlite_driver import driver_module
-from tests.support.service import Service
+from tests.support.processes.service import Service
 
 #: For a part to be there at all: it may be on its way up from the fault before.
 PART_WITHIN_S: Final = 60.0

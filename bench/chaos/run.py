@@ -22,7 +22,7 @@ from bench.chaos.history import Asked, Event, History, Kind, Operation, Outcome
 from bench.chaos.load import PROBE, Load, repertoire
 from bench.chaos.plan import Strike
 from bench.chaos.wire import Lines
-from tests.support.service import Service
+from tests.support.processes.service import Service
 
 #: For all jobs to end once nothing happens any more.
 SETTLED_WITHIN_S: Final = 300.0

@@ -17,7 +17,7 @@ import psutil
 from bench.comparison import chat, cpu
 from bench.comparison.adapters import Adapter
 from bench.comparison.adapters.base import Place
-from tests.support.service import free_port
+from tests.support.processes.service import free_port
 
 ROOT = Path(__file__).parents[2]
 READY_WITHIN_S = 120.0

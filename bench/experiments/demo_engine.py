@@ -17,7 +17,7 @@ from ops.blockstore.disk import Disk
 from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
 from ops.settings import DEMO_MODEL, EngineSettings
-from tests.support.engine_probe import CollectingSink, submit_prompt
+from tests.support.models.engine_probe import CollectingSink, submit_prompt
 from worker.cachestore.tier import DiskTier
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, load_weights

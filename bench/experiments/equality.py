@@ -2,9 +2,9 @@
 
     python -m bench.experiments.equality [--examples 500] [--turns 6] [--seed 1]
 
-Random conversations on every architecture in ``tests/support/tiny_architectures.py``; ends with the
-smallest one that shows a difference, if there is one. EXP-003, 004 and 005 print a table of the
-same comparison each.
+Random conversations on every architecture in ``tests/support/models/tiny_architectures.py``; ends
+with the smallest one that shows a difference, if there is one. EXP-003, 004 and 005 print a table
+of the same comparison each.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from bench.experiments.report import log_elsewhere, print_conditions, print_table, print_verdict
-from tests.support import equality
-from tests.support.conversations import Turn, conversations
-from tests.support.equality import Tally, Way
-from tests.support.tiny_architectures import ARCHITECTURES, Architecture
+from tests.support.builders.conversations import Turn, conversations
+from tests.support.models import equality
+from tests.support.models.equality import Tally, Way
+from tests.support.models.tiny_architectures import ARCHITECTURES, Architecture
 
 #: One that reads the disk comes after one that fills it.
 WAYS = (

@@ -1,8 +1,8 @@
 """EXP-001: does probing tell what a model remembers?  ``python -m bench.experiments.exp001``.
 
 What is expected was worked out by hand for tiny networks of each architecture
-(``tests/support/tiny_architectures.py``), and from ``config.json`` for the demo model; the probe
-sees only the caches of the loaded network.
+(``tests/support/models/tiny_architectures.py``), and from ``config.json`` for the demo model; the
+probe sees only the caches of the loaded network.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import mlx_lm.utils
 import worker.demo_model
 from bench.experiments.report import print_conditions, print_table, print_verdict
 from domain.kv.spec import LayerKind, LayerSpec, ModelCacheSpec
-from tests.support.tiny_architectures import ARCHITECTURES
+from tests.support.models.tiny_architectures import ARCHITECTURES
 from worker.engine.mlx.kv.probe import probe_spec
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from bench.experiments.equality import print_comparison
-from tests.support.equality import from_little_memory, from_memory
+from tests.support.models.equality import from_little_memory, from_memory
 
 #: Of each network.
 CONVERSATIONS = 4

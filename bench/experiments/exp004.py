@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from bench.experiments.equality import print_comparison
-from tests.support.equality import InOtherProcess, after_restart, from_disk
+from tests.support.models.equality import InOtherProcess, after_restart, from_disk
 
 #: Of each network.
 CONVERSATIONS = 4

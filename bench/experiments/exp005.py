@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from bench.experiments.equality import print_comparison
-from tests.support.equality import after_restart_among_strangers, among_strangers, from_disk
+from tests.support.models.equality import after_restart_among_strangers, among_strangers, from_disk
 
 #: Of each network.
 CONVERSATIONS = 4

@@ -24,7 +24,7 @@ import psutil
 from bench.experiments.report import print_conditions
 from bench.fuzz.requests import FuzzRequest, fuzz_requests
 from bench.fuzz.verdict import fault_of
-from tests.support.service import Service
+from tests.support.processes.service import Service
 
 #: A client that hears nothing this long leaves; a generation that was let through may take longer.
 PATIENCE_S: Final = 20.0

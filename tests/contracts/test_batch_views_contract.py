@@ -16,11 +16,11 @@ from domain.log.record import Draft
 from domain.values import EventId, JobId, JobStatus, StreamName, Usage, digest_of
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.clock import uuid7_hex
-from tests.support.fake_batches import InMemoryBatchViews
-from tests.support.fake_log import InMemoryEventLog
-from tests.support.fake_time import FakeClock
-from tests.support.job_events import completed, draft, started, submitted
-from tests.support.log_stores import STORES, new_log_of
+from tests.support.builders.job_events import completed, draft, started, submitted
+from tests.support.builders.log_stores import STORES, new_log_of
+from tests.support.fakes.batches import InMemoryBatchViews
+from tests.support.fakes.event_log import InMemoryEventLog
+from tests.support.fakes.time import FakeClock
 
 BATCHES = [BatchId(f"batch-{number:032x}") for number in range(4)]
 NAMES = [StreamName(batch_id) for batch_id in BATCHES]

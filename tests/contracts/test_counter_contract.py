@@ -15,7 +15,7 @@ from domain.usecases.jobs.count_tokens import TokenCounter
 from domain.values import SamplingWish
 from ops.adapters.redis.client import Keys, connect
 from ops.adapters.redis.token_counts import RedisTokenCounter, TokenCountServer
-from tests.support.fake_broker import FakeTokenCounter
+from tests.support.fakes.broker import FakeTokenCounter
 
 Count = Callable[[ChatRequest], int]
 

@@ -14,7 +14,8 @@ from domain.chat.logprobs import TokenLogprob
 from domain.errors import EngineFailure, PromptTooLong
 from domain.values import Sampling, StopReason
 from ops.clock import SystemClock
-from tests.support.engine_probe import (
+from tests.support.fakes.engine import FakeEngine
+from tests.support.models.engine_probe import (
     CollectingSink,
     ask,
     finished,
@@ -23,7 +24,6 @@ from tests.support.engine_probe import (
     submit,
     text_in,
 )
-from tests.support.fake_engine import FakeEngine
 from worker.engine.engine import BatchEngine
 
 LONG_ANSWER = "the quick brown fox " * 20
@@ -48,7 +48,7 @@ def engine(
         with FakeEngine(sink, {"long": LONG_ANSWER}, max_batch_size=4) as scripted:
             yield scripted
         return
-    from tests.support.tiny_models import make_tiny_llama  # noqa: PLC0415 - needs mlx
+    from tests.support.models.tiny_models import make_tiny_llama  # noqa: PLC0415 - needs mlx
     from worker.engine.mlx.model.loader import ModelSource, load_weights  # noqa: PLC0415 - needs mlx
     from worker.engine.mlx.runner import BatchRunner  # noqa: PLC0415 - needs mlx
 

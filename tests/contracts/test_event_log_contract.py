@@ -24,8 +24,8 @@ from domain.values import (
     digest_of,
 )
 from ops.adapters.event_log.row_codec import instant
-from tests.support.job_events import completed, draft, started, submitted, worker_event
-from tests.support.log_stores import STORES, Store, opened_store
+from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
+from tests.support.builders.log_stores import STORES, Store, opened_store
 
 JOB = StreamName("job-1")
 WORKER = StreamName("worker-1")

@@ -16,7 +16,7 @@ from domain.values import JobId, StopReason, Usage
 from ops.adapters.redis.client import Keys, connect, connect_async
 from ops.adapters.redis.item_hub import RedisItemHub
 from ops.adapters.redis.items import RedisItemBacklog, RedisItemSink
-from tests.support.fake_broker import FakeItems
+from tests.support.fakes.broker import FakeItems
 
 JOB = JobId("job-1")
 WITHIN_S = 60.0

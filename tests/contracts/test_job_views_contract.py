@@ -14,8 +14,8 @@ from domain.errors import IdempotencyKeyTaken
 from domain.events.job import JobCancelRequested
 from domain.job.eta import QueuedJob
 from domain.values import JobId, Priority, StreamName, digest_of
-from tests.support.job_events import completed, draft, started, submitted
-from tests.support.log_stores import STORES, Store, opened_store
+from tests.support.builders.job_events import completed, draft, started, submitted
+from tests.support.builders.log_stores import STORES, Store, opened_store
 
 
 @pytest.fixture(params=STORES)

@@ -14,8 +14,8 @@ from domain.job.ports import WorkerPulse, WorkerPulses
 from domain.values import CacheFigures, JobId, ModelCard, Priority, WorkerId
 from ops.adapters.redis.client import Keys, connect
 from ops.adapters.redis.control import ControlListener, RedisControlSignals, RedisWorkerPulses
-from tests.support.brokers import WITHIN_S, wait_until
-from tests.support.fake_broker import FakeWorkerPulses
+from tests.support.fakes.broker import FakeWorkerPulses
+from tests.support.processes.brokers import WITHIN_S, wait_until
 
 CARD = ModelCard(
     id="demo",

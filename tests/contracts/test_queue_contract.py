@@ -18,8 +18,8 @@ from ops.adapters.redis.dramatiq_queue import (
     BlockingRedisBroker,
     DramatiqJobQueue,
 )
-from tests.support.fake_broker import FakeBroker
-from tests.support.fake_queue import ENGINE, FakeJobQueue
+from tests.support.fakes.broker import FakeBroker
+from tests.support.fakes.job_queue import ENGINE, FakeJobQueue
 
 A, B, C = (JobId(f"job-{letter}") for letter in "abc")
 INTERACTIVE, BATCH = Priority.INTERACTIVE, Priority.BATCH

@@ -9,8 +9,8 @@ import pytest
 from domain.webhook.delivery import DeliveryResult, Webhook, WebhookId, WebhookState, webhook_id
 from domain.webhook.ports import WebhookStore
 from ops.adapters.webhooks.store import SqlWebhookStore
-from tests.support.fake_webhooks import InMemoryWebhookStore
-from tests.support.log_stores import STORES, new_log_of
+from tests.support.builders.log_stores import STORES, new_log_of
+from tests.support.fakes.webhooks import InMemoryWebhookStore
 
 OK = DeliveryResult(status=200)
 BAD = DeliveryResult(status=500, error="HTTP 500")

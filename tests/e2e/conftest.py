@@ -11,9 +11,9 @@ import openai
 import pytest
 
 from bench.chaos.model import make_exact_model
-from tests.support.claude_code import install
-from tests.support.patient_session import PatientSession
-from tests.support.service import Service
+from tests.support.clients.claude_code import install
+from tests.support.clients.claude_code_patience import PatientSession
+from tests.support.processes.service import Service
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,10 @@ from copy import deepcopy
 
 from domain.chat.items import StreamItem
 from domain.values import JobId
-from tests.support.fake_broker import FakeItems
-from tests.support.fake_queue import FakeJobQueue, QueueTables
-from tests.support.fake_time import FakeClock
-from tests.support.outage import Outage
+from tests.support.fakes.broker import FakeItems
+from tests.support.fakes.job_queue import FakeJobQueue, QueueTables
+from tests.support.fakes.outage import Outage
+from tests.support.fakes.time import FakeClock
 
 #: Items by job and place, and the attempts that are shut out.
 _Stored = tuple[dict[JobId, dict[tuple[int, int], StreamItem]], dict[JobId, int]]

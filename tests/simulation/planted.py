@@ -20,7 +20,7 @@ from tests.simulation import workers as workers_module
 from tests.simulation import world as world_module
 from tests.simulation.broker import StoredItems
 from tests.simulation.truth import Reader
-from tests.support.fake_queue import FakeJobQueue
+from tests.support.fakes.job_queue import FakeJobQueue
 from worker import actors
 from worker.active_jobs import ActiveJobs
 

@@ -28,7 +28,7 @@ from ops.adapters.redis.item_merge import ItemMerge
 from ops.adapters.redis.items import _gapless
 from tests.simulation.broker import StoredItems
 from tests.simulation.engine import ITEM_TOKENS, answer_to, bodies_of
-from tests.support.fake_log import InMemoryEventLog
+from tests.support.fakes.event_log import InMemoryEventLog
 
 if TYPE_CHECKING:
     from api.services import Services

@@ -13,8 +13,8 @@ from domain.values import JobId, Priority, WorkerId
 from tests.simulation.broker import Broker
 from tests.simulation.engine import StepEngine
 from tests.simulation.steps import Process
-from tests.support.fake_log import InMemoryEventLog
-from tests.support.fake_time import FakeClock, SequentialIds
+from tests.support.fakes.event_log import InMemoryEventLog
+from tests.support.fakes.time import FakeClock, SequentialIds
 from worker.active_jobs import ActiveJobs, cancel_if_recorded, cancel_where_recorded
 from worker.actors import _run_deliveries
 from worker.turn_gate import TurnGate, WaitingTurn

@@ -22,8 +22,8 @@ from tests.simulation.broker import Broker
 from tests.simulation.steps import Order, Process, Task
 from tests.simulation.truth import Reader, Truth
 from tests.simulation.workers import Worker
-from tests.support.fake_log import InMemoryEventLog
-from tests.support.fake_time import FakeClock, SequentialIds
+from tests.support.fakes.event_log import InMemoryEventLog
+from tests.support.fakes.time import FakeClock, SequentialIds
 
 #: Jobs of a queue that may wait.
 QUEUE_LIMIT = 4

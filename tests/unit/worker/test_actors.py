@@ -11,7 +11,7 @@ import pytest
 
 from domain.errors import LogUnavailable
 from domain.values import JobStatus
-from tests.support.job_world import JobWorld
+from tests.support.builders.job_world import JobWorld
 from worker.actors import _run_to_the_end
 
 

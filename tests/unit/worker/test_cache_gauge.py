@@ -9,7 +9,7 @@ from domain.kv.pool import PoolStats
 from ops.blockstore.disk import Disk
 from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
-from tests.support.blocks import make_chain
+from tests.support.builders.blocks import make_chain
 from worker.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier
 

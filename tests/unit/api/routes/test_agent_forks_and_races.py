@@ -12,7 +12,7 @@ import pytest
 from api.http.messages import Reply
 from domain.chat.request import Message
 from domain.values import StreamName
-from tests.support.agent_calls import (
+from tests.support.builders.agent_requests import (
     AGENT,
     ask_turn,
     make_agent,
@@ -21,7 +21,7 @@ from tests.support.agent_calls import (
     saved_context,
     take_turn,
 )
-from tests.support.fake_api import fake_api
+from tests.support.builders.api import fake_api
 
 
 class Crash(Exception):

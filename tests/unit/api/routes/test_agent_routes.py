@@ -17,7 +17,7 @@ from domain.log.codec import item_from_dict
 from domain.log.record import Draft
 from domain.usecases.jobs.commit import load_job
 from domain.values import EventId, JobId, StreamName
-from tests.support.agent_calls import (
+from tests.support.builders.agent_requests import (
     AGENT,
     WRITER,
     ask_turn,
@@ -27,9 +27,9 @@ from tests.support.agent_calls import (
     saved_context,
     take_turn,
 )
-from tests.support.fake_api import fake_api, pieces_of
-from tests.support.generation import SAID
-from tests.support.wire import events_in
+from tests.support.builders.api import fake_api, pieces_of
+from tests.support.builders.generation_requests import SAID
+from tests.support.clients.sse import events_in
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 

@@ -15,7 +15,7 @@ from api.routes.table import routes
 from bench.fuzz.requests import FuzzRequest, fuzz_requests
 from bench.fuzz.verdict import fault_of
 from domain.errors import SemanticError
-from tests.support.fake_api import FakeApi, fake_api, leave
+from tests.support.builders.api import FakeApi, fake_api, leave
 
 BODIES = 500
 

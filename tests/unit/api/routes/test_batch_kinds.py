@@ -10,8 +10,8 @@ import openai.types.responses
 import pytest
 from pydantic import BaseModel
 
-from tests.support.batch_desk import advance
-from tests.support.fake_api import FakeApi
+from tests.support.builders.api import FakeApi
+from tests.support.builders.batch_services import advance
 from tests.unit.api.routes.test_batch_routes import answer, lines_of, scenario, upload
 
 _TURN = [{"role": "user", "content": "hi"}]

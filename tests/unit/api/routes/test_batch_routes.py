@@ -19,9 +19,9 @@ from domain.job.commands import FailAttempt
 from domain.usecases.jobs.commit import commit
 from domain.values import JobId, Priority
 from ops.clock import RandomIds
-from tests.support.batch_desk import advance
-from tests.support.fake_api import FakeApi, fake_api, pieces_of
-from tests.support.fake_time import FakeClock
+from tests.support.builders.api import FakeApi, fake_api, pieces_of
+from tests.support.builders.batch_services import advance
+from tests.support.fakes.time import FakeClock
 
 DAY_S = 24 * 3600
 PARAMS = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}

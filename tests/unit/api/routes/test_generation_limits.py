@@ -9,20 +9,9 @@ import pytest
 
 from api.http.messages import Reply, StreamReply
 from domain.chat.items import Progress, Text
-from tests.support.fake_api import (
-    fake_api,
-    first_piece,
-    leave,
-    pieces_of,
-)
-from tests.support.generation import (
-    BODY,
-    CHAT,
-    MESSAGES,
-    SAID,
-    STREAM,
-)
-from tests.support.wire import events_in
+from tests.support.builders.api import fake_api, first_piece, leave, pieces_of
+from tests.support.builders.generation_requests import BODY, CHAT, MESSAGES, SAID, STREAM
+from tests.support.clients.sse import events_in
 
 
 def test_silent_stream_pings_although_progress_comes() -> None:

@@ -14,7 +14,7 @@ from api.http.messages import Reply, StreamReply
 from domain.chat.items import Body, Failed, Finished
 from domain.chat.request import ChatRequest
 from domain.values import JobStatus, StopReason, Usage
-from tests.support.fake_api import (
+from tests.support.builders.api import (
     PATIENCE_S,
     eventually,
     fake_api,
@@ -22,7 +22,7 @@ from tests.support.fake_api import (
     leave,
     pieces_of,
 )
-from tests.support.generation import (
+from tests.support.builders.generation_requests import (
     BODY,
     CHAT,
     MESSAGES,
@@ -31,7 +31,7 @@ from tests.support.generation import (
     any_request,
     status_of,
 )
-from tests.support.wire import events_in
+from tests.support.clients.sse import events_in
 
 
 def test_stream_begins_before_the_first_item_and_ends_with_the_answer() -> None:

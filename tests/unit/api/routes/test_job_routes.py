@@ -10,8 +10,8 @@ from api.http.messages import Reply, Request, StreamReply
 from domain.chat.items import Finished, Progress, Started, StreamItem, Text
 from domain.log.codec import item_from_dict
 from domain.values import JobId, StopReason, Usage
-from tests.support.fake_api import FakeApi, fake_api, first_piece, leave, pieces_of
-from tests.support.wire import events_in
+from tests.support.builders.api import FakeApi, fake_api, first_piece, leave, pieces_of
+from tests.support.clients.sse import events_in
 
 USAGE = Usage(prompt_tokens=5, cached_tokens=2, completion_tokens=1)
 STARTED = Started(prompt_tokens=5, cached_tokens=2)

@@ -13,9 +13,9 @@ from api.http.messages import Reply, StreamReply
 from domain.chat.generation import EmittedCall
 from domain.chat.request import ChatRequest, Message, ToolCall
 from domain.values import JobId, JobStatus, StreamName
-from tests.support.fake_api import FakeApi, fake_api, first_piece, leave, pieces_of
-from tests.support.generation import SAID, status_of
-from tests.support.wire import events_in
+from tests.support.builders.api import FakeApi, fake_api, first_piece, leave, pieces_of
+from tests.support.builders.generation_requests import SAID, status_of
+from tests.support.clients.sse import events_in
 
 PATH = "/v1/responses"
 BODY: dict[str, Any] = {"model": "m", "input": "hi", "background": True}

@@ -16,8 +16,8 @@ from api.routes.table import routes
 from domain.chat.items import Finished, Text
 from domain.events.model import ModelLoaded
 from domain.values import Priority, StopReason, StreamName, Usage, WorkerId
-from tests.support.fake_api import CARD, FakeApi, eventually, fake_api
-from tests.support.job_events import draft
+from tests.support.builders.api import CARD, FakeApi, eventually, fake_api
+from tests.support.builders.job_events import draft
 
 
 def _load_model(api: FakeApi) -> None:

@@ -13,8 +13,8 @@ from api.presenters.jobs import job_object
 from domain.usecases.webhooks import WebhookCollector, collect_webhooks
 from domain.values import JobId
 from domain.webhook.delivery import DeliveryResult, WebhookState
-from tests.support.fake_api import FakeApi, fake_api
-from tests.support.fake_webhooks import InMemoryWebhookStore
+from tests.support.builders.api import FakeApi, fake_api
+from tests.support.fakes.webhooks import InMemoryWebhookStore
 
 URL = "https://hooks.example.com/jobs"
 BODY = {"prompt": "Say hello.", "seed": 1, "temperature": 0}

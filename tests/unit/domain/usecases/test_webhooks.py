@@ -24,10 +24,10 @@ from domain.usecases.webhooks import (
 )
 from domain.values import StreamName, Usage, digest_of
 from domain.webhook.delivery import DeliveryResult, Webhook, WebhookId, WebhookState
-from tests.support.fake_log import InMemoryEventLog
-from tests.support.fake_time import FakeClock, SequentialIds
-from tests.support.fake_webhooks import InMemoryWebhookStore
-from tests.support.job_events import completed, draft, started, submitted
+from tests.support.builders.job_events import completed, draft, started, submitted
+from tests.support.fakes.event_log import InMemoryEventLog
+from tests.support.fakes.time import FakeClock, SequentialIds
+from tests.support.fakes.webhooks import InMemoryWebhookStore
 
 URL = "https://hooks.example.com/jobs"
 FAILED = JobFailed(error="engine_failure", message="no")

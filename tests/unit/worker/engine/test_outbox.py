@@ -7,7 +7,7 @@ import pytest
 from domain.chat.generation import GenerationTask, PreparedPrompt
 from domain.chat.items import Text
 from domain.values import JobId, Sampling, StopReason
-from tests.support.engine_probe import CollectingSink
+from tests.support.models.engine_probe import CollectingSink
 from worker.engine.outbox import Outbox
 from worker.engine.output.output_parser import SectionParser
 from worker.engine.ports import Admission

@@ -1,0 +1,76 @@
+"""The real Claude Code CLI from npm, in print mode, answered by the demo model."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.clients.claude_code import started
+from tests.support.processes.service import Service
+
+pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.claude, pytest.mark.timeout(1800)]
+
+
+def test_one_command_starts_it_and_leaves_the_user_s_settings_alone(
+    claude_binary: Path, service: Service, tmp_path: Path
+) -> None:
+    (tmp_path / ".claude").mkdir()
+    settings = tmp_path / ".claude" / "settings.json"
+    # Nothing listens there: a session that followed this would get no answer.
+    settings.write_text('{"env": {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}, "model": "opus"}')
+    before = json.loads(settings.read_bytes())["env"]
+    result = started(claude_binary, service, tmp_path, "-p", "What is the capital of France?")
+    assert list(result["modelUsage"]) == ["semantic-demo"], result
+    assert result["result"].strip(), result
+    events = httpx.get(
+        f"{service.base_url}/v1/events", params={"type": "JobSubmitted", "limit": 1000}
+    ).json()["data"]
+    ours = [e for e in events if (e["data"]["client"] or "").startswith("claude-cli/")]
+    assert ours, "the log has no job that came from Claude Code"
+    # It modernises names of its own models there by itself; the rest is as it was.
+    assert json.loads(settings.read_bytes())["env"] == before
+
+
+def test_a_continued_session_reads_only_what_is_new(
+    claude_binary: Path, service: Service, tmp_path: Path
+) -> None:
+    questions = ("What is the capital of France?", "Say hello.", "What is the capital of Italy?")
+    sessions = set()
+    for turn, question in enumerate(questions):
+        more = ["--continue"] if turn else []
+        result = started(claude_binary, service, tmp_path, *more, "-p", question)
+        sessions.add(result["session_id"])
+    (session,) = sessions
+    jobs = httpx.get(
+        f"{service.base_url}/v1/jobs", params={"agent_id": session, "limit": 100}
+    ).json()["data"]
+    usages = [job["usage"] for job in reversed(jobs)]
+    assert len(usages) >= len(questions)
+    for before, after in pairwise(usages):
+        # Everything that was read and said is known; the last token was never read.
+        assert after["cached_tokens"] >= before["total_tokens"] - 2, usages
+
+
+def test_a_session_with_tools_changes_a_file_and_runs_a_command(
+    claude_binary: Path, service: Service, tmp_path: Path
+) -> None:
+    # Behind Claude Code's own prompt of 5,000 tokens, which no training has seen.
+    talk = partial(started, claude_binary, service, tmp_path)
+    may = ("--allowedTools", "Bash,Write")
+    talk("-p", "Create a file hello.py with the content 'hello world'", *may)
+    assert (tmp_path / "hello.py").read_text() == "hello world"
+    result = talk("-p", "Run the command echo hello world", *may)
+    assert result["num_turns"] == 2, result
+    jobs = httpx.get(
+        f"{service.base_url}/v1/jobs", params={"agent_id": result["session_id"]}
+    ).json()["data"]
+    after, call = jobs
+    (ran,) = httpx.get(f"{service.base_url}/v1/jobs/{call['id']}").json()["output"]["tool_calls"]
+    assert (ran["name"], json.loads(ran["arguments"])["command"]) == ("Bash", "echo hello world")
+    # The result went in behind the call as it was sampled, though Claude Code echoes other bytes.
+    assert after["usage"]["cached_tokens"] >= call["usage"]["total_tokens"] - 2

@@ -1,0 +1,197 @@
+"""The real Codex CLI works: it runs our calls, goes on in a session, and outlives two deaths.
+
+The model says its lines from a script. Whether the demo model would say them by itself is another
+question; everything else is real, and so is what it remembers.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.agent_clis.test_codex import begun, codex_binary, ended
+from tests.support.processes.scripted_serve import SCRIPTED_WORKER
+from tests.support.processes.service import Service
+
+__all__ = ["codex_binary"]
+pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.claude, pytest.mark.timeout(1800)]
+
+_PATIENCE_S = 300.0
+_PATCH = '*** Begin Patch\n*** Update File: made.txt\n@@\n-made\n+made "twice"\n*** End Patch\n'
+_LONG = " ".join(f"word{n}" for n in range(40))
+#: Nothing but tools and the question stands in the prompt: reading 10,000 tokens takes minutes on
+#: a busy machine. ``gpt-5.5`` is a name for which Codex offers its patch as a custom tool.
+_SHORT = """
+model_instructions_file = "{instructions}"
+web_search = "disabled"
+include_permissions_instructions = false
+include_apps_instructions = false
+include_environment_context = false
+include_collaboration_mode_instructions = false
+[skills]
+include_instructions = false
+[skills.bundled]
+enabled = false
+[agents]
+enabled = false
+[features]
+goals = false
+"""
+
+
+def _call(name: str, **arguments: str) -> str:
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+_SCRIPT: list[dict[str, Any]] = [
+    {"after": "Make it.", "say": _call("exec_command", cmd="echo made > made.txt && echo ok-1")},
+    {"after": "ok-1", "say": _call("apply_patch", input=_PATCH)},
+    {"after": "Success. Updated", "say": "It is made."},
+    {"after": "Tell me more.", "say": _LONG, "hold_at": 60},
+    {"after": "And now?", "say": "Nothing is left to do."},
+]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Service]:
+    """A service whose model says its lines."""
+    script = tmp_path / "script"
+    script.mkdir()
+    (script / "script.json").write_text(json.dumps(_SCRIPT))
+    service = Service(
+        tmp_path / "data",
+        env={"SCRIPT_DIR": str(script), "SEMANTIC_JOBS__WORKER_SILENCE_S": "600"},
+        command=("-m", "tests.support.processes.scripted_serve"),
+    ).start()
+    yield service
+    service.kill()
+
+
+class _Session:
+    """A session of Codex in its own home."""
+
+    def __init__(self, codex: Path, service: Service, tmp_path: Path) -> None:
+        self.home = tmp_path / "home"
+        self.home.mkdir()
+        (tmp_path / "instructions.md").write_text("You change files.")
+        config = _SHORT.format(instructions=tmp_path / "instructions.md")
+
+        def begin(*words: str) -> Any:
+            return begun(
+                codex, service, self.home, "-m", "gpt-5.5", *words, more=config, retries=12
+            )
+
+        self.begin = begin
+
+    def ask(self, *words: str) -> list[dict[str, Any]]:
+        return ended(self.begin(*words))
+
+
+def _events(service: Service, *types: str) -> list[dict[str, Any]]:
+    found = httpx.get(
+        f"{service.base_url}/v1/events",
+        params={"type": list(types), "limit": 500},
+        timeout=60,
+    ).json()["data"]
+    return [one for one in found if one["type"] in types]
+
+
+def _wait_for(what: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not (found := what()):
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.05)
+    return found
+
+
+def _wait_for_words(service: Service) -> str:
+    """Return the job that has begun to speak, and stands still before the end of its line."""
+    started = _wait_for(lambda: _events(service, "AttemptStarted"))
+    job: str = started[-1]["stream"]
+    url = f"{service.base_url}/v1/jobs/{job}/stream"
+    with httpx.stream("GET", url, timeout=_PATIENCE_S) as stream:
+        for line in stream.iter_lines():
+            if line.startswith("data:") and json.loads(line[5:]).get("kind") == "text":
+                return job
+    raise AssertionError("it ended without a word")
+
+
+def _texts(events: list[dict[str, Any]]) -> list[str]:
+    items = [event["item"] for event in events if event["type"] == "item.completed"]
+    return [item["text"] for item in items if item["type"] == "agent_message"]
+
+
+def test_codex_runs_a_command_patches_a_file_and_resumes(
+    codex_binary: Path, stage: Service, tmp_path: Path
+) -> None:
+    session = _Session(codex_binary, stage, tmp_path)
+    said = session.ask("Make it.")
+    assert _texts(said) == ["It is made."], said
+    assert (session.home / "work" / "made.txt").read_text() == 'made "twice"\n'
+    name = said[0]["thread_id"]
+    assert _texts(session.ask("resume", name, "And now?")) == ["Nothing is left to do."]
+
+    jobs = _events(stage, "JobSubmitted")
+    # Codex names its session in a header, and so the log knows whose it is.
+    assert {job["data"]["agent"] for job in jobs} == {name}
+    started = [one["data"] for one in _events(stage, "AttemptStarted")]
+    ended_with = [one["data"]["usage"] for one in _events(stage, "JobCompleted")]
+    assert len(started) == len(jobs) == 4
+    for (before, now), spoken in zip(pairwise(started), ended_with, strict=False):
+        # Everything that was read and said is known; the last token was never read.
+        known = now["cached_tokens"]
+        assert known >= before["prompt_tokens"] + spoken["completion_tokens"] - 2, (before, now)
+        assert known >= 0.95 * before["prompt_tokens"]
+
+
+def test_a_codex_that_is_killed_frees_its_place_and_resumes(
+    codex_binary: Path, stage: Service, tmp_path: Path
+) -> None:
+    session = _Session(codex_binary, stage, tmp_path)
+    running = session.begin("Tell me more.")
+    name = json.loads(next(line for line in running.stdout if line.startswith("{")))["thread_id"]
+    job = _wait_for_words(stage)
+    running.kill()
+    running.communicate()
+    _wait_for(lambda: _events(stage, "JobCancelRequested"))
+    (tmp_path / "script" / "go").touch()
+    (cancelled,) = _wait_for(lambda: _events(stage, "JobCancelled"))
+    assert cancelled["stream"] == job
+    assert _texts(session.ask("resume", name, "And now?")) == ["Nothing is left to do."]
+    before, now = (one["data"] for one in _events(stage, "AttemptStarted"))
+    assert now["cached_tokens"] >= 0.95 * before["prompt_tokens"], (before, now)
+
+
+@pytest.mark.parametrize("what", ["worker", "service"])
+def test_codex_gets_its_answer_whole_though_the_service_is_killed(
+    codex_binary: Path, stage: Service, tmp_path: Path, what: str
+) -> None:
+    session = _Session(codex_binary, stage, tmp_path)
+    running = session.begin("Tell me more.")
+    job = _wait_for_words(stage)
+    if what == "worker":
+        stage.kill_part(SCRIPTED_WORKER)
+    else:
+        stage.kill()
+        stage.start()
+        # Codex asks again by itself.
+        _wait_for(lambda: _events(stage, "JobAttached") or _events(stage, "JobSubmitted")[1:])
+    (tmp_path / "script" / "go").touch()
+    assert _texts(ended(running)) == [_LONG]
+    first, *again = _events(stage, "JobSubmitted")
+    started = _events(stage, "AttemptStarted")
+    assert first["stream"] == job
+    assert [one["data"]["attempt"] for one in started if one["stream"] == job] == [1, 2]
+    if again:
+        # It had the reasoning whole before the end, and sends it back: another request, whose
+        # prompt goes on from what is known. Else it joined the job that it began.
+        assert what == "service"
+        before, now = started[0]["data"], started[-1]["data"]
+        assert now["cached_tokens"] >= 0.95 * before["prompt_tokens"], (before, now)

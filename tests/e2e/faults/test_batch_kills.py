@@ -1,0 +1,80 @@
+"""A batch outlives what carries it, and the command line follows one to its end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.batch_kills import API, WORKER, run
+from tests.support.processes.service import Service
+
+pytestmark = [pytest.mark.e2e, pytest.mark.mlx]
+
+LINES = 40
+CHAT: Any = {
+    "model": "semantic-demo",
+    "max_tokens": 8,
+    "temperature": 0,
+    "messages": [{"role": "user", "content": "Say hello."}],
+}
+
+
+def semantic(service: Service, *words: str, code: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "ops.cli.main", *words, "--data-dir", str(service.data_dir)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+def test_batch_survives_kills_of_worker_and_api_with_each_result_once(
+    own_service: Callable[..., Service],
+) -> None:
+    # A small window: the api dies with lines that are no jobs yet.
+    service = own_service(SEMANTIC_BATCHES__QUEUE_WINDOW="8")
+    done = run(service, lines=LINES, parts=(WORKER, API), max_tokens=12)
+    assert done.counts == {"succeeded": LINES}
+    assert sum(done.attempts.values()) == LINES
+    assert service.stop() == 0
+
+
+def test_cli_submits_a_file_of_either_kind_and_writes_its_results(
+    service: Service, tmp_path: Path
+) -> None:
+    ours = [{"custom_id": f"m{n}", "params": CHAT} for n in range(3)]
+    theirs = [
+        {"custom_id": f"c{n}", "method": "POST", "url": "/v1/chat/completions", "body": CHAT}
+        for n in range(3)
+    ]
+    batch_id = ""
+    for lines in (ours, theirs):
+        file, out = tmp_path / "lines.jsonl", tmp_path / "results.jsonl"
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        said = semantic(service, "batch", "submit", str(file), "--out", str(out))
+        batch_id = said.split()[0]
+        told = [json.loads(line)["custom_id"] for line in out.read_text().splitlines()]
+        assert told == [line["custom_id"] for line in lines]
+        assert semantic(service, "batch", "results", batch_id) == out.read_text()
+    assert batch_id in semantic(service, "batch", "ls").splitlines()[1]
+
+
+def test_cli_cancels_a_batch_and_says_why_lines_are_none(service: Service, tmp_path: Path) -> None:
+    file = tmp_path / "lines.jsonl"
+    long = {"params": CHAT | {"max_tokens": 4000, "temperature": 1.0}}
+    file.write_text("".join(json.dumps({"custom_id": f"l{n}"} | long) + "\n" for n in range(10)))
+    batch_id = semantic(service, "batch", "submit", str(file), "--no-wait").strip()
+    semantic(service, "batch", "cancel", batch_id)
+    semantic(service, "batch", "cancel", batch_id)
+    file.write_text('{"custom_id": "a", "url": "/v1/chat/completions"}\n')
+    refused = semantic(service, "batch", "submit", str(file), code=1)
+    assert "line 1: method must be POST" in refused

@@ -1,0 +1,33 @@
+"""A short run of chaos: every fault strikes a working service, and every promise is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.chaos.checker import check
+from bench.chaos.faults import possible_faults
+from bench.chaos.model import make_exact_model
+from bench.chaos.plan import make_plan
+from bench.chaos.run import Chaos, environment
+from tests.support.processes.service import Service
+
+pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+SEED = 3
+
+
+def test_every_promise_is_kept_while_everything_is_killed(
+    own_service: Callable[..., Service], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    service = own_service(**environment(make_exact_model(tmp_path / "model")))
+    plan = make_plan(possible_faults(), kills=5, others=5, seed=SEED)
+    chaos = Chaos(service, seed=SEED, clients=3, asked=6, say=print)
+    run = chaos.run(plan)
+    violations = check(run.history)
+    assert not violations, [*violations, capfd.readouterr().out]
+    # All of it took place: the faults, and work that they disturbed.
+    assert [one.strike for one in run.recoveries] == list(plan)
+    assert sum(event.type == "JobCompleted" for event in run.history.events) > len(plan)

@@ -1,0 +1,200 @@
+"""One api and two workers, as on three machines: they share log and broker, nothing else."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ops.adapters.redis.client import Keys, connect
+from ops.adapters.redis.control import RedisWorkerPulses
+from tests.support.builders.log_files import verify
+from tests.support.processes.brokers import wait_until
+from tests.support.processes.machines import Machine
+from tests.support.processes.postgres import new_database
+from tests.support.processes.service import free_port
+
+pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.redis]
+
+WITHIN_S = 90.0
+#: Jobs are accepted in rounds until both workers have had one.
+ROUNDS_MAX = 20
+ON_POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
+STORY: dict[str, Any] = {
+    "model": "semantic-demo",
+    "max_tokens": 400,
+    "temperature": 1.0,
+    "seed": 11,
+    "messages": [{"role": "user", "content": "Tell me a long story."}],
+}
+
+
+class Site:
+    """The machines of one service."""
+
+    def __init__(self, log_url: str, redis_url: str, directory: Path) -> None:
+        self.log_url = log_url
+        self._keys = Keys(f"t{uuid.uuid4().hex[:8]}")
+        self._client = connect(redis_url)
+        port = free_port()
+        shared = {
+            "SEMANTIC_LOG__URL": log_url,
+            "SEMANTIC_REDIS__URL": redis_url,
+            "SEMANTIC_REDIS__PREFIX": self._keys.prefix,
+            "SEMANTIC_SERVER__PORT": str(port),
+        }
+        self._api = Machine("api", directory / "api", shared)
+        self.workers = [Machine("worker", directory / name, shared) for name in ("one", "two")]
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=WITHIN_S)
+
+    def start(self) -> None:
+        """Start all at once: each makes the tables if it is the first."""
+        for machine in (self._api, *self.workers):
+            machine.start()
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        pids = {worker.pid for worker in self.workers}
+        pulses = RedisWorkerPulses(self._client, self._keys)
+        wait_until(
+            lambda: {one.pid for one in pulses.alive() if one.state == "ready"} == pids, WITHIN_S
+        )
+        wait_until(self._answers, WITHIN_S)
+
+    def _answers(self) -> bool:
+        try:
+            return self.http.get("/health/ready").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def said(self) -> str:
+        return "\n".join(machine.said() for machine in (self._api, *self.workers))
+
+    def close(self) -> None:
+        codes = [machine.stop() for machine in (self._api, *self.workers)]
+        self.http.close()
+        self._client.close()
+        assert codes == [0, 0, 0], self.said()
+
+    def accept(self, **changes: Any) -> str:
+        accepted = self.http.post("/v1/jobs", json=STORY | changes)
+        assert accepted.status_code == 202, accepted.text
+        return str(accepted.json()["id"])
+
+    def ended(self, job_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+
+        def over() -> bool:
+            found.update(self.http.get(f"/v1/jobs/{job_id}").json())
+            return found["status"] not in {"queued", "running"}
+
+        wait_until(over, WITHIN_S)
+        return found
+
+    def events(self, stream: str) -> list[dict[str, Any]]:
+        page = self.http.get("/v1/events", params={"stream": stream, "limit": 1000}).json()
+        return list(page["data"])
+
+    def attempts(self, job_id: str) -> list[str]:
+        """Return who began to work on a job, in order."""
+        events = self.events(job_id)
+        return [one["data"]["worker"] for one in events if one["type"] == "AttemptStarted"]
+
+    def is_begun(self, job_id: str) -> bool:
+        return len(self.attempts(job_id)) == 1
+
+    def machine_of(self, worker: str) -> Machine:
+        (began,) = (one for one in self.events(worker) if one["type"] == "WorkerStarted")
+        (machine,) = (one for one in self.workers if one.pid == began["data"]["pid"])
+        return machine
+
+
+@pytest.fixture(scope="module", params=["sqlite", ON_POSTGRES])
+def site(
+    request: pytest.FixtureRequest, redis_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    directory = tmp_path_factory.mktemp("site")
+    if request.param == "sqlite":
+        yield from _running(Site(f"sqlite:///{directory / 'shared.sqlite3'}", redis_url, directory))
+        return
+    with new_database(request.getfixturevalue("postgres")) as url:
+        yield from _running(Site(url, redis_url, directory))
+
+
+def _running(site: Site) -> Iterator[Site]:
+    try:
+        site.start()
+        yield site
+    finally:
+        site.close()
+
+
+@pytest.mark.timeout(300)
+def test_jobs_spread_over_both_and_each_has_one_result(site: Site) -> None:
+    workers: set[str] = set()
+    jobs: list[str] = []
+    for _ in range(ROUNDS_MAX):
+        fresh = [site.accept(max_tokens=40, seed=seed) for seed in range(8)]
+        for job_id in fresh:
+            assert site.ended(job_id)["status"] == "completed"
+            workers.update(site.attempts(job_id))
+        jobs += fresh
+        if len(workers) == 2:
+            break
+    assert len(workers) == 2
+    texts: dict[int, set[str]] = {}
+    for number, job_id in enumerate(jobs):
+        kinds = [event["type"] for event in site.events(job_id)]
+        assert kinds == ["JobSubmitted", "AttemptStarted", "JobCompleted"]
+        texts.setdefault(number % 8, set()).add(site.ended(job_id)["output"]["text"])
+    assert all(len(said) == 1 for said in texts.values()), "the same whoever says it"
+
+
+@pytest.mark.timeout(300)
+def test_cancelling_reaches_the_worker_that_runs_the_job(site: Site) -> None:
+    jobs = [site.accept(max_tokens=20_000, seed=seed) for seed in range(4)]
+    for job_id in jobs:
+        wait_until(partial(site.is_begun, job_id), WITHIN_S)
+        assert site.http.post(f"/v1/jobs/{job_id}/cancel").status_code == 200
+        ended = site.ended(job_id)
+        assert ended["status"] == "cancelled" or ended["stop_reason"] == "end_turn"
+        assert len(site.attempts(job_id)) == 1
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.slow
+@pytest.mark.parametrize("site", [ON_POSTGRES], indirect=True)
+def test_machine_that_dies_in_mid_stream_is_a_pause_and_the_other_one_says_the_rest(
+    site: Site,
+) -> None:
+    expected = site.ended(site.accept())["output"]["text"]
+    job_id = site.accept()
+    items: list[dict[str, Any]] = []
+    killed: list[tuple[str, Machine]] = []
+    with site.http.stream("GET", f"/v1/jobs/{job_id}/stream") as response:
+        for line in response.iter_lines():
+            if line.startswith("data: "):
+                items.append(json.loads(line.removeprefix("data: ")))
+                if len(items) == 20:
+                    (worker,) = site.attempts(job_id)
+                    killed.append((worker, site.machine_of(worker)))
+                    killed[0][1].kill()
+    assert [item["n"] for item in items] == list(range(len(items)))
+    assert "".join(item.get("text", "") for item in items) == expected
+    assert site.ended(job_id)["status"] == "completed"
+    ((first, dead),) = killed
+    attempts = site.attempts(job_id)
+    assert len(attempts) == 2
+    (second,) = set(attempts) - {first}
+    # The machine comes back, says who died, and says nothing of the one that lives.
+    dead.start()
+    site.wait_ready()
+    assert [event["type"] for event in site.events(first)][-1] == "WorkerLost"
+    assert "WorkerLost" not in [event["type"] for event in site.events(second)]
+    verify(site.log_url)

@@ -1,0 +1,127 @@
+"""A whole service behind a key: what listens, who sees the key, and that our commands have it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import anthropic
+import httpx
+import openai
+import psutil
+import pytest
+
+from tests.support.processes.service import Service
+
+pytestmark = [pytest.mark.e2e, pytest.mark.mlx]
+
+KEY = "correct-horse-battery-staple"
+RUN_MAX_S = 180
+
+
+def command(service: Service, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SEMANTIC_")}
+    return subprocess.run(
+        [sys.executable, "-m", "ops.cli.main", *words],
+        env=kept | {"SEMANTIC_DATA_DIR": str(service.data_dir), **variables},
+        capture_output=True,
+        text=True,
+        timeout=RUN_MAX_S,
+        check=False,
+    )
+
+
+def listening(pid: int) -> set[tuple[str, int]]:
+    return {
+        (connection.laddr.ip, connection.laddr.port)
+        for connection in psutil.Process(pid).net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+
+
+def test_a_service_with_a_key(own_service: Callable[..., Service]) -> None:
+    service = own_service(
+        SEMANTIC_API_KEY=KEY, SEMANTIC_SERVER__API_KEYS=json.dumps([f"laptop={KEY}"])
+    )
+    _only_configured_sockets_listen(service)
+    _nobody_reads_the_key(service)
+    _clients_need_it(service)
+    _commands_send_it(service)
+    assert service.stop() == 0, service.log()
+    assert KEY not in service.log_file.read_text()
+
+
+def _only_configured_sockets_listen(service: Service) -> None:
+    supervisor = psutil.Process(service.process.pid)
+    found = {child.pid: listening(child.pid) for child in [supervisor, *service.descendants()]}
+    api = service.part("api.main").pid
+    behind = found[api] - {("127.0.0.1", service.port)}
+    # The public port, and the framework's behind the gate, which takes no request but the gate's.
+    assert len(found[api]) == 2
+    assert {ip for ip, _ in behind} == {"127.0.0.1"}
+    # The trial broker, where there is no redis-server, is the one other that listens on TCP.
+    broker = service.part("ops.broker").pid
+    others = {pid: sockets for pid, sockets in found.items() if sockets and pid != api}
+    assert set(others) <= {broker}
+    assert {ip for sockets in others.values() for ip, _ in sockets} <= {"127.0.0.1"}
+    (inner,) = behind
+    answer = httpx.get(f"http://127.0.0.1:{inner[1]}/v1/models", headers=service.headers)
+    assert (answer.status_code, answer.content) == (403, b"")
+
+
+def _nobody_reads_the_key(service: Service) -> None:
+    for child in service.descendants():
+        assert KEY not in " ".join(child.cmdline())
+        assert KEY not in " ".join(child.environ().values())
+    assert KEY not in service.log_file.read_text()
+    assert 'ANTHROPIC_AUTH_TOKEN="$SEMANTIC_API_KEY"' in service.log_file.read_text()
+
+
+def _clients_need_it(service: Service) -> None:
+    assert httpx.get(f"{service.base_url}/health/live").status_code == 200
+    assert httpx.get(f"{service.base_url}/v1/models").status_code == 403
+    for key in (KEY, "wrong"):
+        with (
+            anthropic.Anthropic(base_url=service.base_url, api_key=key, max_retries=0) as claude,
+            openai.OpenAI(base_url=f"{service.base_url}/v1", api_key=key, max_retries=0) as oai,
+        ):
+            if key == KEY:
+                assert claude.models.list().data
+                assert oai.models.list().data
+            else:
+                with pytest.raises(anthropic.PermissionDeniedError):
+                    claude.models.list()
+                with pytest.raises(openai.PermissionDeniedError):
+                    oai.models.list()
+
+
+def _commands_send_it(service: Service) -> None:
+    settings = {"SEMANTIC_SERVER__API_KEYS": json.dumps([KEY])}
+    assert command(service, "status", **settings).returncode == 0
+    said = command(service, "run", "Say hello.", "--max-tokens", "4", SEMANTIC_API_KEY=KEY)
+    assert said.returncode == 0, said.stderr
+    refused = command(service, "run", "Say hello.")
+    assert refused.returncode == 1
+    assert "send a key" in refused.stderr
+    lines = command(service, "claude", "--print-env", SEMANTIC_API_KEY=KEY)
+    assert 'ANTHROPIC_AUTH_TOKEN="$SEMANTIC_API_KEY"' in lines.stdout
+    assert KEY not in lines.stdout
+    shown = command(service, "config", "show", **settings, SEMANTIC_API_KEY=KEY)
+    assert "server.api_keys" in shown.stdout
+    assert KEY not in shown.stdout
+
+
+@pytest.mark.parametrize("words", [("serve",), ("api",)])
+def test_beyond_this_machine_it_takes_a_key(
+    words: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    service = Service(tmp_path_factory.mktemp("open") / "data")
+    refused = command(
+        service, *words, "--host", "0.0.0.0", "--port", str(service.port), "--allow-remote"
+    )
+    assert refused.returncode == 78
+    assert "SEMANTIC_SERVER__API_KEYS" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1

@@ -1,0 +1,85 @@
+"""Against the whole service: repeats find their job, and what is too late is stopped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.processes.service import Service
+
+LONG = {
+    "model": "semantic-demo",
+    "max_tokens": 600,
+    "messages": [{"role": "user", "content": "Tell me a long story about a lighthouse."}],
+    "stop_sequences": [],
+    "seed": 5,
+    "temperature": 1.0,
+}
+SESSION = {"x-claude-code-session-id": "session-of-the-test"}
+
+
+@pytest.fixture
+def http(service: Service) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=service.base_url, timeout=60) as client:
+        yield client
+
+
+def wait_for_end(http: httpx.Client, job_id: str, within_s: float = 60.0) -> dict[str, Any]:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        job: dict[str, Any] = http.get(f"/v1/jobs/{job_id}").json()
+        if job["status"] not in {"queued", "running"}:
+            return job
+        time.sleep(0.05)
+    raise AssertionError(f"{job_id} did not end")
+
+
+def test_client_that_lost_its_stream_is_given_the_same_answer_from_its_beginning(
+    http: httpx.Client,
+) -> None:
+    with http.stream("POST", "/v1/messages", json=LONG | {"stream": True}, headers=SESSION) as one:
+        job_id = one.headers["x-semantic-job"]
+        lines = one.iter_lines()
+        next(lines)
+    whole = http.post("/v1/messages", json=LONG, headers=SESSION)
+    assert whole.headers["x-semantic-job"] == job_id
+    assert whole.headers["x-semantic-attached"] in {"same_session", "same_answer"}
+    job = wait_for_end(http, job_id)
+    assert job["status"] == "completed"
+    said = "".join(block.get("text", "") for block in whole.json()["content"])
+    assert said == job["output"]["text"]
+
+
+def test_running_job_is_stopped_at_its_deadline(http: httpx.Client) -> None:
+    body = {"prompt": "Tell me a long story.", "max_tokens": 100_000, "finish_within_s": 0.2}
+    job = wait_for_end(http, http.post("/v1/jobs", json=body | {"stop": []}).json()["id"])
+    # The demo model may come to the end of its story before it is stopped.
+    assert job["status"] in {"expired", "completed"}
+    if job["status"] == "expired":
+        assert job["error"]["code"] == "expired"
+
+
+def test_caller_may_wait_for_the_end(http: httpx.Client) -> None:
+    body = {"prompt": "Say hello.", "max_tokens": 8}
+    reply = http.post("/v1/jobs", json=body, headers={"prefer": "wait=30"})
+    assert reply.status_code == 200
+    assert reply.json()["status"] == "completed"
+
+
+def test_key_is_remembered_by_the_next_api(own_service: Callable[..., Service]) -> None:
+    service = own_service()
+    headers = {"idempotency-key": "order-66"}
+    body = {"prompt": "Say hello.", "max_tokens": 8}
+    with httpx.Client(base_url=service.base_url, timeout=60) as http:
+        first = http.post("/v1/jobs", json=body, headers=headers).json()["id"]
+        service.kill_part("api")
+        service.wait_ready()
+        again = http.post("/v1/jobs", json=body, headers=headers)
+        assert again.json()["id"] == first
+        refused = http.post("/v1/jobs", json=body | {"max_tokens": 9}, headers=headers)
+        assert (refused.status_code, refused.headers["x-should-retry"]) == (409, "false")
+    assert service.stop() == 0

@@ -1,0 +1,206 @@
+"""The service as its users see it: jobs, the log, crashes, and the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from tests.support.processes.service import Service
+
+pytestmark = [pytest.mark.e2e, pytest.mark.mlx]
+
+LONG = {
+    "model": "semantic-demo",
+    "max_tokens": 400,
+    "temperature": 1.0,
+    "seed": 11,
+    "messages": [{"role": "user", "content": "Tell me a long story."}],
+}
+
+#: A seed with more to say, so that its worker dies long before the end.
+LONGER = LONG | {"seed": 13}
+
+
+@pytest.fixture
+def http(service: Service) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=service.base_url, timeout=60) as client:
+        yield client
+
+
+def wait_for_end(http: httpx.Client, job_id: str, within_s: float = 60) -> dict[str, Any]:
+    deadline = time.monotonic() + within_s
+    while True:
+        job: dict[str, Any] = http.get(f"/v1/jobs/{job_id}").json()
+        if job["status"] not in {"queued", "running"}:
+            return job
+        assert time.monotonic() < deadline, f"{job_id} did not end: {job}"
+        time.sleep(0.05)
+
+
+def sse(lines: Iterator[str]) -> Iterator[tuple[str | None, str | None, Any]]:
+    """Yield (id, event, data) of each event."""
+    fields: dict[str, str] = {}
+    for line in lines:
+        if not line and "data" in fields:
+            yield fields.get("id"), fields.get("event"), json.loads(fields["data"])
+            fields = {}
+        elif line and not line.startswith(":"):
+            name, _, value = line.partition(": ")
+            fields[name] = value
+
+
+def text_of(events: list[tuple[str | None, str | None, Any]]) -> str:
+    return "".join(data["text"] for _, kind, data in events if kind == "text")
+
+
+def test_job_is_accepted_polled_streamed_and_logged(http: httpx.Client) -> None:
+    accepted = http.post("/v1/jobs", json=LONG)
+    assert accepted.status_code == 202
+    job_id = accepted.json()["id"]
+    assert accepted.headers["location"] == f"/v1/jobs/{job_id}"
+    job = wait_for_end(http, job_id)
+    assert job["status"] == "completed"
+    with http.stream("GET", f"/v1/jobs/{job_id}/stream") as response:
+        events = list(sse(response.iter_lines()))
+    numbers = [data["n"] for _, _, data in events]
+    assert numbers == list(range(len(events)))
+    assert events[-1][1] == "finished"
+    assert text_of(events) == job["output"]["text"]
+    logged = http.get("/v1/events", params={"stream": job_id}).json()
+    assert [event["type"] for event in logged["data"]] == [
+        "JobSubmitted",
+        "AttemptStarted",
+        "JobCompleted",
+    ]
+    listed = http.get("/v1/jobs", params={"limit": 1}).json()
+    assert set(listed) >= {"data", "has_more"}
+
+
+def test_stream_resumes_after_the_last_event_id_without_loss(http: httpx.Client) -> None:
+    job_id = http.post("/v1/jobs", json=LONG | {"seed": 12}).json()["id"]
+    first: list[tuple[str | None, str | None, Any]] = []
+    with http.stream("GET", f"/v1/jobs/{job_id}/stream") as response:
+        for event in sse(response.iter_lines()):
+            first.append(event)
+            if len(first) == 5:
+                break
+    with http.stream(
+        "GET", f"/v1/jobs/{job_id}/stream", headers={"last-event-id": str(first[-1][0])}
+    ) as response:
+        rest = list(sse(response.iter_lines()))
+    whole = first + rest
+    assert [data["n"] for _, _, data in whole] == list(range(len(whole)))
+    assert text_of(whole) == wait_for_end(http, job_id)["output"]["text"]
+
+
+def test_cancelled_job_stops_and_a_second_cancel_changes_nothing(http: httpx.Client) -> None:
+    job_id = http.post("/v1/jobs", json=LONG | {"max_tokens": 20_000}).json()["id"]
+    with http.stream("GET", f"/v1/jobs/{job_id}/stream") as response:
+        next(sse(response.iter_lines()))
+    assert http.post(f"/v1/jobs/{job_id}/cancel").status_code == 200
+    job = wait_for_end(http, job_id)
+    assert job["status"] == "cancelled" or job["stop_reason"] == "end_turn"
+    assert http.post(f"/v1/jobs/{job_id}/cancel").json()["status"] == job["status"]
+
+
+def test_client_that_leaves_ends_its_generation(http: httpx.Client) -> None:
+    body = LONG | {"stream": True, "max_tokens": 20_000, "temperature": 0}
+    with http.stream("POST", "/v1/messages", json=body) as response:
+        job_id = response.headers["x-semantic-job"]
+        next(response.iter_lines())
+    job = wait_for_end(http, job_id)
+    kinds = [
+        event["type"] for event in http.get("/v1/events", params={"stream": job_id}).json()["data"]
+    ]
+    assert job["status"] in {"cancelled", "completed"}
+    assert "JobCancelRequested" in kinds or job["status"] == "completed"
+
+
+def test_killed_worker_is_a_pause_and_the_text_is_the_uninterrupted_one(
+    own_service: Callable[..., Service],
+) -> None:
+    service = own_service()
+    with httpx.Client(base_url=service.base_url, timeout=60) as http:
+        undisturbed = http.post("/v1/jobs", json=LONGER).json()["id"]
+        expected = wait_for_end(http, undisturbed)["output"]["text"]
+        worker = service.part("worker")
+        job_id = http.post("/v1/jobs", json=LONGER).json()["id"]
+        events = []
+        with http.stream("GET", f"/v1/jobs/{job_id}/stream") as response:
+            for event in sse(response.iter_lines()):
+                events.append(event)
+                if len(events) == 5:
+                    worker.send_signal(signal.SIGKILL)
+        assert [data["n"] for _, _, data in events] == list(range(len(events)))
+        assert text_of(events) == expected
+        job = wait_for_end(http, job_id)
+        assert job["status"] == "completed"
+        assert job["attempt"] == 2
+    assert service.stop() == 0
+
+
+def test_killed_api_loses_nothing_and_comes_back(own_service: Callable[..., Service]) -> None:
+    service = own_service()
+    with httpx.Client(base_url=service.base_url, timeout=60) as http:
+        job_id = http.post("/v1/jobs", json=LONG).json()["id"]
+        service.kill_part("api")
+        service.wait_ready()
+        assert wait_for_end(http, job_id)["status"] == "completed"
+    assert service.stop() == 0
+
+
+def test_sigkill_of_the_supervisor_leaves_no_orphan(own_service: Callable[..., Service]) -> None:
+    service = own_service()
+    children = service.descendants()
+    assert len(children) >= 3
+    os.kill(service.process.pid, signal.SIGKILL)
+    service.process.wait(10)
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert alive == []
+
+
+def test_restart_continues_the_same_log(own_service: Callable[..., Service]) -> None:
+    service = own_service()
+    with httpx.Client(base_url=service.base_url, timeout=60) as http:
+        job_id = http.post("/v1/jobs", json=LONG | {"max_tokens": 5}).json()["id"]
+        wait_for_end(http, job_id)
+    assert service.stop() == 0
+    service.start()
+    with httpx.Client(base_url=service.base_url, timeout=60) as http:
+        assert http.get(f"/v1/jobs/{job_id}").json()["status"] == "completed"
+    assert service.stop() == 0
+
+
+def test_trial_mode_answers_and_survives_the_death_of_its_worker(
+    own_service: Callable[..., Service],
+) -> None:
+    service = own_service(SEMANTIC_REDIS__MODE="trial")
+    assert "trial" in service.log().lower()
+    with httpx.Client(base_url=service.base_url, timeout=60) as http:
+        worker = service.part("worker")
+        job_id = http.post("/v1/jobs", json=LONGER).json()["id"]
+        with http.stream("GET", f"/v1/jobs/{job_id}/stream") as response:
+            events = []
+            for event in sse(response.iter_lines()):
+                events.append(event)
+                if len(events) == 5:
+                    worker.send_signal(signal.SIGKILL)
+        assert [data["n"] for _, _, data in events] == list(range(len(events)))
+        assert text_of(events) == wait_for_end(http, job_id)["output"]["text"]
+    assert service.stop() == 0
+
+
+def test_taken_port_is_one_clear_line_and_exit_code_78(service: Service, tmp_path: Path) -> None:
+    second = Service(tmp_path / "data", env={"SEMANTIC_SERVER__PORT": str(service.port)})
+    with pytest.raises(AssertionError, match=rf"port {service.port} .* is taken"):
+        second.start()
+    assert second.process.returncode == 78

@@ -1,0 +1,198 @@
+"""``python -m ops.broker`` as the supervisor starts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from domain.values import JobId, Priority
+from ops.adapters.redis.client import Keys, connect
+from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
+from ops.broker.address import answers, resolve_broker_url
+from ops.parent_watch import LIFELINE_ENV
+from ops.settings import Settings
+from tests.support.processes.brokers import WITHIN_S, redis_binary, wait_until
+
+MODES = ["trial", pytest.param("redis", marks=pytest.mark.redis)]
+
+
+@contextmanager
+def running_broker(
+    data_dir: Path, mode: str, *, path: str | None = None, lifeline: int | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    if mode == "redis":
+        redis_binary()
+    env = {key: value for key, value in os.environ.items() if not key.startswith("SEMANTIC_")}
+    env |= {"SEMANTIC_DATA_DIR": str(data_dir), "SEMANTIC_REDIS__MODE": mode}
+    env |= {"PATH": path} if path is not None else {}
+    env |= {LIFELINE_ENV: str(lifeline)} if lifeline is not None else {}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ops.broker"],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        pass_fds=[lifeline] if lifeline is not None else [],
+    )
+    family = [process.pid]
+    try:
+        yield process
+        family += [child.pid for child in _children(process)]
+    finally:
+        for pid in family:
+            _kill(pid)
+        process.wait(WITHIN_S)
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def _children(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    try:
+        return psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def url_of(data_dir: Path) -> str:
+    return resolve_broker_url(Settings(data_dir=data_dir), wait_s=WITHIN_S)
+
+
+@pytest.fixture
+def data_dir(short_tmp: Path, tmp_path: Path) -> Path:
+    return short_tmp / tmp_path.name
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_broker_answers_then_stops_on_sigterm_and_leaves_nothing(data_dir: Path, mode: str) -> None:
+    with running_broker(data_dir, mode) as broker:
+        url = url_of(data_dir)
+        assert url.startswith("redis://127.0.0.1:" if mode == "trial" else "unix://")
+        children = _children(broker)
+        assert len(children) == (0 if mode == "trial" else 1)
+        broker.terminate()
+        assert broker.wait(WITHIN_S) == 0
+        assert broker.stderr is not None
+        assert (b"TRIAL MODE" in broker.stderr.read()) == (mode == "trial")
+        assert not any(child.is_running() for child in children)
+    assert not answers(url)
+    assert not (data_dir / "broker.url").exists()
+
+
+def test_broker_without_redis_on_the_path_is_for_trial(data_dir: Path) -> None:
+    with running_broker(data_dir, "auto", path="/nonexistent"):
+        assert url_of(data_dir).startswith("redis://127.0.0.1:")
+
+
+def test_redis_that_is_demanded_but_missing_is_a_wrong_setting(data_dir: Path) -> None:
+    with running_broker(data_dir, "auto", path="/nonexistent") as first:
+        url_of(data_dir)
+        first.terminate()
+        first.wait(WITHIN_S)
+    env = {"PATH": "/nonexistent", "SEMANTIC_DATA_DIR": str(data_dir)}
+    done = subprocess.run(
+        [sys.executable, "-m", "ops.broker"],
+        env=env | {"SEMANTIC_REDIS__MODE": "redis"},
+        capture_output=True,
+        timeout=WITHIN_S,
+        check=False,
+    )
+    assert done.returncode == 78
+    assert b"redis-server" in done.stderr
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_second_broker_on_one_data_directory_is_refused(data_dir: Path, mode: str) -> None:
+    with running_broker(data_dir, mode) as first:
+        url = url_of(data_dir)
+        with running_broker(data_dir, mode) as second:
+            assert second.wait(WITHIN_S) == 78
+            assert second.stderr is not None
+            assert str(first.pid).encode() in second.stderr.read()
+        assert url_of(data_dir) == url
+
+
+@pytest.mark.redis
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+def test_killed_broker_process_takes_redis_with_it(data_dir: Path) -> None:
+    with running_broker(data_dir, "redis") as broker:
+        url_of(data_dir)
+        (server,) = _children(broker)
+        broker.kill()
+        server.wait(WITHIN_S)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_broker_ends_when_its_supervisor_is_gone(data_dir: Path, mode: str) -> None:
+    heard, held = os.pipe()
+    with running_broker(data_dir, mode, lifeline=heard) as broker:
+        os.close(heard)
+        url = url_of(data_dir)
+        os.close(held)
+        assert broker.wait(WITHIN_S) == 0
+        assert not answers(url)
+
+
+@pytest.mark.redis
+def test_killed_redis_ends_the_broker_and_its_successor_has_the_data(data_dir: Path) -> None:
+    keys = Keys("t")
+    with running_broker(data_dir, "redis") as broker:
+        client = connect(url_of(data_dir))
+        DramatiqJobQueue(client, keys).enqueue(JobId("job-1"), Priority.BATCH)
+        # Redis hands a change to the kernel before it answers, so its own death costs nothing.
+        (server,) = _children(broker)
+        server.kill()
+        assert broker.wait(WITHIN_S) == 1
+    with running_broker(data_dir, "redis"):
+        assert url_of(data_dir) == url_of(data_dir)
+        assert client.zrange(keys.line(Priority.BATCH, None), 0, -1) == [b"job-1"]
+        client.close()
+
+
+def test_trial_broker_comes_back_on_its_port(data_dir: Path) -> None:
+    urls = set()
+    for _ in range(2):
+        with running_broker(data_dir, "trial") as broker:
+            urls.add(url_of(data_dir))
+            broker.kill()
+            broker.wait(WITHIN_S)
+        (data_dir / "broker.url").unlink()
+    assert len(urls) == 1
+
+
+@pytest.mark.redis
+def test_server_left_behind_is_replaced_and_its_data_kept(data_dir: Path) -> None:
+    binary = redis_binary()
+    directory = data_dir / "broker"
+    directory.mkdir(parents=True)
+    left_behind = subprocess.Popen(
+        [binary, "--port", "0", "--unixsocket", "redis.sock", "--appendonly", "yes", "--save", ""],
+        cwd=directory,
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        client = connect(f"unix://{directory}/redis.sock")
+        wait_until(lambda: answers(f"unix://{directory}/redis.sock"))
+        client.set("kept", "yes")
+        with running_broker(data_dir, "redis"):
+            url_of(data_dir)
+            assert left_behind.wait(WITHIN_S) == 0
+            wait_until(lambda: answers(url_of(data_dir)))
+            assert client.get("kept") == b"yes"
+            client.close()
+    finally:
+        left_behind.kill()
+        left_behind.wait(WITHIN_S)

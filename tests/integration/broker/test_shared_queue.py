@@ -1,0 +1,177 @@
+"""Several workers on one queue, on both brokers."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import Counter
+
+import dramatiq.brokers.redis
+import pytest
+import redis
+
+from domain.values import JobId, Priority
+from ops.adapters.redis.client import Keys
+from ops.adapters.redis.dramatiq_queue import (
+    BlockingConsumer,
+    BlockingRedisBroker,
+    DramatiqJobQueue,
+)
+from tests.support.processes.brokers import WITHIN_S, wait_until
+from tests.support.processes.job_worker import running_worker
+
+INTERACTIVE = Priority.INTERACTIVE
+HANDS = ("engine-a", "engine-b")
+
+
+@pytest.fixture
+def jobs(client: redis.Redis, keys: Keys) -> DramatiqJobQueue:
+    return DramatiqJobQueue(client, keys)
+
+
+def _fill(jobs: DramatiqJobQueue, count: int) -> set[JobId]:
+    ids = {JobId(f"job-{number:03}") for number in range(count)}
+    for job_id in sorted(ids):
+        jobs.enqueue(job_id, INTERACTIVE)
+    return ids
+
+
+def _consumer(client: redis.Redis, keys: Keys, hand: str, room: int = 100) -> BlockingConsumer:
+    broker = BlockingRedisBroker(client, keys, broker_id=hand)
+    return broker.consume(INTERACTIVE.value, prefetch=room, timeout=50)
+
+
+def test_each_job_runs_once_and_both_workers_have_their_share(
+    client: redis.Redis, keys: Keys, jobs: DramatiqJobQueue
+) -> None:
+    ran: queue.Queue[tuple[str, JobId]] = queue.Queue()
+    let_go = threading.Event()
+
+    def run(hand: str, job_id: JobId) -> None:
+        ran.put((hand, job_id))
+        let_go.wait(WITHIN_S)
+
+    with (
+        running_worker(client, keys, lambda job: run("a", job), hand=HANDS[0], threads=12),
+        running_worker(client, keys, lambda job: run("b", job), hand=HANDS[1], threads=12),
+    ):
+        # Both have been heard of before there is anything to share.
+        wait_until(lambda: client.zcard(keys.heartbeats) == 2)
+        ids = _fill(jobs, 20)
+        got = [ran.get(timeout=WITHIN_S) for _ in range(20)]
+        let_go.set()
+        wait_until(lambda: client.hlen(keys.messages(INTERACTIVE)) == 0)
+    assert {job_id for _, job_id in got} == ids
+    assert ran.empty()
+    assert set(Counter(hand for hand, _ in got)) == {"a", "b"}
+
+
+def test_a_worker_that_starts_leaves_alone_what_a_live_one_has_in_hand(
+    client: redis.Redis, keys: Keys, jobs: DramatiqJobQueue
+) -> None:
+    _fill(jobs, 3)
+    first = _consumer(client, keys, HANDS[0], room=3)
+    assert next(first) is not None
+    second = BlockingRedisBroker(client, keys, broker_id=HANDS[1])
+    assert second.requeue_in_hand() == 0
+    assert next(second.consume(INTERACTIVE.value, prefetch=3, timeout=50)) is None
+    assert client.scard(keys.in_hand(INTERACTIVE, HANDS[0])) == 3
+
+
+def test_what_a_worker_had_that_is_never_heard_of_again_goes_to_another_one(
+    client: redis.Redis, keys: Keys, jobs: DramatiqJobQueue
+) -> None:
+    (job_id,) = _fill(jobs, 1)
+    gone = _consumer(client, keys, HANDS[0])
+    assert next(gone) is not None
+    seconds, _ = client.time()
+    # As if it had been silent for a minute.
+    client.zadd(keys.heartbeats, {HANDS[0]: (seconds - 60) * 1000})
+    other = _consumer(client, keys, HANDS[1])
+    assert not jobs.enqueue(job_id, INTERACTIVE)
+    found: list[JobId] = []
+
+    def taken() -> bool:
+        message = next(other)
+        if message is not None:
+            found.append(JobId(message.args[0]))
+        return message is not None
+
+    wait_until(taken)
+    assert found == [job_id]
+
+
+@pytest.mark.parametrize("ahead_ms", [-3_600_000, 3_600_000])
+def test_a_machine_whose_clock_is_wrong_takes_nothing_and_loses_nothing(
+    client: redis.Redis,
+    keys: Keys,
+    jobs: DramatiqJobQueue,
+    monkeypatch: pytest.MonkeyPatch,
+    ahead_ms: int,
+) -> None:
+    _fill(jobs, 1)
+    right = _consumer(client, keys, HANDS[0])
+    assert next(right) is not None
+    wrong_ms = time.time_ns() // 1_000_000 + ahead_ms
+    monkeypatch.setattr(dramatiq.brokers.redis, "current_millis", lambda: wrong_ms)
+    wrong = _consumer(client, keys, HANDS[1])
+    assert next(wrong) is None
+    monkeypatch.undo()
+    assert next(right) is None
+    assert client.scard(keys.in_hand(INTERACTIVE, HANDS[0])) == 1
+    assert client.zcard(keys.heartbeats) == 2
+
+
+def test_a_worker_with_more_in_hand_lets_the_other_one_go_first(
+    client: redis.Redis, keys: Keys, jobs: DramatiqJobQueue
+) -> None:
+    brokers = [BlockingRedisBroker(client, keys, broker_id=hand) for hand in HANDS]
+    for broker in brokers:
+        assert broker.share(INTERACTIVE.value) in {None, 1}
+        broker.do_fetch(INTERACTIVE.value, 0)  # a sign of life
+    _fill(jobs, 5)
+    client.delete(keys.bell(INTERACTIVE))
+    assert [broker.share(INTERACTIVE.value) for broker in brokers] == [1, 1]
+    brokers[0].call_next(INTERACTIVE.value, 2)
+    brokers[0].do_fetch(INTERACTIVE.value, 2)
+    assert client.llen(keys.bell(INTERACTIVE)) == 0
+    assert [broker.share(INTERACTIVE.value) for broker in brokers] == [0, 3]
+    # Who has enough has called the other one.
+    assert client.llen(keys.bell(INTERACTIVE)) == 1
+
+
+def test_a_worker_takes_what_the_other_one_does_not(
+    client: redis.Redis, keys: Keys, jobs: DramatiqJobQueue
+) -> None:
+    idle = BlockingRedisBroker(client, keys, broker_id=HANDS[0])
+    idle.do_fetch(INTERACTIVE.value, 0)  # alive, and takes nothing
+    ids = _fill(jobs, 5)
+    consumer = _consumer(client, keys, HANDS[1])
+    found: set[JobId] = set()
+
+    def all_taken() -> bool:
+        message = next(consumer)
+        if message is not None:
+            found.add(JobId(message.args[0]))
+        return found == ids
+
+    wait_until(all_taken)
+
+
+def test_a_worker_leaves_in_the_queue_what_it_has_no_place_for_while_others_live(
+    client: redis.Redis, keys: Keys, jobs: DramatiqJobQueue
+) -> None:
+    other = BlockingRedisBroker(client, keys, broker_id=HANDS[0])
+    other.do_fetch(INTERACTIVE.value, 0)
+    _fill(jobs, 5)
+    broker = BlockingRedisBroker(client, keys, broker_id=HANDS[1], shared_hand_max=2)
+    consumer = broker.consume(INTERACTIVE.value, prefetch=100, timeout=50)
+    held = [next(consumer), next(consumer)]
+    assert None not in held
+    assert next(consumer) is None
+    assert client.scard(keys.in_hand(INTERACTIVE, HANDS[1])) == 2
+    # The other one is gone, and so is the reason.
+    client.zrem(keys.heartbeats, HANDS[0])
+    assert next(consumer) is not None
+    assert client.scard(keys.in_hand(INTERACTIVE, HANDS[1])) == 5

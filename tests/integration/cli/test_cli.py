@@ -1,0 +1,276 @@
+"""The command line as a process: what it prints and how it exits."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.processes.stand_in_jobs import ITEMS, StandInJobs
+
+_ROOT = Path(__file__).parents[3]
+_DEADLINE_S = 60
+
+
+class Shell:
+    """Runs ``semantic`` for a user of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        kept = {name: value for name, value in os.environ.items() if "SEMANTIC" not in name.upper()}
+        self.variables = kept | {
+            "HOME": str(home),
+            "PYTHONPATH": str(_ROOT),
+            "SEMANTIC_DATA_DIR": str(home / "data"),
+            "TERM": "dumb",
+            "COLUMNS": "200",
+        }
+
+    def start(self, *words: str, **variables: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "ops.cli.main", *words],
+            cwd=self.home,
+            env=self.variables | variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *words: str, stdin: str = "", **variables: str) -> tuple[int, str, str]:
+        with self.start(*words, **variables) as process:
+            out, err = process.communicate(stdin, timeout=_DEADLINE_S)
+        return process.returncode, out, err
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)
+
+
+def test_help_names_the_commands_and_the_exit_codes(shell: Shell) -> None:
+    code, out, _ = shell.run("--help")
+    assert code == 0
+    for word in (
+        "serve",
+        "run",
+        "jobs",
+        "batch",
+        "status",
+        "doctor",
+        "config",
+        "events",
+        "db",
+        "78",
+    ):
+        assert word in out
+
+
+@pytest.mark.parametrize("group", ["jobs", "batch", "config", "events", "db"])
+def test_help_of_a_group_names_its_commands(shell: Shell, group: str) -> None:
+    code, out, _ = shell.run(group, "--help")
+    assert code == 0
+    assert "Commands" in out
+
+
+def test_help_loads_no_heavy_library(shell: Shell) -> None:
+    heavy = ("sqlalchemy", "httpx", "pydantic", "mlx", "redis", "alembic")
+    code = f"""
+import sys
+from ops.cli.main import main
+sys.argv = ["semantic", "--help"]
+try:
+    main()
+except SystemExit:
+    print("LOADED", [name for name in {heavy!r} if name in sys.modules])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=shell.variables,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=_DEADLINE_S,
+    )
+    assert done.stdout.splitlines()[-1] == "LOADED []"
+
+
+def test_version_is_one_line(shell: Shell) -> None:
+    code, out, _ = shell.run("--version")
+    assert code == 0
+    assert out.startswith("semantic ")
+    assert out.count("\n") == 1
+
+
+def test_unknown_command_is_misuse(shell: Shell) -> None:
+    assert shell.run("bake")[0] == 2
+
+
+def test_config_show_origin_says_who_set_what(shell: Shell) -> None:
+    (shell.home / "semantic.toml").write_text("[engine]\nmax_batch_size = 3\n")
+    code, out, _ = shell.run(
+        "config", "show", "--origin", "--json", "--model", "org/m", SEMANTIC_SERVER__DRAIN_S="1"
+    )
+    assert code == 0
+    values = json.loads(out)
+    assert values["model.id"] == {"value": "org/m", "origin": "command line"}
+    assert values["server.drain_s"] == {"value": 1.0, "origin": "environment"}
+    assert values["engine.max_batch_size"] == {"value": 3, "origin": "semantic.toml"}
+    assert values["server.port"] == {"value": 8000, "origin": "default"}
+
+
+def test_setting_that_is_not_valid_is_named_with_78(shell: Shell) -> None:
+    code, _, err = shell.run("config", "show", SEMANTIC_SERVER__PORT="http")
+    assert code == 78
+    assert "setting server.port:" in err
+    assert "Traceback" not in err
+
+
+def test_toml_file_that_is_none_is_told_with_78(shell: Shell) -> None:
+    (shell.home / "semantic.toml").write_text("port = = 3")
+    code, _, err = shell.run("config", "show")
+    assert code == 78
+    assert "Traceback" not in err
+
+
+def _doctor(shell: Shell, *words: str, **variables: str) -> tuple[int, dict[str, dict[str, str]]]:
+    code, out, _ = shell.run("doctor", "--json", *words, **variables)
+    report: dict[str, Any] = json.loads(out)
+    assert report["ok"] == (code == 0)
+    return code, {check["name"]: check for check in report["checks"]}
+
+
+def _model_directory(home: Path) -> str:
+    directory = home / "model"
+    directory.mkdir()
+    (directory / "config.json").write_text("{}")
+    return str(directory)
+
+
+def test_doctor_passes_where_a_start_would_work(shell: Shell) -> None:
+    code, checks = _doctor(shell, "--port", "0", "--model", _model_directory(shell.home))
+    assert code == 0, checks
+    assert set(checks) == {
+        "python",
+        "platform",
+        "sqlite",
+        "broker",
+        "mlx",
+        "data",
+        "port",
+        "model",
+    }
+
+
+def test_doctor_finds_the_taken_port_and_the_missing_model(shell: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = str(holder.getsockname()[1])
+        code, checks = _doctor(shell, "--port", port, "--model", "./nowhere")
+    assert code == 1
+    assert checks["port"]["verdict"] == "fail"
+    assert checks["model"]["verdict"] == "fail"
+    assert checks["python"]["verdict"] == "ok"
+
+
+def test_doctor_warns_of_trial_mode_without_redis_server(shell: Shell) -> None:
+    model = _model_directory(shell.home)
+    code, checks = _doctor(shell, "--port", "0", "--model", model, PATH=str(shell.home))
+    assert code == 0
+    assert checks["broker"]["verdict"] == "warn"
+
+
+def test_status_without_a_service_says_so_with_3(shell: Shell) -> None:
+    code, out, _ = shell.run("status")
+    assert code == 3
+    assert "not running" in out
+    code, out, _ = shell.run("status", "--json")
+    assert code == 3
+    report = json.loads(out)
+    assert report["running"] is False
+    assert report["parts"] == {}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("run", "hello"), ("claude", "-p", "hello"), ("jobs", "ls"), ("jobs", "stream", "job-1")],
+)
+def test_without_a_service_one_line_says_what_to_do(shell: Shell, words: tuple[str, ...]) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))  # held and not listening: nobody answers
+        port = str(probe.getsockname()[1])
+        code, out, err = shell.run(*words, SEMANTIC_SERVER__PORT=port)
+    assert code == 3
+    assert out.strip() == ""
+    assert err == (
+        f"semantic: no service answers at http://127.0.0.1:{port}; start one: semantic serve\n"
+    )
+
+
+def test_run_prints_the_whole_answer_though_the_stream_broke_off(shell: Shell) -> None:
+    with StandInJobs() as api:
+        code, out, err = shell.run(
+            *("run", "-", "--max-tokens", "9", "--seed", "7", "--temperature", "0"),
+            *("--system", "Be brief."),
+            stdin="tell me",
+            SEMANTIC_SERVER__PORT=str(api.port),
+        )
+    assert (code, out, err) == (0, "once upon a time\n", "")
+    assert api.resumed_after == [None, "1-1"]
+    assert api.submitted == [
+        {
+            "prompt": "tell me",
+            "max_tokens": 9,
+            "temperature": 0.0,
+            "seed": 7,
+            "system": "Be brief.",
+        }
+    ]
+    assert not api.cancelled.is_set()
+
+
+def test_run_json_prints_the_finished_job(shell: Shell) -> None:
+    with StandInJobs() as api:
+        code, out, _ = shell.run("run", "hi", "--json", SEMANTIC_SERVER__PORT=str(api.port))
+    assert code == 0
+    assert json.loads(out)["output"]["text"] == "once upon a time"
+
+
+def test_ctrl_c_in_a_run_cancels_the_job(shell: Shell) -> None:
+    with (
+        StandInJobs(hangs=True) as api,
+        shell.start("run", "hi", SEMANTIC_SERVER__PORT=str(api.port)) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.read(5) == "once "
+        process.send_signal(signal.SIGINT)
+        assert api.cancelled.wait(_DEADLINE_S)
+        assert process.wait(_DEADLINE_S) == 130
+
+
+def test_jobs_are_listed_shown_streamed_cancelled_and_submitted(shell: Shell) -> None:
+    with StandInJobs() as api:
+        port = {"SEMANTIC_SERVER__PORT": str(api.port)}
+        _, listed, _ = shell.run("jobs", "ls", **port)
+        _, shown, _ = shell.run("jobs", "show", "job-1", **port)
+        _, streamed, _ = shell.run("jobs", "stream", "job-1", "--json", **port)
+        _, cancelled, _ = shell.run("jobs", "cancel", "job-1", "--json", **port)
+        _, submitted, _ = shell.run("jobs", "submit", "hi", **port)
+    assert listed.splitlines()[1].startswith("job-1  completed  stand-in")
+    assert "once upon a time" in shown
+    assert [json.loads(line) for line in streamed.splitlines()] == ITEMS
+    assert json.loads(cancelled)["status"] == "cancelled"
+    assert submitted == "job-1\n"
+
+
+def test_job_that_does_not_exist_is_told_in_the_words_of_the_service(shell: Shell) -> None:
+    with StandInJobs() as api:
+        code, _, err = shell.run("jobs", "show", "job-9", SEMANTIC_SERVER__PORT=str(api.port))
+    assert code == 1
+    assert err == "semantic: there is no such job (404)\n"

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from domain.events.worker import WorkerLost
+from domain.values import StreamName, WorkerId
+from ops.adapters.event_log.sql_event_log import open_log
+from ops.cli.main import build_app
+from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
+from tests.support.builders.log_files import new_log
+from tests.support.fakes.time import FakeClock
+
+JOB = StreamName("job-1")
+WORKER = StreamName("worker-1")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    clock = FakeClock()
+    with open_log(new_log(tmp_path), clock=clock) as log:
+        log.append(JOB, [draft(submitted())], expected_version=0)
+        log.append(WORKER, [draft(worker_event())], expected_version=0)
+        log.append(JOB, [draft(started())], expected_version=1)
+        clock.advance(2)
+        lost = WorkerLost(worker=WorkerId("worker-1"), pid=1)
+        log.append(WORKER, [draft(lost)], expected_version=1)
+        clock.advance(1)
+        log.append(JOB, [draft(started(2)), draft(completed(2))], expected_version=2)
+    return tmp_path
+
+
+def _run(directory: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(
+        build_app(), ["jobs", "show", *arguments, "--data-dir", str(directory)]
+    )
+
+
+def test_the_story_of_a_job_is_told_without_a_service(directory: Path) -> None:
+    result = _run(directory, "job-1", "--story")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0] == "job-1, accepted 2026-01-01 00:00:00 UTC"
+    assert "+2,000 ms  attempt 1 ended without a word: worker-1 died" in lines[3]
+    assert lines[-1] == "in all 3,000 ms, 1,000 ms of it queued, attempts 2"
+
+
+def test_the_story_as_json_has_every_step(directory: Path) -> None:
+    story = json.loads(_run(directory, "job-1", "--story", "--json").stdout)
+    assert [step["what"] for step in story["steps"]] == [
+        "accepted",
+        "attempt",
+        "lost",
+        "attempt",
+        "prefill",
+        "first_token",
+        "completed",
+    ]
+    assert story["ended"]
+
+
+@pytest.mark.parametrize("job", ["job-none", "worker-1"])
+def test_a_job_that_is_not_in_the_log_has_no_story(directory: Path, job: str) -> None:
+    result = _run(directory, job, "--story")
+    assert result.exit_code == 1
+    assert f"job {job} is not in the log" in result.stderr
+
+
+def test_without_a_log_there_is_no_story(tmp_path: Path) -> None:
+    assert _run(tmp_path, "job-1", "--story").exit_code == 1

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import shutil
+import stat
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from domain.errors import CorruptLog, LogUnavailable
+from domain.log.record import LogHead
+from domain.values import StreamName
+from ops.adapters.event_log.sql_event_log import open_log
+from ops.adapters.event_log.sqlite_driver import database_file
+from ops.adapters.log_admin.backup import back_up, restore, verify_copy
+from ops.adapters.log_admin.checkpoint_files import CheckpointFiles
+from ops.cli.log import db, events
+from ops.clock import SystemClock
+from ops.supervisor.serve_record import serve_lock
+from tests.support.builders.job_events import draft, worker_event
+from tests.support.builders.log_files import fill, new_log, raw_connection, verify
+from tests.support.processes.killed import killed_at_every_step
+
+WORKER = StreamName("worker-1")
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("SEMANTIC_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.delenv("SEMANTIC_LOG__URL", raising=False)
+    (tmp_path / "data").mkdir()
+    url = new_log(tmp_path / "data")
+    with open_log(url, clock=SystemClock()) as log:
+        fill(log)
+    return url
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return tmp_path / "copy.sqlite3"
+
+
+def _run(*arguments: str) -> Result:
+    app = typer.Typer()
+    events.register(app)
+    db.register(app)
+    return CliRunner().invoke(app, arguments)
+
+
+def _grow(url: str, version: int = 0) -> LogHead:
+    with open_log(url, clock=SystemClock()) as log:
+        log.append(WORKER, [draft(worker_event())], expected_version=version)
+        return log.head()
+
+
+def test_a_copy_holds_what_was_there_and_comes_back(url: str, copy: Path) -> None:
+    before = verify(url)
+    result = _run("db", "backup", str(copy))
+    assert result.exit_code == 0, result.output
+    assert "15 events" in result.stdout
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    grown = _grow(url)
+
+    result = _run("db", "restore", str(copy))
+    assert result.exit_code == 0, result.output
+    assert verify(url) == before
+    (kept,) = Path(database_file(url) or "").parent.glob("*before-restore*")
+    assert verify(f"sqlite:///{kept}") == grown
+    assert _grow(url).position == 16
+
+
+def test_a_log_is_copied_while_it_is_written_to(url: str, copy: Path) -> None:
+    stop = threading.Event()
+    with open_log(url, clock=SystemClock()) as log:
+
+        def write() -> None:
+            version = 0
+            while not stop.is_set():
+                log.append(WORKER, [draft(worker_event())], expected_version=version)
+                version += 1
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            heads = [back_up(url, copy.with_name(f"copy-{number}")) for number in range(3)]
+        finally:
+            stop.set()
+            writer.join()
+        for number, head in enumerate(heads):
+            assert verify_copy(copy.with_name(f"copy-{number}")) == head
+            (event,) = log.read_all(after=head.position - 1, limit=1)
+            assert event.hash == head.hash
+
+
+def test_a_file_that_is_there_is_not_written_over(url: str, copy: Path) -> None:
+    copy.write_text("precious")
+    with pytest.raises(LogUnavailable, match="exists already"):
+        back_up(url, copy)
+    assert copy.read_text() == "precious"
+
+
+def test_a_log_that_does_not_verify_is_not_copied(url: str, copy: Path) -> None:
+    with closing(raw_connection(url)) as raw:
+        raw.execute("DROP TRIGGER events_no_update")
+        raw.execute("UPDATE events SET correlation_id = 'x' WHERE position = 7")
+    with pytest.raises(CorruptLog):
+        back_up(url, copy)
+    assert list(copy.parent.glob("copy*")) == []
+
+
+def test_a_copy_of_another_log_is_refused(url: str, copy: Path, tmp_path: Path) -> None:
+    assert _run("events", "head", "--sign").exit_code == 0
+    other = new_log(tmp_path)
+    with open_log(other, clock=SystemClock()) as log:
+        fill(log)
+    back_up(other, copy)
+    before = verify(url)
+    assert _run("db", "restore", str(copy)).exit_code == 1
+    assert verify(url) == before
+
+
+@pytest.mark.parametrize("content", [b"", b"no database at all, but long enough to look like one"])
+def test_a_file_that_is_no_copy_is_refused(url: str, copy: Path, content: bytes) -> None:
+    copy.write_bytes(content)
+    before = verify(url)
+    result = _run("db", "restore", str(copy))
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: ")
+    assert verify(url) == before
+
+
+def test_a_changed_copy_is_refused(url: str, copy: Path) -> None:
+    back_up(url, copy)
+    with closing(raw_connection(f"sqlite:///{copy}")) as raw:
+        raw.execute("DROP TRIGGER events_no_update")
+        raw.execute("UPDATE events SET correlation_id = 'x' WHERE position = 7")
+    with pytest.raises(CorruptLog):
+        restore(url, copy, kept_as="old")
+
+
+def test_a_restore_is_refused_while_a_service_runs(url: str, copy: Path, tmp_path: Path) -> None:
+    back_up(url, copy)
+    with serve_lock(tmp_path / "data"):
+        result = _run("db", "restore", str(copy))
+    assert result.exit_code == 1
+    assert "is served already" in result.stderr
+
+
+def test_a_copy_is_put_where_there_is_no_log(url: str, copy: Path, tmp_path: Path) -> None:
+    head = back_up(url, copy)
+    shutil.rmtree(tmp_path / "data")
+    assert _run("db", "restore", str(copy)).exit_code == 0
+    assert verify(url) == head
+
+
+def test_a_restore_voids_the_heads_that_it_gave_up(url: str, copy: Path, tmp_path: Path) -> None:
+    assert _run("events", "head", "--sign").exit_code == 0
+    back_up(url, copy)
+    _grow(url)
+    assert _run("events", "head", "--sign").exit_code == 0
+    assert _run("db", "restore", str(copy)).exit_code == 0
+    assert _run("events", "verify").exit_code == 0
+    assert _grow(url).position == 16
+    assert _run("events", "head", "--sign").exit_code == 0
+    assert _run("events", "verify").exit_code == 0
+    kinds = [note.kind for note in CheckpointFiles.of(tmp_path / "data").read()]
+    assert kinds == ["head", "head", "restore", "head"]
+
+
+def test_a_damaged_log_gives_way_to_a_copy_and_is_kept(url: str, copy: Path) -> None:
+    head = back_up(url, copy)
+    file = database_file(url)
+    assert file is not None
+    file.write_bytes(b"x" * 8192)
+    done = restore(url, copy, kept_as="damaged")
+    assert verify(url) == head
+    assert done.kept is not None
+    assert done.kept.read_bytes() == b"x" * 8192
+
+
+def test_a_backup_that_is_killed_leaves_no_copy_or_a_whole_one(url: str, copy: Path) -> None:
+    before = verify(url)
+    for _ in killed_at_every_step(lambda: back_up(url, copy)):
+        if copy.exists():
+            assert verify_copy(copy) == before
+            copy.unlink()
+    assert verify_copy(copy) == before == verify(url)
+
+
+def test_a_restore_that_is_killed_leaves_the_old_log_or_the_new_one(url: str, copy: Path) -> None:
+    old = back_up(url, copy)
+    present = _grow(url)
+    deaths = 0
+    for _ in killed_at_every_step(lambda: restore(url, copy, kept_as="kept")):
+        deaths += 1
+        for kept in copy.parent.glob("data/*kept*"):
+            assert verify(f"sqlite:///{kept}") == present
+            kept.unlink()
+        found = verify(url)
+        assert found in {old, present}
+        if found == old:
+            present = _grow(url)
+    assert verify(url) == old
+    assert deaths > 5

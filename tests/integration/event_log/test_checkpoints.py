@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from domain.errors import CorruptLog, LogUnavailable
+from domain.log.checkpoints import ForgedCheckpoint
+from domain.log.record import LogHead
+from domain.values import StreamName
+from ops.adapters.event_log.event_file import event_line, read_events
+from ops.adapters.event_log.row_codec import link
+from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
+from ops.adapters.event_log.sqlite_driver import database_file, reader_engine
+from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
+from ops.cli.log import events
+from ops.clock import SystemClock
+from tests.support.builders.job_events import draft, worker_event
+from tests.support.builders.log_files import fill, new_log, raw_connection
+from tests.support.fakes.time import FakeClock
+
+WORKER = StreamName("worker-1")
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("SEMANTIC_DATA_DIR", str(tmp_path))
+    monkeypatch.delenv("SEMANTIC_LOG__URL", raising=False)
+    return new_log(tmp_path)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> CheckpointFiles:
+    return CheckpointFiles.of(tmp_path)
+
+
+@pytest.fixture
+def signed(url: str) -> str:
+    """A log of 15 events whose head is signed."""
+    with open_log(url, clock=SystemClock()) as log:
+        fill(log)
+    assert _run("head", "--sign").exit_code == 0
+    return url
+
+
+def _run(*arguments: str) -> Result:
+    app = typer.Typer()
+    events.register(app)
+    return CliRunner().invoke(app, ["events", *arguments])
+
+
+def _tamper(url: str, *statements: str) -> None:
+    with closing(raw_connection(url)) as raw:
+        raw.execute("DROP TRIGGER IF EXISTS events_no_delete")
+        raw.execute("DROP TRIGGER IF EXISTS events_no_update")
+        for statement in statements:
+            raw.execute(statement)
+
+
+def _append(log: SqlEventLog, version: int = 0) -> None:
+    log.append(WORKER, [draft(worker_event())], expected_version=version)
+
+
+def _bad_position(result: Result) -> int:
+    assert result.exit_code == 1, result.output
+    return int(json.loads(result.stdout)["position"])
+
+
+def test_a_whole_log_fits_its_signed_heads(signed: str) -> None:
+    with open_log(signed, clock=SystemClock()) as log:
+        _append(log)
+    assert _run("head", "--sign").exit_code == 0
+    result = _run("verify")
+    assert result.exit_code == 0, result.output
+    assert "2 signed heads fit" in result.stdout
+
+
+def test_a_log_without_its_end_and_without_projections_is_found(signed: str) -> None:
+    _tamper(signed, "DELETE FROM events WHERE position > 9", "DELETE FROM checkpoints")
+    result = _run("verify", "--json")
+    assert _bad_position(result) == 10
+    assert "signed head 15" in json.loads(result.stdout)["message"]
+
+
+def test_a_log_put_back_to_an_older_copy_is_found_and_not_signed(
+    url: str, files: CheckpointFiles, tmp_path: Path
+) -> None:
+    with open_log(url, clock=SystemClock()) as log:
+        fill(log, jobs=2)
+    database = database_file(url)
+    assert database is not None
+    shutil.copy(database, tmp_path / "older")
+    with open_log(url, clock=SystemClock()) as log:
+        _append(log)
+    assert _run("head", "--sign").exit_code == 0
+    shutil.copy(tmp_path / "older", database)
+
+    assert _bad_position(_run("verify", "--json")) == 7
+    engine = reader_engine(url)
+    with pytest.raises(CorruptLog, match="before its last signed head"):
+        sign_log(engine, files, clock=SystemClock())
+    engine.dispose()
+
+
+def test_an_end_that_was_replaced_by_one_whose_hashes_fit_is_found(signed: str) -> None:
+    _tamper(signed, "DELETE FROM events WHERE position > 13", "DELETE FROM checkpoints")
+    with open_log(signed, clock=SystemClock()) as log:
+        _append(log)
+        _append(log, 1)
+        _append(log, 2)
+    assert log.head().position == 16
+    result = _run("verify", "--json")
+    assert _bad_position(result) == 15
+    assert "when the head was signed" in json.loads(result.stdout)["message"]
+    assert _run("head", "--sign").exit_code == 1
+
+
+def test_heads_kept_elsewhere_find_what_the_own_ones_were_put_back_with(
+    signed: str, files: CheckpointFiles, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere.jsonl"
+    shutil.copy(files.heads, elsewhere)
+    _tamper(signed, "DELETE FROM events WHERE position > 9", "DELETE FROM checkpoints")
+    files.heads.unlink()
+    assert _run("verify").exit_code == 0
+    assert _bad_position(_run("verify", "--heads", str(elsewhere), "--json")) == 10
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("position", 14), ("hash", "f" * 64), ("at", "2030-01-01"), ("kind", "restore")],
+)
+def test_a_changed_head_is_found(
+    signed: str, files: CheckpointFiles, field: str, value: object
+) -> None:
+    assert signed
+    note = json.loads(files.heads.read_text())
+    files.heads.write_text(json.dumps(note | {field: value}) + "\n")
+    result = _run("verify")
+    assert result.exit_code == 1
+    assert "line 1 of the heads has a signature that is not right" in result.stderr
+
+
+def test_a_head_signed_with_another_key_is_found(signed: str, files: CheckpointFiles) -> None:
+    assert signed
+    files.key.write_text("ab" * 32)
+    result = _run("verify")
+    assert result.exit_code == 1
+    assert "another key" in result.stderr
+
+
+@pytest.mark.parametrize("line", ["no json", "[]", "{}", '{"kind": "head"}'])
+def test_a_line_that_is_no_head_is_found(signed: str, files: CheckpointFiles, line: str) -> None:
+    assert signed
+    with files.heads.open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(ForgedCheckpoint, match="line 2"):
+        files.read()
+
+
+def test_half_a_line_left_by_a_crash_is_passed_over_and_replaced(
+    signed: str, files: CheckpointFiles
+) -> None:
+    with files.heads.open("a") as file:
+        file.write('{"kind":"he')
+    assert len(files.read()) == 1
+    with open_log(signed, clock=SystemClock()) as log:
+        _append(log)
+    assert _run("head", "--sign").exit_code == 0
+    assert [note.position for note in files.read()] == [15, 16]
+
+
+def test_an_unchanged_head_is_signed_once(signed: str, files: CheckpointFiles) -> None:
+    assert signed
+    assert _run("head", "--sign").exit_code == 0
+    assert len(files.read()) == 1
+
+
+def test_the_key_is_readable_by_its_owner_only_and_drawn_once(
+    signed: str, files: CheckpointFiles
+) -> None:
+    assert signed
+    assert stat.S_IMODE(files.key.stat().st_mode) == 0o600
+    assert files.make_key() == files.make_key() == files.load_key()
+
+
+def test_heads_without_their_key_are_not_signed_with_a_new_one(
+    signed: str, files: CheckpointFiles
+) -> None:
+    assert signed
+    files.key.unlink()
+    with pytest.raises(LogUnavailable, match="key that is not there"):
+        files.make_key()
+    assert _run("verify").exit_code == 1
+
+
+def test_an_empty_log_can_be_signed(url: str, files: CheckpointFiles) -> None:
+    engine = reader_engine(url)
+    note = sign_log(engine, files, clock=FakeClock())
+    engine.dispose()
+    assert note.position == 0
+    assert _run("verify").exit_code == 0
+
+
+# --- files of events -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz"])
+def test_an_export_verifies_without_the_database(signed: str, tmp_path: Path, name: str) -> None:
+    out = tmp_path / name
+    assert _run("export", "--out", str(out)).stdout == f"15 events in {out}\n"
+    database = database_file(signed)
+    assert database is not None
+    database.unlink()
+    (report,) = [json.loads(_run("verify", "--file", str(out), "--json").stdout)]
+    assert (report["ok"], report["events"], report["gaps"]) == (True, 15, 0)
+    assert _run("verify", "--file", str(out)).exit_code == 0
+
+
+def test_a_selection_says_that_it_is_one(signed: str, tmp_path: Path) -> None:
+    assert signed
+    out = tmp_path / "some.jsonl"
+    _run("export", "--out", str(out), "--type", "JobCompleted")
+    result = _run("verify", "--file", str(out))
+    assert result.exit_code == 0
+    assert "a selection" in result.stdout
+    assert _run("export", "--out", str(out)).exit_code == 1  # never over a file that is there
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"correlation_id":"req-1"', '"correlation_id":"req-2"'),
+        ('"position":7', '"position":5'),
+        ('"type"', '"tipe"'),
+        ('"prev_hash":"', '"prev_hash":"0'),
+        ("{", "["),
+    ],
+)
+def test_a_changed_line_of_an_export_is_named(
+    signed: str, tmp_path: Path, old: str, new: str
+) -> None:
+    assert signed
+    out = tmp_path / "log.jsonl"
+    _run("export", "--out", str(out))
+    lines = out.read_text().splitlines()
+    assert old in lines[6]
+    lines[6] = lines[6].replace(old, new, 1)
+    out.write_text("\n".join(lines))
+    result = _run("verify", "--file", str(out), "--json")
+    assert _bad_position(result) in {5, 7}
+
+
+def test_a_damaged_compressed_export_is_named(signed: str, tmp_path: Path) -> None:
+    assert signed
+    out = tmp_path / "log.jsonl.gz"
+    _run("export", "--out", str(out))
+    out.write_bytes(out.read_bytes()[:-20])
+    assert _run("verify", "--file", str(out)).exit_code == 1
+
+
+def test_a_line_dropped_from_an_export_breaks_nothing_but_is_told(
+    signed: str, tmp_path: Path
+) -> None:
+    assert signed
+    out = tmp_path / "log.jsonl"
+    _run("export", "--out", str(out))
+    lines = out.read_text().splitlines()
+    out.write_text("\n".join(lines[:6] + lines[7:]))
+    report = json.loads(_run("verify", "--file", str(out), "--json").stdout)
+    assert report["gaps"] == 1
+
+
+def test_a_linked_event_of_somebody_elses_does_not_fit_the_heads(
+    signed: str, tmp_path: Path
+) -> None:
+    assert signed
+    out = tmp_path / "log.jsonl"
+    _run("export", "--out", str(out), "--limit", "14")
+    before = list(read_events(out))[-1]
+    forged = link(
+        draft(worker_event("other")),
+        stream=WORKER,
+        version=1,
+        before=LogHead(position=before.position, hash=before.hash),
+        recorded_at="2026-01-01T00:00:00.000000Z",
+    )
+    with out.open("a") as file:
+        file.write(event_line(forged))
+    assert _bad_position(_run("verify", "--file", str(out), "--json")) == 15
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+def test_a_tail_ends_when_its_reader_has_gone_although_nothing_happens(signed: str) -> None:
+    assert signed
+    code = "import typer; from ops.cli import events; a = typer.Typer(); events.register(a); a()"
+    command = [sys.executable, "-c", code, "events", "tail", "-n", "1", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as follower:
+        assert follower.stdout is not None
+        assert follower.stderr is not None
+        follower.stdout.readline()
+        follower.stdout.close()
+        assert follower.wait(30) == 0
+        assert follower.stderr.read() == b""

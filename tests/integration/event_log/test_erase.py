@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from domain.agent.state import Profile
+from domain.errors import AgentNotFound, PayloadMissing
+from domain.events.agent import AgentTurnAdded
+from domain.events.cache import AgentCacheSaved
+from domain.events.event import Event
+from domain.usecases.agents import fork, load_agent, profile_of, register
+from domain.values import AgentId, JobId, JobStatus, StreamName, digest_of
+from ops.adapters.event_log.hot_statements import HotStatement
+from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
+from ops.adapters.log_admin.erase import erase_agent
+from ops.adapters.redis.client import Keys, connect
+from ops.cli.log import events
+from ops.clock import RandomIds, SystemClock
+from ops.supervisor.serve_record import serve_lock
+from tests.support.builders.job_events import completed, draft, started, submitted
+from tests.support.builders.log_files import new_log, raw_connection, verify
+from tests.support.processes.killed import killed_at_every_step
+
+#: Short enough for a cell, and long enough for pages of its own.
+SECRETS = (b"the secret of alice", b"a long secret of alice; " * 2000)
+SHARED = b"what both of them asked"
+OF_BOB = b"the words of bob"
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SEMANTIC_DATA_DIR", str(tmp_path))
+    monkeypatch.delenv("SEMANTIC_LOG__URL", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def url(data: Path) -> str:
+    url = new_log(data)
+    with open_log(url, clock=SystemClock()) as log:
+        _run_job(log, "job-1", "alice", SECRETS[0], SECRETS[1])
+        _run_job(log, "job-2", "bob", SHARED, OF_BOB)
+        _run_job(log, "job-3", "alice", SHARED, SECRETS[0])
+    return url
+
+
+def _run_job(log: SqlEventLog, name: str, agent: str, asked: bytes, said: bytes | None) -> None:
+    accepted = replace(submitted(agent=agent), request=digest_of(asked))
+    happened: list[Event] = [accepted, started()]
+    payloads = {digest_of(asked): asked}
+    if said is not None:
+        happened.append(replace(completed(), output=digest_of(said)))
+        payloads[digest_of(said)] = said
+    drafts = [draft(event) for event in happened]
+    log.append(StreamName(name), drafts, expected_version=0, payloads=payloads)
+
+
+def _erase(*options: str) -> Result:
+    app = typer.Typer()
+    events.register(app)
+    command = ["events", "erase", "--agent", "alice", "--yes", *options]
+    return CliRunner().invoke(app, command)
+
+
+def _holds(directory: Path, secret: bytes) -> list[str]:
+    """Return the files in which a text stands, whole or its beginning."""
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    return [path.name for path in files if secret[:19] in path.read_bytes()]
+
+
+@pytest.fixture
+def idle(url: str) -> Iterator[None]:
+    """Somebody has the log open, so that its write-ahead log stays where it is."""
+    with closing(raw_connection(url)) as raw:
+        raw.execute("SELECT count(*) FROM events").fetchall()
+        yield
+
+
+@pytest.mark.usefixtures("idle")
+def test_no_byte_of_an_erased_agent_is_left_and_the_chain_verifies(url: str, data: Path) -> None:
+    with open_log(url, clock=SystemClock()) as log:
+        _run_job(log, "job-4", "alice", b"the secret of alice again", None)
+    assert {"events.sqlite3", "events.sqlite3-wal"} <= set(_holds(data, SECRETS[0]))
+
+    result = _erase("--json")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert (report["jobs"], report["payloads"], report["shared"]) == (3, 3, 1)
+    for secret in SECRETS:
+        assert _holds(data, secret) == []
+    verify(url)
+    with open_log(url, clock=SystemClock()) as log:
+        assert log.get(digest_of(SHARED)) == SHARED
+        assert log.get(digest_of(OF_BOB)) == OF_BOB
+        with pytest.raises(PayloadMissing):
+            log.get(digest_of(SECRETS[0]))
+        (forgotten,) = log.load(StreamName("agent-alice"))
+        assert (forgotten.type, forgotten.data["payloads"]) == ("AgentForgotten", 3)
+        view = log.views.get(JobId("job-4"))
+        assert view is not None
+        assert view.status is JobStatus.CANCELLED
+
+
+def test_a_fork_keeps_the_texts_that_it_goes_on_from(url: str) -> None:
+    alice, profile = AgentId("alice"), Profile(system="All of them need this.")
+    with open_log(url, clock=SystemClock()) as log:
+        agent, _ = register(alice, profile, correlation_id="c", log=log, ids=RandomIds())
+        for number, job in ((1, "job-1"), (2, "job-3")):
+            turn = AgentTurnAdded(agent=alice, turn=number, job=JobId(job))
+            log.append(
+                StreamName("agent-alice"),
+                [draft(turn)],
+                expected_version=agent.version + number - 1,
+            )
+        fork(
+            alice,
+            AgentId("child"),
+            from_turn=1,
+            correlation_id="c",
+            log=log,
+            views=log.views,
+            ids=RandomIds(),
+        )
+    report = json.loads(_erase("--json").stdout)
+    assert report["payloads"] == 0
+    with open_log(url, clock=SystemClock()) as log:
+        with pytest.raises(AgentNotFound):
+            load_agent(alice, log=log)
+        child = load_agent(AgentId("child"), log=log)
+        assert (child.base, profile_of(child, log)) == ("job-1", profile)
+        assert log.get(digest_of(SECRETS[1])) == SECRETS[1]
+
+
+def test_what_came_since_is_erased_by_the_next_time(url: str, data: Path) -> None:
+    assert _erase().exit_code == 0
+    with open_log(url, clock=SystemClock()) as log:
+        _run_job(log, "job-5", "alice", SECRETS[0], SECRETS[1])
+    assert _holds(data, SECRETS[0])
+    assert _erase().exit_code == 0
+    assert _holds(data, SECRETS[0]) == []
+    with open_log(url, clock=SystemClock()) as log:
+        assert [event.version for event in log.load(StreamName("agent-alice"))] == [1, 2]
+
+
+def test_an_agent_that_nobody_knows_has_nothing_to_erase(url: str) -> None:
+    assert url
+    app = typer.Typer()
+    events.register(app)
+    arguments = ["events", "erase", "--agent", "nobody", "--yes", "--json"]
+    report = json.loads(CliRunner().invoke(app, arguments).stdout)
+    assert (report["jobs"], report["payloads"]) == (0, 0)
+
+
+def test_a_reader_that_keeps_the_old_pages_is_told_of(url: str, data: Path) -> None:
+    with closing(raw_connection(url)) as raw:
+        raw.execute("BEGIN")
+        raw.execute("SELECT count(*) FROM events").fetchall()
+        result = _erase()
+        assert result.exit_code == 1
+        assert "repeat this" in result.stderr
+    assert _erase().exit_code == 0
+    assert _holds(data, SECRETS[0]) == []
+
+
+def test_nothing_is_erased_while_a_service_runs(url: str, data: Path) -> None:
+    with serve_lock(data):
+        assert _erase().exit_code == 1
+    with open_log(url, clock=SystemClock()) as log:
+        assert log.get(digest_of(SECRETS[0])) == SECRETS[0]
+
+
+def test_nothing_is_erased_without_a_yes(url: str) -> None:
+    app = typer.Typer()
+    events.register(app)
+    result = CliRunner().invoke(app, ["events", "erase", "--agent", "alice"], input="n\n")
+    assert result.exit_code == 1
+    with open_log(url, clock=SystemClock()) as log:
+        assert log.get(digest_of(SECRETS[0])) == SECRETS[0]
+
+
+def test_the_files_of_a_private_broker_go_too(url: str, data: Path) -> None:
+    assert url
+    kept = data / "broker" / "appendonlydir"
+    kept.mkdir(parents=True)
+    (kept / "appendonly.aof.1.incr.aof").write_bytes(SECRETS[0])
+    assert _erase().exit_code == 0
+    assert _holds(data, SECRETS[0]) == []
+
+
+def test_items_in_a_broker_of_somebody_elses_are_deleted(
+    url: str, redis_url: str, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert url
+    monkeypatch.setenv("SEMANTIC_REDIS__URL", redis_url)
+    monkeypatch.setenv("SEMANTIC_REDIS__PREFIX", keys.prefix)
+    with closing(connect(redis_url)) as client:
+        for job in ("job-1", "job-2", "job-3"):
+            client.xadd(keys.items(JobId(job)), {"text": "words"})
+        assert _erase().exit_code == 0
+        left = [job for job in ("job-1", "job-2", "job-3") if client.exists(keys.items(JobId(job)))]
+    assert left == ["job-2"]
+
+
+def test_blocks_that_others_use_too_stay(url: str) -> None:
+    def saved(*blocks: str) -> AgentCacheSaved:
+        return AgentCacheSaved(
+            job=JobId("job-1"), fingerprint="f", blocks=blocks[:-1], tail=blocks[-1], tokens=9
+        )
+
+    with open_log(url, clock=SystemClock()) as log:
+        for agent, blocks in (("alice", ("aa", "bb", "cc")), ("bob", ("aa", "dd"))):
+            names = [block * 32 for block in blocks]
+            stream = StreamName(f"agent-{agent}")
+            log.append(stream, [draft(saved(*names))], expected_version=0)
+    erased = erase_agent(url, AgentId("alice"), clock=SystemClock(), ids=RandomIds())
+    assert erased.blocks == {"bb" * 32, "cc" * 32}
+
+
+def test_an_erasing_that_is_killed_can_be_repeated(url: str, data: Path) -> None:
+    steps = [(HotStatement, name) for name in ("rows", "row", "run", "run_many")]
+    deaths = 0
+
+    def erase() -> None:
+        erase_agent(url, AgentId("alice"), clock=SystemClock(), ids=RandomIds())
+
+    with open_log(url, clock=SystemClock()) as log:
+        before = log.head()
+    for _ in killed_at_every_step(erase, steps):
+        deaths += 1
+        # All of it or nothing: the texts and the event that says that they are gone.
+        assert verify(url) == before
+    assert deaths > 10
+    assert verify(url).position == before.position + 1
+    assert _holds(data, SECRETS[0]) == []

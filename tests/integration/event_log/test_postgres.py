@@ -1,0 +1,342 @@
+"""What only a database server can get wrong; the contracts run on it too."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from domain.errors import CorruptLog, LogUnavailable
+from domain.log.record import EventFilter
+from domain.values import AgentId, JobId, StreamName
+from ops.adapters.event_log import postgres_driver
+from ops.adapters.event_log.archives import each_event
+from ops.adapters.event_log.event_query import EventQuery
+from ops.adapters.event_log.migrate import current, expected, upgrade
+from ops.adapters.event_log.projections.rebuild import rebuild_jobs
+from ops.adapters.event_log.reader import tail
+from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
+from ops.adapters.event_log.sqlite_driver import reader_engine, writer_engine
+from ops.adapters.event_log.tables import METADATA
+from ops.adapters.log_admin.archive import archive_log
+from ops.adapters.log_admin.backup import back_up
+from ops.adapters.log_admin.erase import erase_agent
+from ops.cli.service.checks import check_log
+from ops.clock import RandomIds, SystemClock
+from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
+from tests.support.builders.log_files import fill, verify
+from tests.support.processes.postgres import PostgresServer
+
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+
+WORKER = StreamName("worker-1")
+
+
+@pytest.fixture
+def log(postgres_url: str) -> Iterator[SqlEventLog]:
+    with open_log(postgres_url, clock=SystemClock()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def raw(postgres_url: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection of somebody who knows nothing of our rules."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        yield connection
+
+
+# --- the tables ----------------------------------------------------------------------------
+
+
+def test_the_migrations_create_the_tables_that_the_code_declares(postgres_url: str) -> None:
+    engine = writer_engine(postgres_url)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, METADATA) == []
+    engine.dispose()
+
+
+def test_every_text_is_compared_byte_by_byte(raw: psycopg.Connection[Any]) -> None:
+    found = raw.execute(
+        "SELECT table_name, column_name FROM information_schema.columns"
+        " WHERE table_schema = 'public' AND table_name <> 'alembic_version'"
+        " AND data_type IN ('text', 'character varying') AND collation_name IS DISTINCT FROM 'C'"
+    ).fetchall()
+    assert found == []
+    assert raw.execute("SELECT 'a' < 'B'").fetchone() == (True,), "the server's own rule is another"
+
+
+def test_processes_that_start_at_once_all_find_the_tables(bare_postgres_url: str) -> None:
+    assert current(bare_postgres_url) is None
+    code = "import sys; from ops.adapters.event_log.migrate import upgrade; upgrade(sys.argv[1])"
+    starts = [subprocess.Popen([sys.executable, "-c", code, bare_postgres_url]) for _ in range(3)]
+    assert [start.wait(100) for start in starts] == [0, 0, 0]
+    assert upgrade(bare_postgres_url) == current(bare_postgres_url) == expected()
+
+
+# --- the connections -----------------------------------------------------------------------
+
+
+def test_writers_wait_for_the_disk_whatever_the_server_says(
+    postgres: PostgresServer, postgres_url: str, raw: psycopg.Connection[Any]
+) -> None:
+    name = raw.info.dbname
+    postgres.run(f"ALTER DATABASE {name} SET synchronous_commit = off")
+    postgres.run(f"ALTER DATABASE {name} SET default_transaction_isolation = serializable")
+    engine = writer_engine(postgres_url)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "on"
+        level = connection.exec_driver_sql("SHOW transaction_isolation").scalar_one()
+        assert level == "read committed"
+    engine.dispose()
+
+
+def test_a_stricter_commit_is_left_alone(
+    postgres: PostgresServer, postgres_url: str, raw: psycopg.Connection[Any]
+) -> None:
+    postgres.run(f"ALTER DATABASE {raw.info.dbname} SET synchronous_commit = remote_apply")
+    engine = writer_engine(postgres_url)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "remote_apply"
+    engine.dispose()
+
+
+def test_readers_cannot_write(log: SqlEventLog, postgres_url: str) -> None:
+    fill(log, jobs=1)
+    engine = reader_engine(postgres_url)
+    with engine.connect() as connection, pytest.raises(DBAPIError, match="read-only"):
+        connection.execute(text("DELETE FROM payloads"))
+    engine.dispose()
+
+
+def test_without_the_driver_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_driver, "find_spec", lambda _: None)
+    with pytest.raises(LogUnavailable, match=r"pip install 'semantic\[postgres\]'"):
+        reader_engine("postgresql://host/log")
+
+
+def test_a_server_that_is_not_there_is_a_log_that_is_not_there(tmp_path: Path) -> None:
+    url = f"postgresql://user:secret@/log?host={tmp_path}"
+    for call in (upgrade, current):
+        with pytest.raises(LogUnavailable) as caught:
+            call(url)
+        assert "secret" not in caught.value.message
+
+
+def test_a_log_is_written_and_read_on_after_the_server_crashed(
+    postgres: PostgresServer, postgres_url: str, log: SqlEventLog
+) -> None:
+    fill(log, jobs=2)
+    before = log.read_all()
+    postgres.stop(signal.SIGQUIT)
+    with pytest.raises(LogUnavailable):
+        log.append(WORKER, [draft(worker_event())], expected_version=0)
+    with pytest.raises(LogUnavailable):
+        log.head()
+    postgres.start()
+    assert log.read_all() == before
+    log.append(WORKER, [draft(worker_event())], expected_version=0)
+    assert verify(postgres_url) == log.head()
+
+
+def test_doctor_tells_what_a_log_on_the_server_depends_on(
+    postgres_url: str,
+    bare_postgres_url: str,
+    raw: psycopg.Connection[Any],
+    tmp_path: Path,
+) -> None:
+    found = check_log(postgres_url)
+    # The server of these tests is a careless one.
+    assert (found.name, found.verdict) == ("postgres", "warn")
+    assert "fsync is off" in found.detail
+    raw.execute("CREATE ROLE stranger LOGIN")
+    try:
+        stranger = bare_postgres_url.replace("semantic@", "stranger:secret@")
+        found = check_log(stranger)
+        assert found.verdict == "fail"
+        assert "may not create" in found.detail
+        assert "secret" not in found.detail
+    finally:
+        raw.execute("DROP ROLE stranger")
+    assert check_log(f"postgresql://x@/log?host={tmp_path}").verdict == "fail"
+
+
+# --- append-only ---------------------------------------------------------------------------
+
+_COPY = (
+    "INSERT INTO events SELECT {position}, {stream}, {version}, type, schema_version, data,"
+    " {event_id}, correlation_id, causation_id, recorded_at, prev_hash, hash"
+    " FROM events WHERE position = 2"
+)
+_AS_IT_IS = {"position": "4", "stream": "stream", "version": "9", "event_id": "'other'"}
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        ("UPDATE events SET data = '{}' WHERE position = 2", "append-only: UPDATE"),
+        ("UPDATE events SET data = '{}' WHERE position = 99", "append-only: UPDATE"),
+        ("DELETE FROM events WHERE position = 3", "append-only: DELETE"),
+        ("DELETE FROM events", "append-only: DELETE"),
+        ("TRUNCATE events", "append-only: TRUNCATE"),
+        ("TRUNCATE payloads, events RESTART IDENTITY CASCADE", "append-only: TRUNCATE"),
+        (_COPY.format(**_AS_IT_IS | {"position": "5"}), "only the next new event"),
+        (_COPY.format(**_AS_IT_IS | {"position": "3"}), "only the next new event"),
+        (_COPY.format(**_AS_IT_IS | {"version": "version"}), "uq_events_stream_version"),
+        (_COPY.format(**_AS_IT_IS | {"event_id": "event_id"}), "uq_events_event_id"),
+        (
+            _COPY.format(**_AS_IT_IS | {"event_id": "event_id"})
+            + " ON CONFLICT (event_id) DO UPDATE SET data = '{}'",
+            "append-only: UPDATE",
+        ),
+    ],
+)
+def test_a_foreign_program_cannot_change_events(
+    log: SqlEventLog, postgres_url: str, raw: psycopg.Connection[Any], statement: str, why: str
+) -> None:
+    fill(log, jobs=1)
+    before = raw.execute("SELECT * FROM events").fetchall()
+    with pytest.raises(psycopg.IntegrityError, match=why):
+        raw.execute(statement.encode())
+    assert raw.execute("SELECT * FROM events").fetchall() == before
+    assert verify(postgres_url) == log.head()
+
+
+def test_a_changed_event_is_named_by_verify(
+    log: SqlEventLog, postgres_url: str, raw: psycopg.Connection[Any]
+) -> None:
+    fill(log)
+    raw.execute("ALTER TABLE events DISABLE TRIGGER events_no_change")
+    raw.execute("UPDATE events SET data = data || ' ' WHERE position = 8")
+    with pytest.raises(CorruptLog) as caught:
+        verify(postgres_url)
+    assert caught.value.position == 8
+
+
+# --- many writers --------------------------------------------------------------------------
+
+
+def _spawn(url: str, prefix: str, count: int) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.processes.log_appender",
+        url,
+        prefix,
+        str(count),
+    ]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_processes_that_append_at_once_form_one_chain_that_a_follower_sees_whole(
+    postgres_url: str,
+) -> None:
+    stopped = threading.Event()
+    with open_log(postgres_url, clock=SystemClock()) as log, ThreadPoolExecutor(1) as pool:
+
+        def follow() -> list[int]:
+            seen = []
+            for event in tail(log, after=0, stopped=stopped):
+                seen.append(event.position)
+                if len(seen) == 120:
+                    break
+            return seen
+
+        following = pool.submit(follow)
+        try:
+            writers = [_spawn(postgres_url, prefix, 20) for prefix in ("a", "b", "c")]
+            for writer in writers:
+                out, _ = writer.communicate(timeout=100)
+                assert writer.returncode == 0
+                assert len(out.splitlines()) == 20
+            assert following.result(60) == list(range(1, 121))
+        finally:
+            stopped.set()
+        assert verify(postgres_url) == log.head()
+        assert len(log.views.unfinished()) == 60
+
+
+def test_a_killed_writer_leaves_a_whole_log_and_its_turn(
+    log: SqlEventLog, postgres_url: str
+) -> None:
+    writer = _spawn(postgres_url, "a", 1_000_000)
+    assert writer.stdout is not None
+    for _ in range(10):
+        writer.stdout.readline()
+    writer.kill()
+    rest, _ = writer.communicate(timeout=30)
+    acknowledged = 10 + rest.count("\n")
+    log.append(WORKER, [draft(worker_event())], expected_version=0)
+    assert verify(postgres_url) == log.head()
+    assert acknowledged <= len(log.views.unfinished()) <= acknowledged + 1
+
+
+def test_whoever_does_not_get_the_turn_in_time_is_told(
+    postgres_url: str, raw: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_driver, "LOCK_TIMEOUT_MS", 50)
+    with open_log(postgres_url, clock=SystemClock()) as log:
+        with raw.transaction():
+            raw.execute(f"SELECT pg_advisory_xact_lock({postgres_driver.WRITE_LOCK})".encode())
+            with pytest.raises(LogUnavailable, match="lock timeout"):
+                log.append(WORKER, [draft(worker_event())], expected_version=0)
+        log.append(WORKER, [draft(worker_event())], expected_version=0)
+        assert log.head().position == 1
+
+
+# --- what it says --------------------------------------------------------------------------
+
+
+def test_a_text_with_a_nul_character_is_no_trouble(log: SqlEventLog, postgres_url: str) -> None:
+    model = "a\0b \ud800 é"
+    (event,) = log.append(StreamName("job-n"), [draft(submitted(model=model))], expected_version=0)
+    assert log.read_all() == (event,)
+    assert event.data["model"] == model
+    view = log.views.get(JobId("job-n"))
+    assert view is not None
+    assert view.model == "a\\x00b \\ud800 é"
+    assert verify(postgres_url) == log.head()
+
+
+def test_a_rebuild_makes_the_same_list_and_the_events_of_an_agent_are_found(
+    log: SqlEventLog, postgres_url: str, raw: psycopg.Connection[Any]
+) -> None:
+    fill(log)
+    mine = [draft(submitted(agent="ann")), draft(started()), draft(completed())]
+    log.append(StreamName("job-ann"), mine, expected_version=0)
+    good = log.views.page(limit=100)
+    raw.execute("UPDATE jobs SET status = 'queued'")
+    assert log.views.page(limit=100) != good
+    assert rebuild_jobs(postgres_url) == 18
+    assert log.views.page(limit=100) == good
+    engine = reader_engine(postgres_url)
+    found = EventQuery(engine, EventFilter(agent="ann")).last(10)
+    assert [event.position for event in found] == [16, 17, 18]
+    assert len(list(each_event(engine, postgres_url))) == 18
+    engine.dispose()
+
+
+def test_what_only_a_file_can_do_is_refused_with_what_to_do_instead(
+    log: SqlEventLog, postgres_url: str, tmp_path: Path
+) -> None:
+    fill(log, jobs=1)
+    clock, ids = SystemClock(), RandomIds()
+    with pytest.raises(LogUnavailable, match="pg_dump"):
+        back_up(postgres_url, tmp_path / "copy")
+    with pytest.raises(LogUnavailable, match="events export"):
+        archive_log(postgres_url, before="9999", clock=clock, ids=ids)
+    with pytest.raises(LogUnavailable, match="several-machines"):
+        erase_agent(postgres_url, AgentId("a"), clock=clock, ids=ids)
+    assert log.head().position == 3

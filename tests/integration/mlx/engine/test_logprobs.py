@@ -1,0 +1,127 @@
+"""What is told of likelihoods is what a plain pass of mlx-lm over the same tokens gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from domain.values import Sampling
+from tests.support.models.kv_sequences import random_tokens
+from tests.support.models.runner_probe import Bench, Run
+from tests.support.models.tiny_architectures import ARCHITECTURES, LLAMA, VOCABULARY, Architecture
+from worker.engine.grammar.ports import Constraint
+
+pytestmark = pytest.mark.mlx
+
+#: Largest difference between a batch that is read in pieces and one plain pass, in fp32, with the
+#: last digit that is told.
+BOUND = 1e-4
+TOP = 4
+WARM = Sampling(temperature=1.3, top_p=0.9, top_k=30, min_p=0.01, seed=5)
+
+
+def plain(bench: Bench, prompt: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
+    """Log-probabilities at the place of each token, by one pass and without a cache."""
+    logits = bench.network(mx.array([[*prompt, *tokens]]))[0, len(prompt) - 1 : -1]
+    logits = logits.astype(mx.float32)
+    return np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
+
+
+def check(bench: Bench, run: Run, top: int = TOP) -> None:
+    assert len(run.likelihoods) == len(run.tokens) > 0
+    rows = plain(bench, run.prompt, run.tokens)
+    for row, token, likely in zip(rows, run.tokens, run.likelihoods, strict=True):
+        assert abs(likely.logprob - row[token]) <= BOUND
+        assert len(likely.top) == top
+        told = [value for _, value in likely.top]
+        assert told == sorted(told, reverse=True)
+        assert np.abs(np.array(told) - np.sort(row)[::-1][:top]).max(initial=0) <= BOUND
+        assert all(abs(value - row[one]) <= BOUND for one, value in likely.top)
+
+
+def asked(bench: Bench, prompt: list[int], tokens: int, top: int | None, **rules: object) -> Run:
+    admission = bench.admission(prompt, tokens, WARM)
+    return bench.join_as(replace(admission, logprobs=top, **rules))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda one: one.name)
+def test_values_are_those_of_a_plain_pass_whoever_else_is_there(
+    architecture: Architecture,
+) -> None:
+    bench = Bench(architecture)
+    runs = [
+        asked(bench, random_tokens(37, 1), 12, TOP),
+        asked(bench, random_tokens(9, 2), 20, None),
+    ]
+    bench.step()
+    bench.step()
+    runs += [asked(bench, random_tokens(50, 3), 9, 0), asked(bench, random_tokens(21, 4), 14, 20)]
+    bench.finish()
+    check(bench, runs[0])
+    assert runs[1].likelihoods == []
+    check(bench, runs[2], 0)
+    check(bench, runs[3], 20)
+    bench.close()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda one: one.name)
+def test_values_are_the_same_for_whoever_goes_on_after_any_token(
+    architecture: Architecture,
+) -> None:
+    bench = Bench(architecture)
+    prompt = random_tokens(23, 7)
+    whole = asked(bench, prompt, 8, TOP)
+    bench.finish()
+    for cut in range(1, 8):
+        again = asked(bench, [*prompt, *whole.tokens[:cut]], 8 - cut, TOP, first_index=cut)
+        bench.finish(again)
+        assert again.tokens == whole.tokens[cut:]
+        for one, other in zip(again.likelihoods, whole.likelihoods[cut:], strict=True):
+            assert one.logprob == pytest.approx(other.logprob, abs=BOUND)
+            assert [v for _, v in one.top] == pytest.approx([v for _, v in other.top], abs=BOUND)
+    bench.close()
+
+
+class _OnlyEven:
+    """A constraint that rules out every other token."""
+
+    taken = 0
+    is_over = False
+    is_free = False
+
+    def accept(self, token: int) -> None:
+        assert token % 2 == 0
+        self.taken += 1
+
+    def mask(self) -> bytes | None:
+        return bytes([0b01010101]) * (VOCABULARY // 8)
+
+
+def test_a_form_that_the_answer_is_held_to_changes_no_value() -> None:
+    bench = Bench(LLAMA)
+    constraint: Constraint = _OnlyEven()
+    run = asked(bench, random_tokens(12, 3), 10, TOP, constraint=constraint)
+    bench.finish()
+    assert all(token % 2 == 0 for token in run.tokens)
+    # Some of what would have been likelier is no longer possible, and told all the same.
+    assert any(one % 2 for likely in run.likelihoods for one, _ in likely.top)
+    check(bench, run)
+    bench.close()
+
+
+def test_values_wait_for_nobody_who_leaves() -> None:
+    bench = Bench(LLAMA)
+    leaving, staying = asked(bench, [1, 2, 3], 30, 2), asked(bench, [4, 5, 6, 7], 12, TOP)
+    while len(leaving.tokens) < 3:
+        bench.step()
+    bench.leave(leaving)
+    bench.finish()
+    check(bench, staying)
+    again = asked(bench, [9, 8], 5, TOP)
+    bench.finish()
+    check(bench, again)
+    bench.close()

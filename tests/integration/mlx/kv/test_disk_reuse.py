@@ -1,0 +1,189 @@
+"""Contexts that outlive the process: out to the disk, and back when another process asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from domain.values import Sampling
+from tests.support.models.disk_bench import DiskBench
+from tests.support.models.kv_sequences import random_tokens
+from tests.support.models.runner_probe import BLOCK, Bench
+from tests.support.models.tiny_architectures import (
+    ARCHITECTURES,
+    FALCON_H1,
+    GPT_OSS,
+    LLAMA,
+    Architecture,
+)
+from worker.cachestore.reports import ContextKept
+
+pytestmark = pytest.mark.mlx
+
+GREEDY = Sampling(temperature=0)
+SAMPLED = Sampling(temperature=0.9, top_p=0.95, seed=11)
+
+architectures = pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
+few = pytest.mark.parametrize("architecture", [LLAMA, GPT_OSS, FALCON_H1], ids=lambda a: a.name)
+samplings = pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+
+MakeBench = Callable[..., DiskBench]
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[MakeBench]:
+    """Return what starts a process on the store, ending the one before."""
+    made: list[DiskBench] = []
+
+    def start(architecture: Architecture, **more: Any) -> DiskBench:
+        if made:
+            made.pop().close()
+        made.append(DiskBench(architecture, tmp_path / "store", **more))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+
+
+@architectures
+@samplings
+def test_after_a_restart_an_identical_prompt_and_the_next_turn_are_not_read_again(
+    process: MakeBench, architecture: Architecture, sampling: Sampling
+) -> None:
+    cold = Bench(architecture, budget_bytes=None)
+    prompt = random_tokens(5 * BLOCK + 7, 3)
+    said = cold.say(prompt, 12, sampling).tokens
+    following = prompt + said + random_tokens(9, 4)
+    then = cold.say(following, 12, sampling).tokens
+    assert process(architecture).say(prompt, 12, sampling).tokens == said
+
+    second = process(architecture)
+    assert second.model.known(tuple(prompt)).source == "disk"
+    again = second.say(prompt, 12, sampling)
+    assert (again.tokens, again.cached, second.computed) == (said, len(prompt) - 1, 0)
+
+    third = process(architecture)
+    turn = third.say(following, 12, sampling)
+    assert turn.tokens == then
+    assert turn.cached == len(prompt) + len(said)
+    assert third.computed == 8
+
+
+@few
+def test_a_prompt_that_leaves_what_is_on_disk_starts_from_what_they_share(
+    process: MakeBench, architecture: Architecture
+) -> None:
+    shared = random_tokens(3 * BLOCK + 5, 5)
+    process(architecture).say(shared + random_tokens(40, 6), 4)
+    other = shared + random_tokens(30, 7)
+    second = process(architecture)
+    run = second.say(other, 8)
+    expected = Bench(architecture, budget_bytes=None).say(other, 8).tokens
+    assert run.tokens == expected
+    # The block in which they part serves with its beginning where it can be cut.
+    cut = second.reuse._spec.may_cut(BLOCK)
+    assert run.cached == (len(shared) if cut else 3 * BLOCK)
+
+
+@few
+def test_a_reload_larger_than_the_memory_restores_what_fits_and_computes_the_rest(
+    process: MakeBench, architecture: Architecture
+) -> None:
+    prompt = random_tokens(12 * BLOCK + 3, 8)
+    first = process(architecture)
+    expected = first.say(prompt, 8).tokens
+    own_bytes = first.runner._room.row_bytes(len(prompt) + 8)
+    budget_bytes = own_bytes + 5 * first.reuse._spec.block_bytes
+    small = process(architecture, budget_bytes=budget_bytes)
+    run = small.say(prompt, 8)
+    assert run.tokens == expected
+    assert 0 < run.cached <= 5 * BLOCK
+    assert small.reuse.memory.stats().used_bytes <= budget_bytes
+
+
+def test_blocks_that_are_on_disk_are_not_written_again(process: MakeBench) -> None:
+    prompt = random_tokens(4 * BLOCK + 7, 9)
+    process(LLAMA).say(prompt, 8)
+    second = process(LLAMA)
+    second.say(prompt, 8)
+    second.settle()
+    assert second.tier.figures().store.stored <= 1
+    second.say(prompt, 8)
+    second.settle()
+    assert second.tier.figures().store.present == 0
+
+
+def test_while_one_waits_for_the_disk_others_go_on(process: MakeBench) -> None:
+    prompt = random_tokens(6 * BLOCK, 10)
+    expected = process(LLAMA).say(prompt, 8).tokens
+    second = process(LLAMA)
+    other = second.join(random_tokens(20, 11), 60)
+    second.step()
+    second.hold_reads()
+    admission = second.admission(prompt)
+    assert second.runner.must_wait(admission)
+    for _ in range(10):
+        second.step()
+        assert second.runner.must_wait(admission)
+    assert len(other.tokens) >= 8
+    second.let_read()
+    run = second.say(prompt, 8)
+    assert (run.tokens, run.cached) == (expected, len(prompt) - 1)
+
+
+def test_a_disk_that_hangs_is_waited_for_within_a_bound(
+    process: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = random_tokens(6 * BLOCK, 12)
+    expected = process(LLAMA).say(prompt, 8).tokens
+    second = process(LLAMA)
+    monkeypatch.setattr("worker.engine.mlx.persistence.STALLED_S_MAX", 0.05)
+    second.hold_reads()
+    run = second.say(prompt, 8)
+    assert (run.tokens, run.cached) == (expected, 0)
+    second.let_read()
+
+
+def test_one_that_is_never_admitted_gives_its_blocks_back(
+    process: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = random_tokens(6 * BLOCK, 13)
+    process(LLAMA).say(prompt, 8)
+    second = process(LLAMA)
+    second.wait_for_disk(second.admission(prompt))
+    assert second.reuse.memory.stats().held > 0
+    monkeypatch.setattr("worker.engine.mlx.persistence.HELD_S_MAX", 0.0)
+    second.runner.must_wait(second.admission(random_tokens(20, 1)))
+    assert second.reuse.memory.stats().held == 0
+
+
+def test_forgotten_context_is_nowhere_any_more(process: MakeBench, tmp_path: Path) -> None:
+    prompt = random_tokens(4 * BLOCK + 5, 14)
+    bench = process(LLAMA)
+    run = bench.say(prompt, 8)
+    bench.settle()
+    kept = [report for report in bench.reports if isinstance(report, ContextKept)]
+    names = kept[-1].manifest.hashes
+    assert len(names) == len(list(tmp_path.rglob("*.kv"))) == 5
+    deleted = bench.runner.forget(names)
+    assert deleted is not None
+    assert deleted.result(60) == len(names)
+    assert list(tmp_path.rglob("*.kv")) == []
+    assert bench.model.known(tuple(prompt)).tokens == 0
+    again = bench.say(prompt, 8)
+    assert (again.tokens, again.cached) == (run.tokens, 0)
+
+
+def test_manifest_names_what_is_on_disk_and_only_that(process: MakeBench) -> None:
+    bench = process(LLAMA)
+    prompt = random_tokens(4 * BLOCK + 5, 15)
+    bench.say(prompt, 8)
+    bench.settle()
+    (kept,) = [report for report in bench.reports if isinstance(report, ContextKept)]
+    assert kept.tokens == len(prompt) + 8
+    assert all(bench.tier.contains(name) for name in kept.manifest.hashes)
+    assert kept.manifest.tail is not None

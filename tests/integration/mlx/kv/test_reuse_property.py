@@ -1,0 +1,39 @@
+"""Whatever is reused, the answer is the one that a cold engine gives alone.
+
+``python -m bench.experiments.equality`` holds the same over as many conversations as you like.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from tests.support.builders.conversations import Turn, conversations
+from tests.support.models import equality
+from tests.support.models.tiny_architectures import ARCHITECTURES, Architecture
+from worker.engine.mlx.prefix_cache import RESTORED_TOKENS_MIN
+
+pytestmark = pytest.mark.mlx
+
+WAYS = (
+    equality.from_memory,
+    equality.from_disk,
+    equality.after_restart,
+    equality.among_strangers,
+)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda each: each.name)
+@settings(max_examples=2, derandomize=True, database=None)
+@given(turns=conversations(3))
+def test_conversation_says_in_every_way_what_it_says_cold(
+    architecture: Architecture, turns: list[Turn]
+) -> None:
+    tallies = equality.compare(architecture, turns, WAYS)
+    # What memory has lost, the disk gives.
+    from_memory = tallies[equality.from_memory.__name__].cached_tokens
+    assert tallies[equality.from_disk.__name__].cached_tokens >= from_memory // 2
+    restarted = tallies[equality.after_restart.__name__]
+    # At most what is computed is a last token and a context too short to be put together.
+    computed = restarted.prompt_tokens - restarted.cached_tokens
+    assert computed <= restarted.requests * RESTORED_TOKENS_MIN

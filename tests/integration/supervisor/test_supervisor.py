@@ -1,0 +1,267 @@
+"""The supervisor with stand-ins for its parts: real processes, real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+_DEADLINE_S = 60.0
+_ROOT = Path(__file__).parents[3]
+
+
+def _until(holds: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + _DEADLINE_S
+    while time.monotonic() < deadline:
+        if value := holds():
+            return value
+        time.sleep(0.02)
+    pytest.fail("the deadline passed")
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+class Stage:
+    """A directory in which one supervisor after the other may run."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.data_dir = directory / "data"
+        self.started: list[subprocess.Popen[str]] = []
+        self.seen: set[int] = set()
+
+    def serve(self, **variables: str) -> subprocess.Popen[str]:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("SEMANTIC_")}
+        environment |= {
+            "HOME": str(self.directory),
+            "STAND_IN_DIR": str(self.directory),
+            "SEMANTIC_DATA_DIR": str(self.data_dir),
+            "SEMANTIC_SERVER__PORT": "0",
+            "SEMANTIC_SERVER__DRAIN_S": "5",
+        }
+        with (
+            self._output("stdout", len(self.started)).open("w") as out,
+            self._output("stderr", len(self.started)).open("w") as err,
+        ):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.processes.stand_in_serve"],
+                cwd=_ROOT,
+                env=environment | variables,
+                stdout=out,
+                stderr=err,
+                text=True,
+            )
+        self.started.append(process)
+        return process
+
+    def ready(self) -> dict[str, Any]:
+        def record() -> dict[str, Any] | None:
+            path = self.data_dir / "serve.json"
+            values: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+            return values if values.get("ready") else None
+
+        values: dict[str, Any] = _until(record)
+        self.seen |= {part["pid"] for part in values["parts"].values()}
+        # A stand-in for the api does not wait for the worker as the real one does.
+        _until(lambda: self.seen <= {pid for _, pid in self.journal("start")})
+        return values
+
+    def journal(self, word: str) -> list[tuple[str, int]]:
+        path = self.directory / "journal"
+        lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+        return [(role, int(pid)) for role, said, pid in lines if said == word]
+
+    def starts_of(self, role: str) -> list[int]:
+        return [pid for who, pid in self.journal("start") if who == role]
+
+    def text(self, name: str) -> str:
+        """Return what the latest supervisor wrote; an earlier one may still be writing."""
+        return self._output(name, len(self.started) - 1).read_text()
+
+    def _output(self, name: str, number: int) -> Path:
+        return self.directory / f"{name}.{number}"
+
+    def close(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    stage = Stage(tmp_path)
+    yield stage
+    stage.close()
+    started = {pid for _, pid in stage.journal("start")}
+    _until(lambda: not any(_runs(pid) for pid in started))
+
+
+def test_start_up_is_in_order_and_tells_what_runs_where(stage: Stage) -> None:
+    stage.serve()
+    record = stage.ready()
+    assert stage.journal("start")[0][0] == "broker"
+    assert {role for role, _ in stage.journal("start")} == {"broker", "worker", "api"}
+    assert record["model"] == "stand-in"
+    assert (
+        httpx.get(record["base_url"] + "/health/ready", trust_env=False, timeout=60).status_code
+        == 200
+    )
+    shown = _until(lambda: "Ctrl-C" in stage.text("stdout") and stage.text("stdout"))
+    assert f"ANTHROPIC_BASE_URL={record['base_url']} " in shown
+    assert "CLAUDE_CODE_MAX_CONTEXT_TOKENS=512" in shown
+    assert "TRIAL MODE" in shown
+    assert "events.sqlite3" in shown
+    # The parts learn the broker's address, and their lines come through.
+    assert _until(lambda: f"url {record['broker_url']}\n" in stage.text("stderr"))
+
+
+def test_only_the_worker_keeps_the_memory_of_large_arrays(stage: Stage) -> None:
+    stage.serve()
+    stage.ready()
+    kept = "67108864" if sys.platform == "linux" else "None"
+    assert _until(lambda: f"worker top pad {kept}\n" in stage.text("stderr"))
+    assert _until(lambda: "api top pad None\n" in stage.text("stderr"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_stops_in_order_and_leaves_nothing(stage: Stage, number: int) -> None:
+    supervisor = stage.serve()
+    stage.ready()
+    supervisor.send_signal(number)
+    assert supervisor.wait(_DEADLINE_S) == 0
+    assert [role for role, _ in stage.journal("term")] == ["api", "worker", "broker"]
+    assert not any(_runs(pid) for pid in stage.seen)
+    assert not (stage.data_dir / "serve.json").exists()
+    assert stage.text("stdout").endswith("stopped\n")
+
+
+@pytest.mark.parametrize("role", ["worker", "api"])
+def test_kill_9_of_a_part_starts_it_again(stage: Stage, role: str) -> None:
+    stage.serve()
+    first = stage.ready()["parts"][role]["pid"]
+    os.kill(first, signal.SIGKILL)
+    _until(lambda: len(stage.starts_of(role)) == 2)
+    again = _until(lambda: (part := stage.ready()["parts"][role])["restarts"] == 1 and part)
+    assert again["pid"] != first
+    others = {"broker", "worker", "api"} - {role}
+    assert all(len(stage.starts_of(other)) == 1 for other in others)
+
+
+def test_kill_9_of_a_part_takes_its_own_children_along(stage: Stage) -> None:
+    (stage.directory / "worker.child").touch()
+    stage.serve()
+    pid = stage.ready()["parts"]["worker"]["pid"]
+    # The worker has it only after it has said that it starts.
+    grandchild = int(_until((stage.directory / "worker.child").read_text))
+    assert _runs(grandchild)
+    os.kill(pid, signal.SIGKILL)
+    _until(lambda: not _runs(grandchild))
+
+
+def test_worker_that_hangs_is_replaced_and_one_that_lives_is_left_alone(stage: Stage) -> None:
+    stage.serve(SEMANTIC_JOBS__WORKER_SILENCE_S="3")
+    first = stage.ready()["parts"]["worker"]["pid"]
+    os.kill(first, signal.SIGSTOP)
+    again = _until(lambda: (part := stage.ready()["parts"]["worker"])["restarts"] == 1 and part)
+    assert again["pid"] != first
+    assert not _runs(first)
+    assert len(stage.starts_of("api")) == 1
+
+
+def test_broker_that_comes_back_elsewhere_gets_its_users_restarted(stage: Stage) -> None:
+    stage.serve()
+    first = stage.ready()
+    os.kill(first["parts"]["broker"]["pid"], signal.SIGKILL)
+    _until(lambda: len(stage.starts_of("worker")) == 2 and len(stage.starts_of("api")) == 2)
+    url = stage.ready()["broker_url"]
+    assert url != first["broker_url"]
+    assert _until(lambda: f"url {url}\n" in stage.text("stderr"))
+
+
+def test_part_whose_settings_cannot_work_stops_the_service_with_78(stage: Stage) -> None:
+    (stage.directory / "worker.exit").write_text("78")
+    supervisor = stage.serve()
+    assert supervisor.wait(_DEADLINE_S) == 78
+    assert len(stage.starts_of("worker")) == 1
+    assert stage.text("stderr").count("the worker cannot work\n") == 1
+
+
+def test_kill_9_of_the_supervisor_leaves_no_part(stage: Stage) -> None:
+    supervisor = stage.serve()
+    stage.ready()
+    supervisor.kill()
+    supervisor.wait()
+    _until(lambda: not any(_runs(pid) for pid in stage.seen))
+    assert len(stage.seen) == 3
+
+
+def test_after_kill_9_the_next_service_starts_on_the_same_port(stage: Stage) -> None:
+    first = stage.serve()
+    port = stage.ready()["base_url"].rpartition(":")[2]
+    first.kill()
+    first.wait()
+    stage.serve(SEMANTIC_SERVER__PORT=port)
+    _until(lambda: len(stage.starts_of("api")) == 2)
+    assert stage.ready()["base_url"].endswith(port)
+
+
+def test_second_service_in_the_same_directory_is_refused(stage: Stage) -> None:
+    first = stage.serve()
+    stage.ready()
+    second = stage.serve()
+    assert second.wait(_DEADLINE_S) == 78
+    line = stage.text("stderr")
+    assert f"by the process with pid {first.pid}" in line
+    assert line.count("\n") == 1
+    assert stage.ready()["pid"] == first.pid
+
+
+def test_taken_port_is_one_line_and_nothing_starts(stage: Stage) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        process = stage.serve(SEMANTIC_SERVER__PORT=str(port))
+        assert process.wait(_DEADLINE_S) == 78
+    assert stage.text("stderr") == (
+        f"semantic: port {port} on 127.0.0.1 is taken; choose another with --port\n"
+    )
+    assert stage.journal("start") == []
+
+
+def test_part_that_does_not_listen_is_killed_after_its_grace(stage: Stage) -> None:
+    (stage.directory / "worker.deaf").touch()
+    supervisor = stage.serve(SEMANTIC_SERVER__DRAIN_S="0.3")
+    stage.ready()
+    supervisor.terminate()
+    assert supervisor.wait(_DEADLINE_S) == 0
+    assert [role for role, _ in stage.journal("term")] == ["api", "worker", "broker"]
+    assert not any(_runs(pid) for pid in stage.seen)
+
+
+def test_second_ctrl_c_hurries(stage: Stage) -> None:
+    (stage.directory / "api.deaf").touch()
+    supervisor = stage.serve(SEMANTIC_SERVER__DRAIN_S="300")
+    stage.ready()
+    supervisor.send_signal(signal.SIGINT)
+    _until(lambda: stage.journal("term"))
+    supervisor.send_signal(signal.SIGINT)
+    assert supervisor.wait(_DEADLINE_S) == 0
+    assert not any(_runs(pid) for pid in stage.seen)

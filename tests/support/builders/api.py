@@ -1,0 +1,247 @@
+"""The routes on fakes, driven without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from typing import Any
+from urllib.parse import parse_qs
+
+from api.background.eta import LiveEta
+from api.background.tasks import Background
+from api.background.webhooks import WebhookServices
+from api.http.messages import Reply, Request, Route, StreamReply
+from api.routes.table import routes
+from api.services import JobRules, Services
+from domain.chat.generation import EmittedCall
+from domain.chat.items import Body, Progress, StreamItem
+from domain.chat.request import canonical_json
+from domain.job.commands import CompleteAttempt, StartAttempt
+from domain.job.ports import WorkerPulse
+from domain.usecases.jobs.commit import commit
+from domain.values import (
+    JobId,
+    ModelCard,
+    Sampling,
+    StopReason,
+    Timings,
+    Usage,
+    WorkerId,
+    digest_of,
+)
+from tests.support.builders.batch_services import batch_desk
+from tests.support.fakes.broker import FakeBroker
+from tests.support.fakes.event_log import InMemoryEventLog
+from tests.support.fakes.time import FakeClock, SequentialIds
+from tests.support.fakes.webhooks import InMemoryWebhookStore
+
+CARD = ModelCard(
+    id="demo",
+    fingerprint="f",
+    context_length=2048,
+    description="A small model for demonstrations.",
+    created_at="2026-01-02T03:04:05Z",
+)
+PATIENCE_S = 60.0
+
+
+class FakeApi:
+    """Routes, the ports behind them, and a worker's hands.
+
+    Attributes:
+        grace_over: Until it is set, jobs whose client left wait for its next try.
+    """
+
+    def __init__(self, *, ping_s: float = 60.0) -> None:
+        self.grace_over = asyncio.Event()
+        clock = FakeClock()
+        self.log = InMemoryEventLog(clock)
+        self.broker = FakeBroker()
+        self.executor = ThreadPoolExecutor(max_workers=4)
+        self.services = Services(
+            log=self.log,
+            payloads=self.log,
+            views=self.log.views,
+            outlook=LiveEta(line=self.log.line, pulses=self.broker.pulses, clock=clock),
+            queue=self.broker.queue,
+            sink=self.broker.items,
+            backlog=self.broker.items,
+            source=self.broker.items,
+            signals=self.broker.signals,
+            pulses=self.broker.pulses,
+            counter=self.broker.counter,
+            clock=clock,
+            ids=SequentialIds(),
+            executor=self.executor,
+            background=Background(),
+            batches=batch_desk(self.log),
+            webhooks=WebhookServices(store=InMemoryWebhookStore()),
+            version="1.2.3",
+            model="demo",
+            aliases=("claude-demo",),
+            max_tokens_default=64,
+            rules=JobRules(linger_s=0, settle_s=0.01),
+            ping_s=ping_s,
+            pause=self._pause,
+        )
+
+    async def _pause(self, seconds: float) -> None:
+        assert seconds > 0
+        await self.grace_over.wait()
+
+    def use(self, **changes: Any) -> None:
+        self.services = replace(self.services, **changes)
+
+    async def send(
+        self,
+        method: str,
+        target: str,
+        body: Mapping[str, Any] | bytes | None = None,
+        *,
+        request: Request | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply | StreamReply:
+        path, _, query = target.partition("?")
+        route, params = _find(routes(self.services), method, path)
+        content = body if isinstance(body, bytes) else json.dumps(body).encode() if body else b""
+        base = request or Request(id="req-1", method=method, path=path)
+        return await route.handler(
+            replace(
+                base,
+                method=method,
+                path=path,
+                params=params,
+                query=parse_qs(query, keep_blank_values=True),
+                headers=headers or {},
+                body=content,
+            )
+        )
+
+    async def json(self, method: str, target: str, body: Any = None, *, status: int = 200) -> Any:
+        reply = await self.send(method, target, body)
+        assert isinstance(reply, Reply)
+        assert reply.status == status, reply.body
+        return json.loads(reply.body)
+
+    def worker_is(self, state: str) -> None:
+        self.broker.pulses.beat(
+            WorkerPulse(
+                worker=WorkerId("w1"), pid=1, state=state, model=CARD if state == "ready" else None
+            )
+        )
+
+    def say(self, job_id: JobId, *bodies: Body, first: int = 0, attempt: int = 1) -> None:
+        """Publish bodies as numbered items."""
+        n = first
+        for body in bodies:
+            transient = isinstance(body, Progress)
+            item = StreamItem(n=None if transient else n, attempt=attempt, body=body)
+            self.broker.items.publish([(job_id, item)])
+            n += not transient
+
+    def start(self, job_id: JobId) -> None:
+        """Take a job as a worker does."""
+        assert self.broker.queue.take() == job_id
+        self.begin(job_id)
+
+    def begin(self, job_id: JobId) -> None:
+        """Record that a worker has begun a job."""
+        command = StartAttempt(
+            worker=WorkerId("w1"),
+            model="demo",
+            fingerprint="f",
+            prompt_tokens=5,
+            cached_tokens=2,
+            cache_source="ram",
+            first_item=0,
+            sampling=Sampling(),
+            resumed_tokens=0,
+        )
+        commit(job_id, command, log=self.log, ids=self.services.ids)
+
+    def complete(
+        self, job_id: JobId, text: str, calls: Sequence[EmittedCall] = (), *, attempt: int = 1
+    ) -> None:
+        """Record the end of a job as a worker does."""
+        said = {"text": text, "thinking": "", "token_ids": [1]}
+        payload = canonical_json(said | {"tool_calls": [asdict(call) for call in calls]})
+        command = CompleteAttempt(
+            attempt=attempt,
+            stop_reason=StopReason.END_TURN,
+            stop_sequence=None,
+            usage=Usage(prompt_tokens=5, cached_tokens=2, completion_tokens=1),
+            output=digest_of(payload),
+            token_hash="0",
+            timings=Timings(decode_ms=1.5),
+        )
+        commit(
+            job_id,
+            command,
+            log=self.log,
+            ids=self.services.ids,
+            payloads={command.output: payload},
+        )
+
+    async def only_job(self) -> JobId:
+        """Return the one job once it is there."""
+        await eventually(lambda: bool(self.log.views.rows))
+        (job_id,) = self.log.views.rows
+        return job_id
+
+    def event_types(self) -> list[str]:
+        return [event.type for event in self.log.read_all()]
+
+
+@asynccontextmanager
+async def fake_api(*, ping_s: float = 60.0) -> AsyncIterator[FakeApi]:
+    """Routes that leave nothing behind: no reader, no task, no thread."""
+    api = FakeApi(ping_s=ping_s)
+    try:
+        yield api
+        api.grace_over.set()
+        assert await api.services.background.drain(PATIENCE_S)
+        assert api.broker.items.followers == 0
+        await eventually(lambda: len(asyncio.all_tasks()) == 1)
+    finally:
+        api.executor.shutdown()
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - what is waited for may happen on any thread
+            await asyncio.sleep(0.002)
+
+
+async def pieces_of(reply: Reply | StreamReply) -> bytes:
+    """Read a stream to its end."""
+    assert isinstance(reply, StreamReply)
+    async with asyncio.timeout(PATIENCE_S):
+        return b"".join([piece async for piece in reply.pieces])
+
+
+async def first_piece(reply: Reply | StreamReply) -> bytes:
+    assert isinstance(reply, StreamReply)
+    async with asyncio.timeout(PATIENCE_S):
+        return await anext(reply.pieces)
+
+
+async def leave(reply: Reply | StreamReply) -> None:
+    """Close a stream as the gate does when the client has gone."""
+    assert isinstance(reply, StreamReply)
+    closing: Any = reply.pieces
+    await closing.aclose()
+
+
+def _find(table: Sequence[Route], method: str, path: str) -> tuple[Route, dict[str, str]]:
+    for route in table:
+        wanted, given = route.pattern.split("/"), path.split("/")
+        if route.method != method or len(wanted) != len(given):
+            continue
+        pairs = list(zip(wanted, given, strict=True))
+        if all(part.startswith("{") or part == value for part, value in pairs):
+            return route, {part[1:-1]: value for part, value in pairs if part.startswith("{")}
+    raise AssertionError(f"no route for {method} {path}")

@@ -1,0 +1,38 @@
+"""What the routes of batches need, over a log in memory."""
+
+from __future__ import annotations
+
+from api.background.batch_lines import BatchLines
+from api.background.batches import BatchServices
+from api.services import Services
+from domain.usecases.batches.driver import BatchDriver, advance_batches
+from ops.clock import RandomIds
+from tests.support.fakes.batches import InMemoryBatchViews
+from tests.support.fakes.event_log import InMemoryEventLog
+
+
+def batch_desk(log: InMemoryEventLog) -> BatchServices:
+    """Return a desk whose driver a test moves by ``advance``."""
+    views = InMemoryBatchViews(log)
+    lines = BatchLines(
+        ids=RandomIds(), payloads=log, views=views, max_tokens_default=64, lines_max=100
+    )
+    return BatchServices(views=views, lines=lines, wake=lambda: None)
+
+
+def advance(services: Services) -> int:
+    """Take every open batch a step further; return how many are still open."""
+    driver = BatchDriver(
+        log=services.log,
+        payloads=services.payloads,
+        views=services.batches.views,
+        jobs=services.views,
+        queue=services.queue,
+        sink=services.sink,
+        backlog=services.backlog,
+        signals=services.signals,
+        ids=services.ids,
+        clock=services.clock,
+        protocol=services.batches.lines,
+    )
+    return advance_batches(driver)

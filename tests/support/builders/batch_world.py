@@ -1,0 +1,84 @@
+"""A world of jobs with a driver of batches in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from domain.batch.jsonl import pack
+from domain.batch.state import BATCH_PREFIX, Batch, BatchId, LineCounts
+from domain.events.batch import BatchSubmitted
+from domain.usecases.batches.batches import accept_batch, load_batch
+from domain.usecases.batches.driver import BatchDriver, advance_batches, instant
+from domain.values import JobId, Priority, StreamName
+from tests.support.builders.job_world import JobWorld
+from tests.support.fakes.batches import InMemoryBatchViews, PlainLines
+
+DAY_S = 24 * 3600
+
+
+class BatchWorld(JobWorld):
+    """``submit_batch``, then ``step`` and ``work`` in any order until it has ended."""
+
+    def __init__(self, *, sizes: dict[str, int] | None = None, **engine: Any) -> None:
+        super().__init__(**engine)
+        self.views = InMemoryBatchViews(self.log)
+        self.driver = BatchDriver(
+            log=self.log,
+            payloads=self.log,
+            views=self.views,
+            jobs=self.log.views,
+            queue=self.broker.queue,
+            sink=self.broker.items,
+            backlog=self.broker.items,
+            signals=self.broker.signals,
+            ids=self.ids,
+            clock=self.clock,
+            protocol=PlainLines(sizes),
+        )
+
+    def use(self, **changes: Any) -> None:
+        self.driver = replace(self.driver, **changes)
+
+    def submit_batch(self, *lines: str, is_checked: bool = True) -> BatchId:
+        packed = pack("\n".join(lines).encode())
+        batch_id = BatchId(BATCH_PREFIX + self.ids.job_id().removeprefix("job-"))
+        submitted = BatchSubmitted(
+            protocol="anthropic",
+            endpoint="/v1/messages",
+            content=packed.digest,
+            lines=packed.lines,
+            expires_at=instant(self.clock.now() + timedelta(seconds=DAY_S)),
+        )
+        accept_batch(
+            batch_id,
+            submitted,
+            correlation_id="req-1",
+            payloads=packed.payloads,
+            is_checked=is_checked,
+            log=self.log,
+            ids=self.ids,
+        )
+        return batch_id
+
+    def step(self) -> int:
+        return advance_batches(self.driver)
+
+    def work(self, most: int = 1000) -> list[JobId]:
+        """Run jobs that wait, as a worker does."""
+        ran: list[JobId] = []
+        while len(ran) < most and (job_id := self.broker.queue.take(Priority.BATCH)):
+            self.run(job_id)
+            self.broker.queue.ack(job_id)
+            ran.append(job_id)
+        return ran
+
+    def batch(self, batch_id: BatchId) -> Batch:
+        return load_batch(batch_id, log=self.log)
+
+    def counts(self, batch_id: BatchId) -> LineCounts | None:
+        return self.batch(batch_id).counts
+
+    def batch_types(self, batch_id: BatchId) -> list[str]:
+        return [event.type for event in self.log.load(StreamName(batch_id))]

@@ -1,0 +1,106 @@
+"""Hypothesis strategies for events, items, and whole lives of jobs."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any
+
+from hypothesis import strategies as st
+
+from domain.chat.items import Body, Failed, StreamItem
+from domain.errors import SemanticError
+from domain.events.event import Event
+from domain.events.job import JobEvent
+from domain.job.commands import (
+    Attach,
+    CompleteAttempt,
+    ConfirmCancel,
+    CreateJob,
+    FailAttempt,
+    JobCommand,
+    RequestCancel,
+    Retry,
+    StartAttempt,
+)
+from domain.job.state import DEADLINE, Job, decide, evolve
+from domain.values import JobId, StopReason, Timings, Usage, WorkerId, digest_of
+from tests.support.builders.job_events import submitted
+
+#: JSON has no infinities, and -0.0 is a number like any other.
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+COUNTS = st.integers(0, 2**31)
+st.register_type_strategy(float, FLOATS)
+
+
+def events() -> st.SearchStrategy[Event]:
+    """Any event of any type."""
+    return _any_of(Event)
+
+
+def items() -> st.SearchStrategy[StreamItem]:
+    """Any stream item."""
+    return st.builds(
+        StreamItem, n=st.none() | COUNTS, attempt=st.integers(1, 9), body=_any_of(Body)
+    )
+
+
+def _any_of(union: Any) -> st.SearchStrategy[Any]:
+    return st.one_of([st.from_type(option) for option in typing.get_args(union)])
+
+
+def commands(job: Job) -> st.SearchStrategy[JobCommand]:
+    """Any command, most often one that fits the job."""
+    attempts = st.sampled_from([job.attempt, 0, job.attempt + 1])
+    usage = st.builds(Usage, prompt_tokens=COUNTS, cached_tokens=COUNTS, completion_tokens=COUNTS)
+    return st.one_of(
+        st.builds(
+            StartAttempt,
+            worker=st.just(WorkerId("worker-1")),
+            model=st.just("m"),
+            fingerprint=st.just("f"),
+            prompt_tokens=COUNTS,
+            cached_tokens=COUNTS,
+            cache_source=st.sampled_from(["none", "ram", "disk"]),
+            first_item=COUNTS,
+            resumed_tokens=COUNTS,
+        ),
+        st.builds(
+            CompleteAttempt,
+            attempt=attempts,
+            stop_reason=st.sampled_from(StopReason),
+            stop_sequence=st.none() | st.text(),
+            usage=usage,
+            output=st.just(digest_of(b"output")),
+            token_hash=st.just("0" * 64),
+            timings=st.builds(Timings),
+        ),
+        st.builds(FailAttempt, attempt=attempts, failure=st.from_type(Failed)),
+        st.builds(RequestCancel, reason=st.text() | st.just(DEADLINE)),
+        st.builds(ConfirmCancel, attempt=attempts, usage=usage),
+        st.builds(Attach, reason=st.just("again"), request_id=st.none() | st.text()),
+        st.builds(Retry, reason=st.just("operator")),
+    )
+
+
+@st.composite
+def histories(draw: st.DrawFn, *, length_max: int = 12) -> tuple[JobEvent, ...]:
+    """The events of a job that lived by its rules."""
+    job = Job(id=JobId("job-any"))
+    history: list[JobEvent] = []
+    agent = draw(st.none() | st.sampled_from(["a", "b", ""]))
+    accept = submitted(agent=agent, model=draw(st.text()), attempts_max=draw(st.integers(1, 3)))
+    happened = decide(job, CreateJob(submitted=accept))
+    for _ in range(draw(st.integers(1, length_max))):
+        for event in happened:
+            history.append(event)
+            job = evolve(job, event)
+        happened = draw(_next(job))
+    return tuple(history)
+
+
+@st.composite
+def _next(draw: st.DrawFn, job: Job) -> tuple[JobEvent, ...]:
+    try:
+        return decide(job, draw(commands(job)))
+    except SemanticError:
+        return ()

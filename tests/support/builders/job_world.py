@@ -1,0 +1,145 @@
+"""Everything around a job in memory, with an engine that speaks from a script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from domain.chat.items import StreamItem, Text
+from domain.chat.request import ChatRequest, Message
+from domain.job.commands import SubmitJob
+from domain.job.fair_scheduler import TurnOrder
+from domain.job.state import Job
+from domain.usecases.jobs.cancel import cancel
+from domain.usecases.jobs.commit import load_job
+from domain.usecases.jobs.expire import expire_overdue
+from domain.usecases.jobs.retry import retry
+from domain.usecases.jobs.run_attempt import Runner, RunResult, run_job
+from domain.usecases.jobs.submit import Accepted, submit
+from domain.values import JobId, SamplingWish, StreamName, WorkerId
+from ops.adapters.event_log.row_codec import instant
+from tests.support.fakes.broker import FakeBroker
+from tests.support.fakes.engine import FakeEngine
+from tests.support.fakes.event_log import InMemoryEventLog
+from tests.support.fakes.time import FakeClock, SequentialIds
+from worker.active_jobs import ActiveJobs, cancel_if_recorded
+from worker.turn_gate import TurnGate
+
+
+class JobWorld:
+    """Log, broker and one worker; close the engine by using it in a ``with``."""
+
+    def __init__(
+        self, answers: Mapping[str, str] | None = None, *, slots: int = 8, **engine: Any
+    ) -> None:
+        self.slots = slots
+        self.clock = FakeClock()
+        self.ids = SequentialIds()
+        self.log = InMemoryEventLog(self.clock)
+        self.broker = FakeBroker()
+        self.engine = FakeEngine(self.broker.items, answers, **engine)
+        self.active = ActiveJobs()
+        self.runner = self.new_worker("worker-1")
+
+    def new_worker(self, name: str) -> Runner:
+        """Return a runner as another process would have it: nothing running."""
+        self.active = ActiveJobs()
+        self.turns = TurnGate(TurnOrder(slots=self.slots, interactive_reserved=1))
+        return Runner(
+            worker=WorkerId(name),
+            log=self.log,
+            payloads=self.log,
+            engine=self.engine,
+            sink=self.broker.items,
+            backlog=self.broker.items,
+            clock=self.clock,
+            ids=self.ids,
+            running=self.active,
+            turns=self.turns,
+        )
+
+    def submit(self, prompt: str = "hi", **request: Any) -> JobId:
+        return self.accept(prompt, **request).job_id
+
+    def accept(
+        self, prompt: str = "hi", *, command: Mapping[str, Any] | None = None, **request: Any
+    ) -> Accepted:
+        """Submit; ``command`` has further fields of ``SubmitJob``."""
+        job_id = self.ids.job_id()
+        options: dict[str, Any] = {"max_tokens": 100, "sampling": SamplingWish(seed=1)} | request
+        chat = ChatRequest(model="m", messages=(Message(role="user", content=prompt),), **options)
+        asked = chat.asked(protocol="jobs", agent=None, seeded=False)
+        facts: dict[str, Any] = {
+            "request": chat,
+            "protocol": "jobs",
+            "correlation_id": "req_1",
+            "asked": asked,
+        }
+        return submit(
+            SubmitJob(**facts | dict(command or {})),
+            job_id=job_id,
+            log=self.log,
+            queue=self.broker.queue,
+            ids=self.ids,
+        )
+
+    def run(self, job_id: JobId) -> RunResult:
+        return run_job(job_id, self.runner)
+
+    def cancel(self, job_id: JobId) -> Job:
+        return cancel(
+            job_id,
+            reason="api",
+            log=self.log,
+            queue=self.broker.queue,
+            sink=self.broker.items,
+            backlog=self.broker.items,
+            signals=self.broker.signals,
+            ids=self.ids,
+        )
+
+    def nudge(self, job_id: JobId) -> None:
+        """Have the worker hear that a job was cancelled."""
+        cancel_if_recorded(job_id, self.active, self.log)
+
+    def retry(self, job_id: JobId) -> Job:
+        broker = self.broker
+        return retry(
+            job_id,
+            reason="api",
+            log=self.log,
+            queue=broker.queue,
+            backlog=broker.items,
+            ids=self.ids,
+        )
+
+    def expire(self) -> tuple[JobId, ...]:
+        return expire_overdue(
+            instant(self.clock.now()),
+            views=self.log.views,
+            log=self.log,
+            queue=self.broker.queue,
+            sink=self.broker.items,
+            backlog=self.broker.items,
+            signals=self.broker.signals,
+            ids=self.ids,
+        )
+
+    def job(self, job_id: JobId) -> Job:
+        return load_job(job_id, log=self.log).job
+
+    def types(self, job_id: JobId) -> list[str]:
+        return [event.type for event in self.log.load(StreamName(job_id))]
+
+    def items(self, job_id: JobId) -> tuple[StreamItem, ...]:
+        return self.broker.items.read(job_id)
+
+    def text(self, job_id: JobId) -> str:
+        bodies = [item.body for item in self.items(job_id)]
+        return "".join(body.text for body in bodies if isinstance(body, Text))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.engine.__exit__(None, None, None)

@@ -1,0 +1,45 @@
+"""Logs in files of a test's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from domain.log.record import LogHead
+from domain.values import StreamName
+from ops.adapters.event_log.migrate import upgrade
+from ops.adapters.event_log.sql_event_log import SqlEventLog
+from ops.adapters.event_log.sqlite_driver import database_file, driver_module, reader_engine
+from ops.adapters.log_admin.verify import verify_log
+from tests.support.builders.job_events import completed, draft, started, submitted
+
+
+def new_log(directory: Path) -> str:
+    """Return the URL of an empty log with its tables."""
+    url = f"sqlite:///{directory / 'events.sqlite3'}"
+    upgrade(url)
+    return url
+
+
+def raw_connection(url: str) -> Any:
+    """Return a plain connection, as any other program would open one."""
+    return driver_module().connect(str(database_file(url)), isolation_level=None)
+
+
+def verify(url: str) -> LogHead:
+    """Verify the chain; raises ``CorruptLog``."""
+    engine = reader_engine(url)
+    try:
+        return verify_log(engine)
+    finally:
+        engine.dispose()
+
+
+def fill(log: SqlEventLog, jobs: int = 5) -> None:
+    """Append three events for each job."""
+    for number in range(jobs):
+        log.append(
+            StreamName(f"job-{number}"),
+            [draft(submitted()), draft(started()), draft(completed())],
+            expected_version=0,
+        )

@@ -1,0 +1,54 @@
+"""The stores that every log contract runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from domain.job.listing import JobViews, QueueViews
+from domain.log.ports import EventLog, PayloadStore
+from ops.adapters.event_log.sql_event_log import open_log
+from tests.support.builders.log_files import new_log
+from tests.support.fakes.event_log import InMemoryEventLog
+from tests.support.fakes.time import FakeClock
+
+#: Parameters of a fixture that opens stores.
+STORES = ("fake", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
+
+
+class Log(EventLog, PayloadStore, Protocol):
+    """What a log adapter is: events, and the payloads that they name."""
+
+
+@dataclass
+class Store:
+    """A log, what is listed out of it, and the clock that stamps it."""
+
+    log: Log
+    views: JobViews
+    line: QueueViews
+    clock: FakeClock
+
+
+@contextmanager
+def opened_store(request: pytest.FixtureRequest, directory: Path) -> Iterator[Store]:
+    """Open a fresh store of the kind that the parameter of a fixture names."""
+    clock = FakeClock()
+    if request.param == "fake":
+        fake = InMemoryEventLog(clock)
+        yield Store(fake, fake.views, fake.line, clock)
+        return
+    with open_log(new_log_of(request, directory), clock=clock) as real:
+        yield Store(real, real.views, real.line, clock)
+
+
+def new_log_of(request: pytest.FixtureRequest, directory: Path) -> str:
+    """Return the URL of an empty log: in a file, or on the server of this session."""
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres_url"))
+    return new_log(directory)

@@ -1,0 +1,77 @@
+"""What a running service has recorded, read as any client can."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+
+from tests.support.processes.service import Service
+
+#: Longest that a test waits for what takes seconds on a quiet machine.
+WAIT_S = 120.0
+_PAUSE_S = 0.05
+_Found = TypeVar("_Found")
+
+
+class ServiceLog:
+    """Jobs and events.
+
+    Args:
+        service: Running; while it restarts, ``until`` waits.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self.http = httpx.Client(base_url=service.base_url, headers=service.headers, timeout=WAIT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.http.close()
+
+    def jobs(self, agent: str | None = None) -> list[dict[str, Any]]:
+        """Return the jobs of an agent, or all, oldest first."""
+        asked = {"limit": "100"} | ({} if agent is None else {"agent_id": agent})
+        found: list[dict[str, Any]] = self._get("/v1/jobs", asked)["data"]
+        return found[::-1]
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """Return a job with its answer."""
+        found: dict[str, Any] = self._get(f"/v1/jobs/{job_id}", {})
+        return found
+
+    def events(self, **asked: str) -> list[dict[str, Any]]:
+        """Return events, oldest first: of a ``stream``, or of a ``type``."""
+        found: list[dict[str, Any]] = self._get("/v1/events", {"limit": "1000"} | asked)["data"]
+        return found
+
+    def types(self, stream: str) -> list[str]:
+        """Return what happened in a stream."""
+        return [str(event["type"]) for event in self.events(stream=stream)]
+
+    def until(self, look: Callable[[], _Found | None]) -> _Found:
+        """Return what ``look`` finds, once it finds something."""
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            try:
+                if found := look():
+                    return found
+            except httpx.TransportError:
+                pass  # it restarts
+            time.sleep(_PAUSE_S)
+        raise AssertionError(f"it did not come true in time:\n{self._service.log()}")
+
+    def _get(self, path: str, asked: dict[str, str]) -> Any:
+        reply = self.http.get(path, params=asked)
+        assert reply.status_code == 200, reply.text
+        return reply.json()

@@ -1,0 +1,193 @@
+"""The broker's ports in memory, for tests of everything above them.
+
+``FakeBroker()`` holds one of each; setting ``down`` makes every call fail as a dead broker would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Self
+
+from domain.chat.items import StreamItem
+from domain.chat.request import ChatRequest
+from domain.errors import EngineFailure
+from domain.job.ports import WorkerPulse
+from domain.values import JobId, WorkerId
+from tests.support.fakes.job_queue import FakeJobQueue
+from tests.support.fakes.outage import Outage
+
+
+class FakeItems:
+    """``ItemSink``, ``ItemBacklog`` and ``ItemSource``; any thread may ``publish``."""
+
+    def __init__(self, outage: Outage | None = None) -> None:
+        self._outage = outage or Outage()
+        self._lock = threading.Lock()
+        self._stored: dict[JobId, dict[tuple[int, int], StreamItem]] = {}
+        self._followers: set[FakeFollower] = set()
+        #: Attempts up to this one are refused.
+        self.refused: dict[JobId, int] = {}
+
+    def publish(self, items: Sequence[tuple[JobId, StreamItem]]) -> None:
+        self._outage.check()
+        with self._lock:
+            for job_id, item in items:
+                if item.n is not None:
+                    stream = self._stored.setdefault(job_id, {})
+                    shut_out = item.attempt <= self.refused.get(job_id, 0)
+                    if shut_out or (stream and max(stream) >= (item.attempt, item.n)):
+                        continue
+                    stream[item.attempt, item.n] = item
+                for follower in self._followers:
+                    follower.hear(job_id, item)
+
+    def read(self, job_id: JobId, *, after: int = -1) -> tuple[StreamItem, ...]:
+        self._outage.check()
+        with self._lock:
+            found: list[StreamItem] = []
+            for _, item in sorted(self._stored.get(job_id, {}).items()):
+                if item.n == after + 1 + len(found):
+                    found.append(item)
+            return tuple(found)
+
+    def follow(self, job_id: JobId, *, after: int = -1) -> FakeFollower:
+        follower = FakeFollower(self, job_id, after=after)
+        with self._lock:
+            self._followers.add(follower)
+        return follower
+
+    def unfollow(self, follower: FakeFollower) -> None:
+        with self._lock:
+            self._followers.discard(follower)
+
+    @property
+    def followers(self) -> int:
+        """How many readers there are."""
+        return len(self._followers)
+
+    def forget(self, job_id: JobId, *, through: int = 0) -> None:
+        """Drop a stream: asked for, or as a broker that lost its data."""
+        self._outage.check()
+        with self._lock:
+            self._stored.pop(job_id, None)
+            self.refused[job_id] = through
+
+
+class FakeFollower(AsyncIterator[StreamItem]):
+    """Reads the store whenever something was announced."""
+
+    def __init__(self, items: FakeItems, job_id: JobId, *, after: int) -> None:
+        self._items = items
+        self._job_id = job_id
+        self._last = after
+        self._ready: deque[StreamItem] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._wake.set()
+        self._ended = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StreamItem:
+        while not self._ended:
+            for item in self._items.read(self._job_id, after=self._last):
+                self._last += 1
+                self._ready.append(item)
+            if self._ready:
+                item = self._ready.popleft()
+                if item.is_terminal:
+                    await self.aclose()
+                return item
+            await self._wake.wait()
+            self._wake.clear()
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        self._ended = True
+        self._items.unfollow(self)
+        self._wake.set()
+
+    def hear(self, job_id: JobId, item: StreamItem) -> None:
+        if job_id != self._job_id:
+            return
+        if item.n is None:
+            self._ready.append(item)
+        self._loop.call_soon_threadsafe(self._wake.set)
+
+
+class FakeControlSignals:
+    """``ControlSignals`` that remembers."""
+
+    def __init__(self, outage: Outage | None = None) -> None:
+        self._outage = outage or Outage()
+        self.cancelled: list[JobId] = []
+
+    def nudge_cancel(self, job_id: JobId) -> None:
+        self._outage.check()
+        self.cancelled.append(job_id)
+
+
+class FakeWorkerPulses:
+    """``WorkerPulses`` that fade when a test says so."""
+
+    def __init__(self, outage: Outage | None = None) -> None:
+        self._outage = outage or Outage()
+        self._pulses: dict[WorkerId, WorkerPulse] = {}
+
+    def beat(self, pulse: WorkerPulse) -> bool:
+        self._outage.check()
+        known = pulse.worker in self._pulses
+        self._pulses[pulse.worker] = pulse
+        return known
+
+    def alive(self) -> tuple[WorkerPulse, ...]:
+        self._outage.check()
+        return tuple(self._pulses[name] for name in sorted(self._pulses))
+
+    def fade(self) -> None:
+        """Let every sign of life run out."""
+        self._pulses.clear()
+
+
+class FakeTokenCounter:
+    """``TokenCounter`` that counts at once."""
+
+    def __init__(
+        self,
+        count: Callable[[ChatRequest], int] = lambda request: len(request.messages[-1].content),
+        outage: Outage | None = None,
+    ) -> None:
+        self._outage = outage or Outage()
+        self.count_of = count
+
+    def count(self, request: ChatRequest) -> int:
+        self._outage.check()
+        try:
+            return self.count_of(request)
+        except RuntimeError:
+            msg = "the prompt could not be counted"
+            raise EngineFailure(msg) from None
+
+
+class FakeBroker:
+    """All of them, behind one switch."""
+
+    def __init__(self) -> None:
+        self._outage = Outage()
+        self.queue = FakeJobQueue(self._outage)
+        self.items = FakeItems(self._outage)
+        self.signals = FakeControlSignals(self._outage)
+        self.pulses = FakeWorkerPulses(self._outage)
+        self.counter = FakeTokenCounter(outage=self._outage)
+
+    @property
+    def down(self) -> bool:
+        return self._outage.down
+
+    @down.setter
+    def down(self, value: bool) -> None:
+        self._outage.down = value

@@ -1,0 +1,291 @@
+"""An event log in memory, held to the same contract as the real one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+from domain.errors import (
+    ConcurrencyConflict,
+    IdempotencyKeyTaken,
+    LogUnavailable,
+    PayloadMissing,
+)
+from domain.events.job import JobSubmitted
+from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
+from domain.job.listing import JobPage
+from domain.job.view import JobView, is_job_event, job_id_of, project_job
+from domain.log.record import AGENT_STREAM, GENESIS_HASH, Draft, EventFilter, LogHead, RecordedEvent
+from domain.ports import Clock
+from domain.values import Digest, JobId, JobStatus, Priority, StreamName, digest_of
+from ops.adapters.event_log.row_codec import instant, link
+from tests.support.fakes.time import FakeClock
+
+
+class InMemoryJobViews:
+    """The jobs projection of an ``InMemoryEventLog``; rows in order of acceptance."""
+
+    def __init__(self) -> None:
+        self.rows: dict[JobId, JobView] = {}
+
+    def get(self, job_id: JobId) -> JobView | None:
+        return self.rows.get(job_id)
+
+    def page(
+        self,
+        *,
+        limit: int,
+        before: JobId | None = None,
+        status: JobStatus | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        priority: Priority | None = None,
+        since: str | None = None,
+    ) -> JobPage:
+        ids = list(self.rows)
+        if before is not None:
+            ids = ids[: ids.index(before)] if before in self.rows else []
+        wanted = [
+            view
+            for view in (self.rows[job_id] for job_id in reversed(ids))
+            if status in {None, view.status}
+            and agent in {None, view.agent}
+            and model in {None, view.model}
+            and priority in {None, view.priority}
+            and (since is None or view.created_at >= since)
+        ]
+        return JobPage(jobs=tuple(wanted[:limit]), has_more=len(wanted) > limit)
+
+    def unfinished(self) -> tuple[JobView, ...]:
+        return tuple(view for view in self.rows.values() if not view.status.is_terminal)
+
+    def overdue(self, now: str) -> tuple[JobView, ...]:
+        return tuple(
+            view
+            for view in self.unfinished()
+            if not view.cancel_requested
+            and (
+                (view.finish_deadline is not None and view.finish_deadline <= now)
+                or (view.deadline is not None and view.deadline <= now and view.attempt == 0)
+            )
+        )
+
+    def keyed(self, key: Digest) -> JobView | None:
+        return next((view for view in self.rows.values() if view.idempotency == key), None)
+
+    def alike(self, asked: Digest, *, limit: int) -> tuple[JobView, ...]:
+        found = [view for view in reversed(self.rows.values()) if view.asked == asked]
+        return tuple(found[:limit])
+
+    def waiting(self, priority: Priority) -> int:
+        return sum(
+            view.status is JobStatus.QUEUED and view.priority == priority
+            for view in self.rows.values()
+        )
+
+
+class InMemoryLine:
+    """``LineViews`` of an ``InMemoryEventLog``."""
+
+    def __init__(self, log: InMemoryEventLog) -> None:
+        self._log = log
+
+    def queued(self, priority: Priority, *, limit: int) -> tuple[QueuedJob, ...]:
+        found = [
+            QueuedJob(
+                id=view.id,
+                agent=view.agent,
+                priority=priority,
+                request_bytes=self._size(view),
+                max_tokens=self._max_tokens(view),
+            )
+            for view in self._in(JobStatus.QUEUED)
+            if view.priority == priority
+        ]
+        return tuple(found[:limit])
+
+    def running(self, *, limit: int) -> tuple[RunningJob, ...]:
+        found = [
+            RunningJob(
+                id=view.id,
+                priority=Priority(view.priority),
+                started_at=view.started_at or "",
+                prompt_tokens=view.usage.prompt_tokens,
+                cached_tokens=view.usage.cached_tokens,
+                max_tokens=self._max_tokens(view),
+            )
+            for view in self._in(JobStatus.RUNNING)
+        ]
+        return tuple(found[:limit])
+
+    def measured(self, *, limit: int) -> tuple[MeasuredJob, ...]:
+        found = [
+            MeasuredJob(
+                prompt_tokens=view.usage.prompt_tokens,
+                cached_tokens=view.usage.cached_tokens,
+                completion_tokens=view.usage.completion_tokens,
+                prefill_ms=view.timings.prefill_ms,
+                decode_ms=view.timings.decode_ms,
+                request_bytes=self._size(view),
+            )
+            for view in self._in(JobStatus.COMPLETED)[::-1]
+        ]
+        return tuple(found[:limit])
+
+    def _in(self, status: JobStatus) -> list[JobView]:
+        return [view for view in self._log.views.rows.values() if view.status is status]
+
+    def _size(self, view: JobView) -> int | None:
+        try:
+            return len(self._log.get(Digest(view.request)))
+        except PayloadMissing:
+            return None
+
+    def _max_tokens(self, view: JobView) -> int:
+        return int(self._log.load(StreamName(view.id))[0].data["max_tokens"])
+
+
+class InMemoryEventLog:
+    """``EventLog`` and ``PayloadStore``; its ``views`` are the ``JobViews``.
+
+    The two stores both have a ``get``, so they cannot be one object.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.views = InMemoryJobViews()
+        self.line = InMemoryLine(self)
+        #: While true, appends fail as on a full disk.
+        self.unavailable = False
+        self._clock = clock or FakeClock()
+        self._lock = threading.Lock()
+        self._events: list[RecordedEvent] = []
+        self._payloads: dict[Digest, bytes] = {}
+
+    def append(
+        self,
+        stream: StreamName,
+        drafts: Sequence[Draft],
+        *,
+        expected_version: int,
+        payloads: Mapping[Digest, bytes] | None = None,
+    ) -> tuple[RecordedEvent, ...]:
+        if not drafts or len({draft.event_id for draft in drafts}) != len(drafts):
+            msg = "an append needs drafts, each with an event id of its own"
+            raise ValueError(msg)
+        for digest, content in (payloads or {}).items():
+            if digest_of(content) != digest:
+                msg = f"the payload is not what {digest} says"
+                raise ValueError(msg)
+        with self._lock:
+            if self.unavailable:
+                msg = "the disk is full"
+                raise LogUnavailable(msg)
+            return self._append(stream, drafts, expected_version, payloads or {})
+
+    def load(self, stream: StreamName, *, after_version: int = 0) -> tuple[RecordedEvent, ...]:
+        return tuple(
+            event
+            for event in list(self._events)
+            if event.stream == stream and event.version > after_version
+        )
+
+    def read_all(
+        self,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        stream: StreamName | None = None,
+        types: Sequence[str] = (),
+    ) -> tuple[RecordedEvent, ...]:
+        return self.select(EventFilter(stream=stream, types=types), after=after, limit=limit)
+
+    def select(
+        self, wanted: EventFilter, *, after: int = 0, limit: int = 100
+    ) -> tuple[RecordedEvent, ...]:
+        found = (event for event in self._events[max(after, 0) :] if self._fits(event, wanted))
+        return tuple(event for event, _ in zip(found, range(limit), strict=False))
+
+    def _fits(self, event: RecordedEvent, wanted: EventFilter) -> bool:
+        if wanted.agent is not None and event.stream != AGENT_STREAM + wanted.agent:
+            view = self.views.rows.get(JobId(event.stream))
+            if view is None or view.agent != wanted.agent:
+                return False
+        return (
+            wanted.stream in {None, event.stream}
+            and (not wanted.types or event.type in wanted.types)
+            and (wanted.since is None or event.recorded_at >= wanted.since)
+            and (wanted.until is None or event.recorded_at < wanted.until)
+        )
+
+    def latest(self, type_name: str) -> RecordedEvent | None:
+        return next((event for event in self._events[::-1] if event.type == type_name), None)
+
+    def head(self) -> LogHead:
+        events = self._events
+        if not events:
+            return LogHead(position=0, hash=GENESIS_HASH)
+        return LogHead(position=events[-1].position, hash=events[-1].hash)
+
+    def lose_payload(self, digest: Digest) -> None:
+        """Be without a payload, as after it was erased."""
+        del self._payloads[digest]
+
+    def get(self, digest: Digest) -> bytes:
+        if digest not in self._payloads:
+            raise PayloadMissing(digest)
+        return self._payloads[digest]
+
+    def _append(
+        self,
+        stream: StreamName,
+        drafts: Sequence[Draft],
+        expected_version: int,
+        payloads: Mapping[Digest, bytes],
+    ) -> tuple[RecordedEvent, ...]:
+        by_id = {event.event_id: event for event in self._events}
+        for draft in drafts:
+            if draft.event_id in by_id and by_id[draft.event_id].stream != stream:
+                msg = f"event {draft.event_id} stands in another stream"
+                raise ValueError(msg)
+        fresh = [draft for draft in drafts if draft.event_id not in by_id]
+        if fresh:
+            recorded = self._record(stream, fresh, expected_version)
+            rows = self._projected(recorded)
+            self._events.extend(recorded)
+            self._payloads = {**payloads, **self._payloads}
+            self.views.rows = rows
+            by_id |= {event.event_id: event for event in recorded}
+        return tuple(by_id[draft.event_id] for draft in drafts)
+
+    def _record(
+        self, stream: StreamName, drafts: Sequence[Draft], expected_version: int
+    ) -> list[RecordedEvent]:
+        version = len(self.load(stream))
+        if version != expected_version:
+            raise ConcurrencyConflict(stream, expected=expected_version, actual=version)
+        for draft in drafts:
+            key = draft.event.idempotency if isinstance(draft.event, JobSubmitted) else None
+            for view in self.views.rows.values():
+                if key is not None and view.idempotency == key:
+                    raise IdempotencyKeyTaken(view.id)
+        recorded: list[RecordedEvent] = []
+        head = self.head()
+        for offset, draft in enumerate(drafts, start=1):
+            event = link(
+                draft,
+                stream=stream,
+                version=version + offset,
+                before=head,
+                recorded_at=instant(self._clock.now()),
+            )
+            recorded.append(event)
+            head = LogHead(position=event.position, hash=event.hash)
+        return recorded
+
+    def _projected(self, recorded: Sequence[RecordedEvent]) -> dict[JobId, JobView]:
+        rows = dict(self.views.rows)
+        for event in recorded:
+            if is_job_event(event):
+                job_id = job_id_of(event)
+                rows[job_id] = project_job(rows.get(job_id), event)
+        return rows

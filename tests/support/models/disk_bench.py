@@ -1,0 +1,141 @@
+"""A ``Bench`` whose contexts outlive it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from domain.kv.hashing import BlockHash
+from domain.values import Sampling
+from ops.blockstore.blocks import NewBlock, PutOutcome, Rejected, StoredBlock
+from ops.blockstore.disk import Disk
+from ops.blockstore.events import StoreEvent
+from ops.blockstore.store import BlockStore
+from ops.clock import SystemClock
+from tests.support.builders.blocks import make_block
+from tests.support.models.runner_probe import Bench, Run
+from tests.support.models.tiny_architectures import Architecture
+from worker.cachestore.reports import ContextReport
+from worker.cachestore.tier import DiskTier, Storage
+from worker.cachestore.writer import WriterLimits
+from worker.engine.ports import Admission
+
+WAIT_S = 60.0
+
+
+class GatedStore(BlockStore):
+    """A store that reads and writes only while its gates are open."""
+
+    gate: threading.Event
+    write_gate: threading.Event
+
+    def put_many(self, blocks: Sequence[NewBlock]) -> list[PutOutcome]:
+        assert self.write_gate.wait(WAIT_S)
+        return super().put_many(blocks)
+
+    def get(self, block_hash: BlockHash, fingerprint: str) -> StoredBlock | Rejected | None:
+        assert self.gate.wait(WAIT_S)
+        return super().get(block_hash, fingerprint)
+
+
+class DiskBench(Bench):
+    """A process with a disk.
+
+    Args:
+        architecture: Of the network.
+        directory: The store; what is there is found again.
+        disk: How files are written.
+        disk_budget_bytes: Cap of the store.
+        limits: Of the write-behind.
+        storage: How blocks are written.
+        scanned: Whether the store can be read.
+        more: See ``Bench``.
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        directory: Path,
+        *,
+        disk: Disk | None = None,
+        disk_budget_bytes: int = 1 << 30,
+        limits: WriterLimits | None = None,
+        storage: Storage = Storage.EXACT,
+        scanned: bool = True,
+        **more: Any,
+    ) -> None:
+        self.events: list[StoreEvent] = []
+        self.closed = False
+        self.reports: list[ContextReport] = []
+        clock = SystemClock()
+        self.store = GatedStore(
+            directory,
+            budget_bytes=disk_budget_bytes,
+            clock=clock,
+            on_event=self.events.append,
+            disk=disk or Disk(sync=False),
+        )
+        self.store.gate = threading.Event()
+        self.store.gate.set()
+        self.store.write_gate = threading.Event()
+        self.store.write_gate.set()
+        self.tier = DiskTier(
+            self.store,
+            clock=clock,
+            storage=storage,
+            on_event=self.events.append,
+            writer_limits=limits,
+        )
+        self.tier.start()
+        assert self.tier.wait_scanned(WAIT_S if scanned else 0.0) is scanned
+        super().__init__(architecture, tier=self.tier, on_context=self.reports.append, **more)
+
+    def say(self, prompt: list[int], max_tokens: int = 8, sampling: Sampling | None = None) -> Run:
+        """Let one sequence run to its end, after what the disk has for it."""
+        admission = self.admission(prompt, max_tokens, sampling)
+        self.wait_for_disk(admission)
+        run = self.join_as(admission)
+        self.finish(run)
+        return run
+
+    def wait_for_disk(self, admission: Admission) -> None:
+        until = time.monotonic() + WAIT_S
+        while self.runner.must_wait(admission):
+            assert time.monotonic() < until, "the disk never answers"
+            time.sleep(0.001)
+
+    def hold_reads(self) -> None:
+        self.store.gate.clear()
+
+    def let_read(self) -> None:
+        self.store.gate.set()
+
+    def hold_writes(self) -> None:
+        self.store.write_gate.clear()
+
+    def let_write(self) -> None:
+        self.store.write_gate.set()
+
+    def wait_until_it_writes(self) -> None:
+        """Wait until the pause after a failure is over."""
+        until = time.monotonic() + WAIT_S
+        while not self.tier.submit(make_block()):
+            assert time.monotonic() < until, "persistence pauses for ever"
+            time.sleep(0.001)
+        self.settle()
+
+    def settle(self) -> None:
+        assert self.tier.flush(WAIT_S)
+
+    def close(self) -> None:
+        """End in order, once: what was kept is on disk afterwards."""
+        if self.closed:
+            return
+        self.closed = True
+        self.let_read()
+        self.let_write()
+        super().close()
+        assert self.tier.close(WAIT_S)

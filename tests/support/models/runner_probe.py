@@ -1,0 +1,241 @@
+"""A ``BatchRunner`` on a tiny random network, driven step by step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from domain.values import ModelCard, Sampling
+from tests.support.models.tiny_architectures import Architecture
+from worker.cachestore.reports import OnContext, ignore
+from worker.cachestore.tier import DiskTier
+from worker.engine.mlx.prefix_cache import PrefixCache
+from worker.engine.mlx.runner import BatchRunner, LoadedWeights
+from worker.engine.output.detokenizer import ByteDetokenizer
+from worker.engine.ports import Admission, Finish, LoadedModel, Rendered, TokenLikelihood
+
+BLOCK = 16
+STEPS_MAX = 2000
+
+
+@dataclass
+class Run:
+    """What was seen of one sequence."""
+
+    uid: int
+    prompt: list[int]
+    cached: int
+    sampling: Sampling
+    tokens: list[int] = field(default_factory=list)
+    likelihoods: list[TokenLikelihood] = field(default_factory=list)
+    finish: Finish | None = None
+    fault: Exception | None = None
+    read: int = 0
+    paused: int = 0
+    arrival: int = 0
+    max_tokens: int = 0
+
+    @property
+    def ended(self) -> bool:
+        return self.finish is not None or self.fault is not None
+
+
+class Bench:
+    """A runner and everything that joined it.
+
+    Args:
+        architecture: Of the network.
+        budget_bytes: For all contexts; ``None`` for no limit and no reuse.
+        reuse: Whether blocks are kept.
+        step_tokens: Prompt tokens computed in a step.
+        ends: Tokens that end a turn.
+        network: In place of the usual one.
+        tier: Where blocks outlive the runner.
+        on_context: Told what the runner tells.
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        *,
+        budget_bytes: int | None = 1 << 26,
+        step_tokens: int = BLOCK,
+        ends: frozenset[int] = frozenset(),
+        network: Any = None,
+        tier: DiskTier | None = None,
+        on_context: OnContext = ignore,
+        reuse: bool = True,
+    ) -> None:
+        self.network = _network(architecture) if network is None else network
+        self.runner = BatchRunner(
+            load_weights=lambda: LoadedWeights(self.network, ends, _model()),
+            prefill_step_tokens=step_tokens,
+            kv_budget_bytes=budget_bytes,
+            reuse=reuse,
+            block_tokens=BLOCK,
+            tier=tier,
+            on_context=on_context,
+        )
+        self.model = self.runner.load()
+        self.runs: dict[int, Run] = {}
+        self.waiting: list[Run] = []
+        self.arrivals = 0
+
+    @property
+    def reuse(self) -> PrefixCache:
+        assert self.runner._reuse is not None
+        return self.runner._reuse
+
+    @property
+    def computed(self) -> int:
+        """Prompt tokens that were computed so far, the last one of each prompt not counted."""
+        return self.runner.groups.tokens_read
+
+    def admission(
+        self, prompt: list[int], max_tokens: int = 8, sampling: Sampling | None = None
+    ) -> Admission:
+        return Admission(
+            tokens=tuple(prompt),
+            first_index=0,
+            max_new_tokens=max_tokens,
+            sampling=sampling or Sampling(temperature=0),
+        )
+
+    def join(
+        self,
+        prompt: list[int],
+        max_tokens: int = 8,
+        sampling: Sampling | None = None,
+        *,
+        first_index: int = 0,
+    ) -> Run:
+        return self.join_as(
+            replace(self.admission(prompt, max_tokens, sampling), first_index=first_index)
+        )
+
+    def join_as(self, admission: Admission) -> Run:
+        admitted = self.runner.insert(admission)
+        assert admitted is not None, "there is no room"
+        prompt = list(admission.tokens)
+        run = Run(admitted.uid, prompt, admitted.cached_tokens, admission.sampling)
+        self.runs[run.uid] = run
+        return run
+
+    def step(self) -> None:
+        step = self.runner.step()
+        for uid, token, finish in step.tokens:
+            self.runs[uid].tokens.append(token)
+            self.runs[uid].finish = finish
+        for uid, likelihood in step.likelihoods.items():
+            self.runs[uid].likelihoods.append(likelihood)
+        for uid, done, _ in step.prefilled:
+            self.runs[uid].read = done
+        for fault in step.faults:
+            self.runs[fault.uid].fault = fault.error
+        for uid in step.preempted:
+            run = self.runs.pop(uid)
+            run.paused += 1
+            self.waiting.insert(0, run)
+
+    def let_in(self) -> None:
+        """Let those that wait join, first come first served, while there is room."""
+        while self.waiting:
+            run = self.waiting[0]
+            admitted = self.runner.insert(
+                replace(
+                    self.admission(run.prompt + run.tokens, sampling=run.sampling),
+                    first_index=len(run.tokens),
+                    max_new_tokens=run.max_tokens - len(run.tokens),
+                    arrival=run.arrival,
+                )
+            )
+            if admitted is None:
+                return
+            run.uid = admitted.uid
+            run.cached = run.cached if run.tokens else admitted.cached_tokens
+            self.runs[run.uid] = self.waiting.pop(0)
+
+    def wait(self, prompt: list[int], max_tokens: int, sampling: Sampling | None = None) -> Run:
+        """Let one join as soon as there is room."""
+        self.arrivals += 1
+        run = Run(-self.arrivals, prompt, 0, sampling or Sampling(temperature=0))
+        run.arrival, run.max_tokens = self.arrivals, max_tokens
+        self.waiting.append(run)
+        return run
+
+    def check(self) -> None:
+        """Look whether the accounts are right."""
+        room = self.runner._room
+        room.ledger.check_integrity()
+        taken = sum(
+            len(group) * room.row_bytes(max(group) - 1) for group in self.runner.groups.lengths
+        )
+        assert taken <= room.ledger.live_bytes, "caches beyond what is reserved"
+        if self.runner._reuse is not None:
+            self.reuse.memory.check_integrity()
+
+    def drain(self) -> None:
+        """Step until all have ended, those that wait too, and look at the accounts all the time."""
+        for _ in range(STEPS_MAX):
+            self.let_in()
+            if not self.waiting and all(run.ended for run in self.runs.values()):
+                return
+            self.step()
+            self.check()
+        pytest.fail("the batch does not end")
+
+    def finish(self, *runs: Run) -> None:
+        """Step until these, or all, have ended."""
+        waited = runs or tuple(self.runs.values())
+        for _ in range(STEPS_MAX):
+            if all(run.ended for run in waited):
+                return
+            self.step()
+        pytest.fail("the batch does not end")
+
+    def leave(self, run: Run) -> None:
+        self.runner.remove(run.uid)
+        del self.runs[run.uid]
+
+    def say(self, prompt: list[int], max_tokens: int = 8, sampling: Sampling | None = None) -> Run:
+        """Let one sequence run to its end."""
+        run = self.join(prompt, max_tokens, sampling)
+        self.finish(run)
+        return run
+
+    def close(self) -> None:
+        """End, after a look at what is kept."""
+        if self.runner._reuse is not None:
+            for uid in list(self.runs):
+                self.runner.remove(uid)
+            memory = self.runner._reuse.memory
+            memory.check_integrity()
+            assert memory.stats().held == 0, "blocks are held by nobody"
+            assert not self.runner._reuse._promised
+        # Not the runner's own ``close``: it would end the streams of the thread of all tests.
+        self.runner.reset()
+
+
+@cache
+def _network(architecture: Architecture) -> Any:
+    return architecture.make(mx.float32)
+
+
+def _model() -> LoadedModel:
+    return LoadedModel(
+        card=ModelCard(
+            id="tiny",
+            fingerprint="sha256:" + "1" * 64,
+            context_length=4096,
+            description="Tiny.",
+            created_at="2026-01-01T00:00:00Z",
+        ),
+        think_tags=None,
+        render=lambda _: Rendered((1,)),
+        opens_thinking=lambda _: False,
+        detokenizer=lambda: ByteDetokenizer([]),
+    )

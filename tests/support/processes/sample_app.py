@@ -1,0 +1,240 @@
+"""A server whose routes show how the HTTP server behaves; runs as a process of its own.
+
+Usage: ``python -m tests.support.processes.sample_app '{"port": 0, …}'`` with server settings as
+JSON. It writes one JSON line per event to stdout: its address, and what each handler observes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from api.http.messages import Dialect, Handler, Reply, Request, Route, StreamReply
+from api.http_server.listener import open_listener_or_exit
+from api.lifecycle import Service, serve
+from domain.errors import EngineFailure, JobNotFound, Overloaded
+from ops.logs import configure_logging
+from ops.settings import ServerSettings
+
+WAIT_MAX_S = 300.0
+
+
+def tell(what: str, **more: object) -> None:
+    sys.stdout.write(json.dumps({"what": what, "at": time.monotonic(), **more}) + "\n")
+    sys.stdout.flush()
+
+
+async def echo(request: Request) -> Reply:
+    return Reply(
+        body=json.dumps(
+            {
+                "method": request.method,
+                "path": request.path,
+                "params": dict(request.params),
+                "query": {name: list(values) for name, values in request.query.items()},
+                "headers": dict(request.headers),
+                "body": request.body.decode("latin-1"),
+                "peer": request.peer,
+            }
+        ).encode()
+    )
+
+
+async def small(request: Request) -> Reply:
+    del request
+    return Reply(body=b'{"ok":true}')
+
+
+async def slow(request: Request) -> Reply:
+    """Answers when told to end, or notes that the client has gone."""
+    tell("slow begun")
+    gone = asyncio.ensure_future(request.gone.wait())
+    ending = asyncio.ensure_future(request.ending.wait())
+    seconds = float(request.query.get("s", ["60"])[0])
+    await asyncio.wait({gone, ending}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    tell("slow over", gone=request.gone.is_set(), ending=request.ending.is_set())
+    gone.cancel()
+    ending.cancel()
+    return Reply(body=b'{"slow":true}')
+
+
+async def held(request: Request) -> Reply:
+    """Answers when there is a file ``until``, whatever else is asked of it."""
+    tell("held begun")
+    until = Path(request.query["until"][0])
+    async with asyncio.timeout(WAIT_MAX_S):
+        while not until.exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
+            await asyncio.sleep(0.01)
+    tell("held over", ending=request.ending.is_set())
+    return Reply(body=b'{"held":true}')
+
+
+async def idle(request: Request) -> StreamReply:
+    """One event, then silence until the end is asked for."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        try:
+            yield b"event: first\ndata: {}\n\n"
+            await asyncio.wait_for(request.ending.wait(), WAIT_MAX_S)
+            yield b"event: last\ndata: {}\n\n"
+        finally:
+            tell("idle closed", gone=request.gone.is_set())
+
+    return StreamReply(pieces=pieces())
+
+
+async def silent(request: Request) -> StreamReply:
+    """Not even a first event."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        try:
+            await asyncio.wait_for(request.ending.wait(), WAIT_MAX_S)
+            yield b"event: last\ndata: {}\n\n"
+        finally:
+            tell("silent closed", gone=request.gone.is_set())
+
+    tell("silent begun")
+    return StreamReply(pieces=pieces())
+
+
+async def stubborn(request: Request) -> StreamReply:
+    """Does not end when it is asked to."""
+    del request
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"event: first\ndata: {}\n\n"
+        await asyncio.sleep(WAIT_MAX_S)
+
+    return StreamReply(pieces=pieces())
+
+
+async def ticks(request: Request) -> StreamReply:
+    """``n`` events, ``ms`` milliseconds apart."""
+    count = int(request.query.get("n", ["10"])[0])
+    pause_s = float(request.query.get("ms", ["1"])[0]) / 1000
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for index in range(count):
+            yield b'event: tick\ndata: {"n":%d,"at":%.6f}\n\n' % (index, time.monotonic())
+            await asyncio.sleep(pause_s)
+
+    return StreamReply(pieces=pieces())
+
+
+async def endless(request: Request) -> StreamReply:
+    """Numbered lines as fast as they are taken, ``mb`` megabytes of them."""
+    lines = int(float(request.query.get("mb", ["1000000"])[0]) * 1000)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        try:
+            for index in range(lines):
+                yield b"%0999d\n" % index
+        finally:
+            tell("endless closed")
+
+    return StreamReply(pieces=pieces(), content_type="text/plain")
+
+
+async def failing(request: Request) -> Reply:
+    del request
+    message = "a secret detail"
+    raise RuntimeError(message)
+
+
+async def missing(request: Request) -> Reply:
+    raise JobNotFound(request.params["job_id"])
+
+
+async def overloaded(request: Request) -> Reply:
+    del request
+    message = "the queue holds its 10 jobs"
+    raise Overloaded(message, retry_after_s=7)
+
+
+async def bad_header(request: Request) -> Reply:
+    del request
+    return Reply(headers={"x-bad": "a\r\nx-injected: b"})
+
+
+async def breaks_first(request: Request) -> StreamReply:
+    del request
+
+    async def pieces() -> AsyncIterator[bytes]:
+        message = "the engine failed"
+        raise EngineFailure(message)
+        yield b""
+
+    return StreamReply(pieces=pieces())
+
+
+async def breaks_later(request: Request) -> StreamReply:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"event: first\ndata: {}\n\n"
+        message = "a secret detail"
+        raise RuntimeError(message)
+
+    content_type = request.query.get("type", ["text/event-stream"])[0]
+    return StreamReply(pieces=pieces(), content_type=content_type)
+
+
+def route(method: str, pattern: str, handler: Handler, dialect: Dialect = Dialect.NATIVE) -> Route:
+    return Route(method=method, pattern=pattern, handler=handler, dialect=dialect)
+
+
+ROUTES = (
+    route("GET", "/", small),
+    route("GET", "/echo", echo),
+    route("POST", "/echo", echo),
+    route("GET", "/v1/jobs/{job_id}", echo),
+    route("GET", "/v1/jobs/{job_id}/missing", missing),
+    route("POST", "/v1/messages", echo, Dialect.ANTHROPIC),
+    route("POST", "/v1/chat/completions", echo, Dialect.OPENAI),
+    route("GET", "/v1/models", failing, Dialect.OPENAI),
+    route("GET", "/small", small),
+    route("GET", "/slow", slow),
+    route("GET", "/held", held),
+    route("GET", "/idle", idle),
+    route("GET", "/silent", silent),
+    route("GET", "/stubborn", stubborn),
+    route("GET", "/ticks", ticks),
+    route("GET", "/endless", endless),
+    route("GET", "/failing", failing),
+    route("GET", "/overloaded", overloaded),
+    route("GET", "/bad-header", bad_header),
+    route("GET", "/breaks-first", breaks_first),
+    route("GET", "/breaks-later", breaks_later),
+)
+
+
+async def start() -> None:
+    tell("started")
+
+
+async def stop() -> None:
+    tell("stopped")
+
+
+def main() -> None:
+    # The tests that speak bytes call every host "x".
+    settings = ServerSettings.model_validate({"allowed_hosts": ["x"], **json.loads(sys.argv[1])})
+    listener = open_listener_or_exit(settings)
+    logger = configure_logging("api", level="WARNING", format="json")
+    serve(
+        Service(
+            routes=ROUTES,
+            settings=settings,
+            listener=listener,
+            on_start=start,
+            on_stop=stop,
+            on_listening=lambda host, port: tell("listening", host=host, port=port),
+            logger=logger,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Stands in for a part of the service: ``python -m tests.support.processes.stand_in ROLE``.
+
+Each role says in ``$STAND_IN_DIR/journal`` when it starts and when it is told to end. A file
+``$STAND_IN_DIR/ROLE.exit`` makes it end at once with the number in it; ``ROLE.deaf`` makes it
+ignore SIGTERM; ``ROLE.child`` makes it leave a process of its own behind. Each gives signs of life.
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from ops.heartbeat import take_heartbeat
+from ops.parent_watch import watch_lifeline
+
+_BEAT_S = 0.1
+_ROLE = sys.argv[1]
+_DIR = Path(os.environ["STAND_IN_DIR"])
+
+
+def note(word: str) -> None:
+    with (_DIR / "journal").open("a") as journal:
+        journal.write(f"{_ROLE} {word} {os.getpid()}\n")
+
+
+def on_term(_number: int, _frame: object) -> None:
+    note("term")
+    if not (_DIR / f"{_ROLE}.deaf").exists():
+        os._exit(0)
+
+
+def play_broker() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
+    (Path(os.environ["SEMANTIC_DATA_DIR"]) / "broker.url").write_text(url)
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(100)
+            connection.sendall(b"+PONG\r\n")
+
+
+class Api(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        models = {"data": [{"id": "stand-in", "context_length": 512}]}
+        body = json.dumps(models if self.path == "/v1/models" else {}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_arguments: Any) -> None:
+        pass
+
+
+def play_api() -> None:
+    port = int(os.environ["SEMANTIC_SERVER__PORT"])
+    http.server.ThreadingHTTPServer(("127.0.0.1", port), Api).serve_forever()
+
+
+def beat_for_ever() -> None:
+    beat = take_heartbeat()
+    while True:
+        beat()
+        time.sleep(_BEAT_S)
+
+
+def main() -> None:
+    watch_lifeline(lambda: os._exit(9))
+    threading.Thread(target=beat_for_ever, daemon=True).start()
+    signal.signal(signal.SIGTERM, on_term)
+    note("start")
+    code = _DIR / f"{_ROLE}.exit"
+    if code.exists():
+        sys.stderr.write(f"the {_ROLE} cannot work\n")
+        os._exit(int(code.read_text()))
+    if (_DIR / f"{_ROLE}.child").exists():
+        child = subprocess.Popen(["sleep", "600"])
+        (_DIR / f"{_ROLE}.child").write_text(str(child.pid))
+    sys.stdout.write(f"{_ROLE} top pad {os.environ.get('MALLOC_TOP_PAD_')}\n")
+    sys.stdout.flush()
+    if _ROLE == "worker":
+        sys.stdout.write(f"url {os.environ['SEMANTIC_REDIS__URL']}\n")
+        sys.stdout.flush()
+        threading.Event().wait()
+    {"broker": play_broker, "api": play_api}[_ROLE]()
+
+
+if __name__ == "__main__":
+    main()

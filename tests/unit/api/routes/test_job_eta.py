@@ -1,0 +1,163 @@
+"""What clients are told of jobs that wait: their place, a time, and when to ask again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from api.background.eta import FRESH_S
+from api.http.messages import Reply, StreamReply
+from api.services import JobRules
+from domain.chat.items import Finished, Started
+from domain.job.commands import CompleteAttempt
+from domain.job.fair_scheduler import TurnState
+from domain.job.ports import WorkerPulse
+from domain.usecases.jobs.commit import commit
+from domain.values import JobId, StopReason, Timings, Usage, WorkerId, digest_of
+from tests.support.builders.api import CARD, FakeApi, fake_api, first_piece, pieces_of
+from tests.support.clients.sse import events_in
+
+#: A job of the pace that ``measured`` leaves: a second to read its prompt, two to answer.
+JOB_S = 3.0
+
+
+def worker_is_ready(api: FakeApi, *, places: int = 1) -> None:
+    turns = TurnState(slots=places, interactive_reserved=0)
+    api.broker.pulses.beat(
+        WorkerPulse(worker=WorkerId("w1"), pid=1, state="ready", model=CARD, turns=turns)
+    )
+
+
+async def new_job(api: FakeApi, agent: str | None = None) -> Any:
+    body = {"prompt": "hi", "max_tokens": 100} | ({"agent_id": agent} if agent else {})
+    return await api.json("POST", "/v1/jobs", body, status=202)
+
+
+async def measured(api: FakeApi) -> None:
+    """Let one job have run: 3 of 5 tokens of its prompt in a second, 10 tokens in two."""
+    job_id = JobId((await new_job(api))["id"])
+    api.start(job_id)
+    output = b"{}"
+    command = CompleteAttempt(
+        attempt=1,
+        stop_reason=StopReason.END_TURN,
+        stop_sequence=None,
+        usage=Usage(prompt_tokens=5, cached_tokens=2, completion_tokens=10),
+        output=digest_of(output),
+        token_hash="0",
+        timings=Timings(prefill_ms=1000, decode_ms=2000),
+    )
+    ids, payloads = api.services.ids, {command.output: output}
+    commit(job_id, command, log=api.log, ids=ids, payloads=payloads)
+    api.broker.queue.ack(job_id)
+
+
+def test_waiting_jobs_have_a_place_whoever_holds_them_and_a_time_once_one_was_measured() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            unmeasured = await new_job(api)
+            assert (unmeasured["queue_position"], unmeasured["estimate"]) == (0, None)
+            await api.json("POST", f"/v1/jobs/{unmeasured['id']}/cancel")
+            await measured(api)
+            worker_is_ready(api)
+            jobs = [await new_job(api, agent) for agent in ("a", "a", "b")]
+            # The worker has the first two in its hands and has begun none.
+            assert api.broker.queue.take() is not None
+            assert api.broker.queue.take() is not None
+            places, starts, ends = [], [], []
+            for job in jobs:
+                shown = await api.json("GET", f"/v1/jobs/{job['id']}")
+                places.append(shown["queue_position"])
+                starts.append(shown["estimate"]["starts_in_s"])
+                ends.append(shown["estimate"]["finishes_in_s"])
+            assert places == [0, 2, 1]
+            first, last, second = starts
+            assert first == 0
+            assert 0 < second < last
+            assert ends[0] == pytest.approx(JOB_S, rel=0.2)
+            listed = await api.json("GET", "/v1/jobs?status=queued")
+            assert [job["queue_position"] for job in listed["data"]] == [1, 2, 0]
+
+    asyncio.run(scenario())
+
+
+def test_running_job_has_an_end_and_an_ended_one_nothing() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            await measured(api)
+            worker_is_ready(api)
+            job_id = JobId((await new_job(api))["id"])
+            api.start(job_id)
+            shown = await api.json("GET", f"/v1/jobs/{job_id}")
+            assert shown["queue_position"] is None
+            assert shown["estimate"]["starts_in_s"] is None
+            assert shown["estimate"]["finishes_in_s"] == pytest.approx(JOB_S, rel=0.2)
+            await api.json("POST", f"/v1/jobs/{job_id}/cancel")
+            api.complete(job_id, "x")
+            ended = await api.json("GET", f"/v1/jobs/{job_id}")
+            assert (ended["queue_position"], ended["estimate"]) == (None, None)
+
+    asyncio.run(scenario())
+
+
+def test_times_are_not_told_while_no_worker_is_ready() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            await measured(api)
+            job = await new_job(api)
+            assert (job["queue_position"], job["estimate"]) == (0, None)
+
+    asyncio.run(scenario())
+
+
+def test_full_queue_says_when_a_place_is_free_and_an_open_job_when_it_is_done() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            api.use(rules=JobRules(queue_limit=2))
+            await measured(api)
+            worker_is_ready(api)
+            running = JobId((await new_job(api))["id"])
+            api.start(running)
+            for _ in range(2):
+                reply = await api.send("POST", "/v1/jobs", {"prompt": "hi"})
+                assert isinstance(reply, Reply)
+                done_s = json.loads(reply.body)["estimate"]["finishes_in_s"]
+                assert done_s <= int(reply.headers["retry-after"]) < done_s + 1.1
+            refused = await api.send("POST", "/v1/jobs", {"prompt": "hi"})
+            assert isinstance(refused, Reply)
+            assert (refused.status, refused.headers["retry-after"]) == (429, "3")
+            clock: Any = api.services.clock
+            clock.advance(FRESH_S + 1.5)
+            later = await api.send("POST", "/v1/jobs", {"prompt": "hi"})
+            assert isinstance(later, Reply)
+            assert later.headers["retry-after"] == "2"
+
+    asyncio.run(scenario())
+
+
+def test_native_stream_tells_the_wait_with_its_pings_until_the_job_speaks() -> None:
+    async def scenario() -> None:
+        async with fake_api(ping_s=0.02) as api:
+            await measured(api)
+            worker_is_ready(api)
+            await new_job(api)
+            job_id = JobId((await new_job(api))["id"])
+            reply = await api.send("GET", f"/v1/jobs/{job_id}/stream")
+            assert isinstance(reply, StreamReply)
+            assert await first_piece(reply) == b": open\n"
+            (event,) = events_in(await first_piece(reply))
+            assert (event.id, event.event) == (None, "progress")
+            told = event.json
+            assert (told["phase"], told["done"], told["total"]) == ("queued", 0, 1)
+            assert 0 < told["starts_in_s"] < told["finishes_in_s"]
+            api.say(job_id, Started(prompt_tokens=5, cached_tokens=2))
+            while events_in(piece := await first_piece(reply))[-1].event != "started":
+                assert b"progress" in piece
+            assert await first_piece(reply) == b": ping\n"
+            api.say(job_id, Finished(stop_reason=StopReason.END_TURN, usage=Usage()), first=1)
+            assert b"progress" not in await pieces_of(reply)
+
+    asyncio.run(scenario())

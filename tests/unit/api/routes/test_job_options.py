@@ -1,0 +1,134 @@
+"""What a caller may ask of jobs beside submitting them: to list, wait, retry and be in time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from api.http.messages import Reply, Request
+from domain.chat.items import Finished, Started, Text
+from domain.values import JobId, StopReason, Usage
+from tests.support.builders.api import FakeApi, fake_api
+
+STARTED = Started(prompt_tokens=5, cached_tokens=2)
+HELLO = Text(text="Hel", ids=(1,))
+LO = Text(text="lo", ids=(2,))
+DONE = Finished(
+    stop_reason=StopReason.END_TURN,
+    usage=Usage(prompt_tokens=5, cached_tokens=2, completion_tokens=1),
+)
+
+
+async def _new_job(api: FakeApi, **body: Any) -> JobId:
+    job = await api.json("POST", "/v1/jobs", {"prompt": "hi"} | body, status=202)
+    return JobId(job["id"])
+
+
+def test_jobs_are_listed_by_model_queue_and_time() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            first = await _new_job(api, model="a", priority="batch")
+            second = await _new_job(api, model="b")
+
+            async def ids(query: str) -> list[str]:
+                return [job["id"] for job in (await api.json("GET", f"/v1/jobs?{query}"))["data"]]
+
+            assert await ids("model=a") == [first]
+            assert await ids("priority=interactive") == [second]
+            assert await ids("since=2026-01-01T00:00:00Z") == [second, first]
+            assert await ids("since=2026-01-01T01:00:00%2B00:30") == []
+
+    asyncio.run(scenario())
+
+
+def test_caller_that_prefers_to_wait_gets_the_ended_job() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            waiting = asyncio.create_task(
+                api.send("POST", "/v1/jobs", {"prompt": "hi"}, headers={"prefer": "wait=30"})
+            )
+            job_id = await api.only_job()
+            api.start(job_id)
+            api.complete(job_id, "Hello")
+            api.say(job_id, STARTED, HELLO, LO, DONE)
+            reply = await waiting
+            assert isinstance(reply, Reply)
+            assert reply.status == 200
+            assert reply.headers["preference-applied"] == "wait=30"
+            assert "retry-after" not in reply.headers
+            assert json.loads(reply.body)["output"]["text"] == "Hello"
+
+    asyncio.run(scenario())
+
+
+def test_caller_that_waited_in_vain_gets_the_job_as_it_stands() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            headers = {"prefer": "respond-async, wait=0"}
+            reply = await api.send("POST", "/v1/jobs", {"prompt": "hi"}, headers=headers)
+            assert reply.status == 202
+            assert reply.headers["preference-applied"] == "wait=0"
+            assert reply.headers["retry-after"] == "1"
+
+    asyncio.run(scenario())
+
+
+def test_caller_that_leaves_while_it_waits_leaves_its_job_alone() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            request = Request(id="req-1", method="POST", path="/v1/jobs")
+            waiting = asyncio.create_task(
+                api.send(
+                    "POST",
+                    "/v1/jobs",
+                    {"prompt": "hi"},
+                    request=request,
+                    headers={"prefer": "wait=60"},
+                )
+            )
+            await api.only_job()
+            request.gone.set()
+            assert (await waiting).status == 202
+            assert api.event_types() == ["JobSubmitted"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("value", ["", "wait", "wait=x", "wait=-1", "respond-async", "wait=1e9"])
+def test_preference_that_cannot_be_read_is_left_aside(value: str) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            headers = {"prefer": value}
+            reply = await api.send("POST", "/v1/jobs", {"prompt": "hi"}, headers=headers)
+            assert reply.status == 202
+            assert "preference-applied" not in reply.headers
+
+    asyncio.run(scenario())
+
+
+def test_cancelled_job_is_retried_and_an_open_one_is_409() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            job_id = await _new_job(api)
+            refused = await api.json("POST", f"/v1/jobs/{job_id}/retry", status=409)
+            assert refused["code"] == "not_retryable"
+            await api.json("POST", f"/v1/jobs/{job_id}/cancel")
+            job = await api.json("POST", f"/v1/jobs/{job_id}/retry", status=202)
+            assert (job["status"], job["links"]["retry"]) == ("queued", f"/v1/jobs/{job_id}/retry")
+            assert api.broker.queue.take() == job_id
+
+    asyncio.run(scenario())
+
+
+def test_deadlines_are_told_as_instants() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            job_id = await _new_job(api, start_within_s=5, finish_within_s=60)
+            job = await api.json("GET", f"/v1/jobs/{job_id}")
+            assert job["start_by"] == "2026-01-01T00:00:05.000000Z"
+            assert job["finish_by"] == "2026-01-01T00:01:00.000000Z"
+
+    asyncio.run(scenario())

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hypothesis import given
+
+from domain.events.event import Event
+from domain.events.job import (
+    AttemptFailed,
+    AttemptStarted,
+    JobAttached,
+    JobCancelled,
+    JobCancelRequested,
+    JobEvent,
+    JobFailed,
+    JobRetried,
+)
+from domain.job.state import fold
+from domain.job.timeline import Timeline, tell
+from domain.log.record import GENESIS_HASH, LogHead, RecordedEvent
+from domain.values import JobId, StreamName, Timings, Usage, WorkerId
+from ops.adapters.event_log.row_codec import link
+from tests.support.builders.job_events import completed, draft, started, submitted
+from tests.support.builders.job_histories import histories
+
+
+def _recorded(*events: tuple[float, Event]) -> list[RecordedEvent]:
+    """Each event with the second at which it was recorded."""
+    head = LogHead(position=0, hash=GENESIS_HASH)
+    recorded: list[RecordedEvent] = []
+    for version, (second, event) in enumerate(events, start=1):
+        one = link(
+            draft(event),
+            stream=StreamName("job-1"),
+            version=version,
+            before=head,
+            recorded_at=f"2026-01-01T00:00:{second:09.6f}Z",
+        )
+        recorded.append(one)
+        head = LogHead(position=one.position, hash=one.hash)
+    return recorded
+
+
+def _whats(story: Timeline) -> Sequence[str]:
+    return [step.what for step in story.steps]
+
+
+def _start(attempt: int, worker: str = "worker-1", resumed: int = 0) -> AttemptStarted:
+    return replace(started(attempt), worker=WorkerId(worker), resumed_tokens=resumed)
+
+
+def test_a_plain_job_is_told_with_its_waits_and_its_first_token() -> None:
+    timings = Timings(queued_ms=500, prefill_ms=40, first_token_ms=60, decode_ms=1000)
+    usage = Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=101)
+    done = replace(completed(), timings=timings, usage=usage)
+    story = tell(_recorded((0, submitted(agent="a")), (0.5, started()), (2, done)))
+
+    assert _whats(story) == ["accepted", "attempt", "prefill", "first_token", "completed"]
+    assert [step.after_ms for step in story.steps] == [0, 500, 520, 560, 2000]
+    assert [step.took_ms for step in story.steps] == [None, 500, 40, None, 1000]
+    assert (story.ended, story.total_ms, story.queued_ms, story.attempts) == (True, 2000, 500, 1)
+    assert "4 of them known from memory" in story.steps[1].text
+    assert "100 tokens/s" in story.steps[-1].text
+    assert "for a" in story.steps[0].text
+
+
+def test_a_worker_that_died_is_told_when_it_was_found_dead() -> None:
+    story = tell(
+        _recorded((0, submitted()), (1, _start(1)), (5, _start(2, "worker-2", resumed=7))),
+        {WorkerId("worker-1"): "2026-01-01T00:00:03.000000Z"},
+    )
+    assert _whats(story) == ["accepted", "attempt", "lost", "attempt"]
+    assert story.steps[2].after_ms == 3000
+    assert story.steps[3].took_ms == 2000
+    assert "goes on after 7 tokens said before" in story.steps[3].text
+    assert (story.ended, story.queued_ms, story.attempts) == (False, 3000, 2)
+
+
+def test_a_death_that_nobody_noted_is_told_at_the_next_attempt() -> None:
+    story = tell(_recorded((0, submitted()), (1, _start(1)), (5, _start(2))))
+    assert (story.steps[2].what, story.steps[2].after_ms) == ("lost", 5000)
+
+
+def test_failures_retries_joins_and_wishes_to_stop_are_told() -> None:
+    failed = AttemptFailed(attempt=1, error="engine_failure", message="it broke", retryable=True)
+    story = tell(
+        _recorded(
+            (0, submitted()),
+            (1, started()),
+            (2, JobAttached(reason="retry")),
+            (3, failed),
+            (3, JobFailed(error="engine_failure", message="it broke")),
+            (4, JobRetried(reason="operator")),
+            (6, JobCancelRequested(reason="api")),
+            (7, JobCancelled(attempt=0, usage=Usage())),
+        )
+    )
+    assert _whats(story)[2:] == [
+        "attached",
+        "attempt_failed",
+        "failed",
+        "retried",
+        "cancel_requested",
+        "cancelled",
+    ]
+    assert (story.queued_ms, story.ended) == (4000, True)
+
+
+@given(histories())
+def test_every_life_has_a_story(life: tuple[JobEvent, ...]) -> None:
+    story = tell(_recorded(*((second, event) for second, event in enumerate(life))))
+    assert sum(step.position is not None for step in story.steps) == len(life)
+    assert story.attempts == sum(isinstance(event, AttemptStarted) for event in life)
+    assert 0 <= story.queued_ms <= story.total_ms
+    job = fold(JobId("job-1"), life)
+    if story.ended:
+        assert job.status.is_terminal

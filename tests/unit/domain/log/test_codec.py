@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+import typing
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from domain.chat.items import Body, Finished, StreamItem, Text
+from domain.chat.request import canonical_json
+from domain.events.event import Event
+from domain.events.job import JobAttached, JobSubmitted
+from domain.log import codec
+from domain.log.codec import (
+    decode_event,
+    decode_item,
+    encode_event,
+    encode_item,
+    item_from_dict,
+    item_to_dict,
+)
+from domain.values import Priority, StopReason, Usage
+from tests.support.builders.job_events import submitted
+from tests.support.builders.job_histories import events, items
+
+
+@given(events())
+def test_every_event_comes_back_from_json_as_it_was(event: Event) -> None:
+    name, version, data = encode_event(event)
+    restored = decode_event(name, version, json.loads(canonical_json(data)))
+    assert restored == event
+    assert type(restored) is type(event)
+
+
+@given(items())
+def test_every_item_comes_back_from_bytes_as_it_was(item: StreamItem) -> None:
+    assert decode_item(encode_item(item)) == item
+
+
+def test_the_strategies_and_the_codec_know_every_type() -> None:
+    assert set(codec._EVENT_CLASSES.values()) == set(typing.get_args(Event))
+    assert set(codec._BODY_CLASSES.values()) == set(typing.get_args(Body))
+
+
+def test_an_event_is_plain_json() -> None:
+    name, version, data = encode_event(submitted(agent="a"))
+    assert (name, version) == ("JobSubmitted", 4)
+    assert data["priority"] == "interactive"
+    assert type(data["priority"]) is str
+    assert data["sampling"]["seed"] == 7
+
+
+def test_enums_and_nested_values_are_decoded_to_their_types() -> None:
+    event = decode_event(*encode_event(submitted()))
+    assert isinstance(event, JobSubmitted)
+    assert event.priority is Priority.INTERACTIVE
+    assert event.sampling == submitted().sampling
+
+
+def test_the_keys_of_the_body_stand_beside_those_of_the_item() -> None:
+    item = StreamItem(n=3, attempt=1, body=Text(text="hé", ids=(1, 2)))
+    assert item_to_dict(item) == {"n": 3, "a": 1, "kind": "text", "text": "hé", "ids": [1, 2]}
+    assert encode_item(item) == '{"n":3,"a":1,"kind":"text","text":"hé","ids":[1,2]}'.encode()
+
+
+def test_a_lone_surrogate_survives() -> None:
+    item = StreamItem(n=0, attempt=1, body=Text(text="\ud83d", ids=(1,)))
+    assert decode_item(encode_item(item)) == item
+
+
+def test_a_key_that_a_newer_writer_added_is_ignored() -> None:
+    name, version, data = encode_event(JobAttached(reason="r"))
+    assert decode_event(name, version, data | {"added": 1}) == JobAttached(reason="r")
+    item = StreamItem(n=0, attempt=1, body=Finished(stop_reason=StopReason.END_TURN, usage=Usage()))
+    assert item_from_dict(item_to_dict(item) | {"added": 1}) == item
+
+
+def test_a_field_that_an_older_writer_did_not_know_takes_its_default() -> None:
+    name, version, data = encode_event(submitted())
+    del data["deadline"], data["agent"]
+    assert decode_event(name, version, data) == submitted()
+
+
+@pytest.mark.parametrize(
+    ("name", "data"), [("Nothing", {}), ("JobAttached", {}), ("JobFailed", {"error": "e"})]
+)
+def test_an_unknown_type_or_a_missing_field_is_refused(name: str, data: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"unknown event type|missing"):
+        decode_event(name, 1, data)
+
+
+@pytest.mark.parametrize(
+    "payload", [b'{"n":0,"a":1,"kind":"song"}', b'{"n":0,"a":1}', b'{"n":0,"a":1,"kind":"text"}']
+)
+def test_an_unknown_item_is_refused(payload: bytes) -> None:
+    with pytest.raises(ValueError, match=r"unknown item kind|missing"):
+        decode_item(payload)
+
+
+def test_a_past_shape_is_lifted_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "SCHEMA_VERSIONS", {"JobAttached": 3})
+    monkeypatch.setattr(
+        codec,
+        "UPCASTERS",
+        {
+            ("JobAttached", 1): lambda data: {"cause": data["why"]},
+            ("JobAttached", 2): lambda data: {"reason": data["cause"] + "!"},
+        },
+    )
+    past = {"why": "again"}
+    assert decode_event("JobAttached", 1, past) == JobAttached(reason="again!")
+    assert decode_event("JobAttached", 2, {"cause": "again"}) == JobAttached(reason="again!")
+    assert past == {"why": "again"}
+    assert encode_event(JobAttached(reason="r"))[1] == 3

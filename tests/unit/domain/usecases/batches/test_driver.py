@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from domain.batch.state import BatchState, LineCounts, job_of_line
+from domain.errors import BatchNotEnded, BatchNotFound, LogUnavailable, Overloaded
+from domain.usecases.batches.batches import (
+    cancel_batch,
+    delete_batch,
+    list_batches,
+    load_batch,
+    require_batch_room,
+)
+from domain.usecases.batches.driver import ROUND_LINES_MAX, file_of_part
+from domain.usecases.batches.files import load_file
+from domain.values import JobId, JobStatus, Priority
+from tests.support.builders.batch_world import DAY_S, BatchWorld
+
+MANY = [f"line {number}" for number in range(100)]
+
+
+class Crash(Exception):
+    """The process died."""
+
+
+def crash_after(lines: int) -> Callable[..., None]:
+    """Return a ``Spread`` that dies in the middle, having done the last lines first."""
+    left = lines
+
+    def spread(
+        action: Callable[[tuple[int, bytes]], None], elements: Sequence[tuple[int, bytes]]
+    ) -> None:
+        nonlocal left
+        for element in reversed(elements):
+            if not left:
+                raise Crash
+            left -= 1
+            action(element)
+
+    return spread
+
+
+def test_every_line_becomes_one_job_and_the_batch_ends_once() -> None:
+    with BatchWorld() as world:
+        batch_id = world.submit_batch("one", "two", "three")
+        assert world.step() == 1
+        assert len(world.work()) == 3
+        assert world.step() == 0
+        assert world.counts(batch_id) == LineCounts(succeeded=3)
+        assert world.step() == 0
+        assert world.batch_types(batch_id) == ["BatchSubmitted", "BatchStarted", "BatchEnded"]
+        assert world.batch(batch_id).usage.completion_tokens > 0
+
+
+def test_line_that_is_no_request_is_an_errored_result() -> None:
+    with BatchWorld() as world:
+        batch_id = world.submit_batch("one", "bad")
+        world.step()
+        assert len(world.work()) == 1
+        world.step()
+        assert world.counts(batch_id) == LineCounts(succeeded=1, errored=1)
+        view = world.views.line_jobs(batch_id, first=1, limit=1)[1]
+        assert (view.error, view.error_message) == ("invalid_request", "messages: it is bad")
+
+
+def test_lines_wait_outside_the_queue_until_it_has_room() -> None:
+    with BatchWorld() as world:
+        world.use(window=10)
+        batch_id = world.submit_batch(*MANY)
+        world.step()
+        world.step()
+        assert world.log.views.waiting(Priority.BATCH) == 10
+        world.work(4)
+        world.step()
+        assert world.views.tally(batch_id).jobs == 14
+        assert world.log.views.waiting(Priority.BATCH) == 10
+
+
+def test_two_batches_share_the_room_in_the_queue() -> None:
+    with BatchWorld() as world:
+        world.use(window=10)
+        first, second = world.submit_batch(*MANY), world.submit_batch(*MANY)
+        world.step()
+        assert world.views.tally(first).jobs == world.views.tally(second).jobs == 5
+
+
+@pytest.mark.parametrize("done", [0, 1, ROUND_LINES_MAX - 1, ROUND_LINES_MAX + 5])
+def test_crash_in_the_middle_of_a_round_leaves_no_gap_and_no_double(done: int) -> None:
+    with BatchWorld() as world:
+        batch_id = world.submit_batch(*MANY)
+        whole = world.driver.spread
+        world.use(spread=crash_after(done))
+        with pytest.raises(Crash):
+            world.step()
+        world.use(spread=whole)
+        while world.step():
+            world.work()
+        assert world.counts(batch_id) == LineCounts(succeeded=100)
+        started = [
+            JobId(e.stream) for e in world.log.read_all(limit=10_000, types=("JobSubmitted",))
+        ]
+        assert sorted(started) == [job_of_line(batch_id, line) for line in range(100)]
+
+
+def test_cancelled_batch_cancels_open_lines_and_those_that_never_were_jobs() -> None:
+    with BatchWorld() as world:
+        world.use(window=10)
+        batch_id = world.submit_batch(*MANY)
+        world.step()
+        world.work(4)
+        cancel_batch(batch_id, log=world.log, ids=world.ids)
+        assert world.batch(batch_id).state is BatchState.CANCELING
+        assert world.step() == 0
+        assert world.counts(batch_id) == LineCounts(succeeded=4, canceled=96)
+        cancel_batch(batch_id, log=world.log, ids=world.ids)
+        assert world.batch_types(batch_id)[2:] == ["BatchCancelRequested", "BatchEnded"]
+
+
+def test_window_of_a_day_expires_what_is_left() -> None:
+    with BatchWorld() as world:
+        world.use(window=10)
+        batch_id = world.submit_batch(*MANY)
+        world.step()
+        world.work(4)
+        world.clock.advance(DAY_S)
+        while world.step():
+            world.work()
+        assert world.counts(batch_id) == LineCounts(succeeded=4, expired=96)
+        view = world.views.line_jobs(batch_id, first=5, limit=1)[5]
+        assert view.status is JobStatus.EXPIRED
+
+
+def test_lines_with_a_fault_fail_the_batch_before_any_job() -> None:
+    with BatchWorld() as world:
+        batch_id = world.submit_batch("one", "fault", is_checked=False)
+        assert world.step() == 0
+        batch = world.batch(batch_id)
+        assert batch.state is BatchState.FAILED
+        assert batch.errors is not None
+        assert world.log.get(batch.errors) == b'[{"line":2}]'
+        assert not world.log.views.rows
+
+
+def test_checked_lines_start_the_batch() -> None:
+    with BatchWorld() as world:
+        batch_id = world.submit_batch("one", is_checked=False)
+        assert world.batch(batch_id).state is BatchState.VALIDATING
+        assert world.step() == 1
+        assert world.batch(batch_id).state is BatchState.IN_PROGRESS
+
+
+def test_files_of_the_answers_are_there_before_the_batch_has_ended() -> None:
+    with BatchWorld(sizes={"output": 12}) as world:
+        batch_id = world.submit_batch("one")
+        world.step()
+        world.work()
+        world.step()
+        file_id = file_of_part(batch_id, "output")
+        file = load_file(file_id, now="2026-01-01T00:00:00Z", log=world.log)
+        assert (file.facts.bytes, file.facts.purpose) == (12, "batch_output")
+        types = [event.type for event in world.log.read_all(limit=100)]
+        assert types[-3:] == ["BatchFinalizing", "FileCreated", "BatchEnded"]
+
+
+def test_log_that_cannot_be_written_costs_nothing_but_time() -> None:
+    with BatchWorld() as world:
+        batch_id = world.submit_batch("one", "two")
+        world.log.unavailable = True
+        with pytest.raises(LogUnavailable):
+            world.step()
+        world.log.unavailable = False
+        while world.step():
+            world.work()
+        assert world.counts(batch_id) == LineCounts(succeeded=2)
+
+
+def test_only_a_batch_that_has_ended_is_deleted_and_then_gone() -> None:
+    with BatchWorld() as world:
+        batch_id = world.submit_batch("one")
+        with pytest.raises(BatchNotEnded):
+            delete_batch(batch_id, log=world.log, ids=world.ids)
+        while world.step():
+            world.work()
+        delete_batch(batch_id, log=world.log, ids=world.ids)
+        for look in (load_batch, delete_batch):
+            with pytest.raises(BatchNotFound):
+                look(batch_id, log=world.log, **({} if look is load_batch else {"ids": world.ids}))
+        page = list_batches(["anthropic"], limit=9, log=world.log, views=world.views)
+        assert page.rows == ()
+
+
+def test_pages_go_both_ways() -> None:
+    with BatchWorld() as world:
+        ids = [world.submit_batch("x") for _ in range(5)]
+
+        def page(**cursor: object) -> tuple[list[int], bool]:
+            found = list_batches(
+                ["anthropic"], limit=2, log=world.log, views=world.views, **cursor  # type: ignore[arg-type]  # cursors
+            )  # fmt: skip
+            return [ids.index(row.id) for row in found.rows], found.has_more
+
+        assert page() == ([4, 3], True)
+        assert page(after=ids[3]) == ([2, 1], True)
+        assert page(after=ids[1]) == ([0], False)
+        assert page(before=ids[1]) == ([3, 2], True)
+        assert page(before=ids[3]) == ([4], False)
+        assert page(after="batch-unknown") == ([], False)
+
+
+def test_too_many_open_batches_are_refused() -> None:
+    with BatchWorld() as world:
+        world.submit_batch("one")
+        require_batch_room(batches_max=2, views=world.views)
+        with pytest.raises(Overloaded, match="1 batches"):
+            require_batch_room(batches_max=1, views=world.views)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    lines=st.lists(st.sampled_from(["a", "b", "bad"]), min_size=1, max_size=40),
+    moves=st.lists(st.sampled_from(["step", "work", "crash", "cancel", "day"]), max_size=12),
+    window=st.integers(1, 50),
+)
+def test_whatever_happens_every_line_has_one_result(
+    lines: list[str], moves: list[str], window: int
+) -> None:
+    with BatchWorld() as world:
+        batch_id = world.submit_batch(*lines)
+        whole = world.driver.spread
+        for index, move in enumerate(moves):
+            world.use(window=window, spread=crash_after(index) if move == "crash" else whole)
+            try:
+                if move == "work":
+                    world.work(3)
+                elif move == "cancel":
+                    cancel_batch(batch_id, log=world.log, ids=world.ids)
+                elif move == "day":
+                    world.clock.advance(DAY_S / 2)
+                else:
+                    world.step()
+            except Crash:
+                continue
+        world.use(spread=whole)
+        for _ in range(200):
+            if not world.step():
+                break
+            world.work()
+        counts = world.counts(batch_id)
+        assert counts is not None
+        assert counts.done == len(lines)
+        assert world.batch_types(batch_id).count("BatchEnded") == 1
+        assert not world.views.tally(batch_id).open

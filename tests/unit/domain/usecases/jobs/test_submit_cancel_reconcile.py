@@ -1,0 +1,206 @@
+"""Acceptance, cancellation and recovery, with the broker there and away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from domain.chat.items import Finished, StreamItem
+from domain.chat.request import ChatRequest
+from domain.errors import JobNotFound, LogUnavailable
+from domain.job.commands import ConfirmCancel, StartAttempt
+from domain.log.record import RecordedEvent
+from domain.usecases.jobs.commit import commit
+from domain.usecases.jobs.reconcile import reconcile
+from domain.usecases.jobs.run_attempt import RunResult
+from domain.values import (
+    Digest,
+    JobId,
+    JobStatus,
+    Priority,
+    Sampling,
+    StopReason,
+    StreamName,
+    Usage,
+    WorkerId,
+)
+from tests.support.builders.job_world import JobWorld
+from tests.support.fakes.job_queue import QueueTables
+from tests.support.processes.brokers import wait_until
+from worker.active_jobs import cancel_where_recorded
+
+LONG = "word " * 100
+
+
+@pytest.fixture
+def world() -> Iterator[JobWorld]:
+    with JobWorld({"hi": LONG}) as world:
+        yield world
+
+
+def test_accepted_request_stands_in_the_log_with_its_payload_and_in_the_queue(
+    world: JobWorld,
+) -> None:
+    job_id = world.submit()
+    (submitted,) = world.log.load(StreamName(job_id))
+    request = ChatRequest.from_bytes(world.log.get(Digest(submitted.data["request"])))
+    assert request.messages[0].content == "hi"
+    assert "hi" not in str(submitted.data)
+    assert world.broker.queue.waiting(Priority.INTERACTIVE) == [job_id]
+
+
+def test_request_is_accepted_while_the_broker_is_away_and_queued_on_its_return(
+    world: JobWorld,
+) -> None:
+    world.broker.down = True
+    job_id = world.submit()
+    assert world.job(job_id).status is JobStatus.QUEUED
+    world.broker.down = False
+    assert reconcile(views=world.log.views, queue=world.broker.queue) == (job_id,)
+    assert reconcile(views=world.log.views, queue=world.broker.queue) == ()
+
+
+def test_nothing_is_queued_when_the_log_refuses(world: JobWorld) -> None:
+    world.log.unavailable = True
+    with pytest.raises(LogUnavailable):
+        world.submit()
+    assert world.broker.queue.waiting(Priority.INTERACTIVE) == []
+
+
+def test_reconciler_leaves_ended_jobs_alone(world: JobWorld) -> None:
+    job_id = world.submit()
+    world.broker.queue.take()
+    world.run(job_id)
+    world.broker.queue.ack(job_id)
+    assert reconcile(views=world.log.views, queue=world.broker.queue) == ()
+
+
+def test_cancelled_while_waiting_ends_at_once_and_never_runs(world: JobWorld) -> None:
+    job_id = world.submit()
+    assert world.cancel(job_id).status is JobStatus.CANCELLED
+    (item,) = world.items(job_id)
+    assert isinstance(item.body, Finished)
+    assert item.body.stop_reason is StopReason.CANCELLED
+    assert world.run(job_id) is RunResult.NOTHING_TO_DO
+    assert "AttemptStarted" not in world.types(job_id)
+
+
+def test_second_cancel_changes_nothing(world: JobWorld) -> None:
+    job_id = world.submit()
+    world.cancel(job_id)
+    before = world.types(job_id)
+    assert world.cancel(job_id).status is JobStatus.CANCELLED
+    assert world.types(job_id) == before
+
+
+def test_cancelled_in_hand_is_stopped_by_the_worker_that_reads_the_log(world: JobWorld) -> None:
+    job_id = world.submit()
+    assert world.broker.queue.take() == job_id
+    world.cancel(job_id)
+    assert world.broker.signals.cancelled == [job_id]
+    assert world.run(job_id) is RunResult.ENDED
+    assert world.job(job_id).status is JobStatus.CANCELLED
+    assert "AttemptStarted" not in world.types(job_id)
+
+
+def test_cancelled_while_running_stops_and_keeps_what_it_said(world: JobWorld) -> None:
+    job_id = world.submit()
+    world.broker.queue.take()
+    thread = threading.Thread(target=world.run, args=(job_id,))
+    world.engine.pause()
+    thread.start()
+    wait_until(lambda: job_id in world.active.jobs())
+    world.cancel(job_id)
+    world.nudge(job_id)
+    world.engine.resume()
+    thread.join(60)
+    assert world.job(job_id).status is JobStatus.CANCELLED
+    assert LONG.startswith(world.text(job_id))
+    assert len(world.text(job_id)) < 100
+    assert world.types(job_id)[-1] == "JobCancelled"
+
+
+def test_wish_whose_nudge_was_lost_is_found_in_the_log(world: JobWorld) -> None:
+    job_id = world.submit()
+    world.broker.queue.take()
+    world.engine.pause()
+    thread = threading.Thread(target=world.run, args=(job_id,))
+    thread.start()
+    wait_until(lambda: world.job(job_id).attempt > 0)
+    world.cancel(job_id)
+    cancel_where_recorded(world.active, world.log)
+    world.engine.resume()
+    thread.join(60)
+    assert world.job(job_id).status is JobStatus.CANCELLED
+
+
+def test_wish_is_kept_while_the_broker_is_away(world: JobWorld) -> None:
+    job_id = world.submit()
+    world.broker.down = True
+    assert world.cancel(job_id).cancel_requested
+    world.broker.down = False
+    assert world.run(job_id) is RunResult.ENDED
+    assert world.job(job_id).status is JobStatus.CANCELLED
+
+
+def test_cancel_of_nobody_is_refused(world: JobWorld) -> None:
+    with pytest.raises(JobNotFound):
+        world.cancel(JobId("job-nobody"))
+
+
+def test_end_that_was_said_meanwhile_is_not_said_twice(world: JobWorld) -> None:
+    job_id = world.submit()
+    world.broker.queue.take()
+    world.cancel(job_id)
+    load = world.log.load
+    read = False
+
+    def overtaken(stream: StreamName, **options: int) -> tuple[RecordedEvent, ...]:
+        nonlocal read
+        events = load(stream, **options)
+        if not read:
+            read = True
+            # Redis had lost its data, so the job was queued again and cancelled there.
+            world.broker.queue.tables = QueueTables()
+            world.broker.queue.enqueue(job_id, Priority.INTERACTIVE)
+            confirm = ConfirmCancel(attempt=0, usage=Usage())
+            commit(job_id, confirm, log=world.log, ids=world.ids)
+            ended = world.job(job_id)
+            assert ended.ending is not None
+            last = StreamItem(n=0, attempt=1, body=ended.ending)
+            world.broker.items.publish([(job_id, last)])
+        return events
+
+    world.log.load = overtaken  # type: ignore[method-assign]  # a race
+    world.run(job_id)
+    assert len(world.items(job_id)) == 1
+
+
+def test_last_word_of_a_waiting_job_shuts_out_whoever_began_it_just_now(world: JobWorld) -> None:
+    job_id = world.submit()
+    remove = world.broker.queue.remove
+
+    def overtaken(job: JobId, priority: Priority, *, agent: str | None = None) -> bool:
+        # A broker that lost its data had it in two places.
+        start = StartAttempt(
+            worker=WorkerId("w"),
+            model="m",
+            fingerprint="f",
+            prompt_tokens=2,
+            cached_tokens=0,
+            cache_source="none",
+            first_item=0,
+            resumed_tokens=0,
+            sampling=Sampling(),
+        )
+        commit(job, start, log=world.log, ids=world.ids)
+        return remove(job, priority, agent=agent)
+
+    world.broker.queue.remove = overtaken  # type: ignore[method-assign,assignment]  # a race
+    ended = world.cancel(job_id)
+    assert ended.ending is not None
+    late = StreamItem(n=1, attempt=1, body=ended.ending)
+    world.broker.items.publish([(job_id, late)])
+    assert len(world.items(job_id)) == 1

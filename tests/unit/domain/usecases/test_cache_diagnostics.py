@@ -1,0 +1,61 @@
+"""What a job missed is told against the context that it could have gone on from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from domain.chat.divergence import Cause
+from domain.usecases.cache_diagnostics import CacheDiagnosis, explain
+from domain.values import AgentId, JobId
+from tests.support.builders.job_world import JobWorld
+
+_LONG = "The quick brown fox jumps over the lazy dog, and over everything else. "
+_OTHER = "An entirely different text, which shares no beginning with the first one."
+
+
+@pytest.fixture
+def world() -> Iterator[JobWorld]:
+    with JobWorld({}) as world:
+        yield world
+
+
+def answered(world: JobWorld, prompt: str, agent: str | None = None) -> JobId:
+    named = {"agent": AgentId(agent)} if agent else {}
+    job_id = world.accept(prompt, command=named).job_id
+    world.run(job_id)
+    return job_id
+
+
+def story_of(world: JobWorld, job_id: JobId) -> CacheDiagnosis:
+    story = explain(job_id, views=world.log.views, log=world.log, payloads=world.log)
+    assert story is not None
+    return story
+
+
+def test_nobody_is_told_of_a_stranger_whose_prompt_has_nothing_in_common(world: JobWorld) -> None:
+    answered(world, _OTHER)
+    story = story_of(world, answered(world, _LONG))
+    assert (story.missed_tokens, story.compared_with, story.divergence) == (0, None, None)
+
+
+def test_an_agent_is_told_what_it_changed_from_the_first_message_on(world: JobWorld) -> None:
+    before = answered(world, _OTHER, "ann")
+    story = story_of(world, answered(world, _LONG, "ann"))
+    assert story.compared_with == before
+    assert story.divergence is not None
+    assert story.divergence.place == "messages[0] user"
+
+
+def test_what_should_have_been_known_and_was_not_is_told_to_all(world: JobWorld) -> None:
+    before = answered(world, _LONG)
+    story = story_of(world, answered(world, _LONG))
+    assert story.compared_with == before
+    assert story.divergence is not None
+    assert story.divergence.cause is Cause.BLOCKS_GONE
+
+
+def test_a_job_that_nobody_took_up_has_no_story(world: JobWorld) -> None:
+    job_id = world.submit(_LONG)
+    assert explain(job_id, views=world.log.views, log=world.log, payloads=world.log) is None

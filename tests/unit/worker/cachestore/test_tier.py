@@ -1,0 +1,158 @@
+"""The disk as one thing: found, written, read, forgotten, and away for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from domain.kv.hashing import BlockHash
+from ops.blockstore.blocks import NewBlock, StoredBlock
+from ops.blockstore.disk import Disk
+from ops.blockstore.events import (
+    BlockRejected,
+    PersistencePaused,
+    PersistenceResumed,
+    StoreEvent,
+)
+from ops.blockstore.store import BlockStore
+from ops.clock import SystemClock
+from tests.support.builders.blocks import FINGERPRINT, make_block, make_chain
+from worker.cachestore import tier as tier_module
+from worker.cachestore.loader import Continuation
+from worker.cachestore.tier import DiskTier, TierState
+
+WAIT_S = 60.0
+
+
+class World:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.events: list[StoreEvent] = []
+        self.tiers: list[DiskTier] = []
+
+    def tier(self) -> DiskTier:
+        clock = SystemClock()
+        store = BlockStore(
+            self.root,
+            budget_bytes=1 << 20,
+            clock=clock,
+            on_event=self.events.append,
+            disk=Disk(sync=False),
+        )
+        self.tiers.append(DiskTier(store, clock=clock, on_event=self.events.append))
+        return self.tiers[-1]
+
+    def running(self) -> DiskTier:
+        tier = self.tier()
+        tier.start()
+        assert tier.wait_scanned(WAIT_S)
+        return tier
+
+    def filled(self, blocks: list[NewBlock]) -> DiskTier:
+        tier = self.running()
+        for block in blocks:
+            assert tier.submit(block)
+        assert tier.flush(WAIT_S)
+        return tier
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path / "store")
+    yield world
+    for tier in world.tiers:
+        assert tier.close(WAIT_S)
+
+
+def test_before_the_scan_nothing_is_known_and_nothing_taken(world: World) -> None:
+    (block,) = make_chain(1, 1)
+    world.filled([block])
+    later = world.tier()
+    assert not later.contains(block.hash)
+    assert not later.submit(block)
+    assert later.children(None, FINGERPRINT) == []
+    assert later.figures().state is TierState.SCANNING
+    later.start()
+    assert later.wait_scanned(WAIT_S)
+    assert later.contains(block.hash)
+    assert later.figures().state is TierState.ON
+
+
+def test_directory_that_can_be_read_again_is_used_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tier_module, "SCAN_RETRY_S", 0.01)
+    world.root.write_text("no directory")
+    tier = world.tier()
+    tier.start()
+    assert not tier.wait_scanned(0.05)
+    assert tier.figures().state is TierState.PAUSED
+    world.root.unlink()
+    assert tier.wait_scanned(WAIT_S)
+    assert tier.submit(make_chain(1, 1)[0])
+    assert tier.flush(WAIT_S)
+    assert tier.figures().state is TierState.ON
+    assert [type(event) for event in world.events] == [PersistencePaused, PersistenceResumed]
+
+
+def test_block_that_waits_is_held_and_not_taken_twice(world: World) -> None:
+    chain = make_chain(1, 3)
+    tier = world.filled(chain)
+    assert all(tier.holds(block.hash) for block in chain)
+    assert tier.figures().store.stored == 3
+    assert not tier.holds(BlockHash(b"x" * 32))
+
+
+def test_forgotten_blocks_are_gone_from_queue_and_disk(world: World) -> None:
+    chain = make_chain(1, 3)
+    tier = world.filled(chain)
+    names = [block.hash for block in chain[1:]]
+    assert tier.forget(names).result(WAIT_S) == 2
+    assert tier.forget(names).result(WAIT_S) == 0
+    assert tier.contains(chain[0].hash)
+    assert len(list(world.root.rglob("*.kv"))) == 1
+
+
+def test_rejected_block_is_deleted_and_told(world: World) -> None:
+    chain = make_chain(1, 2)
+    tier = world.filled(chain)
+    tier.reject(chain[1].hash, "other tensors")
+    tier.forget([]).result(WAIT_S)
+    assert not tier.contains(chain[1].hash)
+    (event,) = world.events
+    assert isinstance(event, BlockRejected)
+    assert event.hash == chain[1].hash
+
+
+@pytest.mark.parametrize(
+    ("wanted", "known", "expected"),
+    [
+        ((1, 2, 3, 9), 0, (1, 2, 3)),
+        ((1, 2, 8), 0, (1, 2, 7)),
+        ((1, 2, 3, 9), 3, None),
+        ((4, 4), 0, None),
+    ],
+)
+def test_continuation_is_the_block_that_serves_most(
+    world: World, wanted: tuple[int, ...], known: int, expected: tuple[int, ...] | None
+) -> None:
+    tier = world.filled([make_block(ids) for ids in ((1, 2, 7), (1, 2, 3), (5, 6))])
+    future = tier.load_continuation(
+        Continuation(
+            parent=None,
+            token_ids=wanted,
+            fingerprint=FINGERPRINT,
+            usable_tokens=lambda _stored, agreeing: agreeing,
+            known_tokens=known,
+        )
+    )
+    assert future is not None
+    found = [block.token_ids for block in future.result(WAIT_S) if isinstance(block, StoredBlock)]
+    if expected is None:
+        assert found == []
+    else:
+        assert len(found) == 1
+        agreeing = sum(one == other for one, other in zip(found[0], wanted, strict=False))
+        assert agreeing == sum(one == other for one, other in zip(expected, wanted, strict=False))

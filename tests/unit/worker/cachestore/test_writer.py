@@ -1,0 +1,259 @@
+"""What is handed over reaches the disk or is counted, and nobody waits for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from domain.kv.hashing import BlockHash
+from ops.blockstore.blocks import NewBlock, PutOutcome
+from ops.blockstore.events import PersistencePaused, PersistenceResumed, StoreEvent
+from ops.blockstore.store import BlockStore
+from tests.support.builders.blocks import FINGERPRINT, FailingDisk, make_block, make_chain
+from tests.support.fakes.time import FakeClock
+from worker.cachestore.manifest import Manifest, manifest_from, sealed
+from worker.cachestore.writer import WriteBehind, WriterLimits
+
+WAIT_S = 60.0
+
+
+class HeldStore(BlockStore):
+    """A store whose disk hangs until the test lets it go on."""
+
+    gate: threading.Event
+    entered: threading.Event
+
+    def put_many(self, blocks: Sequence[NewBlock]) -> list[PutOutcome]:
+        self.entered.set()
+        assert self.gate.wait(WAIT_S)
+        return super().put_many(blocks)
+
+
+class World:
+    def __init__(self, root: Path) -> None:
+        self.clock = FakeClock()
+        self.disk = FailingDisk()
+        self.events: list[StoreEvent] = []
+        self.store = HeldStore(root, budget_bytes=1 << 20, clock=self.clock, disk=self.disk)
+        self.store.gate, self.store.entered = threading.Event(), threading.Event()
+        self.store.gate.set()
+        self.store.scan()
+        self.writer = self.writer_with(WriterLimits())
+
+    def writer_with(self, limits: WriterLimits) -> WriteBehind:
+        self.writer = WriteBehind(
+            self.store, clock=self.clock, on_event=self.events.append, limits=limits
+        )
+        return self.writer
+
+    def hold(self) -> None:
+        """Make the writing thread hang with one block in its hands."""
+        self.store.gate.clear()
+        assert self.writer.submit(make_block((1000,)))
+        assert self.store.entered.wait(WAIT_S)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.store.gate.set()
+    world.writer.close(WAIT_S)
+
+
+def test_what_was_submitted_is_on_disk_after_a_flush(world: World) -> None:
+    chain = make_chain(1, 40)
+    world.writer.start()
+    assert all(world.writer.submit(block) for block in chain)
+    assert world.writer.flush(WAIT_S)
+    assert all(world.store.contains(block.hash) for block in chain)
+    assert world.writer.stats().queued == world.writer.stats().queued_bytes == 0
+
+
+def test_closing_writes_what_waits(world: World) -> None:
+    chain = make_chain(1, 40)
+    for block in chain:
+        world.writer.submit(block)
+    world.writer.start()
+    assert world.writer.close(WAIT_S)
+    assert all(world.store.contains(block.hash) for block in chain)
+    assert not world.writer.submit(make_block((7,)))
+
+
+def test_a_writer_that_never_started_closes() -> None:
+    store = BlockStore(Path("/nonexistent"), budget_bytes=0, clock=FakeClock())
+    assert WriteBehind(store, clock=FakeClock()).close(WAIT_S)
+
+
+def test_a_full_queue_drops_and_counts_while_the_disk_hangs(world: World) -> None:
+    writer = world.writer_with(WriterLimits(queue_blocks=3))
+    writer.start()
+    world.hold()
+    taken = [writer.submit(block) for block in make_chain(1, 5)]
+    assert taken == [True, True, True, False, False]
+    assert writer.stats().dropped == 2
+    assert not writer.flush(0.01)
+    world.store.gate.set()
+    assert writer.flush(WAIT_S)
+    assert world.events == []
+
+
+def test_the_queue_is_bounded_in_bytes_too(world: World) -> None:
+    chain = make_chain(1, 3, size_bytes=400)
+    writer = world.writer_with(WriterLimits(queue_bytes=900))
+    assert [writer.submit(block) for block in chain] == [True, True, False]
+    writer.start()
+
+
+def test_what_would_be_refused_need_not_be_made_and_counts_as_dropped(world: World) -> None:
+    (first, second) = make_chain(1, 2, size_bytes=400)
+    writer = world.writer_with(WriterLimits(queue_bytes=900))
+    assert not writer.refuses(second.nbytes)
+    assert writer.submit(first)
+    assert writer.submit(second)
+    assert writer.stats().dropped == 0
+    assert writer.refuses(second.nbytes)
+    assert writer.stats().dropped == 1
+    writer.start()
+
+
+def test_a_full_disk_pauses_once_and_resumes_by_itself(world: World) -> None:
+    world.writer.start()
+    world.disk.writes_left = 0
+    assert world.writer.submit(make_block((1,)))
+    assert world.writer.flush(WAIT_S)
+    (paused,) = world.events
+    assert isinstance(paused, PersistencePaused)
+    assert (paused.error, paused.retry_s) == ("ENOSPC", 5.0)
+    assert not world.writer.submit(make_block((2,)))
+    assert world.writer.stats().paused
+
+    # Still full at the first retry: no second event, a longer pause.
+    world.clock.advance(5.0)
+    assert world.writer.submit(make_block((3,)))
+    assert world.writer.flush(WAIT_S)
+    world.clock.advance(9.0)
+    assert not world.writer.submit(make_block((4,)))
+    assert world.events == [paused]
+
+    world.disk.writes_left = None
+    world.clock.advance(1.0)
+    assert world.writer.submit(make_block((5,)))
+    assert world.writer.flush(WAIT_S)
+    assert world.events[1:] == [PersistenceResumed(paused_s=15.0, dropped=4)]
+    assert world.store.contains(make_block((5,)).hash)
+    assert not world.writer.stats().paused
+
+
+def test_the_pause_grows_up_to_its_limit(world: World) -> None:
+    writer = world.writer_with(WriterLimits(retry_min_s=1.0, retry_max_s=3.0))
+    writer.start()
+    world.disk.writes_left = 0
+    for pause_s in (1.0, 2.0, 3.0, 3.0):
+        assert writer.submit(make_block((1,)))
+        assert writer.flush(WAIT_S)
+        world.clock.advance(pause_s - 0.5)
+        assert not writer.submit(make_block((1,)))
+        world.clock.advance(0.5)
+
+
+def test_a_failure_drops_what_waits_and_frees_its_memory(world: World) -> None:
+    writer = world.writer_with(WriterLimits(group_blocks=1))
+    writer.start()
+    world.hold()
+    chain = make_chain(1, 4)
+    for block in chain:
+        writer.submit(block)
+    future = writer.settled([block.hash for block in chain])
+    world.disk.writes_left = 0
+    world.store.gate.set()
+    assert future.result(WAIT_S) == frozenset()
+    assert writer.stats().dropped == 5
+    assert writer.stats().queued_bytes == 0
+
+
+def test_an_error_nobody_thought_of_ends_neither_thread_nor_trust(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.writer.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.store, "put_many", lambda _: 1 / 0)
+        world.writer.submit(make_block((1,)))
+        assert world.writer.flush(WAIT_S)
+    assert isinstance(world.events[0], PersistencePaused)
+    assert world.events[0].error == "ZeroDivisionError"
+    world.clock.advance(5.0)
+    assert world.writer.submit(make_block((2,)))
+    assert world.writer.flush(WAIT_S)
+    assert world.store.contains(make_block((2,)).hash)
+
+
+# --- manifests -----------------------------------------------------------------------------
+
+
+def _manifest(chain: Sequence[NewBlock], tail: NewBlock | None = None) -> Manifest:
+    return Manifest(
+        fingerprint=FINGERPRINT,
+        blocks=tuple(block.hash for block in chain),
+        tail=tail.hash if tail else None,
+    )
+
+
+def test_a_manifest_is_sealed_only_when_its_blocks_are_on_disk(world: World) -> None:
+    chain = make_chain(1, 3)
+    tail = make_block((9,), parent=chain[-1].hash)
+    world.writer.start()
+    world.hold()
+    for block in (*chain, tail):
+        assert world.writer.submit(block)
+    future = sealed(world.writer, _manifest(chain, tail))
+    assert not future.done()
+    world.store.gate.set()
+    assert future.result(WAIT_S) == _manifest(chain, tail)
+    assert all(world.store.contains(block.hash) for block in (*chain, tail))
+
+
+def test_a_manifest_is_cut_where_a_block_was_dropped(world: World) -> None:
+    chain = make_chain(1, 4)
+    world.writer.start()
+    for block in (chain[0], chain[1], chain[3]):
+        world.writer.submit(block)
+    assert sealed(world.writer, _manifest(chain)).result(WAIT_S) == _manifest(chain[:2])
+
+
+def test_a_tail_counts_only_after_all_blocks_before_it() -> None:
+    chain = make_chain(1, 2)
+    tail = make_block((9,), parent=chain[-1].hash)
+    whole = _manifest(chain, tail)
+    stored: list[BlockHash] = [chain[0].hash, tail.hash]
+    assert whole.cut(stored) == _manifest(chain[:1])
+    assert whole.cut([*stored, chain[1].hash]) == whole
+    assert whole.cut([]) == _manifest([])
+
+
+def test_a_manifest_survives_the_log() -> None:
+    chain = make_chain(1, 2)
+    tail = make_block((9,), parent=chain[-1].hash)
+    for manifest in (_manifest(chain, tail), _manifest(chain), _manifest([])):
+        assert manifest_from(manifest.to_data()) == manifest
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"fingerprint": "x"},
+        {"fingerprint": "x", "blocks": "abc"},
+        {"fingerprint": "x", "blocks": [1]},
+        {"fingerprint": "x", "blocks": ["../../x"]},
+        {"fingerprint": "x", "blocks": ["zz" * 32]},
+        {"fingerprint": "x", "blocks": [], "tail": "ab"},
+        {"fingerprint": "x", "blocks": ["ab" * 32] * 65_537},
+    ],
+)
+def test_what_is_no_manifest_is_refused(data: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"manifest|hex"):
+        manifest_from(data)

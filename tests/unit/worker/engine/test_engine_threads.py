@@ -1,0 +1,158 @@
+"""The engine's threads and failures, on the scripted runner."""
+
+from __future__ import annotations
+
+import pytest
+
+from domain.errors import EngineFailure, QueueUnavailable
+from domain.values import Sampling, StopReason
+from ops.clock import SystemClock
+from tests.support.fakes.engine import FakeEngine, ScriptedRunner
+from tests.support.fakes.time import FakeClock
+from tests.support.models.engine_probe import CollectingSink, ask, finished, submit, text_in
+from worker.engine import outbox
+from worker.engine.engine import BatchEngine
+from worker.engine.ports import ModelLoadError
+
+SCRIPT = {"long": "abcdefghij" * 50, "short": "Hi!", "quiet": ""}
+
+
+def test_an_end_token_ends_the_turn_and_is_not_counted() -> None:
+    with FakeEngine(CollectingSink(), SCRIPT) as engine:
+        outcome = finished(submit(engine, "job-a", ask("short")))
+    assert (outcome.stop_reason, outcome.text) == (StopReason.END_TURN, "Hi!")
+    assert outcome.usage.completion_tokens == 3
+
+
+def test_an_empty_answer_ends_without_items() -> None:
+    sink = CollectingSink()
+    with FakeEngine(sink, SCRIPT) as engine:
+        outcome = finished(submit(engine, "job-a", ask("quiet")))
+    assert (outcome.next_item, outcome.text, sink.numbered("job-a")) == (1, "", [])
+
+
+def test_the_context_limit_is_named_as_such() -> None:
+    with FakeEngine(CollectingSink(), SCRIPT, context=60) as engine:
+        outcome = finished(submit(engine, "job-a", ask("long", max_tokens=500)))
+    assert outcome.stop_reason is StopReason.CONTEXT_WINDOW
+    assert outcome.usage.prompt_tokens + outcome.usage.completion_tokens == 60
+
+
+def test_a_failed_step_gives_its_generations_back_and_the_engine_goes_on() -> None:
+    with FakeEngine(CollectingSink(), SCRIPT) as engine:
+        engine.pause()
+        handles = [submit(engine, f"job-{n}", ask("long")) for n in range(3)]
+        engine.runner.step_error = RuntimeError("out of memory")
+        engine.resume()
+        failures = [finished(handle).failure for handle in handles[:1]]
+        assert failures[0] is not None
+        assert failures[0].retryable
+        assert "out of memory" in failures[0].message
+        assert finished(submit(engine, "job-after", ask("short"))).text == "Hi!"
+
+
+def test_an_admission_that_fails_concerns_nobody_else() -> None:
+    with FakeEngine(CollectingSink(), SCRIPT) as engine:
+        bad = submit(engine, "job-bad", ask("long", sampling=Sampling(seed=2**64)))
+        good = submit(engine, "job-good", ask("short"))
+        failure = finished(bad).failure
+        assert failure is not None
+        assert not failure.retryable
+        assert finished(good).text == "Hi!"
+
+
+def test_a_dead_engine_thread_frees_its_waiters_and_refuses_work() -> None:
+    engine = FakeEngine(CollectingSink(), SCRIPT, max_batch_size=1)
+    engine.pause()
+    handles = [submit(engine, f"job-{n}", ask("long")) for n in range(3)]
+    engine.runner.step_error = KeyboardInterrupt()
+    engine.resume()
+    for handle in handles:
+        failure = finished(handle).failure
+        assert failure is not None
+        assert failure.retryable
+    with pytest.raises(EngineFailure) as refusal:
+        submit(engine, "job-late", ask("short"))
+    assert refusal.value.retryable
+    with pytest.raises(EngineFailure):
+        engine.card()
+    engine.close(0)
+    assert not engine.is_alive()
+
+
+def test_a_cancelled_generation_that_waits_never_starts() -> None:
+    sink = CollectingSink()
+    with FakeEngine(sink, SCRIPT, max_batch_size=1) as engine:
+        engine.pause()
+        first = submit(engine, "job-first", ask("long", max_tokens=30))
+        second = submit(engine, "job-second", ask("long", max_tokens=30))
+        second.cancel()
+        engine.resume()
+        outcome = finished(second)
+        assert (outcome.stop_reason, outcome.token_ids) == (StopReason.CANCELLED, ())
+        assert len(finished(first).token_ids) == 30
+
+
+def test_a_stop_text_frees_the_place_in_the_batch() -> None:
+    with FakeEngine(CollectingSink(), SCRIPT, max_batch_size=1) as engine:
+        outcome = finished(submit(engine, "job-a", ask("long", max_tokens=400, stop=("fg",))))
+        assert (outcome.text, outcome.stop_sequence) == ("abcde", "fg")
+        assert outcome.usage.completion_tokens == 7
+        assert finished(submit(engine, "job-b", ask("short"))).text == "Hi!"
+        assert engine.runner.running == 0
+
+
+def test_a_sink_that_is_away_delays_items_and_loses_none() -> None:
+    sink = CollectingSink()
+    with FakeEngine(sink, SCRIPT) as engine:
+        sink.away = True
+        handle = submit(engine, "job-a", ask("long", max_tokens=40))
+        sink.wait_for_refusals(2)
+        sink.away = False
+        outcome = finished(handle)
+    assert text_in(sink.numbered("job-a")) == outcome.text == SCRIPT["long"][:40]
+
+
+def test_a_sink_that_stays_away_fails_its_generations_retryably() -> None:
+    sink, clock = CollectingSink(), FakeClock()
+    sink.away = True
+    with FakeEngine(sink, SCRIPT, clock=clock) as engine:
+        handle = submit(engine, "job-a", ask("long", max_tokens=40))
+        sink.wait_for_refusals(1)
+        clock.advance(outbox.OUTAGE_S_MAX + 1)
+        failure = finished(handle).failure
+        assert failure is not None
+        assert (failure.error, failure.retryable) == (QueueUnavailable.code, True)
+        sink.away = False
+        clock.advance(outbox.BACKOFF_S_MAX)
+        assert finished(submit(engine, "job-b", ask("short"))).text == "Hi!"
+
+
+def test_a_drain_lets_running_generations_finish() -> None:
+    with FakeEngine(CollectingSink(), SCRIPT) as engine:
+        handle = submit(engine, "job-a", ask("long", max_tokens=300))
+        engine.close(drain_s=30)
+        assert len(finished(handle).token_ids) == 300
+        assert engine.runner.closed
+
+
+def test_a_model_that_cannot_be_loaded_says_so_at_the_start() -> None:
+    runner = ScriptedRunner()
+    runner.load_error = ModelLoadError("there is no directory /nowhere")
+    engine = BatchEngine(
+        runner_factory=lambda: runner,
+        sink=CollectingSink(),
+        clock=SystemClock(),
+        max_batch_size=1,
+    )
+    with pytest.raises(ModelLoadError, match="/nowhere"):
+        engine.start()
+    assert not engine.is_alive()
+
+
+def test_the_end_of_a_generation_is_told_after_its_last_item() -> None:
+    sink = CollectingSink()
+    with FakeEngine(sink, SCRIPT) as engine:
+        for n in range(20):
+            outcome = finished(submit(engine, f"job-{n}", ask("short")))
+            assert len(sink.numbered(f"job-{n}")) == outcome.next_item - 1
