@@ -34,11 +34,12 @@ serve: $(RUNTIME) ## Serve a model: make serve MODEL=mlx-community/… or a dire
 test: $(DEV) ## Run every test, with real redis-server, real MLX and, where npm is, real Claude Code
 	@$(BIN)/python -m pytest $(ARGS)
 
-check: $(DEV) ## Format check, lint, types, import contracts
+check: $(DEV) ## Format check, lint, types, layers, spelling
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --config tests/architecture/layers.toml
+	@$(BIN)/codespell
 
 packages: $(DEV) ## Write the table of packages in docs/architecture.md
 	@$(BIN)/python -m tests.architecture.packages
