@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -11,12 +10,13 @@ from api.protocols.batches.endpoints import ANTHROPIC
 from api.protocols.batches.line_requests import file_faults, parse_line
 from api.protocols.batches.line_results import LineResult, encode_result
 from api.protocols.shared.answer import AssembledAnswer, proper_end
+from api.protocols.shared.assembled_answer import assembled_answer
 from api.protocols.shared.efforts import Efforts
-from api.protocols.shared.stored_answer import stored_answer
 from domain.batch.jsonl import read_lines
 from domain.batch.ports import BatchLine, BatchViews
 from domain.batch.state import Batch
 from domain.chat.items import Failed
+from domain.chat.stored_answer import StoredAnswer
 from domain.errors import PayloadMissing, SemanticError
 from domain.job.view import JobView
 from domain.log.ports import PayloadStore
@@ -102,7 +102,7 @@ class BatchLines:
             end = proper_end(failed)
             return end if isinstance(end, SemanticError) else None
         try:
-            output = json.loads(self.payloads.get(Digest(view.output)))
+            answer = StoredAnswer.from_bytes(self.payloads.get(Digest(view.output)))
         except PayloadMissing as error:
             return error
-        return stored_answer(view, output)
+        return assembled_answer(view, answer)

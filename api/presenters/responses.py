@@ -20,7 +20,7 @@ from api.protocols.openai_responses.response_object import (
     response_object,
 )
 from api.protocols.shared.answer import AssembledAnswer
-from api.protocols.shared.stored_answer import stored_answer
+from api.protocols.shared.assembled_answer import assembled_answer
 from api.schemas.responses import RESPONSE_ID_PATTERN, ResponseObject, ResponsesBody
 from api.services import Services
 from api.streaming.log_backfill import read_stored
@@ -176,7 +176,7 @@ def _load(job_id: JobId, services: Services) -> StoredResponse:
 
 def _answer_of(view: JobView, services: Services) -> AssembledAnswer:
     output = read_stored(view, services)
-    answer = AssembledAnswer() if output is None else stored_answer(view, output)
+    answer = AssembledAnswer() if output is None else assembled_answer(view, output)
     answer.ending = _ending(view)
     return answer
 

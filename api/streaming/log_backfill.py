@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, NotRequired, TypedDict
 
 from api.protocols.shared.logprobs import response_logprobs
 from api.schemas.replies import JobOutput, JobToolCall
 from api.services import Services
+from domain.chat.generation import EmittedCall
 from domain.chat.items import (
     Body,
     Failed,
@@ -22,19 +21,10 @@ from domain.chat.items import (
     ToolInput,
     ToolStart,
 )
-from domain.chat.logprobs import from_json
+from domain.chat.stored_answer import StoredAnswer
 from domain.errors import EngineFailure, ItemsLost, PayloadMissing, QueueUnavailable
 from domain.job.view import JobView
 from domain.values import Digest, JobId, StopReason
-
-
-class StoredOutput(TypedDict):
-    """An answer as the log keeps it, without its token ids."""
-
-    text: str
-    thinking: str
-    tool_calls: NotRequired[list[JobToolCall]]
-    logprobs: NotRequired[list[Any]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,24 +123,22 @@ def rest_of(job_id: JobId, told: ReaderPosition, services: Services) -> list[Str
     return [*fresh, *_unsaid(known, view, services)]
 
 
-def lacking(told: ReaderPosition, output: StoredOutput) -> Iterator[Body]:
+def lacking(told: ReaderPosition, answer: StoredAnswer) -> Iterator[Body]:
     """Yield what a reader lacks of a whole answer."""
-    calls = output.get("tool_calls", [])
-    if told.is_call_open and told.calls <= len(calls):
-        begun = calls[told.calls - 1]
-        if fragment := begun["arguments"][told.arguments :]:
+    if told.is_call_open and told.calls <= len(answer.calls):
+        begun = answer.calls[told.calls - 1]
+        if fragment := begun.arguments[told.arguments :]:
             yield ToolInput(fragment=fragment, ids=())
-        if begun["is_complete"]:
+        if begun.is_complete:
             yield ToolEnd()
-    if thinking := output["thinking"][told.thinking :]:
+    if thinking := answer.thinking[told.thinking :]:
         yield Thinking(text=thinking, ids=())
-    if text := output["text"][told.text :]:
-        logprobs = from_json(output.get("logprobs", ()))
-        yield Text(text=text, ids=(), logprobs=logprobs[told.logprobs :])
-    for call in calls[told.calls :]:
-        yield ToolStart(id=call["id"], name=call["name"])
-        yield ToolInput(fragment=call["arguments"], ids=())
-        if call["is_complete"]:
+    if text := answer.text[told.text :]:
+        yield Text(text=text, ids=(), logprobs=(answer.logprobs or ())[told.logprobs :])
+    for call in answer.calls[told.calls :]:
+        yield ToolStart(id=call.id, name=call.name)
+        yield ToolInput(fragment=call.arguments, ids=())
+        if call.is_complete:
             yield ToolEnd()
 
 
@@ -159,28 +147,31 @@ def read_output(view: JobView, services: Services) -> JobOutput | None:
     stored = read_stored(view, services)
     if stored is None:
         return None
-    output: JobOutput = {"text": stored["text"], "thinking": stored["thinking"]}
-    if "tool_calls" in stored:
-        output["tool_calls"] = stored["tool_calls"]
-    if "logprobs" in stored:
-        output["logprobs"] = response_logprobs(from_json(stored["logprobs"]))
+    output: JobOutput = {"text": stored.text, "thinking": stored.thinking}
+    if stored.calls:
+        output["tool_calls"] = [_tool_call(call) for call in stored.calls]
+    if stored.logprobs is not None:
+        output["logprobs"] = response_logprobs(stored.logprobs)
     return output
 
 
-def read_stored(view: JobView, services: Services) -> StoredOutput | None:
+def read_stored(view: JobView, services: Services) -> StoredAnswer | None:
     """Return the answer of a job; ``None`` if there is none or it was erased. Blocks."""
     if view.output is None:
         return None
     try:
-        payload = json.loads(services.payloads.get(Digest(view.output)))
+        return StoredAnswer.from_bytes(services.payloads.get(Digest(view.output)))
     except PayloadMissing:
         return None
-    output: StoredOutput = {"text": payload["text"], "thinking": payload["thinking"]}
-    if payload.get("tool_calls"):
-        output["tool_calls"] = payload["tool_calls"]
-    if "logprobs" in payload:
-        output["logprobs"] = payload["logprobs"]
-    return output
+
+
+def _tool_call(call: EmittedCall) -> JobToolCall:
+    return {
+        "arguments": call.arguments,
+        "id": call.id,
+        "is_complete": call.is_complete,
+        "name": call.name,
+    }
 
 
 def _unsaid(told: ReaderPosition, view: JobView, services: Services) -> list[StreamItem]:

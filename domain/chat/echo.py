@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from domain.chat.generation import EmittedCall
 from domain.chat.request import Message, ToolCall
+from domain.chat.stored_answer import StoredAnswer
 from domain.values import Digest, JobId, StopReason
 
 #: Ends after which the sampled tokens are the turn, no more and no less.
@@ -31,30 +32,30 @@ class RecordedAnswer:
         job_id: Whose it is.
         request: Digest of the request that it answers.
         fingerprint: What the model computed with; the ids mean nothing to another one.
-        token_ids: What was sampled, stop tokens excluded.
-        text: The visible text.
-        thinking: The reasoning.
-        calls: The tool calls, in order.
+        answer: The answer, with its token ids.
     """
 
     job_id: JobId
     request: Digest
     fingerprint: str
-    token_ids: tuple[int, ...]
-    text: str
-    thinking: str
-    calls: tuple[EmittedCall, ...]
+    answer: StoredAnswer
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The sampled ids, without stop tokens."""
+        assert self.answer.token_ids is not None, "an answer without ids is not recorded"
+        return self.answer.token_ids
 
 
-def is_echo(turn: Message, said: RecordedAnswer) -> bool:
-    """Whether an assistant turn says what an answer said."""
-    if _bare(turn.content) != _bare(said.text):
+def is_echo(turn: Message, answer: StoredAnswer) -> bool:
+    """Whether an assistant turn is an echo of an answer."""
+    if _bare(turn.content) != _bare(answer.text):
         return False
-    if turn.reasoning and _bare(turn.reasoning) != _bare(said.thinking):
+    if turn.reasoning and _bare(turn.reasoning) != _bare(answer.thinking):
         return False
-    return len(turn.tool_calls) == len(said.calls) and all(
+    return len(turn.tool_calls) == len(answer.calls) and all(
         _is_same_call(echoed, call)
-        for echoed, call in zip(turn.tool_calls, said.calls, strict=True)
+        for echoed, call in zip(turn.tool_calls, answer.calls, strict=True)
     )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from domain.chat.stored_answer import StoredAnswer
 from domain.events.event import Event
 from domain.events.job import AttemptStarted, JobCompleted, JobRetried, JobSubmitted
 from domain.kv.hashing import hash_ids
@@ -93,14 +93,6 @@ class Recording:
     output: Digest
     token_hash: str
     thinking_limit: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredAnswer:
-    """The answer as it was; ``token_ids`` is ``None`` where an old payload does not have them."""
-
-    text: str
-    token_ids: tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,9 +219,7 @@ def read_answer(recording: Recording, payload: bytes) -> StoredAnswer:
         ReplayRefused: It is not what the log says.
     """
     check_payload(payload, recording.output, "answer")
-    data = json.loads(payload)
-    ids = data.get("token_ids")
-    answer = StoredAnswer(text=data["text"], token_ids=None if ids is None else tuple(ids))
+    answer = StoredAnswer.from_bytes(payload)
     if answer.token_ids is not None and hash_ids(answer.token_ids) != recording.token_hash:
         message = "the stored tokens are not those whose hash stands in the log"
         raise ReplayRefused(Refusal.PAYLOAD_CHANGED, message)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from domain.agent.state import Agent, Profile, evolve, next_turn, require_turn
 from domain.chat.generation import EmittedCall
 from domain.chat.request import ChatRequest, Message, ToolCall
+from domain.chat.stored_answer import StoredAnswer
 from domain.errors import AgentExists, AgentNotFound, ConcurrencyConflict, PayloadMissing
 from domain.events.agent import (
     AGENT_HISTORY,
@@ -278,16 +279,15 @@ def said_until(job_id: JobId, *, views: JobViews, payloads: PayloadStore) -> tup
     if view is None or view.output is None:
         raise PayloadMissing(job_id)
     request = ChatRequest.from_bytes(payloads.get(Digest(view.request)))
-    said = json.loads(payloads.get(Digest(view.output)))
-    calls = tuple(_call(EmittedCall(**call)) for call in said.get("tool_calls", ()))
-    answer = Message(
+    answer = StoredAnswer.from_bytes(payloads.get(Digest(view.output)))
+    turn = Message(
         role="assistant",
-        content=said["text"],
-        reasoning=said["thinking"],
-        tool_calls=calls,
+        content=answer.text,
+        reasoning=answer.thinking,
+        tool_calls=tuple(_call(call) for call in answer.calls),
         origin=job_id,
     )
-    return (*request.messages, answer)
+    return (*request.messages, turn)
 
 
 def _call(said: EmittedCall) -> ToolCall:

@@ -51,7 +51,7 @@ def attribute(
             (
                 one
                 for one in late
-                if is_echo(messages[number], one)
+                if is_echo(messages[number], one.answer)
                 and (agent is not None or _begins_alike(request, one, answers))
             ),
             None,

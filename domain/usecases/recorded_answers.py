@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from domain.chat.echo import WHOLE, RecordedAnswer
-from domain.chat.generation import EmittedCall
 from domain.chat.request import ChatRequest
+from domain.chat.stored_answer import StoredAnswer
 from domain.errors import PayloadMissing
 from domain.events.job import AttemptStarted, JobCompleted, JobSubmitted
 from domain.log.codec import decode_event
@@ -61,15 +60,14 @@ class LoggedAnswers:
         if completed.stop_reason not in WHOLE:
             return None
         try:
-            said = json.loads(self.payloads.get(completed.output))
+            answer = StoredAnswer.from_bytes(self.payloads.get(completed.output))
         except PayloadMissing:
+            return None
+        if answer.token_ids is None:
             return None
         return RecordedAnswer(
             job_id=job_id,
             request=submitted.request,
             fingerprint=started.fingerprint,
-            token_ids=tuple(said["token_ids"]),
-            text=said["text"],
-            thinking=said["thinking"],
-            calls=tuple(EmittedCall(**call) for call in said["tool_calls"]),
+            answer=answer,
         )

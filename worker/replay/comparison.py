@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from domain.chat.generation import GenerationTask, PreparedPrompt
 from domain.chat.request import ChatRequest
+from domain.chat.stored_answer import StoredAnswer
 from domain.errors import PayloadMissing, SemanticError
 from domain.job.replay import (
     Candidate,
@@ -18,7 +19,6 @@ from domain.job.replay import (
     ReplayDivergence,
     Replayed,
     ReplayRefused,
-    StoredAnswer,
     Verdict,
     check_payload,
     check_prompt,

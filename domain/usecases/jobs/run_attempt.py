@@ -10,15 +10,15 @@ the same end in the log.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
 from domain.chat.generation import GenerationTask, Outcome, PreparedPrompt
 from domain.chat.items import Body, Failed, Finished, Started, StreamItem
-from domain.chat.logprobs import to_json
 from domain.chat.ports import GenerationHandle, InferenceEngine
-from domain.chat.request import ChatRequest, canonical_json
+from domain.chat.request import ChatRequest
+from domain.chat.stored_answer import StoredAnswer
 from domain.errors import (
     EngineFailure,
     GenerationCancelled,
@@ -294,15 +294,7 @@ def _publish(job_id: JobId, n: int, attempt: int, body: Body, runner: Runner) ->
 
 
 def _output(outcome: Outcome) -> tuple[Digest, bytes]:
-    said: dict[str, object] = {
-        "text": outcome.text,
-        "thinking": outcome.thinking,
-        "tool_calls": [asdict(call) for call in outcome.calls],
-        "token_ids": list(outcome.token_ids),
-    }
-    if outcome.logprobs is not None:
-        said["logprobs"] = to_json(outcome.logprobs)
-    payload = canonical_json(said)
+    payload = StoredAnswer.from_outcome(outcome).to_bytes()
     return digest_of(payload), payload
 
 

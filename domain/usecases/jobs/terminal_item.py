@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +18,7 @@ from domain.chat.items import (
     logprobs_of,
 )
 from domain.chat.logprobs import TokenLogprob
+from domain.chat.stored_answer import StoredAnswer
 from domain.errors import PayloadMissing
 from domain.job.ports import ItemBacklog, ItemSink
 from domain.job.state import Job
@@ -99,7 +99,7 @@ def _is_whole(job: Job, items: Iterable[StreamItem], payloads: PayloadStore) -> 
     if job.output is None:
         return True
     try:
-        answer = json.loads(payloads.get(job.output))
+        answer = StoredAnswer.from_bytes(payloads.get(job.output))
     except PayloadMissing:
         return False  # erased
     text, thinking, arguments, ends = "", "", list[str](), 0
@@ -117,10 +117,9 @@ def _is_whole(job: Job, items: Iterable[StreamItem], payloads: PayloadStore) -> 
                 ends += 1
             case _:
                 pass  # the beginning and the end are no part of the answer
-    calls = answer.get("tool_calls", [])
     return (text, thinking, arguments, ends) == (
-        answer["text"],
-        answer["thinking"],
-        [call["arguments"] for call in calls],
-        sum(call["is_complete"] for call in calls),
+        answer.text,
+        answer.thinking,
+        [call.arguments for call in answer.calls],
+        sum(call.is_complete for call in answer.calls),
     )

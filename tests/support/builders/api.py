@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -19,7 +19,7 @@ from api.routes.table import routes
 from api.services import JobRules, Services
 from domain.chat.generation import EmittedCall
 from domain.chat.items import Body, Progress, StreamItem
-from domain.chat.request import canonical_json
+from domain.chat.stored_answer import StoredAnswer
 from domain.job.commands import CompleteAttempt, StartAttempt
 from domain.job.ports import WorkerPulse
 from domain.usecases.jobs.commit import commit
@@ -167,8 +167,7 @@ class FakeApi:
         self, job_id: JobId, text: str, calls: Sequence[EmittedCall] = (), *, attempt: int = 1
     ) -> None:
         """Record the end of a job as a worker does."""
-        said = {"text": text, "thinking": "", "token_ids": [1]}
-        payload = canonical_json(said | {"tool_calls": [asdict(call) for call in calls]})
+        payload = StoredAnswer(text=text, calls=tuple(calls), token_ids=(1,)).to_bytes()
         command = CompleteAttempt(
             attempt=attempt,
             stop_reason=StopReason.END_TURN,

@@ -14,6 +14,7 @@ import pytest
 from domain.chat.echo import RecordedAnswer
 from domain.chat.generation import Outcome
 from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice
+from domain.chat.stored_answer import StoredAnswer
 from domain.values import Digest, JobId, SamplingWish, StopReason, digest_of
 from tests.integration.mlx.engine.test_constrained_answers import start
 from tests.support.models.engine_probe import CollectingSink, finished, submit
@@ -146,10 +147,7 @@ class _Answers:
             job_id=JobId(job),
             request=digest,
             fingerprint=fingerprint,
-            token_ids=outcome.token_ids,
-            text=outcome.text,
-            thinking=outcome.thinking,
-            calls=outcome.calls,
+            answer=StoredAnswer.from_outcome(outcome),
         )
 
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from api.http.messages import Reply
 from api.protocols.shared.answer import fold_answer
-from api.streaming.log_backfill import ReaderPosition, StoredOutput, lacking, rest_of
+from api.streaming.log_backfill import ReaderPosition, lacking, rest_of
+from domain.chat.generation import EmittedCall
 from domain.chat.items import Failed, Finished, Started, StreamItem, Text
-from domain.chat.logprobs import to_json
+from domain.chat.stored_answer import StoredAnswer
 from domain.job.commands import ConfirmCancel, RequestCancel
 from domain.log.codec import item_from_dict
 from domain.usecases.jobs.commit import commit
@@ -186,20 +187,20 @@ def test_what_was_told_and_what_lacks_are_the_whole_answer(
     items: list[StreamItem], data: st.DataObject
 ) -> None:
     whole = fold_answer(items)
-    output: StoredOutput = {
-        "text": whole.joined("text"),
-        "thinking": whole.joined("thinking"),
-        "tool_calls": [
-            {"id": one.id, "name": one.name, "arguments": one.text, "is_complete": True}
+    answer = StoredAnswer(
+        text=whole.joined("text"),
+        thinking=whole.joined("thinking"),
+        calls=tuple(
+            EmittedCall(id=one.id, name=one.name, arguments=one.text, is_complete=True)
             for one in whole.tools
-        ],
-        "logprobs": to_json(whole.logprobs),
-    }
+        ),
+        logprobs=tuple(whole.logprobs),
+    )
     cut = data.draw(st.integers(0, len(items) - 1), label="cut")
     told = ReaderPosition()
     for item in items[:cut]:
         told.add(item)
-    rest = [StreamItem(n=None, attempt=1, body=body) for body in lacking(told, output)]
+    rest = [StreamItem(n=None, attempt=1, body=body) for body in lacking(told, answer)]
     both = fold_answer([*items[:cut], *rest])
     for kind in ("text", "thinking"):
         assert both.joined(kind) == whole.joined(kind)

@@ -9,29 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.chat.echo import RecordedAnswer, is_echo
+from domain.chat.echo import is_echo
 from domain.chat.generation import EmittedCall
 from domain.chat.request import Message, ToolCall
-from domain.values import Digest, JobId
+from domain.chat.stored_answer import StoredAnswer
 
 _CALL = "toolu_00_0"
 
 
-def _said(text: str = "", thinking: str = "", arguments: str | None = None) -> RecordedAnswer:
+def _said(text: str = "", thinking: str = "", arguments: str | None = None) -> StoredAnswer:
     calls = (
         ()
         if arguments is None
         else (EmittedCall(id=_CALL, name="Edit", arguments=arguments, is_complete=True),)
     )
-    return RecordedAnswer(
-        job_id=JobId("job-1"),
-        request=Digest("d"),
-        fingerprint="f",
-        token_ids=(1, 2),
-        text=text,
-        thinking=thinking,
-        calls=calls,
-    )
+    return StoredAnswer(text=text, thinking=thinking, calls=calls, token_ids=(1, 2))
 
 
 def _turn(arguments: Any = None, **fields: Any) -> Message:

@@ -153,7 +153,9 @@ class IncrementalPrompts:
             if (looked_at := looked_at + 1) > LOOKED_AT_MAX:
                 return None
             said = self._answers.find(JobId(turn.origin))
-            if said is None or said.fingerprint != self._fingerprint or not is_echo(turn, said):
+            if said is None or said.fingerprint != self._fingerprint:
+                continue
+            if not is_echo(turn, said.answer):
                 continue
             before = self._request(said.request)
             if (

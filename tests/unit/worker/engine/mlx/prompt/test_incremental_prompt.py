@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from domain.chat.echo import RecordedAnswer
 from domain.chat.generation import EmittedCall
 from domain.chat.request import ChatRequest, Message, RawPrompt, ToolCall, ToolChoice
+from domain.chat.stored_answer import StoredAnswer
 from domain.values import Digest, JobId, SamplingWish, digest_of
 from worker.engine.mlx.prompt.incremental_prompt import IncrementalPrompts
 from worker.engine.ports import Rendered
@@ -109,10 +110,7 @@ class Conversation:
             job_id=job,
             request=digest_of(payload),
             fingerprint=FINGERPRINT,
-            token_ids=sampled,
-            text=text,
-            thinking="",
-            calls=calls,
+            answer=StoredAnswer(text=text, calls=calls, token_ids=sampled),
         )
         self.turns.append((request, prompt, sampled))
         self.messages += (
