@@ -24,7 +24,7 @@ from ops.clock import SystemClock
 from worker.cachestore.tier import DiskTier
 from worker.engine.mlx.runner import BatchRunner, LoadedWeights
 from worker.engine.output.detokenizer import ByteDetokenizer
-from worker.engine.ports import Admission, LoadedModel, Rendered
+from worker.engine.ports import Admission, LoadedModel, RenderedPrompt
 
 #: Keys and values of 30 layers with 3 heads of 64, bfloat16: 5.9 MB for 256 tokens.
 LAYERS, HEADS, DIM, VOCABULARY = 30, 3, 64, 1000
@@ -198,7 +198,7 @@ def _model() -> LoadedModel:
     return LoadedModel(
         card=card,
         think_tags=None,
-        render=lambda _: Rendered((1,)),
+        render=lambda _: RenderedPrompt((1,)),
         opens_thinking=lambda _: False,
         detokenizer=lambda: ByteDetokenizer([]),
     )

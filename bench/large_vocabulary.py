@@ -20,8 +20,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from worker.engine.grammar.answer_grammar import GrammarWriter
 from worker.engine.grammar.guidance import GuidanceGrammars, grammars_for
 from worker.engine.mlx.sampling.logit_masks import masked
-from worker.engine.output.tool_calls.reader import JsonSpelling, ToolFormat
-from worker.engine.output.tool_calls.tool_syntax import GLM_MARKS, QWEN_MARKS
+from worker.engine.output.tool_calls.reader import JsonCallStyle, ToolFormat
+from worker.engine.output.tool_calls.tool_syntax import GLM_SYNTAX, QWEN_SYNTAX
 
 _TAGGED: Final = ToolFormat(start="<tool_call>", end="</tool_call>")
 _END: Final = "<|im_end|>"
@@ -73,14 +73,14 @@ def _calls(code: str) -> Mapping[str, tuple[ToolFormat, str]]:
     )
     return {
         "JSON (Hermes)": (
-            replace(_TAGGED, json=JsonSpelling.TAGGED),
+            replace(_TAGGED, json=JsonCallStyle.TAGGED),
             f"\n{call}\n</tool_call>",
         ),
         "marks (Qwen3-Coder)": (
-            replace(_TAGGED, marks=QWEN_MARKS),
+            replace(_TAGGED, syntax=QWEN_SYNTAX),
             f"\n<function=Write>\n{parameters}</function>\n</tool_call>",
         ),
-        "marks (GLM)": (replace(_TAGGED, marks=GLM_MARKS), f"Write{pairs}</tool_call>"),
+        "marks (GLM)": (replace(_TAGGED, syntax=GLM_SYNTAX), f"Write{pairs}</tool_call>"),
     }
 
 

@@ -164,7 +164,7 @@ class Emitter:
             case Tokens():
                 self._tokens(message)
             case Advanced(sequence, progress):
-                if sequence.held is None:
+                if sequence.unreleased is None:
                     item = StreamItem(n=None, attempt=sequence.task.attempt, body=progress)
                     self._outbox.add(sequence, item)
             case Ended():
@@ -177,16 +177,16 @@ class Emitter:
     def _tokens(self, message: Tokens) -> None:
         for sequence, token, finish in message.tokens:
             likely = message.likelihoods.get(sequence)
-            if sequence.held is None:
+            if sequence.unreleased is None:
                 self._guarded(sequence, token, finish, message.at, likely)
             else:
-                sequence.held.append(
+                sequence.unreleased.append(
                     partial(self._guarded, sequence, token, finish, message.at, likely)
                 )
 
     def _released(self, sequence: Sequence) -> None:
-        held, sequence.held = sequence.held or [], None
-        for happen in held:
+        unreleased, sequence.unreleased = sequence.unreleased or [], None
+        for happen in unreleased:
             happen()
 
     def _ended(self, message: Ended) -> None:
@@ -196,8 +196,12 @@ class Emitter:
             message.reason,
             message.failure,
         )
-        if sequence.held is not None and failure is None and reason is not StopReason.CANCELLED:
-            sequence.held.append(partial(self._end, sequence, at, reason))
+        if (
+            sequence.unreleased is not None
+            and failure is None
+            and reason is not StopReason.CANCELLED
+        ):
+            sequence.unreleased.append(partial(self._end, sequence, at, reason))
         else:
             self._end(sequence, at, reason, failure)
 
@@ -231,8 +235,8 @@ class Emitter:
     ) -> None:
         if sequence.ended:
             return
-        if sequence.marks.first_token is None:
-            sequence.marks.first_token = at
+        if sequence.times.first_token is None:
+            sequence.times.first_token = at
         if finish is Finish.END:
             self._end(sequence, at, StopReason.END_TURN)
             return
@@ -241,7 +245,7 @@ class Emitter:
         if piece is not None:
             self._outbox.add(sequence, sequence.number(piece))
         if sequence.assembler.is_over:
-            self._end(sequence, at, sequence.own_end())
+            self._end(sequence, at, sequence.natural_stop_reason())
             if finish is None:
                 self._remove(sequence)
         elif finish is Finish.LENGTH:
@@ -253,7 +257,7 @@ class Emitter:
         if sequence.ended:
             return
         sequence.ended = True
-        if failure is None and sequence.held is None:
+        if failure is None and sequence.unreleased is None:
             # A failed attempt is continued by another, which says what was held back.
             for item in sequence.last_items(reason):
                 self._outbox.add(sequence, item)

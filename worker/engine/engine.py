@@ -147,7 +147,7 @@ class BatchEngine:
         """Hand a task over; it joins the running batch as soon as there is room."""
         sequence = self._sequence(task)
         is_over = sequence.assembler.is_over
-        reason = sequence.own_end() if is_over else sequence.limit_reached()
+        reason = sequence.natural_stop_reason() if is_over else sequence.limit_reached()
         with self._live_lock:
             if not self._accepting:
                 raise self._unfit()
@@ -168,7 +168,7 @@ class BatchEngine:
                 lambda: self._inbox.put(Cancel(sequence)),
                 lambda: self._emitter.put(Released(sequence)),
             ),
-            marks=SequenceTimes(self._clock.monotonic()),
+            times=SequenceTimes(self._clock.monotonic()),
             admission=Admission(
                 tokens=(*task.prompt.tokens, *task.emitted),
                 first_index=len(task.emitted),
@@ -238,7 +238,7 @@ class BatchEngine:
         match message:
             case SubmitSequence(sequence):
                 cost = len(sequence.admission.tokens) - sequence.task.prompt.cached_tokens
-                self._waiting.add(sequence, cost=cost, at=sequence.marks.submitted)
+                self._waiting.add(sequence, cost=cost, at=sequence.times.submitted)
                 self._tell_place(sequence)
             case Cancel(sequence):
                 self._leave(sequence, runner)
@@ -267,8 +267,8 @@ class BatchEngine:
             return True
         if admitted is None:
             return False
-        if sequence.marks.admitted is None:
-            sequence.marks.admitted = now
+        if sequence.times.admitted is None:
+            sequence.times.admitted = now
             prompt_tokens = len(sequence.task.prompt.tokens)
             sequence.cached_tokens = min(admitted.cached_tokens, prompt_tokens)
             if admitted.block_tokens:
@@ -294,7 +294,7 @@ class BatchEngine:
             self._fail(running.pop(fault.uid), fault.error, retryable=fault.retryable)
         for uid in step.preempted:
             sequence = running.pop(uid)
-            sequence.go_on_later()
+            sequence.prepare_resume()
             self._waiting.put_back(sequence)
 
     def _tell_place(self, sequence: Sequence) -> None:
@@ -305,10 +305,10 @@ class BatchEngine:
     def _tell_prefill(self, sequence: Sequence | None, done: int, total: int, now: float) -> None:
         if sequence is None:
             return
-        if sequence.marks.prefilled is not None:
+        if sequence.times.prefilled is not None:
             return
         if done >= total:
-            sequence.marks.prefilled = now
+            sequence.times.prefilled = now
         else:
             progress = Progress(phase="prefill", done=done, total=total)
             self._emitter.put(Advanced(sequence, progress))

@@ -16,7 +16,7 @@ from worker.engine.sequence import Sequence
 _log = structlog.get_logger(__name__)
 
 #: Items kept while the sink is away; at 200 tokens a second that is over four minutes.
-ITEMS_HELD_MAX = 50_000
+ITEMS_BUFFERED_MAX = 50_000
 #: How long the sink may be away before the jobs that wait for it are given back.
 OUTAGE_S_MAX = 30.0
 #: Pause after the first failed publish; it doubles up to the limit below.
@@ -25,7 +25,7 @@ BACKOFF_S_MAX = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class PendingOutcome:
     """An outcome to tell once the items before it are out."""
 
     sequence: Sequence
@@ -56,7 +56,7 @@ class Outbox:
         self._interval_s = interval_s
         self._next_at = 0.0
         self._items: list[tuple[Sequence, StreamItem]] = []
-        self._endings: list[Ending] = []
+        self._endings: list[PendingOutcome] = []
         self._away_since: float | None = None
         self._retry_at = 0.0
         self._backoff_s = BACKOFF_S_MIN
@@ -70,7 +70,7 @@ class Outbox:
 
     def end(self, sequence: Sequence, outcome: Outcome) -> None:
         """Take an outcome, to be told after the items that are held now."""
-        self._endings.append(Ending(sequence, outcome))
+        self._endings.append(PendingOutcome(sequence, outcome))
         self._next_at = 0.0
 
     def is_empty(self) -> bool:
@@ -118,7 +118,7 @@ class Outbox:
 
     def _overdue(self, now: float) -> list[Sequence]:
         assert self._away_since is not None, "no retry is due unless the sink is away"
-        if now - self._away_since < OUTAGE_S_MAX and len(self._items) < ITEMS_HELD_MAX:
+        if now - self._away_since < OUTAGE_S_MAX and len(self._items) < ITEMS_BUFFERED_MAX:
             return []
         self._away_since = now
         return self._drop()

@@ -126,7 +126,7 @@ class StepResult:
     likelihoods: Mapping[int, TokenLikelihood] = field(default_factory=dict)
 
 
-class Known(NamedTuple):
+class CachedPrefix(NamedTuple):
     """How much of a prompt need not be computed, and where it is.
 
     Attributes:
@@ -138,7 +138,7 @@ class Known(NamedTuple):
     source: str = "none"
 
 
-class Rendered(NamedTuple):
+class RenderedPrompt(NamedTuple):
     """A request as the model reads it.
 
     Attributes:
@@ -162,28 +162,28 @@ class LoadedModel:
         render: From a request to its prompt; raises ``InvalidRequest``.
         opens_thinking: Whether a prompt ends inside a reasoning section.
         tool_format: How it writes tool calls, if it can.
-        frames: How it frames the messages of an answer, if it does; there are no tags then.
+        channel_format: How it frames the messages of an answer, if it does; there are no tags then.
         dropped: Marks around its text that are no part of it, where it has tags.
         detokenizer: Makes a fresh one.
         sampling: How it draws where the caller does not say; its seed means nothing.
-        known: How much of a prompt need not be computed as things stand now.
+        cached_prefix: How much of a prompt need not be computed as things stand now.
         constraint: What the answer to a prompt is held to, ``None`` if it may say anything; raises
             ``InvalidRequest`` if the caller wants none rather than less than was asked.
-        spelling: The bytes that a token adds to a text; none for an id that is no token.
+        token_bytes: The bytes that a token adds to a text; none for an id that is no token.
     """
 
     card: ModelCard
     think_tags: ThinkTags | None
-    render: Callable[[ChatRequest], Rendered]
+    render: Callable[[ChatRequest], RenderedPrompt]
     opens_thinking: Callable[[Sequence[int]], bool]
     detokenizer: Callable[[], Detokenizer]
     sampling: Sampling = Sampling()
     tool_format: ToolFormat | None = None
-    frames: ChannelFormat | None = None
+    channel_format: ChannelFormat | None = None
     dropped: tuple[str, ...] = ()
-    known: Callable[[Sequence[int]], Known] = lambda _: Known()
+    cached_prefix: Callable[[Sequence[int]], CachedPrefix] = lambda _: CachedPrefix()
     constraint: Callable[[PreparedPrompt], Constraint | None] = lambda _: None
-    spelling: Callable[[int], bytes] = lambda _: b""
+    token_bytes: Callable[[int], bytes] = lambda _: b""
 
 
 class ModelRunner(Protocol):

@@ -23,7 +23,7 @@ def prepare(request: ChatRequest, model: LoadedModel) -> PreparedPrompt:
     if room < 1:
         raise PromptTooLong(len(tokens), model.card.context_length - 1)
     # As things stand; what is true in the end is known at admission and goes into the outcome.
-    known = model.known(tokens)
+    known = model.cached_prefix(tokens)
     max_tokens = min(request.max_tokens, room)
     prompt = PreparedPrompt(
         tokens=tokens,

@@ -37,7 +37,7 @@ class ReasoningCount:
     def __init__(self, splitter: AnswerParser) -> None:
         self._splitter = splitter
         self._was_thinking = splitter.is_thinking
-        self._sections = splitter.thoughts
+        self._sections = splitter.thinking_sections
         #: Tokens that have said nothing yet: perhaps the beginning of an opening tag.
         self._undecided = 0
         self.tokens = 0
@@ -45,7 +45,7 @@ class ReasoningCount:
     def note(self) -> None:
         """Count the token whose text has just gone through."""
         splitter = self._splitter
-        is_new = splitter.thoughts > self._sections
+        is_new = splitter.thinking_sections > self._sections
         if is_new:
             self.tokens += self._undecided
         if is_new or self._was_thinking or splitter.is_thinking:
@@ -53,11 +53,11 @@ class ReasoningCount:
             self._undecided = 0
         else:
             self._undecided = self._undecided + 1 if splitter.is_undecided else 0
-        self._was_thinking, self._sections = splitter.is_thinking, splitter.thoughts
+        self._was_thinking, self._sections = splitter.is_thinking, splitter.thinking_sections
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Closing:
+class ReasoningEnd:
     """What ends reasoning.
 
     Attributes:
@@ -94,7 +94,7 @@ class LimitedReasoning:
     def __init__(
         self,
         limit: int,
-        closing: Closing,
+        closing: ReasoningEnd,
         *,
         prompt: PreparedPrompt,
         model: LoadedModel,
@@ -107,21 +107,21 @@ class LimitedReasoning:
         self._end_ids = end_ids
         self._other = other
         self._detokenizer = model.detokenizer()
-        self._splitter = splitter_for(model, prompt)
+        self._splitter = parser_for(model, prompt)
         if prompt.opened:
             deque(self._splitter.feed(prompt.opened), maxlen=0)
         self._count = ReasoningCount(self._splitter)
         self._latest: deque[int] = deque(maxlen=len(closing.tag) - 1)
         #: Place of the token that must come next in what ends reasoning; behind it, a choice.
         self._forced: int | None = None
-        self._taken = 0
+        self._accepted_count = 0
         self._watches = True
         self._decide()
 
     @property
-    def taken(self) -> int:
+    def accepted_count(self) -> int:
         """How many tokens of the answer it knows."""
-        return self._taken
+        return self._accepted_count
 
     @property
     def is_over(self) -> bool:
@@ -135,7 +135,7 @@ class LimitedReasoning:
 
     def accept(self, token: int) -> None:
         """Take the next token."""
-        self._taken += 1
+        self._accepted_count += 1
         if self._other is not None:
             self._other.accept(token)
         if not self._watches:
@@ -175,7 +175,7 @@ class LimitedReasoning:
             self._forced = place + 1
             return True
         if self._splitter.is_thinking:
-            _log.warning("reasoning_not_closed", taken=self._taken)
+            _log.warning("reasoning_not_closed", accepted=self._accepted_count)
             self._watches = False
         return False
 
@@ -198,7 +198,7 @@ class LimitedReasoning:
         return next((n for n in lengths if said[-n:] == self._closing.tag[:n]), 0)
 
 
-def limiting(
+def with_reasoning_limit(
     model: LoadedModel, encode: Callable[[str], tuple[int, ...]], end_ids: frozenset[int]
 ) -> LoadedModel:
     """Return the model, able to close its reasoning where the request wants it closed.
@@ -208,12 +208,12 @@ def limiting(
         encode: From a text to ids.
         end_ids: Tokens that end a turn.
     """
-    if model.frames is not None:
-        tag, closing = model.frames.ends[0], _closing_frame(model.frames, encode)
-        calling = _closing_frame(model.frames, encode, calls=True)
+    if model.channel_format is not None:
+        tag, closing = model.channel_format.ends[0], _closing_frame(model.channel_format, encode)
+        calling = _closing_frame(model.channel_format, encode, calls=True)
     elif model.think_tags is not None:
         tag = model.think_tags.end
-        closing = calling = Closing(tag=encode(tag))
+        closing = calling = ReasoningEnd(tag=encode(tag))
     else:
         return model
     detokenizer = model.detokenizer()
@@ -239,7 +239,7 @@ def limiting(
 
 def _closing_frame(
     form: ChannelFormat, encode: Callable[[str], tuple[int, ...]], *, calls: bool = False
-) -> Closing:
+) -> ReasoningEnd:
     """Return what ends a message that is reasoning.
 
     Args:
@@ -251,14 +251,14 @@ def _closing_frame(
     if calls and form.channel:
         first = frozenset(ids[0] for ids in map(encode, sorted(form.text)) if ids)
         header = encode(f"{form.start}assistant{form.channel}")
-        return Closing(tag=tag, header=header, choices=first)
+        return ReasoningEnd(tag=tag, header=header, choices=first)
     mark = form.channel or " to="
-    return Closing(
-        tag=tag, header=encode(f"{form.start}assistant{mark}{form.last_text}{form.message}")
+    return ReasoningEnd(
+        tag=tag, header=encode(f"{form.start}assistant{mark}{form.final_text}{form.message}")
     )
 
 
-def splitter_for(
+def parser_for(
     model: LoadedModel, prompt: PreparedPrompt, stop: tuple[str, ...] = ()
 ) -> AnswerParser:
     """Return what splits the answer to a prompt, from its first token on."""
@@ -266,8 +266,8 @@ def splitter_for(
     calls = None
     if model.tool_format is not None and prompt.tools:
         calls = CallRules(format=model.tool_format, tools=prompt.tools)
-    if model.frames is not None and not prompt.is_raw:
-        return ChannelParser(model.frames, stop, calls=calls)
+    if model.channel_format is not None and not prompt.is_raw:
+        return ChannelParser(model.channel_format, stop, calls=calls)
     thinking = tags is not None and not prompt.opened and model.opens_thinking(prompt.tokens)
     dropped = () if prompt.is_raw else model.dropped
     return SectionParser(tags, stop, thinking=thinking, calls=calls, dropped=dropped)

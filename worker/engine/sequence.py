@@ -94,15 +94,15 @@ class Sequence:
         kept_tokens: Tokens of the prompt in whole blocks that are kept; set with them.
         token_ids: Everything generated over all attempts.
         next_item: Number of the next item to write.
-        said_at_end: Items that an earlier attempt wrote while ending; they are not said again.
+        emitted_at_end: Items that an earlier attempt wrote while ending; they are not said again.
         ended: Whether later tokens are surplus.
-        held: What happened before the attempt stood in the log; ``None`` once it does.
+        unreleased: What happened before the attempt stood in the log; ``None`` once it does.
     """
 
     task: GenerationTask
     assembler: TextAssembler
     handle: Handle
-    marks: SequenceTimes
+    times: SequenceTimes
     admission: Admission
     context_length: int
     uid: int | None = None
@@ -111,17 +111,17 @@ class Sequence:
     kept_tokens: int = 0
     token_ids: list[int] = field(default_factory=list)
     next_item: int = 0
-    said_at_end: int = 0
+    emitted_at_end: int = 0
     ended: bool = False
-    held: list[Callable[[], None]] | None = field(default_factory=list)
+    unreleased: list[Callable[[], None]] | None = field(default_factory=list)
 
-    def go_on_later(self) -> None:
+    def prepare_resume(self) -> None:
         """Make an admission that continues after what was decoded."""
         said, admission = self.decoded, self.admission
         constraint = admission.constraint
         if constraint is not None and not constraint.is_free:
             # It knows all but perhaps the last, which nothing was drawn after.
-            for token in said[constraint.taken - admission.first_index :]:
+            for token in said[constraint.accepted_count - admission.first_index :]:
                 constraint.accept(token)
         self.admission = replace(
             admission,
@@ -141,9 +141,9 @@ class Sequence:
             said += self.assembler.feed(token) is not None
             self.token_ids.append(token)
         self.next_item = task.first_item
-        self.said_at_end = max(0, task.first_item - said)
+        self.emitted_at_end = max(0, task.first_item - said)
 
-    def own_end(self) -> StopReason:
+    def natural_stop_reason(self) -> StopReason:
         """Return why an answer that is over is over."""
         is_stop = self.assembler.stop_sequence is not None
         return StopReason.STOP_SEQUENCE if is_stop else StopReason.END_TURN
@@ -166,7 +166,7 @@ class Sequence:
         """Return what the assembler still held back, less what was said of it before."""
         cut = reason not in (StopReason.END_TURN, StopReason.STOP_SEQUENCE)
         pieces = self.assembler.flush(cut=cut)
-        return [self.number(piece) for piece in pieces[self.said_at_end :]]
+        return [self.number(piece) for piece in pieces[self.emitted_at_end :]]
 
     def outcome(self, ended: float, reason: StopReason, failure: Failed | None = None) -> Outcome:
         """Return how it ended."""
@@ -189,7 +189,7 @@ class Sequence:
                 kept_tokens=self.kept_tokens,
             ),
             token_hash=hash_ids(self.token_ids),
-            timings=self.marks.timings(ended),
+            timings=self.times.timings(ended),
             failure=failure,
         )
 

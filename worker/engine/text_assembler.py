@@ -14,9 +14,9 @@ from worker.engine.output.detokenizer import Detokenizer
 from worker.engine.output.output_parser import AnswerParser, Part, Section, TextPiece
 from worker.engine.output.tool_calls.reader import CallClosed, CallInput, CallOpened
 from worker.engine.ports import LoadedModel, TokenLikelihood
-from worker.engine.reasoning_limit import ReasoningCount, splitter_for
+from worker.engine.reasoning_limit import ReasoningCount, parser_for
 
-Piece = Text | Thinking | ToolStart | ToolInput | ToolEnd
+ItemBody = Text | Thinking | ToolStart | ToolInput | ToolEnd
 
 
 class TextAssembler:
@@ -107,7 +107,7 @@ class TextAssembler:
         """Of the answer said so far; ``None`` if they are not told."""
         return None if self._ledger is None else tuple(self._ledger.told)
 
-    def feed(self, token: int, likelihood: TokenLikelihood | None = None) -> Piece | None:
+    def feed(self, token: int, likelihood: TokenLikelihood | None = None) -> ItemBody | None:
         """Take the next token and return the item it completes, if it does."""
         assert not self.is_over, "tokens after the end are not part of the answer"
         self._ids.append(token)
@@ -118,7 +118,7 @@ class TextAssembler:
         self._reasoning.note()
         return self._pop() if self._ready else None
 
-    def flush(self, *, cut: bool = False) -> tuple[Piece, ...]:
+    def flush(self, *, cut: bool = False) -> tuple[ItemBody, ...]:
         """Return the items still held back, at the end of the generation.
 
         Args:
@@ -170,7 +170,7 @@ class TextAssembler:
         ready = [part.logprobs for part in self._ready if isinstance(part, TextPiece)]
         return self._ledger.later(len(self._ids), ready)
 
-    def _pop(self) -> Piece:
+    def _pop(self) -> ItemBody:
         part, later = self._ready.popleft(), self._later()
         ids, self._ids = tuple(self._ids), []
         match part:
@@ -201,11 +201,11 @@ def assembler_for(model: LoadedModel, task: GenerationTask) -> TextAssembler:
     prompt = task.prompt
     return TextAssembler(
         model.detokenizer(),
-        splitter_for(model, prompt, task.stop),
+        parser_for(model, prompt, task.stop),
         job_id=task.job_id,
         opened=prompt.opened,
         is_single=prompt.single_call,
-        ledger=None if prompt.logprobs is None else LogprobTracker(model.spelling, task.known),
+        ledger=None if prompt.logprobs is None else LogprobTracker(model.token_bytes, task.known),
         echoed=prompt.echoed,
     )
 

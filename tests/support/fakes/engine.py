@@ -22,7 +22,7 @@ from worker.engine.ports import (
     Admitted,
     Finish,
     LoadedModel,
-    Rendered,
+    RenderedPrompt,
     StepResult,
     TokenLikelihood,
 )
@@ -50,7 +50,7 @@ class ScriptedRunner:
     Attributes:
         answers: Answer by last message.
         gate: While cleared, every step waits.
-        frames: How the scripted model frames its messages, if it does.
+        channel_format: How the scripted model frames its messages, if it does.
         step_error: Raised by the next step, once.
         stepped: Set after each step.
     """
@@ -58,7 +58,7 @@ class ScriptedRunner:
     def __init__(self, answers: Mapping[str, str] | None = None, *, context: int = 1000) -> None:
         self.answers = dict(answers or {})
         self.context = context
-        self.frames: ChannelFormat | None = None
+        self.channel_format: ChannelFormat | None = None
         self.gate = threading.Event()
         self.gate.set()
         self.step_error: BaseException | None = None
@@ -90,8 +90,8 @@ class ScriptedRunner:
             opens_thinking=lambda prompt: "".join(map(chr, prompt[-7:])) == "<think>",
             detokenizer=_Characters,
             tool_format=ToolFormat(start="<tool_call>", end="</tool_call>"),
-            spelling=lambda token: chr(token).encode(),
-            frames=self.frames,
+            token_bytes=lambda token: chr(token).encode(),
+            channel_format=self.channel_format,
         )
 
     def must_wait(self, admission: Admission) -> bool:
@@ -160,7 +160,7 @@ class FakeEngine(BatchEngine):
         context: Context length of the scripted model.
         max_batch_size: Generations at once.
         clock: For timings.
-        frames: How the scripted model frames its messages, if it does.
+        channel_format: How the scripted model frames its messages, if it does.
     """
 
     def __init__(
@@ -171,10 +171,10 @@ class FakeEngine(BatchEngine):
         context: int = 1000,
         max_batch_size: int = 8,
         clock: Clock | None = None,
-        frames: ChannelFormat | None = None,
+        channel_format: ChannelFormat | None = None,
     ) -> None:
         self.runner = ScriptedRunner(answers, context=context)
-        self.runner.frames = frames
+        self.runner.channel_format = channel_format
         factory: Callable[[], ScriptedRunner] = lambda: self.runner  # noqa: E731 - typed on purpose
         super().__init__(
             runner_factory=factory,
@@ -205,15 +205,15 @@ class FakeEngine(BatchEngine):
         self.close(0)
 
 
-def _render(request: ChatRequest) -> Rendered:
+def _render(request: ChatRequest) -> RenderedPrompt:
     if request.raw is not None:
         text = request.raw.text or text_of(request.raw.ids)
-        return Rendered(tuple(map(ord, text)), echoed=text if request.raw.is_echoed else "")
+        return RenderedPrompt(tuple(map(ord, text)), echoed=text if request.raw.is_echoed else "")
     text = request.messages[-1].content
     if text == REFUSED:
         msg = "the script refuses this message"
         raise InvalidRequest(msg, field="messages")
-    return Rendered(tuple(map(ord, text + ("<think>" if request.thinking else ""))))
+    return RenderedPrompt(tuple(map(ord, text + ("<think>" if request.thinking else ""))))
 
 
 def likelihood_of(token: int, index: int, top: int) -> TokenLikelihood:

@@ -31,7 +31,7 @@ from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.runner import BatchRunner, LoadedWeights
 from worker.engine.mlx.sampling.sampler import BatchSampler
 from worker.engine.output.detokenizer import ByteDetokenizer
-from worker.engine.ports import Admission, Admitted, LoadedModel, Rendered, StepResult
+from worker.engine.ports import Admission, Admitted, LoadedModel, RenderedPrompt, StepResult
 
 #: Small, so that a short conversation has many.
 BLOCK_TOKENS = 16
@@ -222,7 +222,7 @@ def _model() -> LoadedModel:
             created_at="2026-01-01T00:00:00Z",
         ),
         think_tags=None,
-        render=lambda _: Rendered((1,)),
+        render=lambda _: RenderedPrompt((1,)),
         opens_thinking=lambda _: False,
         detokenizer=lambda: ByteDetokenizer([b"x"] * VOCABULARY),
     )

@@ -16,7 +16,7 @@ from worker.cachestore.tier import DiskTier
 from worker.engine.mlx.prefix_cache import PrefixCache
 from worker.engine.mlx.runner import BatchRunner, LoadedWeights
 from worker.engine.output.detokenizer import ByteDetokenizer
-from worker.engine.ports import Admission, Finish, LoadedModel, Rendered, TokenLikelihood
+from worker.engine.ports import Admission, Finish, LoadedModel, RenderedPrompt, TokenLikelihood
 
 BLOCK = 16
 STEPS_MAX = 2000
@@ -235,7 +235,7 @@ def _model() -> LoadedModel:
             created_at="2026-01-01T00:00:00Z",
         ),
         think_tags=None,
-        render=lambda _: Rendered((1,)),
+        render=lambda _: RenderedPrompt((1,)),
         opens_thinking=lambda _: False,
         detokenizer=lambda: ByteDetokenizer([]),
     )

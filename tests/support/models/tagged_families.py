@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from worker.engine.output.tool_calls.keyword_calls import numbered, parsed
-from worker.engine.output.tool_calls.reader import JsonSpelling, ToolFormat
+from worker.engine.output.tool_calls.keyword_calls import parse_keyword_calls, parse_numbered_calls
+from worker.engine.output.tool_calls.reader import JsonCallStyle, ToolFormat
 from worker.engine.output.tool_calls.tool_syntax import (
-    GLM_LINES_MARKS,
-    GLM_MARKS,
-    LONGCAT_MARKS,
-    MINIMAX_MARKS,
-    PYTHON_MARKS,
-    QWEN_MARKS,
+    GLM_LINES_SYNTAX,
+    GLM_SYNTAX,
+    LONGCAT_SYNTAX,
+    MINIMAX_SYNTAX,
+    PYTHON_SYNTAX,
+    QWEN_SYNTAX,
 )
 
 
@@ -24,40 +24,40 @@ _TAGS: Any = {"start": "<tool_call>", "end": "</tool_call>", "parse": _no_parser
 FAMILIES = {
     "qwen": ToolFormat(
         **_TAGS,
-        naked=("<function=", "</function>"),
+        inner_tags=("<function=", "</function>"),
         opening="<tool_call>\n<function=",
         opening_named="<tool_call>\n<function=NAME>\n",
-        marks=QWEN_MARKS,
+        syntax=QWEN_SYNTAX,
     ),
     "glm": ToolFormat(
-        **_TAGS, opening="<tool_call>", opening_named="<tool_call>NAME\n", marks=GLM_MARKS
+        **_TAGS, opening="<tool_call>", opening_named="<tool_call>NAME\n", syntax=GLM_SYNTAX
     ),
     "glm_lines": ToolFormat(
-        **_TAGS, opening="<tool_call>", opening_named="<tool_call>NAME\n", marks=GLM_LINES_MARKS
+        **_TAGS, opening="<tool_call>", opening_named="<tool_call>NAME\n", syntax=GLM_LINES_SYNTAX
     ),
     "longcat": ToolFormat(
-        **_TAGS, opening="<tool_call>", opening_named="<tool_call>NAME\n", marks=LONGCAT_MARKS
+        **_TAGS, opening="<tool_call>", opening_named="<tool_call>NAME\n", syntax=LONGCAT_SYNTAX
     ),
     "minimax": ToolFormat(
         **_TAGS,
         opening='<tool_call>\n<invoke name="',
         opening_named='<tool_call>\n<invoke name="NAME">\n',
-        marks=MINIMAX_MARKS,
+        syntax=MINIMAX_SYNTAX,
     ),
     "python": ToolFormat(
         start="<tool_call>",
         end="</tool_call>",
-        parse=lambda text, _tools: parsed(text),
+        parse=lambda text, _tools: parse_keyword_calls(text),
         opening="<tool_call>[",
         opening_named="<tool_call>[NAME(",
-        marks=PYTHON_MARKS,
+        syntax=PYTHON_SYNTAX,
     ),
     "kimi": ToolFormat(
         start="<tool_call>",
         end="</tool_call>",
-        parse=lambda text, _tools: numbered(text),
+        parse=lambda text, _tools: parse_numbered_calls(text),
         opening="<tool_call><|tool_call_begin|>functions.",
         opening_named="<tool_call><|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>",
-        json=JsonSpelling.NUMBERED,
+        json=JsonCallStyle.NUMBERED,
     ),
 }

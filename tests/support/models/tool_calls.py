@@ -14,10 +14,10 @@ from worker.engine.output.detokenizer import ByteDetokenizer
 from worker.engine.output.output_parser import SectionParser, ThinkTags
 from worker.engine.output.tool_calls.reader import CallRules, Parse, ToolFormat
 from worker.engine.output.tool_calls.tool_syntax import (
-    GLM_MARKS,
-    MINIMAX_MARKS,
-    PYTHON_MARKS,
-    QWEN_MARKS,
+    GLM_SYNTAX,
+    MINIMAX_SYNTAX,
+    PYTHON_SYNTAX,
+    QWEN_SYNTAX,
 )
 from worker.engine.text_assembler import TextAssembler
 
@@ -45,25 +45,25 @@ QWEN_XML = family(
     "<tool_call>",
     "</tool_call>",
     argument_tags=("<parameter=", "</parameter>"),
-    naked=("<function=", "</function>"),
-    marks=QWEN_MARKS,
+    inner_tags=("<function=", "</function>"),
+    syntax=QWEN_SYNTAX,
 )
 GLM = family(
     glm47.parse_tool_call,
     "<tool_call>",
     "</tool_call>",
     argument_tags=("<arg_value>", "</arg_value>"),
-    marks=GLM_MARKS,
+    syntax=GLM_SYNTAX,
 )
 MINIMAX = family(
     minimax_m2.parse_tool_call,
     "<minimax:tool_call>",
     "</minimax:tool_call>",
     argument_tags=("<parameter ", "</parameter>"),
-    marks=MINIMAX_MARKS,
+    syntax=MINIMAX_SYNTAX,
 )
 PYTHONIC = family(
-    pythonic.parse_tool_call, "<|tool_call_start|>", "<|tool_call_end|>", marks=PYTHON_MARKS
+    pythonic.parse_tool_call, "<|tool_call_start|>", "<|tool_call_end|>", syntax=PYTHON_SYNTAX
 )
 FORMATS = (HERMES, MISTRAL, LLAMA, QWEN_XML, GLM, MINIMAX, PYTHONIC)
 
@@ -96,7 +96,7 @@ def items_of(
     return [*items, *assembler.flush(cut=cut)] if flush else items
 
 
-def told(
+def outline_of(
     said: str,
     tool_format: ToolFormat,
     *,

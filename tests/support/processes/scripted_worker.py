@@ -42,21 +42,21 @@ class Line:
         self._bytes = (vocabulary + 7) // 8
         self._hold_at = hold_at
         self._pace_s = pace_s
-        self.taken = 0
+        self.accepted_count = 0
 
     @property
     def is_over(self) -> bool:
-        return self.taken >= len(self._ids)
+        return self.accepted_count >= len(self._ids)
 
     def accept(self, token: int) -> None:
         del token
-        self.taken += 1
+        self.accepted_count += 1
 
     def mask(self) -> bytes:
-        while self.taken == self._hold_at and not (_DIR / "go").exists():
+        while self.accepted_count == self._hold_at and not (_DIR / "go").exists():
             time.sleep(0.01)
         time.sleep(self._pace_s)
-        token = self._ids[min(self.taken, len(self._ids) - 1)]
+        token = self._ids[min(self.accepted_count, len(self._ids) - 1)]
         mask = bytearray(self._bytes)
         mask[token // 8] = 1 << token % 8
         return bytes(mask)

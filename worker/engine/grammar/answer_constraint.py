@@ -76,7 +76,7 @@ class AnswerConstraint:
     def __init__(self, plan: AnswerPlan, detokenizer: Detokenizer) -> None:
         self._plan = plan
         self._detokenizer = detokenizer
-        self._taken = 0
+        self._accepted_count = 0
         self._matcher: Matcher | None = None
         #: Text of a free part in which a tag may begin, or the beginning of an answer.
         self._held = ""
@@ -92,9 +92,9 @@ class AnswerConstraint:
             self._enter_text("")
 
     @property
-    def taken(self) -> int:
+    def accepted_count(self) -> int:
         """How many tokens of the answer it knows."""
-        return self._taken
+        return self._accepted_count
 
     @property
     def is_over(self) -> bool:
@@ -108,7 +108,7 @@ class AnswerConstraint:
 
     def accept(self, token: int) -> None:
         """Take the next token."""
-        self._taken += 1
+        self._accepted_count += 1
         if token in self._plan.end_ids:
             self._part, self._matcher = _Part.OVER, None
             return
@@ -214,7 +214,7 @@ class AnswerConstraint:
             self._part, self._matcher = _Part.FREE, None
 
     def _give_up(self) -> None:
-        _log.warning("constraint_given_up", part=self._part.name, taken=self._taken)
+        _log.warning("constraint_given_up", part=self._part.name, accepted=self._accepted_count)
         self._part, self._matcher = _Part.FREE, None
 
 

@@ -17,7 +17,7 @@ import structlog
 from worker.engine.grammar.schema_rules import SchemaRules
 from worker.engine.grammar.tagged_grammar import TaggedGrammar
 from worker.engine.grammar.text_grammar import quoted
-from worker.engine.output.tool_calls.reader import JsonSpelling, Tool, ToolFormat
+from worker.engine.output.tool_calls.reader import JsonCallStyle, Tool, ToolFormat
 
 _log = structlog.get_logger(__name__)
 
@@ -78,8 +78,8 @@ class GrammarWriter:
             start = self._tag(tool_format.start)
             several = f"({start} before calls before)+"
             repeated = {
-                JsonSpelling.BARE: f"({start} before)? calls",
-                JsonSpelling.LIST: f"{start} before calls",
+                JsonCallStyle.BARE: f"({start} before)? calls",
+                JsonCallStyle.LIST: f"{start} before calls",
             }
             spelling = tool_format.json
             choices.append(repeated.get(spelling, several) if spelling else several)
@@ -93,17 +93,17 @@ class GrammarWriter:
             tool_format: How calls are written; ``None`` if arguments are JSON.
             tool: In function format.
         """
-        if tool_format is None or tool_format.marks is None:
+        if tool_format is None or tool_format.syntax is None:
             return self._arguments(tool)[1]
-        grammar = TaggedGrammar(tool_format.marks, self._schemas, self._tag)
+        grammar = TaggedGrammar(tool_format.syntax, self._schemas, self._tag)
         grammar.rules([tool], tool_format.end)
         return grammar.wider.get(tool["function"]["name"])
 
     def _calls(self, tool_format: ToolFormat, tools: Sequence[Tool]) -> list[str]:
         assert tools, "nothing may be called"
-        if tool_format.marks is None:
+        if tool_format.syntax is None:
             return self._json_calls(tool_format, tools)
-        grammar = TaggedGrammar(tool_format.marks, self._schemas, self._tag)
+        grammar = TaggedGrammar(tool_format.syntax, self._schemas, self._tag)
         rules = grammar.rules(tools, tool_format.end)
         for name, why in grammar.wider.items():
             _log.info("arguments_wider_than_schema", tool=name, why=why)
@@ -112,10 +112,10 @@ class GrammarWriter:
     def _json_calls(self, tool_format: ToolFormat, tools: Sequence[Tool]) -> list[str]:
         spelling = tool_format.json
         assert spelling is not None, "calls in JSON only"
-        if spelling is JsonSpelling.NUMBERED:
+        if spelling is JsonCallStyle.NUMBERED:
             return self._numbered_calls(tool_format, tools)
-        is_headed = spelling is JsonSpelling.HEADED
-        key = "parameters" if spelling is JsonSpelling.BARE else "arguments"
+        is_headed = spelling is JsonCallStyle.HEADED
+        key = "parameters" if spelling is JsonCallStyle.BARE else "arguments"
         between = self._tag(_ARGS_TAG) if is_headed else f'ws "," ws {_key(key)} ws ":" ws'
         names = [
             quoted(name if is_headed else json.dumps(name, ensure_ascii=False))
@@ -125,10 +125,10 @@ class GrammarWriter:
         one = named if is_headed else f'"{{" ws {_key("name")} ws ":" ws ({named}) ws "}}"'
         end = self._tag(tool_format.end) if tool_format.end else ""
         calls = {
-            JsonSpelling.TAGGED: f"one before {end}",
-            JsonSpelling.BARE: 'one (ws ";" ws one)*',
-            JsonSpelling.LIST: '"[" ws one (ws "," ws one)* ws "]"',
-            JsonSpelling.HEADED: "one",
+            JsonCallStyle.TAGGED: f"one before {end}",
+            JsonCallStyle.BARE: 'one (ws ";" ws one)*',
+            JsonCallStyle.LIST: '"[" ws one (ws "," ws one)* ws "]"',
+            JsonCallStyle.HEADED: "one",
         }[spelling]
         return [f"calls: {calls}", f"one: {one}", *self._arguments_of(tools)]
 

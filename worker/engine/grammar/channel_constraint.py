@@ -19,7 +19,7 @@ from domain.errors import InvalidRequest
 from worker.engine.grammar.answer_grammar import GrammarWriter
 from worker.engine.grammar.channel_grammar import ChannelGrammarWriter
 from worker.engine.grammar.ports import Constraint, GrammarRefused, Grammars, Matcher
-from worker.engine.grammar.strictness import require_kept
+from worker.engine.grammar.strictness import require_exact_schemas
 from worker.engine.output.channel_format import ChannelFormat, ChannelHeader
 from worker.engine.output.detokenizer import Detokenizer
 from worker.engine.output.stop_sequences import TagScanner
@@ -64,8 +64,8 @@ class ChannelConstraint:
     def __init__(self, plan: ChannelPlan, detokenizer: Detokenizer) -> None:
         self._plan = plan
         self._detokenizer = detokenizer
-        self._marks = TagScanner(plan.form.marks)
-        self._taken = 0
+        self._marks = TagScanner(plan.form.markers)
+        self._accepted_count = 0
         self._is_over = False
         self._is_free = False
         #: What may come where no grammar is followed.
@@ -81,9 +81,9 @@ class ChannelConstraint:
             self._read(plan.opened)
 
     @property
-    def taken(self) -> int:
+    def accepted_count(self) -> int:
         """How many tokens of the answer it knows."""
-        return self._taken
+        return self._accepted_count
 
     @property
     def is_over(self) -> bool:
@@ -97,7 +97,7 @@ class ChannelConstraint:
 
     def accept(self, token: int) -> None:
         """Take the next token."""
-        self._taken += 1
+        self._accepted_count += 1
         if token in self._plan.end_ids:
             self._is_over, self._matcher, self._free = True, None, None
             return
@@ -140,11 +140,11 @@ class ChannelConstraint:
                 self._follow(self._plan.later(), "")
         elif mark == form.start:
             self._header = ChannelHeader(form, is_started=True)
-        elif mark in (form.channel, form.kind) and mark:
+        elif mark in (form.channel, form.constrain) and mark:
             if self._header is None and mark == form.channel:
                 self._header = ChannelHeader(form, is_started=False)
             if self._header is not None:
-                self._header.mark(mark)
+                self._header.add_marker(mark)
         else:
             self._header = None
 
@@ -156,7 +156,7 @@ class ChannelConstraint:
             return False
         part = self._header.part
         found = _RECIPIENT.search(part) if self._plan.call is not None else None
-        if found is None or not self._header.is_own:
+        if found is None or not self._header.is_assistant:
             return False
         self._header = None
         assert self._plan.call is not None, "no calls are held"
@@ -172,7 +172,7 @@ class ChannelConstraint:
             self._matcher = None
 
     def _give_up(self) -> None:
-        _log.warning("constraint_given_up", part="FRAMES", taken=self._taken)
+        _log.warning("constraint_given_up", part="FRAMES", accepted=self._accepted_count)
         self._matcher, self._header, self._held, self._free = None, None, "", None
         self._is_free = True
 
@@ -209,7 +209,7 @@ class ChannelConstraints:
         if not has_form and not calls:
             return None
         if calls:
-            require_kept(prompt, partial(self._schemas.why_wider, None))
+            require_exact_schemas(prompt, partial(self._schemas.why_wider, None))
         try:
             first = later = None
             if has_form:

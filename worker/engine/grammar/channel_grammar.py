@@ -45,9 +45,11 @@ class ChannelGrammarWriter:
             is_first: Whether the prompt holds the start of the message.
         """
         form, message = self._form, self._tag(self._form.message)
-        kind = f' (sp {self._tag(form.kind)} "json")?' if form.kind else ""
+        kind = f' (sp {self._tag(form.constrain)} "json")?' if form.constrain else ""
         lead = f"{self._tag(form.channel)}" if form.channel else "sp"
-        thinking, final = ("", form.last_text) if form.channel else ("to=", f"to={form.last_text}")
+        thinking, final = (
+            ("", form.final_text) if form.channel else ("to=", f"to={form.final_text}")
+        )
         choices = [
             *(f"{quoted(thinking + name)} {message}" for name in sorted(form.thinking)),
             f"{quoted(final)} {kind} sp {message} answer {self._tag(form.last_ends[0])}",
@@ -69,7 +71,7 @@ class ChannelGrammarWriter:
         # The recipient stands in the role as well, before the channel.
         channel = f'(sp {self._tag(form.channel)} "commentary")?'
         # A word must not run into the one before it: it would become part of the name.
-        kind = f'(sp {self._tag(form.kind)} "json" | " json")?'
+        kind = f'(sp {self._tag(form.constrain)} "json" | " json")?'
         head = f"{channel} {kind} sp {self._tag(form.message)}"
         args = [f"args{n}: {self._writer.arguments(tool)}" for n, tool in enumerate(tools)]
         return [f"called: {one}", f"head: {head}", *args]

@@ -12,7 +12,7 @@ from domain.errors import InvalidRequest
 from worker.engine.grammar.answer_constraint import AnswerConstraint, AnswerPlan
 from worker.engine.grammar.answer_grammar import GrammarWriter
 from worker.engine.grammar.ports import Constraint, GrammarRefused, Grammars, Matcher
-from worker.engine.grammar.strictness import require_kept
+from worker.engine.grammar.strictness import require_exact_schemas
 from worker.engine.output.detokenizer import Detokenizer
 from worker.engine.output.output_parser import ThinkTags
 from worker.engine.output.tool_calls.reader import ToolFormat
@@ -57,15 +57,15 @@ class Constraints:
             InvalidRequest: The form cannot be kept, and the caller would rather know.
         """
         tool_format = self._tool_format if prompt.tools else None
-        is_held = tool_format is not None and tool_format.is_held
+        has_grammar = tool_format is not None and tool_format.has_grammar
         is_opened = bool(prompt.opened)
-        if not is_held and (prompt.answer_schema is None or is_opened):
+        if not has_grammar and (prompt.answer_schema is None or is_opened):
             return None
-        if is_held and tool_format is not None:
-            require_kept(prompt, partial(self._writer.why_wider, tool_format))
+        if has_grammar and tool_format is not None:
+            require_exact_schemas(prompt, partial(self._writer.why_wider, tool_format))
         thinking = self._tags is not None and not is_opened and self._opens_thinking(prompt.tokens)
         try:
-            call = self._call(tool_format, prompt) if is_held and tool_format else None
+            call = self._call(tool_format, prompt) if has_grammar and tool_format else None
             answer: Callable[[], Matcher] | None = None
             free_tags: tuple[str, ...] = ()
             if prompt.answer_schema is not None and not is_opened:
@@ -99,12 +99,12 @@ class Constraints:
                 msg = f"the schema of the answer cannot be kept: {why}"
                 raise InvalidRequest(msg)
             _log.warning("answer_wider_than_schema", why=why)
-        is_held = tool_format is not None and tool_format.is_held
-        free_tags = tool_format.starts if tool_format is not None and not is_held else ()
+        has_grammar = tool_format is not None and tool_format.has_grammar
+        free_tags = tool_format.starts if tool_format is not None and not has_grammar else ()
         others = free_tags
         if self._tags is not None and prompt.thinking and not thinking:
             others = (*free_tags, self._tags.start)
-        calls = (tool_format, prompt.tools) if tool_format is not None and is_held else None
+        calls = (tool_format, prompt.tools) if tool_format is not None and has_grammar else None
         grammar = self._writer.answer(form, others=others, calls=calls)
         return self._maker(grammar), free_tags
 

@@ -25,7 +25,7 @@ class Constraint(Protocol):
     """One answer. Belongs to one thread at a time; given the same tokens it says the same."""
 
     @property
-    def taken(self) -> int:
+    def accepted_count(self) -> int:
         """How many tokens of the answer it knows, from the first one on."""
         ...
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from worker.engine.output.tool_calls.json_types import kinds_of
+from worker.engine.output.tool_calls.json_types import types_of
 
 _STRICT: Final[Mapping[str, Any]] = {
     "whitespace_flexible": False,
@@ -63,7 +63,7 @@ class SchemaRules:
         shared = {name: root[name] for name in _SHARED if name in root}
         inner = schema if isinstance(schema, Mapping) else {}
         types = {"type": sorted(kinds)}
-        if kinds_of(inner, root) > set(kinds):
+        if types_of(inner, root) > set(kinds):
             inner = {"allOf": [inner, types]}
         return self._narrowest({**shared, **inner}, types)
 

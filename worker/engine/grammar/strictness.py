@@ -9,7 +9,7 @@ from domain.errors import InvalidRequest
 from worker.engine.output.tool_calls.reader import Tool
 
 
-def require_kept(prompt: PreparedPrompt, why_wider: Callable[[Tool], str | None]) -> None:
+def require_exact_schemas(prompt: PreparedPrompt, why_wider: Callable[[Tool], str | None]) -> None:
     """Refuse a prompt whose caller would rather know what of a tool's schema cannot be kept.
 
     Raises:

@@ -17,7 +17,7 @@ from worker.engine.grammar.schema_rules import SchemaRules
 from worker.engine.grammar.text_grammar import (
     ANY_TEXT,
     LENGTH_MAX,
-    Unkept,
+    UnsupportedKeyword,
     containing,
     is_bound_by_length_alone,
     lengths,
@@ -27,7 +27,7 @@ from worker.engine.grammar.text_grammar import (
     text_terminal,
     without,
 )
-from worker.engine.output.tool_calls.json_types import TEXT_ONLY, kind_of, kinds_of
+from worker.engine.output.tool_calls.json_types import STRING_ONLY, type_of, types_of
 from worker.engine.output.tool_calls.reader import Tool
 from worker.engine.output.tool_calls.tool_syntax import ToolSyntax
 
@@ -209,7 +209,7 @@ class TaggedGrammar:
 
         There is no rule for what no value matches.
         """
-        kinds = kinds_of(schema, root)
+        kinds = types_of(schema, root)
         if not kinds:
             return None, "no value matches it"
         if "string" not in kinds or self._marks.is_quoted:
@@ -218,8 +218,8 @@ class TaggedGrammar:
         if plain is not None and kinds <= _OPTIONAL_TEXT:
             return self._any_text(plain, kinds)
         body, why = self._text(schema, root, kinds)
-        if why == _NO_TEXT and kinds - TEXT_ONLY:
-            return self._json(place, schema, root, kinds - TEXT_ONLY)
+        if why == _NO_TEXT and kinds - STRING_ONLY:
+            return self._json(place, schema, root, kinds - STRING_ONLY)
         end = self._pieces(self._marks.valued)
         if end[0][0] == '"':
             text = " ".join([self._terminal(f"({body}) {end[0]}"), *end[1:]])
@@ -242,12 +242,12 @@ class TaggedGrammar:
         self, schema: object, root: Mapping[str, Any], kinds: frozenset[str]
     ) -> tuple[str, str | None]:
         """Return a terminal for a text or a scalar in its place, and why it is wider, if it is."""
-        read_as = [_READ_AS[kind] for kind in sorted(kinds - TEXT_ONLY)]
+        read_as = [_READ_AS[kind] for kind in sorted(kinds - STRING_ONLY)]
         forbidden = (containing(self._closing), *read_as)
         beside = "".join(f" | /{scalar}/" for scalar in _scalars(schema, kinds))
         try:
             texts = text_terminal(schema, root) or ANY_TEXT
-        except Unkept as error:
+        except UnsupportedKeyword as error:
             return f"({without(ANY_TEXT, *forbidden)}){beside}", str(error)
         except (TypeError, ValueError) as error:
             return f"({without(ANY_TEXT, *forbidden)}){beside}", f"no schema: {error}"
@@ -325,7 +325,7 @@ def _of_any_text(schema: object) -> Mapping[str, Any] | None:
     choices, others = known.get("anyOf"), {k: v for k, v in known.items() if k != "anyOf"}
     if not isinstance(choices, list) or not is_bound_by_length_alone(others):
         return None
-    texts = [choice for choice in choices if "string" in kinds_of(choice, {})]
+    texts = [choice for choice in choices if "string" in types_of(choice, {})]
     is_alone = len(texts) == 1 and is_bound_by_length_alone(texts[0])
     return {**others, **texts[0]} if is_alone and isinstance(texts[0], Mapping) else None
 
@@ -347,10 +347,10 @@ def _scalars(schema: object, kinds: frozenset[str]) -> list[str]:
     known = schema if isinstance(schema, Mapping) else {}
     if "const" in known or isinstance(known.get("enum"), list):
         values = [known["const"]] if "const" in known else known["enum"]
-        return [literal(json.dumps(one)) for one in values if kind_of(one) in _SCALARS]
+        return [literal(json.dumps(one)) for one in values if type_of(one) in _SCALARS]
     choices = known.get("anyOf")
     if isinstance(choices, list) and len(known.keys() & _NARROWING) == 1:
-        found = [_scalars(choice, kinds & kinds_of(choice, {})) for choice in choices]
+        found = [_scalars(choice, kinds & types_of(choice, {})) for choice in choices]
         return [one for several in found for one in several]
     if known.keys() & _NARROWING:
         return []

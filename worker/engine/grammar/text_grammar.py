@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from worker.engine.output.tool_calls.json_types import kinds_of, referred
+from worker.engine.output.tool_calls.json_types import resolve_reference, types_of
 
 ANY_TEXT: Final = "/(?s:.*)/"
 _REFERENCES_MAX: Final = 16
@@ -47,7 +47,7 @@ _BINDING: Final = frozenset(
 )
 
 
-class Unkept(ValueError):
+class UnsupportedKeyword(ValueError):
     """No terminal says what a schema says; names the keyword."""
 
 
@@ -64,14 +64,14 @@ def text_terminal(schema: object, root: Mapping[str, Any], *, depth: int = 0) ->
     """
     if depth > _REFERENCES_MAX:
         msg = "$ref"
-        raise Unkept(msg)
-    if "string" not in kinds_of(schema, root):
+        raise UnsupportedKeyword(msg)
+    if "string" not in types_of(schema, root):
         return None
     if not isinstance(schema, Mapping):
         return ANY_TEXT
     for keyword in _CONDITIONS:
         if keyword in schema:
-            raise Unkept(keyword)
+            raise UnsupportedKeyword(keyword)
     parts = _own(schema)
     for wanted in _inner(schema, root):
         part = text_terminal(wanted, root, depth=depth + 1)
@@ -133,7 +133,7 @@ def _own(schema: Mapping[str, Any]) -> list[str]:
     low, high = lengths(schema)
     if max(low, high or 0) > LENGTH_MAX:
         msg = "maxLength" if high else "minLength"
-        raise Unkept(msg)
+        raise UnsupportedKeyword(msg)
     if low or high is not None:
         parts.append(f"/(?s:.{{{low},{'' if high is None else high}}})/")
     if isinstance(schema.get("pattern"), str):
@@ -141,7 +141,7 @@ def _own(schema: Mapping[str, Any]) -> list[str]:
     if isinstance(schema.get("format"), str):
         if schema["format"] not in _FORMATS:
             msg = f'format "{schema["format"]}"'
-            raise Unkept(msg)
+            raise UnsupportedKeyword(msg)
         parts.append(f"/{_FORMATS[schema['format']]}/")
     return parts
 
@@ -150,7 +150,7 @@ def _inner(schema: Mapping[str, Any], root: Mapping[str, Any]) -> list[object]:
     parts = schema.get("allOf")
     inner = list(parts) if isinstance(parts, list) else []
     if isinstance(schema.get("$ref"), str):
-        inner.append(referred(schema["$ref"], root))
+        inner.append(resolve_reference(schema["$ref"], root))
     return inner
 
 
@@ -158,7 +158,7 @@ def _choice(choices: list[object], root: Mapping[str, Any], depth: int, keyword:
     found = [text_terminal(choice, root, depth=depth + 1) for choice in choices]
     terminals = list(dict.fromkeys(one for one in found if one is not None))
     if keyword == "oneOf" and len([one for one in found if one is not None]) > 1:
-        raise Unkept(keyword)
+        raise UnsupportedKeyword(keyword)
     if ANY_TEXT in terminals:
         return ANY_TEXT
     return terminals[0] if len(terminals) == 1 else f"({' | '.join(terminals)})"
@@ -204,7 +204,7 @@ def _translated(body: str) -> str:
             in_class = char != "]"
         elif char in "^$" or body.startswith(("(?=", "(?!", "(?<"), at):
             msg = "pattern"
-            raise Unkept(msg)
+            raise UnsupportedKeyword(msg)
         said += "\\/" if char == "/" else f"\\x{ord(char):02x}" if char < " " else char
         at += size
     return said
@@ -218,5 +218,5 @@ def _escape(escape: str, *, in_class: bool) -> str:
         return {"\\D": "[^0-9]", "\\W": "[^A-Za-z0-9_]"}[escape]
     if escape[1:] in ("D", "W", "b", "B", "c", "k", "") or escape[1:].isdigit():
         msg = "pattern"
-        raise Unkept(msg)
+        raise UnsupportedKeyword(msg)
     return escape

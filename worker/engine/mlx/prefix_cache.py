@@ -29,7 +29,7 @@ from worker.engine.mlx.kv.memory import BlockMemory, PinnedPrefix
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.persistence import Persistence, fingerprint_of_blocks
 from worker.engine.mlx.tracked_sequence import StartPoint, TrackedSequence
-from worker.engine.ports import Known
+from worker.engine.ports import CachedPrefix
 
 #: Below this, putting a context together takes longer than computing it.
 RESTORED_TOKENS_MIN = 16
@@ -76,15 +76,15 @@ class PrefixCache:
             self._disk = Persistence(tier, self.memory, self.fingerprint, self._spec, codec)
         self._on_context = on_context
 
-    def known(self, token_ids: Sequence[int]) -> Known:
+    def cached_prefix(self, token_ids: Sequence[int]) -> CachedPrefix:
         """Return how much of a prompt need not be computed as things stand; from any thread."""
         in_memory = self.memory.known_tokens(token_ids[:-1])
         tokens = in_memory
         if self._disk is not None:
             tokens = max(in_memory, self._disk.known_tokens(token_ids[:-1]))
         if tokens < RESTORED_TOKENS_MIN:
-            return Known()
-        return Known(tokens, "disk" if tokens > in_memory else "ram")
+            return CachedPrefix()
+        return CachedPrefix(tokens, "disk" if tokens > in_memory else "ram")
 
     def must_wait(self, token_ids: Sequence[int]) -> bool:
         """Tell whether blocks that this prompt goes on with are about to be there.

@@ -124,7 +124,11 @@ class BatchRunner:
         self.reset()
         mx.eval(self._weights.network(mx.array([[0]])))
         model = replace(self._weights.model, card=self._room.fitting(self._weights.model.card))
-        return model if self._reuse is None else replace(model, known=self._reuse.known)
+        return (
+            model
+            if self._reuse is None
+            else replace(model, cached_prefix=self._reuse.cached_prefix)
+        )
 
     def must_wait(self, admission: Admission) -> bool:
         """Tell whether what this one could start from is being computed or read."""

@@ -40,45 +40,45 @@ class ChannelFormat:
     Attributes:
         start: Before a header.
         channel: In a header, before the name of a channel; empty if the recipient is all there is.
-        kind: In a header, before how the message is written; empty if there is no such mark.
+        constrain: In a header, before how the message is written; empty if there is no such mark.
         message: Between a header and what the message says.
         ends: After a message.
         last_ends: Those of them that end the answer.
         thinking: Channels, or recipients where there are none, whose messages are reasoning.
         text: The same for messages that are the answer.
-        last_text: The one of those that is no word before a call.
+        final_text: The one of those that is no word before a call.
         call_prefix: What stands before the name of a tool in the recipient, if it is the header
             that makes a message a call; its arguments are JSON then.
     """
 
     start: str
     channel: str = ""
-    kind: str = ""
+    constrain: str = ""
     message: str
     ends: tuple[str, ...]
     last_ends: tuple[str, ...]
     thinking: frozenset[str]
     text: frozenset[str]
-    last_text: str
+    final_text: str
     call_prefix: str = ""
 
     @property
-    def marks(self) -> tuple[str, ...]:
+    def markers(self) -> tuple[str, ...]:
         """All of them."""
-        inner = tuple(mark for mark in (self.channel, self.kind) if mark)
+        inner = tuple(mark for mark in (self.channel, self.constrain) if mark)
         return (self.start, *inner, self.message, *self.ends)
 
 
 HARMONY: Final = ChannelFormat(
     start="<|start|>",
     channel="<|channel|>",
-    kind="<|constrain|>",
+    constrain="<|constrain|>",
     message="<|message|>",
     ends=("<|end|>", "<|return|>", "<|call|>"),
     last_ends=("<|return|>", "<|call|>"),
     thinking=frozenset({"analysis"}),
     text=frozenset({"commentary", "final"}),
-    last_text="final",
+    final_text="final",
     call_prefix="functions.",
 )
 MUSE_SPARK: Final = ChannelFormat(
@@ -88,7 +88,7 @@ MUSE_SPARK: Final = ChannelFormat(
     last_ends=("<|eot|>",),
     thinking=frozenset({"self"}),
     text=frozenset({"user", "commentary"}),
-    last_text="user",
+    final_text="user",
 )
 
 
@@ -122,7 +122,7 @@ class ChannelHeader:
         return self._parts[-1][1]
 
     @property
-    def is_own(self) -> bool:
+    def is_assistant(self) -> bool:
         """Whether it is the model that speaks, as far as one can tell."""
         mark, speaker = self._parts[0]
         return not mark or speaker.split()[:1] in ([], ["assistant"])
@@ -153,11 +153,11 @@ class ChannelHeader:
             and all(_WORD.fullmatch(word) for word in words)
         )
 
-    def mark(self, mark: str) -> None:
+    def add_marker(self, mark: str) -> None:
         """Take a mark that stands inside a header."""
         self._parts.append((mark, ""))
 
-    def said(self, *, cut: bool = False) -> str:
+    def visible_text(self, *, cut: bool = False) -> str:
         """Return what of it is no part of a frame, given that no message mark came.
 
         Args:
@@ -176,7 +176,7 @@ class ChannelHeader:
             return _SPEAKERS
         if not mark:
             return frozenset()
-        if mark == self._form.kind:
+        if mark == self._form.constrain:
             return _KINDS
         return self._form.thinking | self._form.text
 

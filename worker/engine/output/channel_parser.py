@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Final
 
 from worker.engine.output.channel_format import ChannelFormat, ChannelHeader
-from worker.engine.output.output_parser import HeldText, Part, Section, TextPiece
+from worker.engine.output.output_parser import BufferedParser, Part, Section, TextPiece
 from worker.engine.output.stop_sequences import TagScanner
 from worker.engine.output.tool_calls.arguments import ArgumentsReader
 from worker.engine.output.tool_calls.reader import CallRules, WholeReader
@@ -21,7 +21,7 @@ _GAP: Final = "\n\n"
 _NO_TOOLS: Final = ("", "assistant", "user")
 
 
-class ChannelParser(HeldText):
+class ChannelParser(BufferedParser):
     """``sections.Splitter`` for families that frame their messages.
 
     What stands between frames is text. Stop texts count in the answer alone, and not inside calls.
@@ -38,12 +38,12 @@ class ChannelParser(HeldText):
         super().__init__()
         self._form = form
         self._rules = calls
-        stops = tuple(text for text in stop if text not in form.marks)
+        stops = tuple(text for text in stop if text not in form.markers)
         # Where the header makes the call, its own marks are all there is to look for.
         self._starts = () if calls is None or form.call_prefix else calls.format.starts
-        self._marks = TagScanner(form.marks)
+        self._marks = TagScanner(form.markers)
         self._stops = TagScanner(stops)
-        self._visible = TagScanner((*form.marks, *self._starts, *stops))
+        self._visible = TagScanner((*form.markers, *self._starts, *stops))
         self._header: ChannelHeader | None = ChannelHeader(form, is_started=False)
         self._section = Section.TEXT
         #: White space that comes next stands between frames.
@@ -51,7 +51,7 @@ class ChannelParser(HeldText):
         #: What was said last, and whether the next word begins another message.
         self._last: Section | None = None
         self._is_new = False
-        self.thoughts = 0
+        self.thinking_sections = 0
 
     @property
     def is_thinking(self) -> bool:
@@ -107,8 +107,8 @@ class ChannelParser(HeldText):
         self._held = self._held[len(hit.tag) :]
         if hit.tag == self._form.message:
             yield from self._enter_message(header)
-        elif hit.tag in (self._form.channel, self._form.kind):
-            header.mark(hit.tag)
+        elif hit.tag in (self._form.channel, self._form.constrain):
+            header.add_marker(hit.tag)
         else:
             self._held = hit.tag + self._held
             self._give_up_header()
@@ -119,8 +119,8 @@ class ChannelParser(HeldText):
         header, self._header = self._header, None
         assert header is not None, "no header to give up"
         self._enter(Section.THINKING if header.is_thinking else Section.TEXT, strip=True)
-        self.thoughts += header.is_thinking
-        self._held = header.said(cut=cut) + self._held
+        self.thinking_sections += header.is_thinking
+        self._held = header.visible_text(cut=cut) + self._held
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -132,13 +132,13 @@ class ChannelParser(HeldText):
         self._enter(Section.THINKING if header.is_thinking else Section.TEXT)
         recipient, prefix = header.recipient, self._form.call_prefix
         if not prefix or recipient in _NO_TOOLS:
-            self.thoughts += header.is_thinking
+            self.thinking_sections += header.is_thinking
             return
         name, rules = recipient.removeprefix(prefix), self._rules
         if rules is not None and name and (name != recipient or name in rules.names):
-            self._reader = ArgumentsReader(name, recipient, self._form.marks)
+            self._reader = ArgumentsReader(name, recipient, self._form.markers)
         else:
-            self.thoughts += header.is_thinking
+            self.thinking_sections += header.is_thinking
             yield from self._say_of_itself(f"{recipient} ")
 
     def _read_message(self) -> Generator[Part, None, bool]:
@@ -161,10 +161,10 @@ class ChannelParser(HeldText):
         if tag in (form.start, form.channel):
             self._header = ChannelHeader(form, is_started=tag == form.start)
             if tag == form.channel:
-                self._header.mark(tag)
+                self._header.add_marker(tag)
         elif tag in form.ends:
             self._enter(Section.TEXT, strip=True)
-        elif tag in (form.message, form.kind):
+        elif tag in (form.message, form.constrain):
             self._is_new = True
         elif tag in self._starts and self._rules is not None:
             self._reader = WholeReader(self._rules, tag)

@@ -11,7 +11,7 @@ from typing import Protocol
 from domain.chat.logprobs import TokenLogprob
 from worker.engine.output.stop_sequences import Hit, TagScanner
 from worker.engine.output.tool_calls.json_calls import JsonReader
-from worker.engine.output.tool_calls.reader import CallReader, CallRules, Change, WholeReader
+from worker.engine.output.tool_calls.reader import CallDelta, CallReader, CallRules, WholeReader
 from worker.engine.output.tool_calls.tagged_calls import TaggedReader
 
 
@@ -39,18 +39,18 @@ class TextPiece:
     logprobs: tuple[TokenLogprob, ...] = field(default=(), compare=False)
 
 
-Part = TextPiece | Change
+Part = TextPiece | CallDelta
 
 
 class AnswerParser(Protocol):
     """Tells reasoning, answer and tool calls apart. What it says does not depend on the cuts.
 
     Attributes:
-        thoughts: Sections of reasoning so far, an open one included.
+        thinking_sections: Sections of reasoning so far, an open one included.
         stop_sequence: The stop text that was met; nothing follows it.
     """
 
-    thoughts: int
+    thinking_sections: int
     stop_sequence: str | None
 
     @property
@@ -85,7 +85,7 @@ class ThinkTags:
     end: str
 
 
-class HeldText(ABC):
+class BufferedParser(ABC):
     """What splitters share: text that is not certain yet, and the call that is being read.
 
     Attributes:
@@ -132,7 +132,7 @@ class HeldText(ABC):
         """Go on behind a call, or with the plain text that it turned out to be."""
 
 
-class SectionParser(HeldText):
+class SectionParser(BufferedParser):
     """Takes decoded text and yields texts and calls without the tags.
 
     White space next to the tags belongs to the template and is dropped. A reasoning section may
@@ -173,7 +173,7 @@ class SectionParser(HeldText):
         self._visible = False
         self._strip = thinking
         #: Sections of reasoning so far, an open one included.
-        self.thoughts = int(thinking)
+        self.thinking_sections = int(thinking)
 
     @property
     def is_thinking(self) -> bool:
@@ -249,7 +249,7 @@ class SectionParser(HeldText):
 
     def _enter(self, section: Section) -> None:
         self._section, self._strip, self._visible = section, True, False
-        self.thoughts += section is Section.THINKING
+        self.thinking_sections += section is Section.THINKING
 
     def _begins_bare_call(self) -> bool:
         return (
@@ -306,6 +306,6 @@ class SectionParser(HeldText):
 
 
 def _reader_for(rules: CallRules) -> Callable[[CallRules, str], CallReader]:
-    if rules.format.marks is not None and not rules.format.marks.is_quoted:
+    if rules.format.syntax is not None and not rules.format.syntax.is_quoted:
         return TaggedReader
     return JsonReader if rules.format.parse is None else WholeReader

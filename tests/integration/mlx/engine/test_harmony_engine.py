@@ -110,7 +110,7 @@ def test_what_a_network_says_of_itself_shows_no_mark(engine: BatchEngine) -> Non
     for handle in handles:
         outcome = finished(handle)
         told = outcome.text + outcome.thinking
-        assert not any(mark in told for mark in HARMONY.marks)
+        assert not any(mark in told for mark in HARMONY.markers)
 
 
 def test_a_call_goes_on_the_same_from_every_item(engine: BatchEngine, sink: CollectingSink) -> None:

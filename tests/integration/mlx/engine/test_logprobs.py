@@ -89,13 +89,13 @@ def test_values_are_the_same_for_whoever_goes_on_after_any_token(
 class _OnlyEven:
     """A constraint that rules out every other token."""
 
-    taken = 0
+    accepted_count = 0
     is_over = False
     is_free = False
 
     def accept(self, token: int) -> None:
         assert token % 2 == 0
-        self.taken += 1
+        self.accepted_count += 1
 
     def mask(self) -> bytes | None:
         return bytes([0b01010101]) * (VOCABULARY // 8)

@@ -14,7 +14,7 @@ from domain.values import SamplingWish
 from tests.support.models.tiny_models import make_tiny_llama
 from worker.engine.mlx.model.tool_families import tool_format_of
 from worker.engine.mlx.prompt.renderer import PromptRenderer
-from worker.engine.output.tool_calls.tool_syntax import GLM_LINES_MARKS, GLM_MARKS
+from worker.engine.output.tool_calls.tool_syntax import GLM_LINES_SYNTAX, GLM_SYNTAX
 
 pytestmark = pytest.mark.mlx
 
@@ -174,5 +174,5 @@ def test_template_that_wants_short_ids_gets_the_same_one_for_call_and_result(
 
 
 def test_each_kind_of_glm_writes_its_own_lines(tmp_path: Path) -> None:
-    assert _renderer(tmp_path, "glm")[1].marks is GLM_MARKS
-    assert _renderer(tmp_path, "glm_lines")[1].marks is GLM_LINES_MARKS
+    assert _renderer(tmp_path, "glm")[1].syntax is GLM_SYNTAX
+    assert _renderer(tmp_path, "glm_lines")[1].syntax is GLM_LINES_SYNTAX

@@ -62,7 +62,7 @@ def test_after_a_restart_an_identical_prompt_and_the_next_turn_are_not_read_agai
     assert process(architecture).say(prompt, 12, sampling).tokens == said
 
     second = process(architecture)
-    assert second.model.known(tuple(prompt)).source == "disk"
+    assert second.model.cached_prefix(tuple(prompt)).source == "disk"
     again = second.say(prompt, 12, sampling)
     assert (again.tokens, again.cached, second.computed) == (said, len(prompt) - 1, 0)
 
@@ -173,7 +173,7 @@ def test_forgotten_context_is_nowhere_any_more(process: MakeBench, tmp_path: Pat
     assert deleted is not None
     assert deleted.result(60) == len(names)
     assert list(tmp_path.rglob("*.kv")) == []
-    assert bench.model.known(tuple(prompt)).tokens == 0
+    assert bench.model.cached_prefix(tuple(prompt)).tokens == 0
     again = bench.say(prompt, 8)
     assert (again.tokens, again.cached) == (run.tokens, 0)
 

@@ -243,7 +243,7 @@ def test_closed_reuse_knows_nothing(bench: MakeBench) -> None:
     warm.say(prompt)
     warm.reuse.close()
     assert warm.reuse.memory.stats().used_bytes == 0
-    assert warm.model.known(prompt).tokens == 0
+    assert warm.model.cached_prefix(prompt).tokens == 0
 
 
 def test_promises_of_one_that_leaves_are_void(bench: MakeBench) -> None:
@@ -268,10 +268,10 @@ def test_without_room_nobody_waits_for_blocks_that_do_not_come(bench: MakeBench)
 def test_other_threads_are_told_what_is_known(bench: MakeBench) -> None:
     warm = bench(LLAMA)
     prompt = tuple(random_tokens(75, 9))
-    assert warm.model.known(prompt).tokens == 0
+    assert warm.model.cached_prefix(prompt).tokens == 0
     warm.say(list(prompt))
-    assert warm.model.known(prompt).tokens == 74
-    assert warm.model.known(prompt[:1]).tokens == 0
+    assert warm.model.cached_prefix(prompt).tokens == 74
+    assert warm.model.cached_prefix(prompt[:1]).tokens == 0
 
 
 def test_one_fault_in_a_restored_batch_is_one_fault(bench: MakeBench) -> None:
@@ -353,7 +353,7 @@ def test_switched_off_nothing_is_kept(bench: MakeBench) -> None:
     prompt = random_tokens(40, 9)
     assert off.say(prompt).tokens == off.say(prompt).tokens
     assert off.computed == 2 * 39
-    assert off.model.known(prompt).tokens == 0
+    assert off.model.cached_prefix(prompt).tokens == 0
     assert not off.runner.must_wait(off.admission(prompt))
 
 

@@ -218,7 +218,7 @@ def test_restart_restores_every_token_from_blocks_in_eight_bits(process: MakeBen
     assert first.say(PROMPT, 8).tokens == said, "in memory nothing is quantised"
     exact = _held(first)
     second = process()
-    assert second.model.known(tuple(PROMPT)).source == "disk"
+    assert second.model.cached_prefix(tuple(PROMPT)).source == "disk"
     run = second.say(PROMPT, 8)
     assert (len(run.tokens), run.cached, second.computed) == (8, len(PROMPT) - 1, 0)
     assert not second.events

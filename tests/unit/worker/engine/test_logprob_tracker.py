@@ -16,7 +16,7 @@ from worker.engine.output.detokenizer import ByteDetokenizer
 from worker.engine.output.output_parser import SectionParser
 from worker.engine.output.tool_calls.reader import CallRules, ToolFormat
 from worker.engine.ports import TokenLikelihood
-from worker.engine.text_assembler import Piece, TextAssembler
+from worker.engine.text_assembler import ItemBody, TextAssembler
 
 CALLS = CallRules(
     format=ToolFormat(start="<call>", end="</call>", parse=lambda text, _: _call(text)),
@@ -51,7 +51,7 @@ def likelihood_of(token: int) -> TokenLikelihood:
 
 def fed(
     assembler: TextAssembler, tokens: Sequence[int], *, first: int = 0, flush: bool = True
-) -> list[Piece]:
+) -> list[ItemBody]:
     """What tokens say; only those from ``first`` on come with their likelihood."""
     items = []
     for token in tokens:

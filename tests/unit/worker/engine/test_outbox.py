@@ -50,7 +50,7 @@ def _sequence(name: str) -> Sequence:
         ),
         assembler=TextAssembler(_Characters(), SectionParser(None, (), thinking=False)),
         handle=Handle(lambda: None, lambda: None),
-        marks=SequenceTimes(0.0),
+        times=SequenceTimes(0.0),
         admission=Admission(tokens=(1,), first_index=0, max_new_tokens=99, sampling=Sampling()),
         context_length=1000,
     )

@@ -16,7 +16,7 @@ from worker.engine.grammar.ports import Constraint
 from worker.engine.output.channel_format import HARMONY, MUSE_SPARK
 from worker.engine.output.tool_calls.reader import ToolFormat
 from worker.engine.ports import LoadedModel
-from worker.engine.reasoning_limit import limiting
+from worker.engine.reasoning_limit import with_reasoning_limit
 from worker.engine.text_assembler import assembler_for
 
 END = 1
@@ -49,7 +49,7 @@ def prompt_of(
 
 
 def loaded() -> LoadedModel:
-    return limiting(ScriptedRunner().load(), coded, frozenset({END}))
+    return with_reasoning_limit(ScriptedRunner().load(), coded, frozenset({END}))
 
 
 def constraint_of(limit: int, **more: object) -> Constraint:
@@ -159,10 +159,10 @@ def test_a_limit_of_nothing_holds_nothing() -> None:
 
 def test_tokens_that_do_not_say_the_tag_close_nothing() -> None:
     model = ScriptedRunner().load()
-    assert limiting(model, lambda _: coded("</thin>"), frozenset()) is model
-    assert limiting(model, lambda _: (), frozenset()) is model
+    assert with_reasoning_limit(model, lambda _: coded("</thin>"), frozenset()) is model
+    assert with_reasoning_limit(model, lambda _: (), frozenset()) is model
     blind = replace(model, think_tags=None)
-    assert limiting(blind, coded, frozenset()) is blind
+    assert with_reasoning_limit(blind, coded, frozenset()) is blind
 
 
 class _Other:
@@ -170,7 +170,7 @@ class _Other:
 
     is_over = False
     is_free = False
-    taken = 0
+    accepted_count = 0
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -185,7 +185,7 @@ class _Other:
 def test_what_the_answer_is_held_to_besides_sees_every_token() -> None:
     other = _Other()
     model = replace(ScriptedRunner().load(), constraint=lambda _: other)
-    constraint = limiting(model, coded, frozenset({END})).constraint(prompt_of(9))
+    constraint = with_reasoning_limit(model, coded, frozenset({END})).constraint(prompt_of(9))
     assert constraint is not None
     constraint.accept(ord("a"))
     for letter in TAG:
@@ -231,7 +231,7 @@ def test_it_stays_within_its_limit_and_goes_on_the_same_from_every_token(
         for place in range(cut, len(tokens)):
             assert resumed.mask() == masks[place]
             resumed.accept(tokens[place])
-        assert resumed.taken == len(tokens)
+        assert resumed.accepted_count == len(tokens)
 
 
 HEADER = "<|channel|>analysis<|message|>"
@@ -242,11 +242,11 @@ def harmony(limit: int, *, calls: bool = False) -> tuple[Constraint, PreparedPro
     model = replace(
         ScriptedRunner().load(),
         think_tags=None,
-        frames=HARMONY,
+        channel_format=HARMONY,
         tool_format=ToolFormat(start="<|call|>", end=""),
     )
     prompt = prompt_of(limit, text="<|start|>assistant", calls=calls)
-    made = limiting(model, coded, frozenset({END})).constraint(prompt)
+    made = with_reasoning_limit(model, coded, frozenset({END})).constraint(prompt)
     assert made is not None
     return made, prompt
 
@@ -281,8 +281,10 @@ def test_an_answer_whose_first_message_is_no_reasoning_is_left_alone() -> None:
 
 def test_a_family_without_channels_is_given_the_recipient() -> None:
     closing = "<|eom|><|start|>assistant to=user<|message|>"
-    model = replace(ScriptedRunner().load(), think_tags=None, frames=MUSE_SPARK)
-    constraint = limiting(model, coded, frozenset({END})).constraint(prompt_of(0, text="x"))
+    model = replace(ScriptedRunner().load(), think_tags=None, channel_format=MUSE_SPARK)
+    constraint = with_reasoning_limit(model, coded, frozenset({END})).constraint(
+        prompt_of(0, text="x")
+    )
     assert constraint is not None
     tokens = said(constraint, coded("to=self<|message|>hm"))
     assert text_of(tokens) == "to=self<|message|>" + closing + "hm"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from worker.engine.output.detokenizer import ByteDetokenizer
 from worker.engine.output.output_parser import SectionParser, ThinkTags
-from worker.engine.text_assembler import Piece, TextAssembler
+from worker.engine.text_assembler import ItemBody, TextAssembler
 
 TAGS = ThinkTags("<think>", "</think>")
 
@@ -42,8 +42,10 @@ def assembler_of(
     return TextAssembler(ByteDetokenizer(tokens), splitter)
 
 
-def items_of(assembler: TextAssembler, tokens: Sequence[int], *, flush: bool = True) -> list[Piece]:
-    items: list[Piece] = []
+def items_of(
+    assembler: TextAssembler, tokens: Sequence[int], *, flush: bool = True
+) -> list[ItemBody]:
+    items: list[ItemBody] = []
     for token in tokens:
         if assembler.stop_sequence is not None:
             break

@@ -30,7 +30,7 @@ from worker.engine.mlx.prompt.renderer import PromptRenderer
 from worker.engine.mlx.runner import LoadedWeights
 from worker.engine.output.output_parser import ThinkTags
 from worker.engine.ports import LoadedModel, ModelLoadError
-from worker.engine.reasoning_limit import limiting
+from worker.engine.reasoning_limit import with_reasoning_limit
 
 _log = structlog.get_logger(__name__)
 
@@ -81,8 +81,8 @@ def load_weights(source: ModelSource, answers: RecordedAnswers | None = None) ->
         # mlx, mlx-lm and transformers raise whatever they like on a broken directory.
         msg = f"the model in {model_dir} cannot be loaded: {type(error).__name__}: {error}"
         raise ModelLoadError(msg) from error
-    tool_format, frames = tool_format_of(tokenizer), frames_of(tokenizer)
-    renderer = PromptRenderer(tokenizer, tool_format, frames)
+    tool_format, channel_format = tool_format_of(tokenizer), frames_of(tokenizer)
+    renderer = PromptRenderer(tokenizer, tool_format, channel_format)
     card = _card(source, model_dir, config)
     render = renderer.render
     if answers is not None:
@@ -95,14 +95,14 @@ def load_weights(source: ModelSource, answers: RecordedAnswers | None = None) ->
         render=render,
         opens_thinking=renderer.opens_thinking,
         detokenizer=detokenizer,
-        spelling=spelling_of(detokenizer),
+        token_bytes=spelling_of(detokenizer),
         sampling=_sampling_defaults(model_dir),
         tool_format=tool_format,
-        frames=frames,
+        channel_format=channel_format,
         dropped=tuple(tokenizer.structural_markers),
     )
     end_ids = end_ids_of(tokenizer)
-    model = limiting(_constrained(model, tokenizer), renderer.encode, end_ids)
+    model = with_reasoning_limit(_constrained(model, tokenizer), renderer.encode, end_ids)
     return LoadedWeights(network=network, end_ids=end_ids, model=model)
 
 
@@ -117,8 +117,8 @@ def _constrained(model: LoadedModel, tokenizer: Any) -> LoadedModel:  # noqa: AN
     grammars = grammars_for(vocabulary.to_str(), end_ids_of(tokenizer))
     if grammars is None:
         return model
-    if model.frames is not None:
-        framed = ChannelConstraints(grammars, model.detokenizer, model.frames)
+    if model.channel_format is not None:
+        framed = ChannelConstraints(grammars, model.detokenizer, model.channel_format)
         return replace(model, constraint=framed.constraint)
     constraints = Constraints(
         grammars,

@@ -8,15 +8,15 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from worker.engine.output.channel_format import HARMONY, MUSE_SPARK, ChannelFormat
-from worker.engine.output.tool_calls.keyword_calls import numbered, parsed
-from worker.engine.output.tool_calls.reader import JsonSpelling, Parse, Tool, ToolFormat
+from worker.engine.output.tool_calls.keyword_calls import parse_keyword_calls, parse_numbered_calls
+from worker.engine.output.tool_calls.reader import JsonCallStyle, Parse, Tool, ToolFormat
 from worker.engine.output.tool_calls.tool_syntax import (
-    GLM_LINES_MARKS,
-    GLM_MARKS,
-    LONGCAT_MARKS,
-    MINIMAX_MARKS,
-    PYTHON_MARKS,
-    QWEN_MARKS,
+    GLM_LINES_SYNTAX,
+    GLM_SYNTAX,
+    LONGCAT_SYNTAX,
+    MINIMAX_SYNTAX,
+    PYTHON_SYNTAX,
+    QWEN_SYNTAX,
 )
 
 _NAMED_JSON = '{"name": "NAME", "arguments":'
@@ -30,17 +30,17 @@ _KNOWN: Final[Mapping[str, ToolFormat]] = MappingProxyType(
             end="",
             opening='<tool_call>\n{"name": "',
             opening_named=f"<tool_call>\n{_NAMED_JSON}",
-            json=JsonSpelling.TAGGED,
+            json=JsonCallStyle.TAGGED,
         ),
         "mistral": ToolFormat(start="", end="", opening="[TOOL_CALLS]"),
         "qwen3_coder": ToolFormat(
             start="",
             end="",
             argument_tags=("<parameter=", "</parameter>"),
-            naked=("<function=", "</function>"),
+            inner_tags=("<function=", "</function>"),
             opening="<tool_call>\n<function=",
             opening_named="<tool_call>\n<function=NAME>\n",
-            marks=QWEN_MARKS,
+            syntax=QWEN_SYNTAX,
         ),
         "glm47": ToolFormat(
             start="",
@@ -48,14 +48,14 @@ _KNOWN: Final[Mapping[str, ToolFormat]] = MappingProxyType(
             argument_tags=("<arg_value>", "</arg_value>"),
             opening="<tool_call>",
             opening_named="<tool_call>NAME\n",
-            marks=GLM_MARKS,
+            syntax=GLM_SYNTAX,
         ),
         "longcat": ToolFormat(
             start="",
             end="",
             argument_tags=("<longcat_arg_value>", "</longcat_arg_value>"),
             opening_named="<longcat_tool_call>NAME\n",
-            marks=LONGCAT_MARKS,
+            syntax=LONGCAT_SYNTAX,
         ),
         "minimax_m2": ToolFormat(
             start="",
@@ -63,7 +63,7 @@ _KNOWN: Final[Mapping[str, ToolFormat]] = MappingProxyType(
             argument_tags=("<parameter ", "</parameter>"),
             opening='<minimax:tool_call>\n<invoke name="',
             opening_named='<minimax:tool_call>\n<invoke name="NAME">\n',
-            marks=MINIMAX_MARKS,
+            syntax=MINIMAX_SYNTAX,
         ),
         "kimi_k2": ToolFormat(
             start="",
@@ -74,7 +74,7 @@ _KNOWN: Final[Mapping[str, ToolFormat]] = MappingProxyType(
                 "<|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0"
                 "<|tool_call_argument_begin|>"
             ),
-            json=JsonSpelling.NUMBERED,
+            json=JsonCallStyle.NUMBERED,
         ),
         "minicpm5": ToolFormat(start="", end="", argument_tags=("<param ", "</param>")),
         "pythonic": ToolFormat(
@@ -82,7 +82,7 @@ _KNOWN: Final[Mapping[str, ToolFormat]] = MappingProxyType(
             end="",
             opening="<|tool_call_start|>[",
             opening_named="<|tool_call_start|>[NAME(",
-            marks=PYTHON_MARKS,
+            syntax=PYTHON_SYNTAX,
         ),
         # The prompt stands inside the response, where it asks for no reasoning.
         "kimi_k3": ToolFormat(
@@ -108,7 +108,7 @@ _KNOWN: Final[Mapping[str, ToolFormat]] = MappingProxyType(
 _LINES_MARK: Final = "</arg_key>\n<arg_value>"
 #: Tried before mlx-lm's, which reads some of what JSON says in another way.
 _OWN_PARSERS: Final[Mapping[str, Callable[[str], Any]]] = MappingProxyType(
-    {"pythonic": parsed, "kimi_k2": numbered}
+    {"pythonic": parse_keyword_calls, "kimi_k2": parse_numbered_calls}
 )
 _IN_JSON: Final = frozenset({"json_tools", "mistral"})
 #: Llama 3.1 and later; mlx-lm has no parser for it.
@@ -118,7 +118,7 @@ _LLAMA = ToolFormat(
     is_bare=True,
     opening='{"name": "',
     opening_named='{"name": "NAME", "parameters":',
-    json=JsonSpelling.BARE,
+    json=JsonCallStyle.BARE,
 )
 #: Behind the last mark of an answer of Kimi K3.
 _KIMI_END: Final = "<|end_of_msg|>"
@@ -145,7 +145,7 @@ def frames_of(tokenizer: Any) -> ChannelFormat | None:  # noqa: ANN401 - mlx-lm 
         # The only response format that mlx-lm knows which begins so.
         return MUSE_SPARK
     template = tokenizer.chat_template
-    has_marks = set(HARMONY.marks) <= tokenizer.get_vocab().keys()
+    has_marks = set(HARMONY.markers) <= tokenizer.get_vocab().keys()
     return HARMONY if has_marks and "<|channel|>" in str(template) else None
 
 
@@ -182,10 +182,10 @@ def tool_format_of(tokenizer: Any) -> ToolFormat | None:  # noqa: ANN401 - mlx-l
         known = replace(
             known,
             opening_named="[TOOL_CALLS]NAME[ARGS]" if is_headed else f"[TOOL_CALLS] [{_NAMED_JSON}",
-            json=JsonSpelling.HEADED if is_headed else JsonSpelling.LIST,
+            json=JsonCallStyle.HEADED if is_headed else JsonCallStyle.LIST,
         )
-    if known.marks is GLM_MARKS and _LINES_MARK in template:
-        known = replace(known, marks=GLM_LINES_MARKS)
+    if known.syntax is GLM_SYNTAX and _LINES_MARK in template:
+        known = replace(known, syntax=GLM_LINES_SYNTAX)
     return replace(
         known,
         start=start,

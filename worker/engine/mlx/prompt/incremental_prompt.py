@@ -24,7 +24,7 @@ from domain.chat.echo import RecordedAnswer, is_echo
 from domain.chat.ports import RecordedAnswers
 from domain.chat.request import ChatRequest, unattributed
 from domain.values import Digest, JobId, digest_of
-from worker.engine.ports import Rendered
+from worker.engine.ports import RenderedPrompt
 
 #: What the remembered prompts may take.
 PROMPTS_BYTES_MAX: Final = 64 << 20
@@ -38,7 +38,7 @@ LOOKED_AT_MAX: Final = 8
 class Renderer(Protocol):
     """Renders requests; ``PromptRenderer`` is one."""
 
-    def render(self, request: ChatRequest) -> Rendered:
+    def render(self, request: ChatRequest) -> RenderedPrompt:
         """Return the prompt as the template writes it; raises ``InvalidRequest``."""
         ...
 
@@ -50,7 +50,7 @@ class Renderer(Protocol):
         """Whether what stands before the messages is the same, for the same tools."""
         ...
 
-    def render_after(self, request: ChatRequest, turn: int) -> Rendered | None:
+    def render_after(self, request: ChatRequest, turn: int) -> RenderedPrompt | None:
         """Return what follows the assistant turn at a place, ``None`` if that cannot be told."""
         ...
 
@@ -74,8 +74,8 @@ class _Known:
     size_bytes: int
 
     @property
-    def rendered(self) -> Rendered:
-        return Rendered(tuple(self.ids), self.opened)
+    def rendered(self) -> RenderedPrompt:
+        return RenderedPrompt(tuple(self.ids), self.opened)
 
 
 class IncrementalPrompts:
@@ -105,7 +105,7 @@ class IncrementalPrompts:
         self._bytes = 0
         self._known: OrderedDict[Digest, _Known] = OrderedDict()
 
-    def render(self, request: ChatRequest) -> Rendered:
+    def render(self, request: ChatRequest) -> RenderedPrompt:
         """Return the prompt.
 
         Raises:
@@ -134,14 +134,14 @@ class IncrementalPrompts:
         return rendered
 
     def _joined(
-        self, before: Rendered | None, request: ChatRequest, link: _Link | None
-    ) -> Rendered | None:
+        self, before: RenderedPrompt | None, request: ChatRequest, link: _Link | None
+    ) -> RenderedPrompt | None:
         if before is None or link is None:
             return None
         after = self._renderer.render_after(request, link.turn)
         if after is None:
             return None
-        return Rendered((*before.tokens, *link.said.token_ids, *after.tokens), after.opened)
+        return RenderedPrompt((*before.tokens, *link.said.token_ids, *after.tokens), after.opened)
 
     def _link_of(self, request: ChatRequest) -> _Link | None:
         """Return the newest answer in a conversation whose prompt is its beginning."""
@@ -179,7 +179,7 @@ class IncrementalPrompts:
             return known
 
     def _remember(
-        self, digest: Digest, request: ChatRequest, rendered: Rendered, request_bytes: int
+        self, digest: Digest, request: ChatRequest, rendered: RenderedPrompt, request_bytes: int
     ) -> None:
         ids = array("I", rendered.tokens)
         size = request_bytes + ids.itemsize * len(ids)

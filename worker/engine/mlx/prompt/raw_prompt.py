@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from domain.chat.request import RawPrompt
 from domain.errors import InvalidRequest
-from worker.engine.ports import Rendered
+from worker.engine.ports import RenderedPrompt
 
 #: How families mark what stands before a gap, behind it, and the place where it is filled, in this
 #: order; from the model cards of Qwen2.5-Coder (CodeGemma, Granite 4), StarCoder, SantaCoder and
@@ -39,7 +39,7 @@ class RawRenderer:
         self._start = _start_of(tokenizer)
         self._gap = _gap_marks_of(tokenizer)
 
-    def render(self, raw: RawPrompt) -> Rendered:
+    def render(self, raw: RawPrompt) -> RenderedPrompt:
         """Return the prompt, with the token before it that the model expects at a beginning.
 
         Raises:
@@ -50,7 +50,7 @@ class RawRenderer:
         if not ids:
             msg = "the prompt holds nothing to go on from"
             raise InvalidRequest(msg, field="prompt")
-        return Rendered(ids, echoed=self._echo_of(raw) if raw.is_echoed else "")
+        return RenderedPrompt(ids, echoed=self._echo_of(raw) if raw.is_echoed else "")
 
     def _ids_of(self, raw: RawPrompt) -> tuple[int, ...]:
         last = self._last_id

@@ -20,7 +20,7 @@ from worker.engine.mlx.prompt.raw_prompt import RawRenderer
 from worker.engine.mlx.prompt.segment_tokenizer import SegmentTokenizer, refusal
 from worker.engine.output.channel_format import HARMONY, ChannelFormat
 from worker.engine.output.tool_calls.reader import ToolFormat
-from worker.engine.ports import Rendered
+from worker.engine.ports import RenderedPrompt
 
 _log = structlog.get_logger(__name__)
 
@@ -60,7 +60,7 @@ class PromptRenderer:
         self._segments = _segments_of(tokenizer)
         self._raw = RawRenderer(tokenizer, self._ids_of)
 
-    def render(self, request: ChatRequest) -> Rendered:
+    def render(self, request: ChatRequest) -> RenderedPrompt:
         """Return the prompt.
 
         Raises:
@@ -74,9 +74,9 @@ class PromptRenderer:
         if not ids:
             msg = "the messages hold nothing to answer"
             raise InvalidRequest(msg, field="messages")
-        return Rendered(ids, opened)
+        return RenderedPrompt(ids, opened)
 
-    def render_after(self, request: ChatRequest, turn: int) -> Rendered | None:
+    def render_after(self, request: ChatRequest, turn: int) -> RenderedPrompt | None:
         """Return what follows an assistant turn in the prompt, from the mark of its end on.
 
         Args:
@@ -108,7 +108,7 @@ class PromptRenderer:
         if calls:
             _, mark, after = after.partition(CALL_END)
             after = mark + after
-        return Rendered(self._ids_of(after + opened), opened) if after else None
+        return RenderedPrompt(self._ids_of(after + opened), opened) if after else None
 
     def says_only_messages(self, request: ChatRequest) -> bool:
         """Whether the prompt holds no remark that is part of no message."""

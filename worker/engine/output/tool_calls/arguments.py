@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from worker.engine.output.tool_calls.json_text import JsonValue, MalformedJson
-from worker.engine.output.tool_calls.reader import CallClosed, CallInput, CallOpened, Change
+from worker.engine.output.tool_calls.reader import CallClosed, CallDelta, CallInput, CallOpened
 
 _SPACE = " \t\r\n"
 #: What may stand behind arguments: brackets too many, which models write.
@@ -36,7 +36,7 @@ class ArgumentsReader:
         #: What stands before the object.
         self._held = ""
 
-    def feed(self, text: str) -> list[Change]:
+    def feed(self, text: str) -> list[CallDelta]:
         """Take more text."""
         if self._value.is_complete:
             self._skip(text)
@@ -55,7 +55,7 @@ class ArgumentsReader:
             self._be_plain(begun)
         return []
 
-    def flush(self, *, cut: bool) -> list[Change]:
+    def flush(self, *, cut: bool) -> list[CallDelta]:
         """Tell a call that needed no arguments; one that was cut stays open."""
         self.is_over = True
         if self._is_open or self._value.is_complete:
@@ -65,7 +65,7 @@ class ArgumentsReader:
         self._be_plain(self._held)
         return []
 
-    def _read(self, text: str) -> list[Change]:
+    def _read(self, text: str) -> list[CallDelta]:
         said = ""
         for index, char in enumerate(text):
             try:
@@ -83,12 +83,12 @@ class ArgumentsReader:
         rest = text.lstrip(_AFTER)
         self.is_over, self.rest = bool(rest), rest
 
-    def _without_arguments(self) -> list[Change]:
+    def _without_arguments(self) -> list[CallDelta]:
         return [CallOpened(self._name), CallInput("{}"), CallClosed()]
 
     def _be_plain(self, rest: str) -> None:
         self.is_over, self.plain, self.rest = True, f"{self._header} ", rest
 
 
-def _input(text: str) -> list[Change]:
+def _input(text: str) -> list[CallDelta]:
     return [CallInput(text)] if text else []

@@ -17,10 +17,10 @@ from typing import Any
 from worker.engine.output.tool_calls.json_text import JsonValue, MalformedJson
 from worker.engine.output.tool_calls.reader import (
     CallClosed,
+    CallDelta,
     CallInput,
     CallOpened,
     CallRules,
-    Change,
 )
 
 _SPACE = " \t\r\n"
@@ -54,7 +54,7 @@ class JsonReader:
         #: As it came since the last whole call, up to where a call is told of.
         self._raw = start
         self._calls = 0
-        self._changes: list[Change] = []
+        self._changes: list[CallDelta] = []
         #: The beginning of an end tag, or of what stands before ``[ARGS]``.
         self._waiting = ""
         self._begin()
@@ -71,7 +71,7 @@ class JsonReader:
         self._is_streaming = False
         self._has_arguments = False
 
-    def feed(self, text: str) -> list[Change]:
+    def feed(self, text: str) -> list[CallDelta]:
         """Take more text."""
         for index, char in enumerate(text):
             if not self._is_open:
@@ -87,7 +87,7 @@ class JsonReader:
         changes, self._changes = self._changes, []
         return changes
 
-    def flush(self, *, cut: bool) -> list[Change]:
+    def flush(self, *, cut: bool) -> list[CallDelta]:
         """Close a call that lacks no more than brackets; what was cut stays open."""
         del cut  # incomplete JSON says itself that it was cut
         self.is_over = True

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from worker.engine.output.tool_calls.json_text import JsonValue, MalformedJson
 
-ALL_KINDS: Final = frozenset({"string", "integer", "number", "boolean", "null", "object", "array"})
-TEXT_ONLY: Final = frozenset({"string"})
+ALL_TYPES: Final = frozenset({"string", "integer", "number", "boolean", "null", "object", "array"})
+STRING_ONLY: Final = frozenset({"string"})
 #: References followed one after the other.
 _REFERENCES_MAX: Final = 16
 #: What people write who think in Python.
@@ -43,7 +43,7 @@ _LITERALS: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
-def kinds_of(schema: object, root: Mapping[str, Any], *, depth: int = 0) -> frozenset[str]:
+def types_of(schema: object, root: Mapping[str, Any], *, depth: int = 0) -> frozenset[str]:
     """Return the types that a schema allows; a ``number`` that may be whole is both.
 
     Args:
@@ -54,10 +54,10 @@ def kinds_of(schema: object, root: Mapping[str, Any], *, depth: int = 0) -> froz
     if schema is False:
         return frozenset()
     if not isinstance(schema, Mapping) or depth > _REFERENCES_MAX:
-        return ALL_KINDS
+        return ALL_TYPES
     kinds = _of_types(schema.get("type")) & _of_values(schema)
     for wanted in _parts(schema, root):
-        kinds &= frozenset().union(*(kinds_of(one, root, depth=depth + 1) for one in wanted))
+        kinds &= frozenset().union(*(types_of(one, root, depth=depth + 1) for one in wanted))
     return kinds
 
 
@@ -69,14 +69,14 @@ def _parts(schema: Mapping[str, Any], root: Mapping[str, Any]) -> list[list[obje
     wanted = schema.get("allOf")
     parts += [[part] for part in wanted] if isinstance(wanted, list) else []
     if isinstance(schema.get("$ref"), str):
-        parts.append([referred(schema["$ref"], root)])
+        parts.append([resolve_reference(schema["$ref"], root)])
     return parts
 
 
 def _of_values(schema: Mapping[str, Any]) -> frozenset[str]:
-    kinds = ALL_KINDS if "const" not in schema else frozenset({kind_of(schema["const"])})
+    kinds = ALL_TYPES if "const" not in schema else frozenset({type_of(schema["const"])})
     if isinstance(schema.get("enum"), list):
-        kinds &= {kind_of(value) for value in schema["enum"]}
+        kinds &= {type_of(value) for value in schema["enum"]}
     return kinds
 
 
@@ -88,7 +88,7 @@ def argument_schema(schema: Mapping[str, Any], name: str) -> object:
     return schema.get("additionalProperties", True)
 
 
-def referred(reference: str, root: Mapping[str, Any]) -> object:
+def resolve_reference(reference: str, root: Mapping[str, Any]) -> object:
     """Return what a reference points to inside a schema, ``True`` if that is nowhere.
 
     Args:
@@ -104,7 +104,7 @@ def referred(reference: str, root: Mapping[str, Any]) -> object:
     return place if reference.startswith("#") else True
 
 
-def kind_of(value: object) -> str:
+def type_of(value: object) -> str:
     """Return the narrowest type of a value."""
     if value is None:
         return "null"
@@ -121,8 +121,8 @@ def value_json(text: str, kinds: frozenset[str]) -> str:
     at last a string all the same.
     """
     if "string" in kinds or not kinds:
-        found = None if kinds <= TEXT_ONLY or text != text.strip() else _json_in(text)
-        is_other = found is not None and kind_of(json.loads(found)) in kinds - TEXT_ONLY
+        found = None if kinds <= STRING_ONLY or text != text.strip() else _json_in(text)
+        is_other = found is not None and type_of(json.loads(found)) in kinds - STRING_ONLY
         return found if found is not None and is_other else json_string(text)
     said = text.strip()
     kind, literal = _LITERALS.get(said.lower(), ("", ""))
@@ -140,10 +140,10 @@ def json_string(text: str) -> str:
 def _of_types(types: object) -> frozenset[str]:
     named = [types] if isinstance(types, str) else types
     if not isinstance(named, list):
-        return ALL_KINDS
-    kinds = {_SLOPPY.get(name, name) for name in named if isinstance(name, str)} & ALL_KINDS
+        return ALL_TYPES
+    kinds = {_SLOPPY.get(name, name) for name in named if isinstance(name, str)} & ALL_TYPES
     # A type that nobody knows says nothing.
-    return frozenset(kinds | {"integer"} if "number" in kinds else kinds) or ALL_KINDS
+    return frozenset(kinds | {"integer"} if "number" in kinds else kinds) or ALL_TYPES
 
 
 def _json_in(text: str) -> str | None:

@@ -32,7 +32,7 @@ def _number(text: str) -> float:
 _DECODER: Final = json.JSONDecoder(parse_float=_number)
 
 
-def parsed(text: str) -> list[dict[str, Any]]:
+def parse_keyword_calls(text: str) -> list[dict[str, Any]]:
     """Return the calls in a text.
 
     Python reads some of JSON's escapes differently, so a value that is JSON is read as JSON.
@@ -53,7 +53,7 @@ def parsed(text: str) -> list[dict[str, Any]]:
         at = _expected(said, at, ",")
 
 
-def numbered(text: str) -> list[dict[str, Any]]:
+def parse_numbered_calls(text: str) -> list[dict[str, Any]]:
     """Return the calls in a text.
 
     Raises:

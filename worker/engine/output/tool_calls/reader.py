@@ -41,10 +41,10 @@ class CallClosed:
     """Nothing more belongs to it."""
 
 
-Change = CallOpened | CallInput | CallClosed
+CallDelta = CallOpened | CallInput | CallClosed
 
 
-class JsonSpelling(Enum):
+class JsonCallStyle(Enum):
     """How calls are written that are JSON, behind their start tag."""
 
     #: ``{"name": "f", "arguments": {…}}`` and an end tag, a start tag before each: Hermes, Qwen.
@@ -70,11 +70,11 @@ class ToolFormat:
             comes.
         argument_tags: Tags around one argument; an ``end`` between them belongs to its text.
         is_bare: An answer that begins with a brace may be a call without a tag, as in Llama 3.1.
-        naked: Beginning and end of what some models write without the tags around it.
+        inner_tags: Beginning and end of what some models write without the tags around it.
         opening: Beginning of any call, for a model that must call something.
         opening_named: The same up to the arguments; ``NAME`` stands for the tool.
         json: How the model is held to write calls, if they are JSON.
-        marks: How it writes them, and is held to, if arguments stand between marks.
+        syntax: How it writes them, and is held to, if arguments stand between marks.
     """
 
     start: str
@@ -82,21 +82,21 @@ class ToolFormat:
     parse: Parse | None = None
     argument_tags: tuple[str, str] | None = None
     is_bare: bool = False
-    naked: tuple[str, str] | None = None
+    inner_tags: tuple[str, str] | None = None
     opening: str = ""
     opening_named: str = ""
-    json: JsonSpelling | None = None
-    marks: ToolSyntax | None = None
+    json: JsonCallStyle | None = None
+    syntax: ToolSyntax | None = None
 
     @property
-    def is_held(self) -> bool:
+    def has_grammar(self) -> bool:
         """Whether there are grammars for its calls."""
-        return self.json is not None or self.marks is not None
+        return self.json is not None or self.syntax is not None
 
     @property
     def starts(self) -> tuple[str, ...]:
         """All tags that begin a call."""
-        return (self.start, self.naked[0]) if self.naked else (self.start,)
+        return (self.start, self.inner_tags[0]) if self.inner_tags else (self.start,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,11 +130,11 @@ class CallReader(Protocol):
     plain: str
     rest: str
 
-    def feed(self, text: str) -> list[Change]:
+    def feed(self, text: str) -> list[CallDelta]:
         """Take more text and return what is certain now."""
         ...
 
-    def flush(self, *, cut: bool) -> list[Change]:
+    def flush(self, *, cut: bool) -> list[CallDelta]:
         """Return what is certain at the end of the output; the reader is over then.
 
         Args:
@@ -156,7 +156,7 @@ class WholeReader:
         self.plain = self.rest = ""
         self._rules = rules
         self._start = start
-        naked = rules.format.naked
+        naked = rules.format.inner_tags
         self._is_naked = naked is not None and start == naked[0]
         self._end = naked[1] if self._is_naked and naked else rules.format.end
         self._held = ""
@@ -165,7 +165,7 @@ class WholeReader:
         #: Where the next end tag may begin.
         self._from = 0
 
-    def feed(self, text: str) -> list[Change]:
+    def feed(self, text: str) -> list[CallDelta]:
         """Take more text."""
         self._held += text
         if self._is_read:
@@ -179,7 +179,7 @@ class WholeReader:
         self._from = max(self._from, len(self._held) - len(self._end))
         return []
 
-    def flush(self, *, cut: bool) -> list[Change]:
+    def flush(self, *, cut: bool) -> list[CallDelta]:
         """Read what has no end tag, unless it may be half of what the model meant."""
         if not self._is_read and not cut:
             changes = self._leave(self._held, self._held, "")
@@ -188,7 +188,7 @@ class WholeReader:
         self.is_over = True
         return changes
 
-    def _leave(self, body: str, whole: str, rest: str) -> list[Change]:
+    def _leave(self, body: str, whole: str, rest: str) -> list[CallDelta]:
         self.is_over, self.rest = True, rest
         # The family's parser wants what a well-behaved model writes between the tags.
         inside = self._start + whole if self._is_naked else body
@@ -209,20 +209,20 @@ class WholeReader:
             self.is_over, self.rest = True, text.removeprefix(end)
 
     def _is_inside_argument(self, text: str) -> bool:
-        marks = self._rules.format.marks
+        marks = self._rules.format.syntax
         if marks is not None and marks.is_quoted:
             return is_inside_string(text)
         tags = self._rules.format.argument_tags
         return tags is not None and text.rfind(tags[0]) > text.rfind(tags[1])
 
 
-def _parsed(text: str, rules: CallRules) -> list[Change] | None:
+def _parsed(text: str, rules: CallRules) -> list[CallDelta] | None:
     parse = rules.format.parse
     assert parse is not None, "JSON has its own reader"
     try:
         found = parse(text, rules.tools)
         calls = found if isinstance(found, list) else [found]
-        changes: list[Change] = []
+        changes: list[CallDelta] = []
         for call in calls:
             changes += _changes(call["name"], call["arguments"], rules)
     except Exception:  # noqa: BLE001 - a foreign parser on foreign text raises whatever it likes
@@ -230,7 +230,7 @@ def _parsed(text: str, rules: CallRules) -> list[Change] | None:
     return changes or None
 
 
-def _changes(name: object, arguments: object, rules: CallRules) -> list[Change]:
+def _changes(name: object, arguments: object, rules: CallRules) -> list[CallDelta]:
     if not isinstance(name, str) or not name or not isinstance(arguments, dict):
         msg = "not a call"
         raise TypeError(msg)

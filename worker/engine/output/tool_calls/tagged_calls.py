@@ -11,20 +11,20 @@ from typing import Any
 from worker.engine.output.stop_sequences import TagScanner
 from worker.engine.output.tool_calls.json_text import JsonValue, MalformedJson
 from worker.engine.output.tool_calls.json_types import (
-    ALL_KINDS,
-    TEXT_ONLY,
+    ALL_TYPES,
+    STRING_ONLY,
     argument_schema,
     json_string,
-    kinds_of,
+    types_of,
     value_json,
 )
 from worker.engine.output.tool_calls.reader import (
     CallClosed,
+    CallDelta,
     CallInput,
     CallOpened,
     CallReader,
     CallRules,
-    Change,
     WholeReader,
 )
 
@@ -45,7 +45,7 @@ class TaggedReader:
     """
 
     def __init__(self, rules: CallRules, start: str) -> None:
-        marks = rules.format.marks
+        marks = rules.format.syntax
         assert marks is not None, "nothing to look for"
         self.is_over = False
         self.plain = self.rest = ""
@@ -66,20 +66,20 @@ class TaggedReader:
         #: What has not been read yet, and what came since the last whole call.
         self._held = start if start == self._call else ""
         self._raw = ""
-        self._changes: list[Change] = []
+        self._changes: list[CallDelta] = []
         self._instead: CallReader | None = None
         self._begin()
 
     def _begin(self) -> None:
         self._schema: Mapping[str, Any] = {}
-        self._kinds = ALL_KINDS
+        self._kinds = ALL_TYPES
         self._arguments = 0
         self._is_open = False
         #: Where the end of a value may begin, and how much of it was read as JSON.
         self._from = self._fed = 0
         self._json = JsonValue()
 
-    def feed(self, text: str) -> list[Change]:
+    def feed(self, text: str) -> list[CallDelta]:
         """Take more text."""
         if self._instead is not None:
             return self._feed_instead(text)
@@ -91,7 +91,7 @@ class TaggedReader:
         changes, self._changes = self._changes, []
         return changes if self._instead is None else [*changes, *self._feed_instead(self._raw)]
 
-    def flush(self, *, cut: bool) -> list[Change]:
+    def flush(self, *, cut: bool) -> list[CallDelta]:
         """Close a call that lacks no more than its last marks; what was cut stays open."""
         if self._instead is None and self._step == self._head:
             self._instead = WholeReader(self._rules, self._start)
@@ -105,7 +105,7 @@ class TaggedReader:
         changes, self._changes = self._changes, []
         return changes
 
-    def _feed_instead(self, text: str) -> list[Change]:
+    def _feed_instead(self, text: str) -> list[CallDelta]:
         assert self._instead is not None, "nobody else reads"
         changes = self._instead.feed(text)
         self.is_over = self._instead.is_over
@@ -156,7 +156,7 @@ class TaggedReader:
             return False
         key = self._held[:at].strip().strip(_QUOTES)
         self._held = self._held[behind + len(last) :]
-        self._kinds = kinds_of(argument_schema(self._schema, key), self._schema)
+        self._kinds = types_of(argument_schema(self._schema, key), self._schema)
         self._say(f"{'{' if self._arguments == 0 else ', '}{json_string(key)}: ")
         self._arguments += 1
         self._step = self._before_value
@@ -167,7 +167,7 @@ class TaggedReader:
             if not self._held:
                 return False
             self._held = self._held.removeprefix("\n")
-        if self._kinds <= TEXT_ONLY:
+        if self._kinds <= STRING_ONLY:
             self._say('"')
             self._step = self._in_text
         else:

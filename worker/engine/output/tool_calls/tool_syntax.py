@@ -44,7 +44,7 @@ class ToolSyntax:
         return self.keyed.endswith("\n") and self.valued.startswith("\n")
 
 
-QWEN_MARKS: Final = ToolSyntax(
+QWEN_SYNTAX: Final = ToolSyntax(
     call="<function=",
     named=">\n",
     key="<parameter=",
@@ -53,7 +53,7 @@ QWEN_MARKS: Final = ToolSyntax(
     done="</function>\n",
 )
 #: GLM 4.7 and Laguna.
-GLM_MARKS: Final = ToolSyntax(
+GLM_SYNTAX: Final = ToolSyntax(
     call="",
     named="",
     key="<arg_key>",
@@ -62,10 +62,10 @@ GLM_MARKS: Final = ToolSyntax(
     done="",
 )
 #: GLM 4.5 and 4.6, which write each part on a line of its own.
-GLM_LINES_MARKS: Final = replace(
-    GLM_MARKS, named="\n", keyed="</arg_key>\n<arg_value>", valued="</arg_value>\n"
+GLM_LINES_SYNTAX: Final = replace(
+    GLM_SYNTAX, named="\n", keyed="</arg_key>\n<arg_value>", valued="</arg_value>\n"
 )
-LONGCAT_MARKS: Final = ToolSyntax(
+LONGCAT_SYNTAX: Final = ToolSyntax(
     call="",
     named="\n",
     key="<longcat_arg_key>",
@@ -73,7 +73,7 @@ LONGCAT_MARKS: Final = ToolSyntax(
     valued="</longcat_arg_value>\n",
     done="",
 )
-MINIMAX_MARKS: Final = ToolSyntax(
+MINIMAX_SYNTAX: Final = ToolSyntax(
     call='<invoke name="',
     named='">\n',
     key='<parameter name="',
@@ -83,7 +83,7 @@ MINIMAX_MARKS: Final = ToolSyntax(
     is_repeated=True,
 )
 #: LFM and others that write Python: ``[f(a="x", b=2)]``.
-PYTHON_MARKS: Final = ToolSyntax(
+PYTHON_SYNTAX: Final = ToolSyntax(
     call="",
     named="(",
     key="",

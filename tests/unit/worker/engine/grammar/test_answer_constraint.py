@@ -19,17 +19,17 @@ from worker.engine.grammar.guidance import GuidanceGrammars, grammars_for
 from worker.engine.grammar.ports import Constraint, ConstraintLost, GrammarRefused
 from worker.engine.output.detokenizer import ByteDetokenizer
 from worker.engine.output.output_parser import ThinkTags
-from worker.engine.output.tool_calls.reader import JsonSpelling, ToolFormat
+from worker.engine.output.tool_calls.reader import JsonCallStyle, ToolFormat
 
 _OPENS = 2
 _TAGS = ThinkTags("<think>", "</think>")
-_HERMES = ToolFormat(start="<tool_call>", end="</tool_call>", json=JsonSpelling.TAGGED)
+_HERMES = ToolFormat(start="<tool_call>", end="</tool_call>", json=JsonCallStyle.TAGGED)
 _FORMATS = {
     "hermes": _HERMES,
-    "plain_tags": ToolFormat(start="<call>", end="</call>", json=JsonSpelling.TAGGED),
-    "llama": ToolFormat(start="<|python_tag|>", end="", is_bare=True, json=JsonSpelling.BARE),
-    "mistral": ToolFormat(start="[TOOL_CALLS]", end="", json=JsonSpelling.HEADED),
-    "older_mistral": ToolFormat(start="[TOOL_CALLS]", end="", json=JsonSpelling.LIST),
+    "plain_tags": ToolFormat(start="<call>", end="</call>", json=JsonCallStyle.TAGGED),
+    "llama": ToolFormat(start="<|python_tag|>", end="", is_bare=True, json=JsonCallStyle.BARE),
+    "mistral": ToolFormat(start="[TOOL_CALLS]", end="", json=JsonCallStyle.HEADED),
+    "older_mistral": ToolFormat(start="[TOOL_CALLS]", end="", json=JsonCallStyle.LIST),
 }
 _XML = ToolFormat(start="<tool_call>", end="</tool_call>", parse=lambda _text, _tools: [])
 
@@ -283,7 +283,7 @@ def test_what_is_over_is_over(grammars: GuidanceGrammars) -> None:
     assert _said(constraint, '{"a": 1}') == '{"a": 1}'
     assert constraint is not None
     constraint.accept(1)
-    assert (constraint.is_over, constraint.mask(), constraint.taken) == (True, None, 9)
+    assert (constraint.is_over, constraint.mask(), constraint.accepted_count) == (True, None, 9)
 
 
 def test_words_said_before_there_was_a_form_end_it(grammars: GuidanceGrammars) -> None:

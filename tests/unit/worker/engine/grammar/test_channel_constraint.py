@@ -18,7 +18,7 @@ from worker.engine.grammar.ports import Constraint
 from worker.engine.output.channel_format import HARMONY, MUSE_SPARK, ChannelFormat
 from worker.engine.output.detokenizer import ByteDetokenizer
 
-_MARKS = tuple(dict.fromkeys((*HARMONY.marks, *MUSE_SPARK.marks)))
+_MARKS = tuple(dict.fromkeys((*HARMONY.markers, *MUSE_SPARK.markers)))
 _ENDS = frozenset(
     number
     for number, mark in enumerate(_MARKS)
@@ -277,7 +277,9 @@ def test_words_said_before_there_was_a_form_end_it(grammars: GuidanceGrammars) -
 
 
 _GRAMMARS = grammars_for(_TOKENIZER.to_str(), _ENDS)
-_PIECES = st.sampled_from([*HARMONY.marks, "assistant", "analysis", "final", " to=", "functions."])
+_PIECES = st.sampled_from(
+    [*HARMONY.markers, "assistant", "analysis", "final", " to=", "functions."]
+)
 
 
 @given(said=st.lists(_PIECES, max_size=8).map("".join), has_form=st.booleans())
@@ -291,4 +293,4 @@ def test_whatever_was_said_a_call_that_follows_is_held_or_free_and_never_an_erro
     for token in _ids(said):
         constraint.accept(token)
         constraint.mask()
-    assert constraint.taken == len(_ids(said))
+    assert constraint.accepted_count == len(_ids(said))

@@ -22,7 +22,7 @@ from worker.engine.grammar.guidance import GuidanceGrammars, grammars_for
 from worker.engine.grammar.ports import Constraint
 from worker.engine.output.detokenizer import ByteDetokenizer
 from worker.engine.output.output_parser import SectionParser
-from worker.engine.output.tool_calls.reader import CallRules, JsonSpelling, ToolFormat
+from worker.engine.output.tool_calls.reader import CallRules, JsonCallStyle, ToolFormat
 from worker.engine.text_assembler import TextAssembler
 
 #: The longest walk; what has not ended by then counts as cut.
@@ -368,7 +368,7 @@ def test_what_cannot_be_kept_is_left_out_for_that_argument_alone(inner: dict[str
 def test_a_strict_tool_that_cannot_be_kept_is_refused_by_its_name_and_the_keyword(
     family: str,
 ) -> None:
-    hermes = ToolFormat(start="<tool_call>", end="</tool_call>", json=JsonSpelling.TAGGED)
+    hermes = ToolFormat(start="<tool_call>", end="</tool_call>", json=JsonCallStyle.TAGGED)
     tool_format = {**FAMILIES, "hermes": hermes}[family]
     schema = {"type": "object", "properties": {"n": {"type": "array", "uniqueItems": True}}}
     odd = _tool(schema, "Odd")

@@ -91,7 +91,7 @@ def sink() -> CollectingSink:
 
 @pytest.fixture
 def engine(sink: CollectingSink) -> Iterator[FakeEngine]:
-    with FakeEngine(sink, {"go": _SAID}, context=4000, frames=HARMONY) as engine:
+    with FakeEngine(sink, {"go": _SAID}, context=4000, channel_format=HARMONY) as engine:
         yield engine
 
 

@@ -288,9 +288,9 @@ def test_a_recipient_behind_what_no_header_has_names_nobody() -> None:
 
 _PIECES = st.sampled_from(
     [
-        *HARMONY.marks, *MUSE_SPARK.marks, "assistant", "analysis", "final", "commentary", "user",
-        " to=functions.Bash", " to=self", " to=user", "json", " ", "\n", "a", "é", "STOP", "<|",
-        '{"command": "ls', '"}', "{", "}", '"', "\\", "1e", _ANALYSIS, _CALL, _FINAL, _ATEM,
+        *HARMONY.markers, *MUSE_SPARK.markers, "assistant", "analysis", "final", "commentary",
+        "user", " to=functions.Bash", " to=self", " to=user", "json", " ", "\n", "a", "é", "STOP",
+        "<|", '{"command": "ls', '"}', "{", "}", '"', "\\", "1e", _ANALYSIS, _CALL, _FINAL, _ATEM,
         "<atem:function_calls>", "</atem:function_calls>",
     ]
 )  # fmt: skip
@@ -355,12 +355,14 @@ _WORDS = "\u00fc, \u00fc"
 
 @given(
     st.lists(
-        st.sampled_from([*HARMONY.marks, _WORDS, "final", "analysis", " to=functions.f ", "{", "}"])
+        st.sampled_from(
+            [*HARMONY.markers, _WORDS, "final", "analysis", " to=functions.f ", "{", "}"]
+        )
     )
 )
 def test_no_mark_is_ever_told_and_no_word_is_lost(pieces: list[str]) -> None:
     assembler = _assembler(pieces)
     items_of(assembler, range(len(pieces)))
     told = assembler.text + assembler.thinking
-    assert not any(mark in told for mark in HARMONY.marks)
+    assert not any(mark in told for mark in HARMONY.markers)
     assert told.count(_WORDS) == pieces.count(_WORDS)

@@ -18,7 +18,7 @@ from domain.chat.request import ChatRequest, Message, RawPrompt, ToolCall, ToolC
 from domain.chat.stored_answer import StoredAnswer
 from domain.values import Digest, JobId, SamplingWish, digest_of
 from worker.engine.mlx.prompt.incremental_prompt import IncrementalPrompts
-from worker.engine.ports import Rendered
+from worker.engine.ports import RenderedPrompt
 
 FINGERPRINT = "model-1"
 _TOOL: Mapping[str, Any] = {"type": "function", "function": {"name": "Bash", "parameters": {}}}
@@ -31,9 +31,9 @@ class PlainRenderer:
         self.cuts = cuts
         self.rendered = 0
 
-    def render(self, request: ChatRequest) -> Rendered:
+    def render(self, request: ChatRequest) -> RenderedPrompt:
         self.rendered += 1
-        return Rendered(_ids(request.messages) + _ids(()))
+        return RenderedPrompt(_ids(request.messages) + _ids(()))
 
     def says_only_messages(self, request: ChatRequest) -> bool:
         return request.tool_choice.mode == "auto"
@@ -41,8 +41,12 @@ class PlainRenderer:
     def begins_alike(self, before: ChatRequest, request: ChatRequest) -> bool:
         return (before.effort, before.thinking) == (request.effort, request.thinking)
 
-    def render_after(self, request: ChatRequest, turn: int) -> Rendered | None:
-        return Rendered((0, *_ids(request.messages[turn + 1 :]), *_ids(()))) if self.cuts else None
+    def render_after(self, request: ChatRequest, turn: int) -> RenderedPrompt | None:
+        return (
+            RenderedPrompt((0, *_ids(request.messages[turn + 1 :]), *_ids(())))
+            if self.cuts
+            else None
+        )
 
 
 def _ids(messages: tuple[Message, ...]) -> tuple[int, ...]:

@@ -90,7 +90,7 @@ class _Allows:
             self._bits[token // 8] |= 1 << token % 8
 
     @property
-    def taken(self) -> int:
+    def accepted_count(self) -> int:
         return len(self.seen)
 
     def accept(self, token: int) -> None:

@@ -22,7 +22,7 @@ from tests.support.models.tool_calls import (
     QWEN_XML,
     assembler_of,
     items_of,
-    told,
+    outline_of,
 )
 from worker.engine.output.tool_calls.reader import ToolFormat
 
@@ -120,7 +120,7 @@ from worker.engine.output.tool_calls.reader import ToolFormat
 def test_calls_are_read_as_the_family_writes_them(
     tool_format: ToolFormat, said: str, expected: list[Any], by: int
 ) -> None:
-    assert told(said, tool_format, by=by) == expected
+    assert outline_of(said, tool_format, by=by) == expected
 
 
 @pytest.mark.parametrize(
@@ -144,12 +144,12 @@ def test_calls_are_read_as_the_family_writes_them(
 def test_garbage_is_text_and_nothing_of_it_is_lost(
     tool_format: ToolFormat, said: str, by: int
 ) -> None:
-    assert told(said, tool_format, by=by) == [said]
+    assert outline_of(said, tool_format, by=by) == [said]
 
 
 def test_garbage_behind_the_name_closes_the_call_with_arguments_that_nobody_can_run() -> None:
     said = '<tool_call>{"name": "Bash", "arguments": {"command": "rm" oops}}</tool_call>'
-    assert told(said, HERMES) == [("Bash", '{"command": "rm" '), "oops}}</tool_call>"]
+    assert outline_of(said, HERMES) == [("Bash", '{"command": "rm" '), "oops}}</tool_call>"]
 
 
 @pytest.mark.parametrize(
@@ -176,12 +176,12 @@ def test_garbage_behind_the_name_closes_the_call_with_arguments_that_nobody_can_
 def test_a_cut_call_is_never_told_as_a_whole_one(
     tool_format: ToolFormat, said: str, expected: list[Any]
 ) -> None:
-    assert told(said, tool_format, cut=True) == expected
+    assert outline_of(said, tool_format, cut=True) == expected
 
 
 def test_a_call_whose_end_tag_was_the_end_of_the_turn_is_whole() -> None:
     said = "<tool_call>Bash<arg_key>command</arg_key><arg_value>ls</arg_value>"
-    assert told(said, GLM) == [LS]
+    assert outline_of(said, GLM) == [LS]
 
 
 def test_arguments_come_while_they_are_written() -> None:
@@ -204,23 +204,26 @@ def test_ids_of_calls_are_made_of_the_job_and_their_place() -> None:
 
 def test_a_call_that_the_prompt_began_is_the_answers() -> None:
     opened = '<tool_call>\n{"name": "Bash", "arguments":'
-    assert told(' {"command": "ls"}}\n</tool_call>', HERMES, opened=opened) == [LS]
+    assert outline_of(' {"command": "ls"}}\n</tool_call>', HERMES, opened=opened) == [LS]
 
 
 def test_a_single_call_ends_the_answer() -> None:
     said = '<tool_call>{"name": "f"}</tool_call> and <tool_call>{"name": "g"}</tool_call>'
-    assert told(said, HERMES, is_single=True) == [("f", {})]
+    assert outline_of(said, HERMES, is_single=True) == [("f", {})]
 
 
 def test_stop_texts_count_outside_calls_alone() -> None:
     call = '<tool_call>{"name": "Bash", "arguments": {"command": "STOP"}}</tool_call>'
-    assert told(call + " a STOP b", HERMES, stop=["STOP"]) == [("Bash", {"command": "STOP"}), "a "]
-    assert told("<tool_call>a STOP b", HERMES, stop=["STOP"]) == ["<tool_call>a "]
+    assert outline_of(call + " a STOP b", HERMES, stop=["STOP"]) == [
+        ("Bash", {"command": "STOP"}),
+        "a ",
+    ]
+    assert outline_of("<tool_call>a STOP b", HERMES, stop=["STOP"]) == ["<tool_call>a "]
 
 
 def test_white_space_next_to_calls_is_dropped_and_elsewhere_kept() -> None:
     call = '<tool_call>{"name": "f"}</tool_call>'
-    assert told(f" a  b \n{call} \n {call}\n c \n", HERMES) == [
+    assert outline_of(f" a  b \n{call} \n {call}\n c \n", HERMES) == [
         " a  b", ("f", {}), ("f", {}), "c \n",
     ]  # fmt: skip
 

@@ -16,7 +16,7 @@ from tests.support.models.tool_calls import (
     QWEN_XML,
     assembler_of,
     items_of,
-    told,
+    outline_of,
     tool,
 )
 from worker.engine.output.tool_calls.reader import ToolFormat
@@ -61,7 +61,7 @@ def test_the_schema_says_what_a_text_between_marks_stands_for(
         f"<tool_call>\n<function=Set>\n<parameter=value>\n{value}\n</parameter>\n</function>\n"
         "</tool_call>"
     )
-    assert told(said, QWEN_XML, tools=tools) == [("Set", {"value": expected})]
+    assert outline_of(said, QWEN_XML, tools=tools) == [("Set", {"value": expected})]
 
 
 @pytest.mark.parametrize(
@@ -107,4 +107,4 @@ def test_the_schema_says_what_a_text_between_marks_stands_for(
 def test_slips_between_marks_are_understood(
     tool_format: ToolFormat, said: str, expected: list[Any], by: int
 ) -> None:
-    assert told(said, tool_format, by=by) == expected
+    assert outline_of(said, tool_format, by=by) == expected
