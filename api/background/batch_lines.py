@@ -9,7 +9,7 @@ from typing import Final
 from api.protocols.batches.endpoints import ANTHROPIC
 from api.protocols.batches.line_requests import file_faults, parse_line
 from api.protocols.batches.line_results import LineResult, encode_result
-from api.protocols.shared.answer import AssembledAnswer, proper_end
+from api.protocols.shared.answer import AssembledAnswer, ending_or_error
 from api.protocols.shared.assembled_answer import assembled_answer
 from api.protocols.shared.efforts import Efforts
 from domain.batch.jsonl import read_lines
@@ -99,7 +99,7 @@ class BatchLines:
             # The job failed, or was enqueued again after the batch had ended.
             message = view.error_message or "this line is being tried again"
             failed = Failed(error=view.error or "internal_error", message=message, retryable=False)
-            end = proper_end(failed)
+            end = ending_or_error(failed)
             return end if isinstance(end, SemanticError) else None
         try:
             answer = StoredAnswer.from_bytes(self.payloads.get(Digest(view.output)))

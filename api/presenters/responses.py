@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from api.protocols.batches.endpoints import unix_s
+from api.protocols.batches.endpoints import unix_seconds
 from api.protocols.openai_responses.items import Item
-from api.protocols.openai_responses.parse import asked_of, from_bytes, input_of
+from api.protocols.openai_responses.parse import decode_fields, input_items, requested_fields
 from api.protocols.openai_responses.response_object import (
     PROTOCOL,
     RequestedFields,
-    ResponseHead,
-    answered,
+    ResponseEnvelope,
+    ended_response,
     find_item,
-    open_status,
     response_object,
+    unfinished_status,
 )
 from api.protocols.shared.answer import AssembledAnswer
 from api.protocols.shared.assembled_answer import assembled_answer
@@ -49,11 +49,11 @@ class StoredResponse:
     """A response in the log.
 
     Attributes:
-        head: What was asked.
+        envelope: What was requested.
         job: Its state.
     """
 
-    head: ResponseHead
+    envelope: ResponseEnvelope
     job: Job
 
 
@@ -68,14 +68,14 @@ def job_of(response_id: str) -> JobId:
     return JobId("job-" + response_id.removeprefix("resp_"))
 
 
-def load_head(job_id: JobId, services: Services) -> ResponseHead:
+def load_envelope(job_id: JobId, services: Services) -> ResponseEnvelope:
     """Return what was asked of a job that was accepted on this connection, stored or not.
 
     Raises:
         ResponseNotFound: There is no such response.
         LogUnavailable: The log cannot be read.
     """
-    return _load(job_id, services).head
+    return _load(job_id, services).envelope
 
 
 def load_response(response_id: str, services: Services) -> StoredResponse:
@@ -86,18 +86,18 @@ def load_response(response_id: str, services: Services) -> StoredResponse:
         LogUnavailable: The log cannot be read.
     """
     found = _load(job_of(response_id), services)
-    if found.job.hidden or not found.head.asked.is_stored:
+    if found.job.hidden or not found.envelope.requested.is_stored:
         raise ResponseNotFound(response_id)
     return found
 
 
 def present(found: StoredResponse, services: Services) -> ResponseObject:
     """Return the object of a response as it is now."""
-    head, view = found.head, services.views.get(found.head.job_id)
+    envelope, view = found.envelope, services.views.get(found.envelope.job_id)
     if view is None or not view.status.is_terminal:
         status = JobStatus.QUEUED if view is None else view.status
-        return response_object(head, open_status(head, status))
-    return answered(head, _answer_of(view, services))
+        return response_object(envelope, unfinished_status(envelope, status))
+    return ended_response(envelope, _answer_of(view, services))
 
 
 def prepare(wire: ResponsesBody, services: Services) -> tuple[RequestedFields, list[Item]]:
@@ -109,9 +109,9 @@ def prepare(wire: ResponsesBody, services: Services) -> tuple[RequestedFields, l
         PreviousResponseNotFound: One of them is not there.
         LogUnavailable: The log cannot be read.
     """
-    items = [_resolved(item, index, services) for index, item in enumerate(input_of(wire))]
+    items = [_resolved(item, index, services) for index, item in enumerate(input_items(wire))]
     before = conversation(wire.previous_response_id, services)
-    return asked_of(wire, items, before), before
+    return requested_fields(wire, items, before), before
 
 
 def conversation(last: str | None, services: Services) -> list[Item]:
@@ -132,14 +132,14 @@ def conversation(last: str | None, services: Services) -> list[Item]:
             found = load_response(previous, services)
         except ResponseNotFound:
             raise PreviousResponseNotFound(previous) from None
-        parts.append((*found.head.asked.items, *_output(found, services)))
-        previous = found.head.asked.previous
+        parts.append((*found.envelope.requested.items, *_output(found, services)))
+        previous = found.envelope.requested.previous
     return [item for part in reversed(parts) for item in part]
 
 
 def _output(found: StoredResponse, services: Services) -> Sequence[Item]:
     if not found.job.status.is_terminal:
-        msg = f"response {found.head.id} has not ended"
+        msg = f"response {found.envelope.id} has not ended"
         raise InvalidRequest(msg, field="previous_response_id")
     return present(found, services)["output"]
 
@@ -167,11 +167,13 @@ def _load(job_id: JobId, services: Services) -> StoredResponse:
         submitted = loaded.job.submitted
         if submitted is None or submitted.protocol != PROTOCOL or submitted.wire is None:
             raise ResponseNotFound(named)
-        asked = from_bytes(services.payloads.get(submitted.wire))
+        requested = decode_fields(services.payloads.get(submitted.wire))
     except (JobNotFound, PayloadMissing):
         raise ResponseNotFound(named) from None
-    head = ResponseHead(job_id=job_id, created_s=unix_s(loaded.accepted_at), asked=asked)
-    return StoredResponse(head=head, job=loaded.job)
+    envelope = ResponseEnvelope(
+        job_id=job_id, created_s=unix_seconds(loaded.accepted_at), requested=requested
+    )
+    return StoredResponse(envelope=envelope, job=loaded.job)
 
 
 def _answer_of(view: JobView, services: Services) -> AssembledAnswer:

@@ -9,7 +9,7 @@ from api.http.messages import Reply, Request, StreamReply
 from api.http.replies import json_reply
 from api.protocols.shared.completions import (
     CompletionEncoder,
-    CompletionHead,
+    CompletionEnvelope,
     CompletionKind,
     assemble,
 )
@@ -42,34 +42,34 @@ async def create_completion(
     )
     parsed = await parse_request(parse, request, services)
     jobs = await open_jobs(parsed, request, services, protocol=kind.protocol)
-    head = CompletionHead(
+    envelope = CompletionEnvelope(
         kind=kind,
         jobs=tuple(job.id for job in jobs),
         model=parsed.chat.model,
         created=int(services.clock.now().timestamp()),
         answers_each=parsed.answers_each,
     )
-    headers = {JOB_HEADER: ", ".join(head.jobs)}
+    headers = {JOB_HEADER: ", ".join(envelope.jobs)}
     attached = [job.attached for job in jobs if job.attached is not None]
     if attached:
         headers[ATTACHED_HEADER] = attached[0]
     if parsed.stream:
-        return await _stream(jobs, head, parsed, request, services, headers)
+        return await _stream(jobs, envelope, parsed, request, services, headers)
     answers = await collect_jobs(jobs)
     headers |= await cache_headers(jobs[0].id, answers[0].started, services)
-    return json_reply(assemble(head, answers), headers=headers)
+    return json_reply(assemble(envelope, answers), headers=headers)
 
 
 async def _stream(
     jobs: Sequence[OpenJob],
-    head: CompletionHead,
+    envelope: CompletionEnvelope,
     parsed: ParsedRequest,
     request: Request,
     services: Services,
     headers: dict[str, str],
 ) -> StreamReply:
     started = await _opening(jobs, services)
-    encoder = CompletionEncoder(head, include_usage=parsed.include_usage, request_id=request.id)
+    encoder = CompletionEncoder(envelope, include_usage=parsed.include_usage, request_id=request.id)
     pieces = JobStream(
         MergedItems(jobs),
         encoder,

@@ -13,7 +13,7 @@ from api.http.messages import Reply, Request, StreamReply
 from api.http.multipart import parse_upload
 from api.http.query import choice, text, whole_number
 from api.http.replies import json_reply
-from api.protocols.batches.endpoints import unix_s
+from api.protocols.batches.endpoints import unix_seconds
 from api.schemas.base import parse_body
 from api.schemas.batches import (
     DeletedFile,
@@ -115,13 +115,13 @@ def file_object(file: StoredFile) -> FileObject:
         "id": file.id,
         "object": "file",
         "bytes": facts.bytes,
-        "created_at": unix_s(file.created_at),
+        "created_at": unix_seconds(file.created_at),
         "filename": facts.filename,
         "purpose": facts.purpose,
         "status": "processed",
     }
     if facts.expires_at is not None:
-        shown["expires_at"] = unix_s(facts.expires_at)
+        shown["expires_at"] = unix_seconds(facts.expires_at)
     return shown
 
 

@@ -30,13 +30,13 @@ async def create_message(request: Request, *, services: Services) -> Reply | Str
             thinking=parsed.thinking,
             request_id=request.id,
             started=started,
-            marks_cache=parsed.marks_cache,
+            has_cache_control=parsed.has_cache_control,
         ),
         assemble=lambda job_id, answer: assemble_message(
             answer,
             job_id=job_id,
             model=chat.model,
             thinking=parsed.thinking,
-            marks_cache=parsed.marks_cache,
+            has_cache_control=parsed.has_cache_control,
         ),
     )

@@ -10,7 +10,7 @@ from api.background.webhooks import webhook_url
 from api.http.messages import Reply, Request
 from api.http.query import text, whole_number
 from api.http.replies import json_reply
-from api.protocols.batches.endpoints import OPENAI_ENDPOINTS, unix_s
+from api.protocols.batches.endpoints import OPENAI_ENDPOINTS, unix_seconds
 from api.routes.files import find_file
 from api.routes.message_batches import CLIENT_CHARS_MAX, batch_progress
 from api.schemas.base import parse_body
@@ -158,7 +158,7 @@ def _object(batch: Batch, services: Services) -> BatchObject:
     facts = batch.facts
     status = _status(batch)
     counts = batch_progress(batch, services.batches)
-    ended_at = unix_s(batch.ended_at) if batch.ended_at else None
+    ended_at = unix_seconds(batch.ended_at) if batch.ended_at else None
     shown: BatchObject = {
         "id": wire_id(batch.id, PREFIX),
         "object": "batch",
@@ -169,9 +169,9 @@ def _object(batch: Batch, services: Services) -> BatchObject:
         "status": status,  # type: ignore[typeddict-item]  # one of them
         "output_file_id": _file(batch, "output", services),
         "error_file_id": _file(batch, "error", services),
-        "created_at": unix_s(batch.created_at),
+        "created_at": unix_seconds(batch.created_at),
         "in_progress_at": _seconds(batch.started_at),
-        "expires_at": unix_s(facts.expires_at),
+        "expires_at": unix_seconds(facts.expires_at),
         "finalizing_at": _seconds(batch.finalizing_at),
         "completed_at": ended_at if status == "completed" else None,
         "failed_at": ended_at if status == "failed" else None,
@@ -221,4 +221,4 @@ def _file(batch: Batch, part: str, services: Services) -> str | None:
 
 
 def _seconds(at: str | None) -> int | None:
-    return unix_s(at) if at else None
+    return unix_seconds(at) if at else None

@@ -8,12 +8,16 @@ from typing import Any, Final
 from api.http.messages import Reply, Request, StreamReply
 from api.http.query import choice, text, whole_number
 from api.http.replies import json_reply
-from api.presenters.responses import conversation, load_head, load_response, prepare, present
+from api.presenters.responses import conversation, load_envelope, load_response, prepare, present
 from api.protocols.openai_responses import parse as responses
-from api.protocols.openai_responses.items import shown
-from api.protocols.openai_responses.response_object import PROTOCOL, ResponseHead, answered
+from api.protocols.openai_responses.items import listed_items
+from api.protocols.openai_responses.response_object import (
+    PROTOCOL,
+    ResponseEnvelope,
+    ended_response,
+)
 from api.protocols.openai_responses.stream import ResponsesEncoder
-from api.protocols.shared.answer import hex_of
+from api.protocols.shared.answer_ids import job_hex
 from api.protocols.shared.parsed_request import ParsedRequest
 from api.routes.generate import ATTACHED_HEADER, JOB_HEADER, PARSE_INLINE_MAX_BYTES, answer_open
 from api.schemas.base import INT64_MAX
@@ -43,7 +47,7 @@ async def create_response(request: Request, *, services: Services) -> Reply | St
         return await _in_background(parsed, request, services)
     job = await open_job(parsed, request, services, protocol=PROTOCOL)
     try:
-        head = await services.call(load_head, job.id, services)
+        envelope = await services.call(load_envelope, job.id, services)
     except BaseException:
         job.reading.abandon("client_gone")
         await job.feed.close()
@@ -52,8 +56,8 @@ async def create_response(request: Request, *, services: Services) -> Reply | St
         job,
         services,
         stream=parsed.stream,
-        encoder=lambda _, __: ResponsesEncoder(head, request_id=request.id),
-        assemble=lambda _, answer: answered(head, answer),
+        encoder=lambda _, __: ResponsesEncoder(envelope, request_id=request.id),
+        assemble=lambda _, answer: ended_response(envelope, answer),
     )
 
 
@@ -67,15 +71,15 @@ async def get_response(request: Request, *, services: Services) -> Reply | Strea
     found = await services.call(load_response, request.params["response_id"], services)
     if not is_stream:
         return json_reply(await services.call(present, found, services))
-    return await _told(found.head, -1 if after == INT64_MAX else after, request, services)
+    return await _told(found.envelope, -1 if after == INT64_MAX else after, request, services)
 
 
 async def cancel_response(request: Request, *, services: Services) -> Reply:
     """Ask for the end of a response; one that has ended already is shown as it is."""
     response_id = request.params["response_id"]
     found = await services.call(load_response, response_id, services)
-    await _cancel(found.head.job_id, services)
-    await wait_for_end(found.head.job_id, CANCEL_WAIT_S, request, services)
+    await _cancel(found.envelope.job_id, services)
+    await wait_for_end(found.envelope.job_id, CANCEL_WAIT_S, request, services)
     found = await services.call(load_response, response_id, services)
     return json_reply(await services.call(present, found, services))
 
@@ -85,8 +89,8 @@ async def delete_response(request: Request, *, services: Services) -> Reply:
     response_id = request.params["response_id"]
     found = await services.call(load_response, response_id, services)
     if not found.job.status.is_terminal:
-        await _cancel(found.head.job_id, services)
-    await services.call(commit, found.head.job_id, Hide(), log=services.log, ids=services.ids)
+        await _cancel(found.envelope.job_id, services)
+    await services.call(commit, found.envelope.job_id, Hide(), log=services.log, ids=services.ids)
     body: ResponseDeleted = {"id": response_id, "object": "response", "deleted": True}
     return json_reply(body)
 
@@ -117,18 +121,18 @@ async def list_input_items(request: Request, *, services: Services) -> Reply:
 
 async def _parse(request: Request, services: Services) -> tuple[ParsedRequest, bool]:
     if len(request.body) <= PARSE_INLINE_MAX_BYTES:
-        wire = responses.read(request.body)
+        wire = responses.read_body(request.body)
     else:
-        wire = await services.call(responses.read, request.body)
-    asked, before = await services.call(prepare, wire, services)
+        wire = await services.call(responses.read_body, request.body)
+    requested, before = await services.call(prepare, wire, services)
     parse = partial(
-        responses.request_of,
+        responses.parse_request,
         ids=services.ids,
         max_tokens_default=services.max_tokens_default,
         efforts=services.efforts,
     )
-    parsed = await services.call(parse, wire, asked, before, request.headers)
-    return parsed, asked.is_background
+    parsed = await services.call(parse, wire, requested, before, request.headers)
+    return parsed, requested.is_background
 
 
 async def _in_background(
@@ -138,25 +142,25 @@ async def _in_background(
     headers: dict[str, str] = {JOB_HEADER: accepted.job_id}
     if accepted.attached is not None:
         headers[ATTACHED_HEADER] = accepted.attached
-    head = await services.call(load_head, accepted.job_id, services)
+    envelope = await services.call(load_envelope, accepted.job_id, services)
     if parsed.stream:
-        return await _told(head, -1, request, services)
-    body: ResponseObject = await services.call(_present, head, services)
+        return await _told(envelope, -1, request, services)
+    body: ResponseObject = await services.call(_present, envelope, services)
     return json_reply(body, headers=headers)
 
 
 async def _told(
-    head: ResponseHead, after: int, request: Request, services: Services
+    envelope: ResponseEnvelope, after: int, request: Request, services: Services
 ) -> StreamReply:
     """Return the events of a response; leaving ends the stream and not the job."""
-    items = await follow_job(head.job_id, after=-1, services=services)
+    items = await follow_job(envelope.job_id, after=-1, services=services)
     if items is None:
         msg = "the answer of this response cannot be found"
         raise EngineFailure(msg)
     feed = ItemBuffer(items, request, on_gone=leave_alone)
-    encoder = ResponsesEncoder(head, request_id=request.id, after=after)
+    encoder = ResponsesEncoder(envelope, request_id=request.id, after=after)
     pieces = JobStream(feed, encoder, ping_s=services.ping_s)
-    return StreamReply(pieces=pieces, headers={JOB_HEADER: head.job_id})
+    return StreamReply(pieces=pieces, headers={JOB_HEADER: envelope.job_id})
 
 
 async def _cancel(job_id: JobId, services: Services) -> None:
@@ -173,12 +177,12 @@ async def _cancel(job_id: JobId, services: Services) -> None:
     )
 
 
-def _present(head: ResponseHead, services: Services) -> ResponseObject:
-    return present(load_response(head.id, services), services)
+def _present(envelope: ResponseEnvelope, services: Services) -> ResponseObject:
+    return present(load_response(envelope.id, services), services)
 
 
 def _inputs(response_id: str, services: Services) -> list[dict[str, Any]]:
     found = load_response(response_id, services)
-    asked = found.head.asked
-    before = conversation(asked.previous, services)
-    return shown((*before, *asked.items), hex_of(found.head.job_id))
+    requested = found.envelope.requested
+    before = conversation(requested.previous, services)
+    return listed_items((*before, *requested.items), job_hex(found.envelope.job_id))

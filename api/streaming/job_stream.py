@@ -9,7 +9,7 @@ from typing import Generic, Protocol, Self, TypeVar
 import structlog
 
 from api.http.sse import Part, encode
-from api.protocols.shared.answer import AssembledAnswer, proper_end
+from api.protocols.shared.answer import AssembledAnswer, ending_or_error
 from api.streaming.item_buffer import ClientGone
 from api.streaming.open_job import OpenJob
 from domain.errors import Failure, GenerationCancelled, SemanticError
@@ -107,7 +107,7 @@ async def collect_job(job: OpenJob) -> AssembledAnswer:
         raise
     finally:
         await job.feed.close()
-    end = proper_end(answer.ending)
+    end = ending_or_error(answer.ending)
     if isinstance(end, SemanticError):
         raise end
     return answer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from api.protocols.shared.answer import AssembledAnswer, proper_end
+from api.protocols.shared.answer import AssembledAnswer, ending_or_error
 from api.protocols.shared.completions import ChoiceItem
 from api.streaming.job_stream import collect_job
 from api.streaming.open_job import JobReading, OpenJob
@@ -73,7 +73,7 @@ class MergedItems:
         last = taken[-1].body
         if isinstance(last, Finished | Failed):
             self._open.discard(choice)
-            end = proper_end(last)
+            end = ending_or_error(last)
             if isinstance(end, SemanticError):
                 # The others without this one are no answer: all of it fails, once this is told.
                 self._failure = end

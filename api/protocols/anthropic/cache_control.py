@@ -8,7 +8,7 @@ from typing import Any
 from api.schemas.anthropic import ContentBlock, CountBody
 
 
-def marks_cache(wire: CountBody) -> bool:
+def has_cache_control(wire: CountBody) -> bool:
     """Whether ``cache_control`` stands anywhere in a request.
 
     It changes nothing of what is kept: whole blocks of every prompt are. Clients that send it read

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from api.protocols.anthropic.tools import AnthropicTools
 from api.protocols.shared.answer_ids import origin_of
-from api.protocols.shared.reasoning_signature import recall
+from api.protocols.shared.reasoning_signature import signed_reasoning
 from api.protocols.shared.turns import PART_BREAK
 from api.schemas.anthropic import ContentBlock, InputMessage
 from domain.chat.request import Message, ToolCall
@@ -34,7 +34,7 @@ def system_texts(system: str | Sequence[ContentBlock] | None) -> list[str]:
     return [kept for kept in map(_lasting, texts) if kept]
 
 
-def turns_of(messages: Sequence[InputMessage], toolbox: AnthropicTools) -> Iterator[Message]:
+def message_turns(messages: Sequence[InputMessage], toolbox: AnthropicTools) -> Iterator[Message]:
     """Yield the turns that the messages stand for: results of tools are turns of their own.
 
     Args:
@@ -110,8 +110,8 @@ def _assistant_turn(blocks: Sequence[ContentBlock]) -> Message:
 def _reasoning(block: ContentBlock) -> str:
     """Return reasoning as it was thought, whether or not the client was shown it."""
     if block.type == "thinking":
-        return block.thinking or recall(block.signature)
-    return recall(block.data) if block.type == "redacted_thinking" else ""
+        return block.thinking or signed_reasoning(block.signature)
+    return signed_reasoning(block.data) if block.type == "redacted_thinking" else ""
 
 
 def _user_turns(blocks: Sequence[ContentBlock], toolbox: AnthropicTools) -> Iterator[Message]:

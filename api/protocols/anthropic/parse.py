@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from api.protocols.anthropic.cache_control import marks_cache
-from api.protocols.anthropic.messages import system_texts, turns_of
+from api.protocols.anthropic.cache_control import has_cache_control
+from api.protocols.anthropic.messages import message_turns, system_texts
 from api.protocols.anthropic.tools import AnthropicTools, answer_schema_of, tool_choice_of
 from api.protocols.shared.efforts import EFFORTS, Efforts
 from api.protocols.shared.parsed_request import (
@@ -17,7 +17,7 @@ from api.protocols.shared.parsed_request import (
     sampling_of,
     stop_texts,
 )
-from api.protocols.shared.turns import settle
+from api.protocols.shared.turns import merge_turns
 from api.schemas.anthropic import CountBody, MessagesBody, ThinkingSpec
 from api.schemas.base import MAX_TOKENS_CEILING, parse_body
 from domain.chat.reasoning_limit import ThinkingLimit
@@ -46,7 +46,7 @@ def parse(
         agent=agent_of(headers, user_id=wire.user_id),
         seeded=wire.seed is not None,
         thinking=_thinking_of(wire.thinking),
-        marks_cache=marks_cache(wire),
+        has_cache_control=has_cache_control(wire),
     )
 
 
@@ -59,7 +59,7 @@ def parse_count(body: bytes, headers: Mapping[str, str], *, ids: IdSource) -> Pa
 
 def _chat(wire: CountBody, max_tokens: int, ids: IdSource, efforts: Efforts) -> ChatRequest:
     toolbox = AnthropicTools(wire.tools)
-    messages = settle(system_texts(wire.system), turns_of(wire.messages, toolbox))
+    messages = merge_turns(system_texts(wire.system), message_turns(wire.messages, toolbox))
     choice = tool_choice_of(wire.tool_choice, toolbox)
     schema = answer_schema_of(wire.output_config, wire.output_format)
     # A call that must be made leaves no room for reasoning before it.

@@ -9,9 +9,10 @@ from api.errors import error_body
 from api.http.json_body import load_json
 from api.http.messages import Dialect
 from api.http.sse import Frame, Part
-from api.protocols.shared.answer import AssembledAnswer, Block, BlockKind, hex_of, proper_end
+from api.protocols.shared.answer import AssembledAnswer, Block, BlockKind, ending_or_error
+from api.protocols.shared.answer_ids import job_hex
 from api.protocols.shared.parsed_request import ThinkingShown
-from api.protocols.shared.reasoning_signature import sign
+from api.protocols.shared.reasoning_signature import sign_reasoning
 from api.schemas.replies import AnthropicBlock, AnthropicMessage, AnthropicUsage
 from domain.chat.items import (
     Failed,
@@ -50,7 +51,7 @@ class AnthropicEncoder:
         thinking: How much of the reasoning is shown.
         request_id: For error events.
         started: What is known of the prompt already.
-        marks_cache: Whether the request says what to keep; then it is told what was.
+        has_cache_control: Whether the request says what to keep; then it is told what was.
     """
 
     def __init__(
@@ -61,14 +62,14 @@ class AnthropicEncoder:
         thinking: ThinkingShown,
         request_id: str,
         started: Started | None = None,
-        marks_cache: bool = False,
+        has_cache_control: bool = False,
     ) -> None:
         self._job_id = job_id
         self._model = model
         self._thinking = thinking
         self._request_id = request_id
         self._started = started
-        self._marks_cache = marks_cache
+        self._has_cache_control = has_cache_control
         self._open: BlockKind | None = None
         self._index = -1
         #: The reasoning of the open block, which its signature is made of.
@@ -81,7 +82,7 @@ class AnthropicEncoder:
         usage = Usage()
         if known is not None:
             usage = Usage(prompt_tokens=known.prompt_tokens, cached_tokens=known.cached_tokens)
-        counts = _usage(usage, marks_cache=self._marks_cache)
+        counts = _usage(usage, has_cache_control=self._has_cache_control)
         message = _message(self._job_id, self._model, content=[], usage=counts)
         return [_event("message_start", message=message)]
 
@@ -150,21 +151,21 @@ class AnthropicEncoder:
         if self._open == "thinking":
             text, self._thought = "".join(self._thought), []
             carried = self._thinking == "omitted"
-            signature = sign(self._job_id, self._index, text, carried=carried)
+            signature = sign_reasoning(self._job_id, self._index, text, carried=carried)
             delta = {"type": "signature_delta", "signature": signature}
             parts = [_event("content_block_delta", index=self._index, delta=delta)]
         self._open = None
         return [*parts, _event("content_block_stop", index=self._index)]
 
     def _end(self, body: Finished | Failed) -> list[Part]:
-        end = proper_end(body)
+        end = ending_or_error(body)
         if isinstance(end, SemanticError):
             return self.fail(end)
         delta = {
             "stop_reason": _stop_reason(end, called=self._called),
             "stop_sequence": end.stop_sequence,
         }
-        usage = _usage(end.usage, marks_cache=self._marks_cache)
+        usage = _usage(end.usage, has_cache_control=self._has_cache_control)
         return [
             *self._stop(),
             _event("message_delta", delta=delta, usage=usage),
@@ -178,7 +179,7 @@ def assemble_message(
     job_id: JobId,
     model: str,
     thinking: ThinkingShown,
-    marks_cache: bool = False,
+    has_cache_control: bool = False,
 ) -> AnthropicMessage:
     """Return the whole message of an answer that finished.
 
@@ -187,7 +188,7 @@ def assemble_message(
         job_id: Names the message.
         model: As the caller wrote it.
         thinking: How much of the reasoning is shown.
-        marks_cache: Whether the request says what to keep.
+        has_cache_control: Whether the request says what to keep.
     """
     ending = answer.ending
     if not isinstance(ending, Finished):
@@ -195,7 +196,7 @@ def assemble_message(
         raise TypeError(msg)
     taken = _taken(answer, thinking=thinking)
     content = [_block(block, job_id, index, thinking) for index, block in enumerate(taken)]
-    usage = _usage(ending.usage, marks_cache=marks_cache)
+    usage = _usage(ending.usage, has_cache_control=has_cache_control)
     message = _message(job_id, model, content=content, usage=usage)
     message["stop_reason"] = _stop_reason(ending, called=bool(answer.tools))
     message["stop_sequence"] = ending.stop_sequence
@@ -206,7 +207,7 @@ def _message(
     job_id: JobId, model: str, *, content: list[AnthropicBlock], usage: AnthropicUsage
 ) -> AnthropicMessage:
     return {
-        "id": f"msg_{hex_of(job_id)}",
+        "id": f"msg_{job_hex(job_id)}",
         "type": "message",
         "role": "assistant",
         "model": model,
@@ -234,7 +235,7 @@ def _block(block: Block, job_id: JobId, index: int, shown: ThinkingShown) -> Ant
     if block.kind == "text":
         return {"type": "text", "text": block.text}
     if block.kind == "thinking":
-        signature = sign(job_id, index, block.text, carried=shown == "omitted")
+        signature = sign_reasoning(job_id, index, block.text, carried=shown == "omitted")
         text = block.text if shown == "whole" else ""
         return {"type": "thinking", "thinking": text, "signature": signature}
     return {"type": "tool_use", "id": block.id, "name": block.name, "input": _input(block.text)}
@@ -254,9 +255,9 @@ def _stop_reason(ending: Finished, *, called: bool) -> str:
     return _STOP_REASONS[ending.stop_reason]
 
 
-def _usage(usage: Usage, *, marks_cache: bool) -> AnthropicUsage:
+def _usage(usage: Usage, *, has_cache_control: bool) -> AnthropicUsage:
     computed = usage.prompt_tokens - usage.cached_tokens
-    created = max(0, usage.kept_tokens - usage.cached_tokens) if marks_cache else 0
+    created = max(0, usage.kept_tokens - usage.cached_tokens) if has_cache_control else 0
     return {
         "input_tokens": computed - created,
         "cache_creation_input_tokens": created,

@@ -15,11 +15,11 @@ from api.protocols.openai_responses import parse as responses
 from api.protocols.openai_responses.response_object import (
     PROTOCOL,
     RequestedFields,
-    ResponseHead,
-    answered,
+    ResponseEnvelope,
+    ended_response,
 )
 from api.protocols.shared.answer import AssembledAnswer
-from api.protocols.shared.completions import CompletionHead, CompletionKind, assemble
+from api.protocols.shared.completions import CompletionEnvelope, CompletionKind, assemble
 from api.protocols.shared.efforts import Efforts
 from api.protocols.shared.parsed_request import ParsedRequest
 from api.schemas.responses import ResponsesBody
@@ -48,7 +48,7 @@ class BatchEndpoint:
     whole: Callable[[JobView, Mapping[str, Any], AssembledAnswer], Mapping[str, Any]]
 
 
-def unix_s(instant: str) -> int:
+def unix_seconds(instant: str) -> int:
     """Return an instant of the log in Unix seconds."""
     return int(datetime.fromisoformat(instant).timestamp())
 
@@ -69,24 +69,24 @@ def _completion(
     kind: CompletionKind, view: JobView, body: Mapping[str, Any], answer: AssembledAnswer
 ) -> Mapping[str, Any]:
     del body
-    created = unix_s(view.finished_at or view.created_at)
-    head = CompletionHead(kind=kind, jobs=(view.id,), model=view.model, created=created)
-    return assemble(head, [answer])
+    created = unix_seconds(view.finished_at or view.created_at)
+    envelope = CompletionEnvelope(kind=kind, jobs=(view.id,), model=view.model, created=created)
+    return assemble(envelope, [answer])
 
 
 def _parse_response(
     body: bytes, *, ids: IdSource, max_tokens_default: int, efforts: Efforts
 ) -> ParsedRequest:
-    wire = responses.read(body)
+    wire = responses.read_body(body)
     if wire.background:
         msg = "the answers of a batch are all made in the background"
         raise InvalidRequest(msg, field="background")
     if wire.previous_response_id is not None:
         msg = "a line of a batch stands by itself; send the conversation before it as input"
         raise InvalidRequest(msg, field="previous_response_id")
-    return responses.request_of(
+    return responses.parse_request(
         wire,
-        _asked(wire),
+        _requested(wire),
         (),
         {},
         ids=ids,
@@ -95,19 +95,22 @@ def _parse_response(
     )
 
 
-def _asked(wire: ResponsesBody) -> RequestedFields:
-    items = responses.input_of(wire)
+def _requested(wire: ResponsesBody) -> RequestedFields:
+    items = responses.input_items(wire)
     for index, item in enumerate(items):
         if item["type"] == "item_reference":
             msg = "a line of a batch stands by itself; send the item"
             raise InvalidRequest(msg, field=f"input.{index}")
-    return responses.asked_of(wire, items)
+    return responses.requested_fields(wire, items)
 
 
 def _response(view: JobView, body: Mapping[str, Any], answer: AssembledAnswer) -> Mapping[str, Any]:
-    asked = _asked(responses.read(json.dumps(body).encode()))
-    return answered(
-        ResponseHead(job_id=view.id, created_s=unix_s(view.created_at), asked=asked), answer
+    requested = _requested(responses.read_body(json.dumps(body).encode()))
+    return ended_response(
+        ResponseEnvelope(
+            job_id=view.id, created_s=unix_seconds(view.created_at), requested=requested
+        ),
+        answer,
     )
 
 

@@ -9,11 +9,12 @@ from typing import Any, Final
 
 from api.errors import error_body, status_of
 from api.http.messages import Dialect
-from api.protocols.anthropic.cache_control import marks_cache
+from api.protocols.anthropic.cache_control import has_cache_control
 from api.protocols.anthropic.stream import assemble_message
 from api.protocols.batches.endpoints import ANTHROPIC, OPENAI_ENDPOINTS
 from api.protocols.batches.line_json import object_or_empty, text_member
-from api.protocols.shared.answer import AssembledAnswer, hex_of
+from api.protocols.shared.answer import AssembledAnswer
+from api.protocols.shared.answer_ids import job_hex
 from api.protocols.shared.parsed_request import ThinkingShown
 from api.schemas.anthropic import CountBody
 from api.schemas.base import parse_body
@@ -78,7 +79,7 @@ def _message_result(batch: Batch, result: LineResult) -> tuple[str, dict[str, An
             job_id=result.view.id,
             model=result.view.model,
             thinking=_thinking_shown(result.raw),
-            marks_cache=_marks_cache(result.raw),
+            has_cache_control=_has_cache_control(result.raw),
         )
         outcome: dict[str, Any] = {"type": "succeeded", "message": message}
     elif isinstance(result.answer, SemanticError):
@@ -92,7 +93,7 @@ def _message_result(batch: Batch, result: LineResult) -> tuple[str, dict[str, An
 def _openai_result(batch: Batch, result: LineResult) -> tuple[str, dict[str, Any]]:
     request_id = _request_id(batch, result.number)
     line: dict[str, Any] = {
-        "id": f"batch_req_{hex_of(result.view.id) if result.view else request_id}",
+        "id": f"batch_req_{job_hex(result.view.id) if result.view else request_id}",
         "custom_id": result.custom_id,
         "response": None,
         "error": None,
@@ -130,11 +131,11 @@ def _thinking_shown(raw: bytes) -> ThinkingShown:
     return "omitted" if text_member(thinking, "display") == "omitted" else "whole"
 
 
-def _marks_cache(raw: bytes) -> bool:
+def _has_cache_control(raw: bytes) -> bool:
     if b"cache_control" not in raw:
         return False
     params = object_or_empty(raw).get("params")
     try:
-        return marks_cache(parse_body(CountBody, json.dumps(params).encode()))
+        return has_cache_control(parse_body(CountBody, json.dumps(params).encode()))
     except InvalidRequest:
         return False

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from api.protocols.openai_chat.messages import tools_of, turn_of
+from api.protocols.openai_chat.messages import turn_of
+from api.protocols.openai_chat.tools import tools_of
 from api.protocols.shared.efforts import EFFORTS, Efforts
 from api.protocols.shared.parsed_request import (
     ParsedRequest,
@@ -12,7 +13,7 @@ from api.protocols.shared.parsed_request import (
     sampling_of,
     stop_texts,
 )
-from api.protocols.shared.turns import settle
+from api.protocols.shared.turns import merge_turns
 from api.schemas.agents import AgentBody, OptionsBody, TurnBody
 from domain.agent.state import AgentOptions, Profile
 from domain.chat.request import ChatRequest, Message
@@ -57,7 +58,7 @@ def parse_turn(
     said = [turn for turn in before if turn.role != "system"]
     chat = ChatRequest(
         model=options.model or model_default,
-        messages=settle([profile.system], [*said, *turns]),
+        messages=merge_turns([profile.system], [*said, *turns]),
         max_tokens=clamp_max_tokens(options.max_tokens, max_tokens_default),
         sampling=sampling_of(
             temperature=options.temperature,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from api.protocols.openai_chat.messages import tools_of, turn_of
+from api.protocols.openai_chat.messages import turn_of
+from api.protocols.openai_chat.tools import tools_of
 from api.protocols.shared.efforts import EFFORTS, Efforts
 from api.protocols.shared.parsed_request import (
     ParsedRequest,
@@ -13,7 +14,7 @@ from api.protocols.shared.parsed_request import (
     sampling_of,
     stop_texts,
 )
-from api.protocols.shared.turns import settle
+from api.protocols.shared.turns import merge_turns
 from api.schemas.base import parse_body
 from api.schemas.jobs import JobBody
 from domain.chat.request import ChatRequest, Message
@@ -51,7 +52,7 @@ def parse(
     )
     chat = ChatRequest(
         model=wire.model or model_default,
-        messages=settle([wire.system or ""], turns),
+        messages=merge_turns([wire.system or ""], turns),
         max_tokens=clamp_max_tokens(wire.max_tokens, max_tokens_default),
         sampling=sampling_of(
             temperature=wire.temperature,

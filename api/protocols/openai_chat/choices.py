@@ -28,7 +28,7 @@ class ChatChoiceRenderer:
         """Return the choice that says who speaks."""
         return [self._choice({"role": "assistant", "content": ""})]
 
-    def said(self, body: Body) -> list[Choice]:
+    def render(self, body: Body) -> list[Choice]:
         """Return what an item calls for."""
         match body:
             case Text():

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from api.protocols.openai_chat.choices import ChatChoiceRenderer, chat_choice
-from api.protocols.openai_chat.messages import (
-    answer_schema_of,
-    is_strict,
-    strict_among,
-    tool_choice_of,
-    tools_of,
-    turn_of,
-)
+from api.protocols.openai_chat.messages import turn_of
+from api.protocols.openai_chat.tools import strict_among, tool_choice_of, tools_of
 from api.protocols.shared.completion_request import completion_request, sampling_wish
 from api.protocols.shared.completions import CompletionKind
 from api.protocols.shared.efforts import EFFORTS, Efforts
@@ -23,10 +17,10 @@ from api.protocols.shared.parsed_request import (
     effort_of,
     stop_texts,
 )
-from api.protocols.shared.turns import settle
+from api.protocols.shared.turns import merge_turns
 from api.schemas.base import parse_body
 from api.schemas.logprobs import logprobs_wanted
-from api.schemas.openai_chat import ChatCompletionBody
+from api.schemas.openai_chat import ChatCompletionBody, ResponseFormat
 from domain.chat.request import ChatRequest
 from domain.ports import IdSource
 
@@ -57,7 +51,7 @@ def parse(
     wanted = wire.max_completion_tokens or wire.max_tokens
     chat = ChatRequest(
         model=wire.model,
-        messages=settle((), map(turn_of, wire.messages)),
+        messages=merge_turns((), map(turn_of, wire.messages)),
         max_tokens=clamp_max_tokens(wanted, max_tokens_default),
         sampling=sampling_wish(wire, ids),
         tools=tools,
@@ -76,6 +70,19 @@ def parse(
     return completion_request(wire, [chat], headers)
 
 
+def answer_schema_of(wanted: ResponseFormat | None) -> Mapping[str, Any] | None:
+    """Return the schema that the answer is to match, an empty one for any object."""
+    if wanted is None or wanted.type not in ("json_object", "json_schema"):
+        return None
+    schema = wanted.json_schema.json_schema if wanted.json_schema is not None else None
+    return (schema or {}) if wanted.type == "json_schema" else {}
+
+
+def is_strict(wanted: ResponseFormat | None) -> bool:
+    """Whether the caller would rather have an error than an answer that may miss the schema."""
+    return wanted is not None and wanted.json_schema is not None and bool(wanted.json_schema.strict)
+
+
 #: ``POST /v1/chat/completions``.
 CHAT: Final = CompletionKind(
     protocol="openai-chat",
@@ -83,6 +90,6 @@ CHAT: Final = CompletionKind(
     whole="chat.completion",
     chunk="chat.completion.chunk",
     parse=parse,
-    voice=ChatChoiceRenderer,
+    choice_renderer=ChatChoiceRenderer,
     choice=chat_choice,
 )

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from api.protocols.shared.answer import AssembledAnswer
+from api.protocols.openai_completions.choices import TextChoiceRenderer, text_choice
 from api.protocols.shared.completion_request import completion_request, sampling_wish
-from api.protocols.shared.completions import Choice, CompletionKind, finish_reason, finished
+from api.protocols.shared.completions import CompletionKind
 from api.protocols.shared.efforts import EFFORTS, Efforts
-from api.protocols.shared.logprobs import TextLogprobsRenderer
 from api.protocols.shared.parsed_request import ParsedRequest, clamp_max_tokens, stop_texts
 from api.schemas.base import parse_body
-from api.schemas.logprobs import TextLogprobs
 from api.schemas.openai_completions import CompletionBody
-from domain.chat.items import Body, Finished, Text
 from domain.chat.request import ChatRequest, RawPrompt
 from domain.errors import InvalidRequest
 from domain.ports import IdSource
@@ -78,50 +75,6 @@ def _prompts(wire: CompletionBody) -> Iterator[RawPrompt]:
         yield RawPrompt(text=text, ids=ids, suffix=wire.suffix, is_echoed=bool(wire.echo))
 
 
-class TextChoiceRenderer:
-    """``Voice`` of a completion of a text.
-
-    Args:
-        index: Place of the job.
-    """
-
-    def __init__(self, index: int) -> None:
-        self._index = index
-        self._teller = TextLogprobsRenderer()
-
-    def open(self) -> list[Choice]:
-        """Return nothing: the first choice is the first text."""
-        return []
-
-    def said(self, body: Body) -> list[Choice]:
-        """Return what an item calls for."""
-        if not isinstance(body, Text):
-            return []
-        return [_choice(self._index, body.text, self._teller.told(body.logprobs, body.text))]
-
-    def end(self, ending: Finished) -> Choice:
-        """Return the choice that says why the answer ended."""
-        return _choice(self._index, "", None, finish_reason(ending))
-
-
-def text_choice(index: int, answer: AssembledAnswer) -> Choice:
-    """Return the choice of a whole answer that finished.
-
-    Args:
-        index: Place of its job.
-        answer: With a ``Finished`` ending.
-    """
-    text = answer.joined("text")
-    told = TextLogprobsRenderer().told(answer.logprobs, text)
-    return _choice(index, text, told, finish_reason(finished(answer)))
-
-
-def _choice(
-    index: int, text: str, logprobs: TextLogprobs | None, reason: str | None = None
-) -> Choice:
-    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
-
-
 #: ``POST /v1/completions``.
 TEXT: Final = CompletionKind(
     protocol="openai-completions",
@@ -129,7 +82,7 @@ TEXT: Final = CompletionKind(
     whole="text_completion",
     chunk="text_completion",
     parse=parse,
-    voice=TextChoiceRenderer,
+    choice_renderer=TextChoiceRenderer,
     choice=text_choice,
     max_tokens_default=MAX_TOKENS_DEFAULT,
 )

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from api.http.json_body import load_json
 from api.protocols.openai_responses.lark_parser import LarkError
-from api.protocols.openai_responses.lark_to_regex import pattern_of
+from api.protocols.openai_responses.lark_to_regex import regex_of_grammar
 from domain.errors import InvalidRequest
 
 #: The one argument.
@@ -28,7 +28,9 @@ _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _ESCAPED: Final[Mapping[str, str]] = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
-def function_of(name: str, description: str, grammar: tuple[str, str] | None) -> Mapping[str, Any]:
+def custom_function(
+    name: str, description: str, grammar: tuple[str, str] | None
+) -> Mapping[str, Any]:
     """Return a custom tool in function format.
 
     Args:
@@ -50,7 +52,7 @@ def function_of(name: str, description: str, grammar: tuple[str, str] | None) ->
     }
 
 
-def held_arguments(grammar: tuple[str, str], field: str) -> Mapping[str, Any] | None:
+def grammar_arguments(grammar: tuple[str, str], field: str) -> Mapping[str, Any] | None:
     """Return the schema that holds the argument to a grammar, ``None`` if no schema can.
 
     Args:
@@ -65,7 +67,7 @@ def held_arguments(grammar: tuple[str, str], field: str) -> Mapping[str, Any] | 
         pattern: str | None = re.sub(r"(?<!\\)\$$", "", definition.removeprefix("^"))
     else:
         try:
-            pattern = pattern_of(definition)
+            pattern = regex_of_grammar(definition)
         except LarkError as error:
             msg = f"the grammar cannot be read: {error}"
             raise InvalidRequest(msg, field=field) from error
@@ -137,12 +139,12 @@ def free_text(arguments: str) -> str:
     """Return the text of a call, or what was said of it before it was cut."""
     text = FreeText()
     text.feed(arguments)
-    if is_sound(arguments):
+    if is_complete_call(arguments):
         text.close()
     return text.text
 
 
-def is_sound(arguments: str) -> bool:
+def is_complete_call(arguments: str) -> bool:
     """Whether a call came to its end; what is cut, or turned bad, is no JSON object."""
     return _object(arguments) is not None
 

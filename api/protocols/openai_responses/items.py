@@ -12,9 +12,14 @@ from typing import Any, Final
 
 from api.protocols.openai_chat.messages import arguments_of, text_of
 from api.protocols.openai_responses.custom_tools import INPUT
-from api.protocols.openai_responses.tools import description, is_offered, shown_tool, spelled
+from api.protocols.openai_responses.tools import (
+    echoed_tool,
+    found_tools_text,
+    is_callable,
+    model_tool_name,
+)
 from api.protocols.shared.answer_ids import origin_of
-from api.protocols.shared.reasoning_signature import recall
+from api.protocols.shared.reasoning_signature import signed_reasoning
 from api.protocols.shared.turns import PART_BREAK
 from api.schemas.responses import InputItem
 from domain.chat.request import Message, Role, ToolCall
@@ -36,7 +41,7 @@ _RESULTS: Final = frozenset(
 )
 
 
-def keep(items: str | Sequence[InputItem]) -> list[dict[str, Any]]:
+def stored_items(items: str | Sequence[InputItem]) -> list[dict[str, Any]]:
     """Return what is kept of an input; references stay, to be resolved from the log.
 
     Raises:
@@ -48,21 +53,21 @@ def keep(items: str | Sequence[InputItem]) -> list[dict[str, Any]]:
     return [one for one in kept if one is not None]
 
 
-def turns_of(items: Iterable[Item]) -> list[Message]:
+def item_turns(items: Iterable[Item]) -> list[Message]:
     """Return the turns that items stand for; neighbours from one answer are one turn."""
     turns: list[Message] = []
-    said = _Said()
+    said = _AssistantTurn()
     for item in items:
         if _is_spoken(item):
             if said.is_of_another(item):
                 turns.extend(said.turn())
-                said = _Said()
+                said = _AssistantTurn()
             said.add(item)
             continue
         turns.extend(said.turn())
-        said = _Said()
+        said = _AssistantTurn()
         if item["type"] in _RESULTS:
-            result = item["output"] if "output" in item else description(item["tools"])
+            result = item["output"] if "output" in item else found_tools_text(item["tools"])
             turns.append(Message(role="tool", content=result, tool_call_id=item["call_id"]))
         else:
             turns.append(Message(role=_ROLES[item["role"]], content=_joined(item)))
@@ -77,7 +82,7 @@ def found_tools(items: Iterable[Item]) -> list[Mapping[str, Any]]:
     ]
 
 
-def shown(items: Sequence[Item], names: str) -> list[dict[str, Any]]:
+def listed_items(items: Sequence[Item], names: str) -> list[dict[str, Any]]:
     """Return items as a client lists them: those without an id get one.
 
     Args:
@@ -88,7 +93,7 @@ def shown(items: Sequence[Item], names: str) -> list[dict[str, Any]]:
 
 
 @dataclass(slots=True)
-class _Said:
+class _AssistantTurn:
     """A turn of the assistant that is being put together."""
 
     origin: str = ""
@@ -107,7 +112,7 @@ class _Said:
         self.ids.extend(_ids(item))
         self.origin = self.origin or origin_of(_ids(item))
         if item["type"] == "reasoning":
-            self.reasoning.append(_joined(item) or recall(item.get("encrypted_content")))
+            self.reasoning.append(_joined(item) or signed_reasoning(item.get("encrypted_content")))
         elif item["type"] in _CALLS:
             self.calls.append(_said_call(item))
         else:
@@ -133,7 +138,7 @@ def _said_call(item: Item) -> ToolCall:
         arguments = arguments_of(item["arguments"] or "{}")
     else:
         arguments = item["arguments"] if kind == "tool_search_call" else {INPUT: item["input"]}
-    name = spelled(item.get("namespace"), item.get("name") or "tool_search")
+    name = model_tool_name(item.get("namespace"), item.get("name") or "tool_search")
     return ToolCall(id=item["call_id"], name=name, arguments=arguments)
 
 
@@ -199,7 +204,7 @@ def _result(item: InputItem, kind: str, where: str) -> dict[str, Any]:
     call_id = _needed(item.call_id, where, "call_id")
     result: dict[str, Any] = {"type": kind, "call_id": call_id, "status": "completed"}
     if kind == "tool_search_output":
-        tools = [shown_tool(tool) for tool in item.tools or () if is_offered(tool)]
+        tools = [echoed_tool(tool) for tool in item.tools or () if is_callable(tool)]
         return result | {"execution": "client", "tools": tools}
     output = item.output if isinstance(item.output, str | list) else None
     return result | {"output": text_of(output)}

@@ -92,7 +92,7 @@ class LarkRepeat:
 Node = LarkText | LarkRef | LarkSequence | LarkChoice | LarkRepeat
 
 
-class LarkReader:
+class LarkParser:
     """Reads a grammar into nodes.
 
     Args:

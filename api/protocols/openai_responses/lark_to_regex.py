@@ -11,7 +11,7 @@ from typing import Final
 
 from api.protocols.openai_responses.lark_parser import (
     LarkChoice,
-    LarkReader,
+    LarkParser,
     LarkRef,
     LarkRepeat,
     LarkSequence,
@@ -28,7 +28,7 @@ _STEPS_MAX: Final = 5_000
 _LEVELS_MAX: Final = 64
 
 
-def pattern_of(definition: str) -> str | None:
+def regex_of_grammar(definition: str) -> str | None:
     """Return an expression for the texts of a grammar.
 
     Args:
@@ -41,15 +41,15 @@ def pattern_of(definition: str) -> str | None:
     Raises:
         LarkError: It is no grammar.
     """
-    reader = LarkReader(definition)
+    reader = LarkParser(definition)
     reader.read()
     if reader.unread:
         return None
     for depth in _DEPTHS:
-        writer = _Writer(reader.rules, depth)
+        writer = _RegexWriter(reader.rules, depth)
         try:
             pattern = writer.rule("start", 0)
-        except _TooMuch:
+        except _RegexTooLong:
             pattern = None
         if pattern is not None and len(pattern) <= PATTERN_CHARS_MAX:
             return pattern
@@ -58,11 +58,11 @@ def pattern_of(definition: str) -> str | None:
     return None
 
 
-class _TooMuch(Exception):
+class _RegexTooLong(Exception):
     pass
 
 
-class _Writer:
+class _RegexWriter:
     """Writes nodes out.
 
     Args:
@@ -90,7 +90,7 @@ class _Writer:
             self.is_shortened = True
             return None
         if level > _LEVELS_MAX:
-            raise _TooMuch
+            raise _RegexTooLong
         self._open[name] = self._open.get(name, 0) + 1
         written = self._node(self._rules[name], level + 1)
         self._open[name] -= 1
@@ -99,7 +99,7 @@ class _Writer:
     def _node(self, node: Node, level: int) -> str | None:
         self._steps += 1
         if self._steps > _STEPS_MAX:
-            raise _TooMuch
+            raise _RegexTooLong
         match node:
             case LarkText(pattern):
                 return pattern
@@ -125,5 +125,5 @@ class _Writer:
             said.append(one)
         whole = "".join(said)
         if len(whole) > PATTERN_CHARS_MAX:
-            raise _TooMuch
+            raise _RegexTooLong
         return whole

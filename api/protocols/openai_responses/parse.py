@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from api.protocols.openai_responses.items import Item, found_tools, keep, turns_of
+from api.protocols.openai_responses.items import Item, found_tools, item_turns, stored_items
 from api.protocols.openai_responses.response_object import RequestedFields
 from api.protocols.openai_responses.tools import (
-    choice_among,
-    is_offered,
-    shown_choice,
-    shown_tool,
+    echoed_choice,
+    echoed_tool,
+    is_callable,
+    tool_choice_of,
     toolbox_of,
 )
 from api.protocols.shared.efforts import EFFORTS, Efforts
@@ -23,7 +23,7 @@ from api.protocols.shared.parsed_request import (
     effort_of,
     sampling_of,
 )
-from api.protocols.shared.turns import settle
+from api.protocols.shared.turns import merge_turns
 from api.schemas.base import parse_body
 from api.schemas.responses import ResponsesBody, TextFormat
 from domain.chat.request import ChatRequest, canonical_json
@@ -34,7 +34,7 @@ _ENCRYPTED: Final = "reasoning.encrypted_content"
 _LOGPROBS: Final = "message.output_text.logprobs"
 
 
-def read(body: bytes) -> ResponsesBody:
+def read_body(body: bytes) -> ResponsesBody:
     """Return a body of ``POST /v1/responses``.
 
     Raises:
@@ -53,7 +53,7 @@ def read(body: bytes) -> ResponsesBody:
     return wire
 
 
-def asked_of(
+def requested_fields(
     wire: ResponsesBody, items: Sequence[Item], before: Sequence[Item] = ()
 ) -> RequestedFields:
     """Return what is kept of a request.
@@ -77,18 +77,18 @@ def asked_of(
     )
 
 
-def input_of(wire: ResponsesBody) -> list[dict[str, Any]]:
+def input_items(wire: ResponsesBody) -> list[dict[str, Any]]:
     """Return the input as it is kept, with references still to be resolved.
 
     Raises:
         InvalidRequest: An item lacks what its type needs.
     """
-    return keep(wire.input)
+    return stored_items(wire.input)
 
 
-def request_of(
+def parse_request(
     wire: ResponsesBody,
-    asked: RequestedFields,
+    requested: RequestedFields,
     before: Sequence[Item],
     headers: Mapping[str, str],
     *,
@@ -100,7 +100,7 @@ def request_of(
 
     Args:
         wire: The request.
-        asked: What is kept of it.
+        requested: What is kept of it.
         before: The items of the responses that it goes on from, oldest first.
         headers: By lower-case name.
         ids: Draws the seed if the caller gave none.
@@ -110,14 +110,14 @@ def request_of(
     Raises:
         InvalidRequest: Naming the first field that does not fit.
     """
-    items = (*before, *asked.items)
+    items = (*before, *requested.items)
     box = toolbox_of(wire.tools, found_tools(items))
-    choice = choice_among(wire.tool_choice, box, parallel=wire.parallel_tool_calls is not False)
+    choice = tool_choice_of(wire.tool_choice, box, parallel=wire.parallel_tool_calls is not False)
     effort = wire.reasoning.effort if wire.reasoning is not None else None
     wanted = wire.text.format if wire.text is not None else None
     chat = ChatRequest(
         model=wire.model,
-        messages=settle([wire.instructions] if wire.instructions else (), turns_of(items)),
+        messages=merge_turns([wire.instructions] if wire.instructions else (), item_turns(items)),
         max_tokens=clamp_max_tokens(wire.max_output_tokens, max_tokens_default),
         sampling=sampling_of(
             temperature=wire.temperature,
@@ -144,27 +144,27 @@ def request_of(
         stream=bool(wire.stream),
         agent=agent_of(headers, session=wire.session_id, cache_key=wire.prompt_cache_key),
         seeded=wire.seed is not None,
-        wire=to_bytes(asked),
+        wire=encode_fields(requested),
     )
 
 
-def to_bytes(asked: RequestedFields) -> bytes:
+def encode_fields(requested: RequestedFields) -> bytes:
     """Return what is kept of a request as the log keeps it."""
     return canonical_json(
         {
-            "items": list(asked.items),
-            "previous": asked.previous,
-            "is_stored": asked.is_stored,
-            "is_background": asked.is_background,
-            "is_signed": asked.is_signed,
-            "kinds": asked.kinds,
-            "echo": asked.echo,
+            "items": list(requested.items),
+            "previous": requested.previous,
+            "is_stored": requested.is_stored,
+            "is_background": requested.is_background,
+            "is_signed": requested.is_signed,
+            "kinds": requested.kinds,
+            "echo": requested.echo,
         }
     )
 
 
-def from_bytes(payload: bytes) -> RequestedFields:
-    """Read what ``to_bytes`` wrote."""
+def decode_fields(payload: bytes) -> RequestedFields:
+    """Read what ``encode_fields`` wrote."""
     data = json.loads(payload)
     return RequestedFields(
         items=tuple(data["items"]),
@@ -193,9 +193,9 @@ def _echo(wire: ResponsesBody) -> dict[str, Any]:
         "safety_identifier": wire.safety_identifier,
         "temperature": wire.temperature,
         "text": {"format": _shown_format(wire.text.format if wire.text is not None else None)},
-        "tool_choice": shown_choice(wire.tool_choice),
+        "tool_choice": echoed_choice(wire.tool_choice),
         "top_logprobs": wire.top_logprobs or 0,
-        "tools": [shown_tool(tool) for tool in wire.tools or () if is_offered(tool)],
+        "tools": [echoed_tool(tool) for tool in wire.tools or () if is_callable(tool)],
         "top_p": wire.top_p,
         "truncation": "disabled",
         "user": wire.user,

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from api.protocols.openai_responses.items import Item
-from api.protocols.openai_responses.tool_calls import Kinds, call_item, call_prefix, is_runnable
-from api.protocols.shared.answer import AssembledAnswer, Block, hex_of, proper_end
+from api.protocols.openai_responses.tool_calls import Kinds, call_item, call_prefix, is_complete
+from api.protocols.shared.answer import AssembledAnswer, Block, ending_or_error
+from api.protocols.shared.answer_ids import job_hex
 from api.protocols.shared.logprobs import response_logprobs
-from api.protocols.shared.reasoning_signature import sign
+from api.protocols.shared.reasoning_signature import sign_reasoning
 from api.schemas.responses import ResponseFault, ResponseObject, ResponseUsage
 from domain.chat.items import Finished
 from domain.chat.logprobs import TokenLogprob
@@ -54,18 +55,18 @@ class RequestedFields:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResponseHead:
+class ResponseEnvelope:
     """What is known of a response before its first item.
 
     Attributes:
         job_id: Names it.
         created_s: Unix seconds of acceptance.
-        asked: The request.
+        requested: The request.
     """
 
     job_id: JobId
     created_s: int
-    asked: RequestedFields
+    requested: RequestedFields
 
     @property
     def id(self) -> str:
@@ -75,11 +76,11 @@ class ResponseHead:
 
 def response_id(job_id: JobId) -> str:
     """Return what clients call the response that a job makes."""
-    return f"resp_{hex_of(job_id)}"
+    return f"resp_{job_hex(job_id)}"
 
 
 def response_object(
-    head: ResponseHead,
+    envelope: ResponseEnvelope,
     status: ResponseStatus,
     *,
     output: Sequence[Item] = (),
@@ -90,7 +91,7 @@ def response_object(
     """Return the object.
 
     Args:
-        head: What was asked.
+        envelope: What was requested.
         status: How far it is.
         output: Its items.
         usage: Token counts, once they are known.
@@ -98,63 +99,63 @@ def response_object(
         incomplete: Why it is incomplete.
     """
     told: dict[str, Any] = {
-        "background": head.asked.is_background,
+        "background": envelope.requested.is_background,
         "error": None if error is None else _fault(error),
         "incomplete_details": None if incomplete is None else {"reason": incomplete},
         "output": [dict(item) for item in output],
-        "previous_response_id": head.asked.previous,
-        "store": head.asked.is_stored,
+        "previous_response_id": envelope.requested.previous,
+        "store": envelope.requested.is_stored,
         "usage": None if usage is None else _usage(usage),
     }
     whole: ResponseObject = {
-        "id": head.id,
+        "id": envelope.id,
         "object": "response",
-        "created_at": head.created_s,
+        "created_at": envelope.created_s,
         "status": status,
-        **head.asked.echo,  # type: ignore[typeddict-item]  # has the rest
+        **envelope.requested.echo,  # type: ignore[typeddict-item]  # has the rest
         **told,
     }
     return whole
 
 
-def answered(head: ResponseHead, answer: AssembledAnswer) -> ResponseObject:
+def ended_response(envelope: ResponseEnvelope, answer: AssembledAnswer) -> ResponseObject:
     """Return the object of an answer that has ended, well or not."""
     ending = answer.ending
     if ending is None:
         msg = "only an answer that has ended can be assembled"
         raise TypeError(msg)
-    end = proper_end(ending)
+    end = ending_or_error(ending)
     usage = ending.usage if isinstance(ending, Finished) else None
     if isinstance(end, SemanticError):
-        output = output_items(head, answer.blocks, last="incomplete")
+        output = output_items(envelope, answer.blocks, last="incomplete")
         if isinstance(end, GenerationCancelled):
-            return response_object(head, "cancelled", output=output, usage=usage)
-        return response_object(head, "failed", output=output, error=end)
+            return response_object(envelope, "cancelled", output=output, usage=usage)
+        return response_object(envelope, "failed", output=output, error=end)
     if end.stop_reason in _CUT:
         return response_object(
-            head,
+            envelope,
             "incomplete",
-            output=output_items(head, answer.blocks, last="incomplete"),
+            output=output_items(envelope, answer.blocks, last="incomplete"),
             usage=usage,
             incomplete="max_output_tokens",
         )
-    output = output_items(head, answer.blocks, last="completed")
-    return response_object(head, "completed", output=output, usage=usage)
+    output = output_items(envelope, answer.blocks, last="completed")
+    return response_object(envelope, "completed", output=output, usage=usage)
 
 
-def open_status(head: ResponseHead, status: JobStatus) -> ResponseStatus:
+def unfinished_status(envelope: ResponseEnvelope, status: JobStatus) -> ResponseStatus:
     """Return the status of a response that has not ended."""
-    waits = head.asked.is_background and status is JobStatus.QUEUED
+    waits = envelope.requested.is_background and status is JobStatus.QUEUED
     return "queued" if waits else "in_progress"
 
 
 def output_items(
-    head: ResponseHead, blocks: Sequence[Block], *, last: ItemStatus
+    envelope: ResponseEnvelope, blocks: Sequence[Block], *, last: ItemStatus
 ) -> list[dict[str, Any]]:
     """Return the items that blocks stand for.
 
     Args:
-        head: Whose they are.
+        envelope: Whose they are.
         blocks: What was said.
         last: Status of a text or of reasoning at the end.
     """
@@ -162,16 +163,18 @@ def output_items(
     for index, block in enumerate(blocks):
         status: ItemStatus = last if index == len(blocks) - 1 else "completed"
         if block.kind == "tool":
-            status = "completed" if is_runnable(block, head.asked.kinds) else "incomplete"
-        items.append(item_of(head, blocks[: index + 1], status))
+            status = "completed" if is_complete(block, envelope.requested.kinds) else "incomplete"
+        items.append(output_item(envelope, blocks[: index + 1], status))
     return items
 
 
-def item_of(head: ResponseHead, blocks: Sequence[Block], status: ItemStatus) -> dict[str, Any]:
+def output_item(
+    envelope: ResponseEnvelope, blocks: Sequence[Block], status: ItemStatus
+) -> dict[str, Any]:
     """Return the last of the blocks as an item."""
     block = blocks[-1]
     number = item_number(blocks)
-    item_id = item_id_of(head, blocks)
+    item_id = output_item_id(envelope, blocks)
     if block.kind == "text":
         content = [text_part(block.text, block.logprobs)] if status != "in_progress" else []
         return {
@@ -184,11 +187,11 @@ def item_of(head: ResponseHead, blocks: Sequence[Block], status: ItemStatus) -> 
     if block.kind == "thinking":
         content = [reasoning_part(block.text)] if status != "in_progress" else []
         item = {"id": item_id, "type": "reasoning", "summary": [], "content": content}
-        if head.asked.is_signed and status != "in_progress":
-            signature = sign(head.job_id, number, block.text, carried=True)
+        if envelope.requested.is_signed and status != "in_progress":
+            signature = sign_reasoning(envelope.job_id, number, block.text, carried=True)
             item["encrypted_content"] = signature
         return item | {"status": status}
-    return call_item(block, head.asked.kinds, item_id, status)
+    return call_item(block, envelope.requested.kinds, item_id, status)
 
 
 def item_number(blocks: Sequence[Block]) -> int:
@@ -197,13 +200,13 @@ def item_number(blocks: Sequence[Block]) -> int:
     return sum(block.kind == kind for block in blocks) - 1
 
 
-def item_id_of(head: ResponseHead, blocks: Sequence[Block]) -> str:
+def output_item_id(envelope: ResponseEnvelope, blocks: Sequence[Block]) -> str:
     """Return the id of the last of the blocks as an item; it carries the job."""
     block = blocks[-1]
     prefix = {"text": "msg", "thinking": "rs"}.get(block.kind)
     if prefix is None:
-        prefix = call_prefix(block, head.asked.kinds)
-    return f"{prefix}_{hex_of(head.job_id)}_{item_number(blocks)}"
+        prefix = call_prefix(block, envelope.requested.kinds)
+    return f"{prefix}_{job_hex(envelope.job_id)}_{item_number(blocks)}"
 
 
 def text_part(text: str, logprobs: Iterable[TokenLogprob]) -> dict[str, Any]:

@@ -16,15 +16,15 @@ from api.protocols.openai_responses.custom_tools import FreeText
 from api.protocols.openai_responses.items import Item
 from api.protocols.openai_responses.response_object import (
     ItemStatus,
-    ResponseHead,
-    answered,
-    item_id_of,
-    item_of,
+    ResponseEnvelope,
+    ended_response,
+    output_item,
+    output_item_id,
     reasoning_part,
     response_object,
     text_part,
 )
-from api.protocols.openai_responses.tool_calls import call_kind, is_runnable
+from api.protocols.openai_responses.tool_calls import call_kind, is_complete
 from api.protocols.shared.answer import AssembledAnswer, Block
 from api.protocols.shared.logprobs import delta_logprobs
 from domain.chat.items import Progress, StreamItem, Text, Thinking, ToolEnd, ToolInput, ToolStart
@@ -38,13 +38,13 @@ class ResponsesEncoder:
     """A state machine from items to events.
 
     Args:
-        head: What was asked.
+        envelope: What was requested.
         request_id: For error events.
         after: Sequence number of the last event that the reader has; -1 for none.
     """
 
-    def __init__(self, head: ResponseHead, *, request_id: str, after: int = -1) -> None:
-        self._head = head
+    def __init__(self, envelope: ResponseEnvelope, *, request_id: str, after: int = -1) -> None:
+        self._envelope = envelope
         self._request_id = request_id
         self._after = after
         self._number = -1
@@ -55,9 +55,9 @@ class ResponsesEncoder:
 
     def open(self) -> list[Part]:
         """Return the events that say that there is a response."""
-        background = self._head.asked.is_background
-        first = response_object(self._head, "queued" if background else "in_progress")
-        going = response_object(self._head, "in_progress")
+        background = self._envelope.requested.is_background
+        first = response_object(self._envelope, "queued" if background else "in_progress")
+        going = response_object(self._envelope, "in_progress")
         frames = [
             self._event("response.created", response=first),
             *([self._event("response.queued", response=first)] if background else []),
@@ -74,7 +74,7 @@ class ResponsesEncoder:
         if item.is_terminal:
             return self._fresh(self._end(item)) or [Comment("that was all")]
         if item.n is None and self._number < self._after and not isinstance(item.body, Progress):
-            raise ItemsLost(self._head.job_id, after=self._after)
+            raise ItemsLost(self._envelope.job_id, after=self._after)
         return self._fresh(self._frames(item))
 
     def ping(self) -> list[Part]:
@@ -123,7 +123,7 @@ class ResponsesEncoder:
         return [*parts, delta]
 
     def _call_delta(self, text: str) -> list[Frame]:
-        kind = call_kind(self._block, self._head.asked.kinds)
+        kind = call_kind(self._block, self._envelope.requested.kinds)
         if kind == "function":
             return [self._about("response.function_call_arguments.delta", delta=text)]
         # A search has no events of its own between its beginning and its end.
@@ -133,7 +133,7 @@ class ResponsesEncoder:
         return [self._about("response.custom_tool_call_input.delta", delta=new)] if new else []
 
     def _call_done(self, item: Item) -> list[Frame]:
-        kind = call_kind(self._block, self._head.asked.kinds)
+        kind = call_kind(self._block, self._envelope.requested.kinds)
         if kind == "function":
             arguments = item["arguments"]
             return [self._about("response.function_call_arguments.done", arguments=arguments)]
@@ -162,14 +162,14 @@ class ResponsesEncoder:
         self._is_open = False
         block = self._block
         if block.kind == "tool":
-            kinds = self._head.asked.kinds
-            if not is_runnable(block, kinds):
+            kinds = self._envelope.requested.kinds
+            if not is_complete(block, kinds):
                 status = "incomplete"
                 if call_kind(block, kinds) == "custom":
                     # Codex runs what it is told is done, whatever its status.
                     return []
         if block.kind == "tool":
-            done = self._call_done(item_of(self._head, self._answer.blocks, status))
+            done = self._call_done(output_item(self._envelope, self._answer.blocks, status))
         elif block.kind == "text":
             done = [self._text_event("done", block.logprobs, text=block.text)]
         else:
@@ -182,7 +182,7 @@ class ResponsesEncoder:
 
     def _end(self, item: StreamItem) -> list[Frame]:
         self._answer.add(item)
-        whole = answered(self._head, self._answer)
+        whole = ended_response(self._envelope, self._answer)
         status = whole["status"]
         closed: list[Frame] = []
         if status in _ENDS:
@@ -207,12 +207,12 @@ class ResponsesEncoder:
         return [self._about(event_type, content_index=0, part=part)]
 
     def _item_event(self, event_type: str, blocks: list[Block], status: ItemStatus) -> Frame:
-        item = item_of(self._head, blocks, status)
+        item = output_item(self._envelope, blocks, status)
         return self._event(event_type, output_index=len(blocks) - 1, item=item)
 
     def _about(self, event_type: str, **members: Any) -> Frame:  # noqa: ANN401 - any JSON value
         blocks = self._answer.blocks
-        item_id = item_id_of(self._head, blocks)
+        item_id = output_item_id(self._envelope, blocks)
         return self._event(event_type, item_id=item_id, output_index=len(blocks) - 1, **members)
 
     def _event(self, event_type: str, **members: Any) -> Frame:  # noqa: ANN401 - any JSON value

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from api.protocols.openai_chat.messages import arguments_of
-from api.protocols.openai_responses.custom_tools import free_text, is_sound
+from api.protocols.openai_responses.custom_tools import free_text, is_complete_call
 from api.protocols.shared.answer import Block
 
 Kinds = Mapping[str, Mapping[str, str]]
@@ -27,13 +27,13 @@ def call_kind(block: Block, kinds: Kinds) -> str:
     return kinds[block.name]["kind"] if block.name in kinds else "function"
 
 
-def is_runnable(block: Block, kinds: Kinds) -> bool:
+def is_complete(block: Block, kinds: Kinds) -> bool:
     """Whether a call may be told as complete.
 
     Half a text is as good a text as any: nothing but this keeps clients from running it.
     """
     is_text = call_kind(block, kinds) == "custom"
-    return block.is_whole and (not is_text or is_sound(block.text))
+    return block.is_whole and (not is_text or is_complete_call(block.text))
 
 
 def call_prefix(block: Block, kinds: Kinds) -> str:

@@ -11,7 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from api.protocols.openai_responses.custom_tools import checked_grammar, function_of, held_arguments
+from api.protocols.openai_responses.custom_tools import (
+    checked_grammar,
+    custom_function,
+    grammar_arguments,
+)
 from api.protocols.shared.tool_choice import Mode, choice_of
 from api.schemas.responses import ResponseNamedTool, ResponseTool, ResponseToolChoice
 from domain.chat.request import ToolChoice, canonical_json
@@ -26,7 +30,7 @@ _MODES: Final[Mapping[str, Mode]] = {"none": "none", "required": "any"}
 _NO_ARGUMENTS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
 
 
-def spelled(namespace: str | None, name: str) -> str:
+def model_tool_name(namespace: str | None, name: str) -> str:
     """Return what the model calls a tool."""
     return f"{namespace}__{name}" if namespace else name
 
@@ -54,7 +58,7 @@ class OfferedTool:
     @property
     def spelling(self) -> str:
         """What the model calls it."""
-        return spelled(self.namespace, self.name)
+        return model_tool_name(self.namespace, self.name)
 
 
 @dataclass(slots=True)
@@ -122,7 +126,7 @@ def toolbox_of(
     return box
 
 
-def description(tools: Iterable[Mapping[str, Any]]) -> str:
+def found_tools_text(tools: Iterable[Mapping[str, Any]]) -> str:
     """Return what stands for tools that a search has found: all the model needs for calling them.
 
     It stands where the result stands, so that finding a tool leaves the prompt before as it was.
@@ -132,20 +136,20 @@ def description(tools: Iterable[Mapping[str, Any]]) -> str:
     return "\n".join(f"<function>{one}</function>" for one in told) or "No tools were found."
 
 
-def is_offered(tool: ResponseTool) -> bool:
+def is_callable(tool: ResponseTool) -> bool:
     """Whether anything of a tool can be called; those on the vendor's servers cannot."""
     if tool.type == "namespace":
         return bool(tool.name) and any(_is_own(one) for one in tool.tools or ())
     return _is_search(tool) or _is_own(tool)
 
 
-def shown_tool(tool: ResponseTool) -> dict[str, Any]:
+def echoed_tool(tool: ResponseTool) -> dict[str, Any]:
     """Return a tool as a response repeats it."""
     shown: dict[str, Any] = {"type": tool.type, "name": tool.name, "description": tool.description}
     if tool.type == "function":
         shown |= {"parameters": tool.parameters, "strict": bool(tool.strict)}
     elif tool.type == "namespace":
-        members = [shown_tool(one) for one in tool.tools or () if _is_own(one)]
+        members = [echoed_tool(one) for one in tool.tools or () if _is_own(one)]
         shown |= {"description": tool.description or "", "tools": members}
     elif tool.type == "custom":
         chosen = tool.format.model_dump(exclude_none=True) if tool.format else {"type": "text"}
@@ -158,7 +162,7 @@ def shown_tool(tool: ResponseTool) -> dict[str, Any]:
     return shown
 
 
-def choice_among(
+def tool_choice_of(
     spec: str | ResponseToolChoice | None, box: ResponseTools, *, parallel: bool
 ) -> ToolChoice:
     """Return what the caller says about calling.
@@ -189,7 +193,7 @@ def choice_among(
     )
 
 
-def shown_choice(spec: str | ResponseToolChoice | None) -> Any:  # noqa: ANN401 - any JSON
+def echoed_choice(spec: str | ResponseToolChoice | None) -> Any:  # noqa: ANN401 - any JSON
     """Return a choice as a response repeats it; what has no effect is ``auto``."""
     if isinstance(spec, str):
         return spec if spec in _MODES else "auto"
@@ -224,7 +228,7 @@ def _offer(tool: ResponseTool, where: str, *, namespace: str = "") -> OfferedToo
         return OfferedTool(kind="tool_search", name=_SEARCH, namespace="", function=function)
     if tool.name is None or not _is_own(tool):
         return None
-    name = spelled(namespace, tool.name)
+    name = model_tool_name(namespace, tool.name)
     if tool.type == "function":
         function = _function(name, tool)
         return OfferedTool(
@@ -242,8 +246,8 @@ def _offer(tool: ResponseTool, where: str, *, namespace: str = "") -> OfferedToo
         kind="custom",
         name=tool.name,
         namespace=namespace,
-        function=function_of(name, tool.description or "", grammar),
-        held=held_arguments(grammar, f"{where}.format.definition") if grammar else None,
+        function=custom_function(name, tool.description or "", grammar),
+        held=grammar_arguments(grammar, f"{where}.format.definition") if grammar else None,
     )
 
 

@@ -31,7 +31,7 @@ from domain.errors import (
     SemanticError,
     Unavailable,
 )
-from domain.values import JobId, StopReason
+from domain.values import StopReason
 
 BlockKind = Literal["text", "thinking", "tool"]
 
@@ -120,7 +120,7 @@ class AssembledAnswer:
         self.blocks[-1].logprobs += logprobs
 
 
-def fold_answer(items: Iterable[StreamItem]) -> AssembledAnswer:
+def assemble_answer(items: Iterable[StreamItem]) -> AssembledAnswer:
     """Return what ``items`` add up to."""
     answer = AssembledAnswer()
     for item in items:
@@ -128,7 +128,7 @@ def fold_answer(items: Iterable[StreamItem]) -> AssembledAnswer:
     return answer
 
 
-def proper_end(ending: Finished | Failed) -> Finished | SemanticError:
+def ending_or_error(ending: Finished | Failed) -> Finished | SemanticError:
     """Return an ending that made an answer whole, or the failure that it stands for."""
     if isinstance(ending, Failed):
         return _error_of(ending)
@@ -144,8 +144,3 @@ def _error_of(ending: Failed) -> SemanticError:
     if ending.error == PromptTooLong.code:
         return InvalidRequest(ending.message)
     return _BY_CODE.get(ending.error, EngineFailure)(ending.message)
-
-
-def hex_of(job_id: JobId) -> str:
-    """Return the part of a job id that the ids of its answers carry."""
-    return job_id.removeprefix("job-")

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from api.protocols.shared.parsed_request import ParsedRequest, agent_of, sampling_of, several
+from api.protocols.shared.parsed_request import (
+    ParsedRequest,
+    agent_of,
+    repeat_for_answers,
+    sampling_of,
+)
 from api.schemas.openai_chat import CompletionParameters
 from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest
@@ -45,7 +50,7 @@ def completion_request(
     if len(prompts) * answers > CHOICES_MAX:
         msg = f"{len(prompts)} prompts with {answers} answers each; {CHOICES_MAX} answers at most"
         raise InvalidRequest(msg, field="n")
-    chat, *more = (one for prompt in prompts for one in several(prompt, answers))
+    chat, *more = (one for prompt in prompts for one in repeat_for_answers(prompt, answers))
     return ParsedRequest(
         chat=chat,
         more=tuple(more),

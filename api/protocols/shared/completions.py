@@ -12,7 +12,8 @@ from typing import Any, Final, Protocol
 from api.errors import error_body
 from api.http.messages import Dialect
 from api.http.sse import Comment, Frame, Part
-from api.protocols.shared.answer import AssembledAnswer, hex_of, proper_end
+from api.protocols.shared.answer import AssembledAnswer, ending_or_error
+from api.protocols.shared.answer_ids import job_hex
 from api.protocols.shared.parsed_request import ParsedRequest
 from api.schemas.replies import OpenAIUsage
 from domain.chat.items import Body, Failed, Finished, StreamItem
@@ -37,7 +38,7 @@ class ChoiceRenderer(Protocol):
         """Return what is told before anything is said."""
         ...
 
-    def said(self, body: Body) -> list[Choice]:
+    def render(self, body: Body) -> list[Choice]:
         """Return what an item calls for, the last one excepted; may be nothing."""
         ...
 
@@ -67,13 +68,13 @@ class CompletionKind:
     whole: str
     chunk: str
     parse: Callable[..., ParsedRequest]
-    voice: Callable[[int], ChoiceRenderer]
+    choice_renderer: Callable[[int], ChoiceRenderer]
     choice: Callable[[int, AssembledAnswer], Choice]
     max_tokens_default: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionHead:
+class CompletionEnvelope:
     """What is known of a completion before its first item.
 
     Attributes:
@@ -93,7 +94,7 @@ class CompletionHead:
     def members(self, object_name: str) -> dict[str, Any]:
         """Return the members that a completion and its pieces share."""
         return {
-            "id": f"{self.kind.id_prefix}{hex_of(self.jobs[0])}",
+            "id": f"{self.kind.id_prefix}{job_hex(self.jobs[0])}",
             "object": object_name,
             "created": self.created,
             "model": self.model,
@@ -124,22 +125,26 @@ class CompletionEncoder:
     """From the items of all jobs to chunks.
 
     Args:
-        head: What is known of the completion.
+        envelope: What is known of the completion.
         include_usage: Whether a last chunk carries the token counts.
         request_id: For error events.
     """
 
-    def __init__(self, head: CompletionHead, *, include_usage: bool, request_id: str) -> None:
-        self._members = head.members(head.kind.chunk)
-        self._answers_each = head.answers_each
-        self._voices = [head.kind.voice(index) for index in range(len(head.jobs))]
+    def __init__(
+        self, envelope: CompletionEnvelope, *, include_usage: bool, request_id: str
+    ) -> None:
+        self._members = envelope.members(envelope.kind.chunk)
+        self._answers_each = envelope.answers_each
+        self._renderers = [
+            envelope.kind.choice_renderer(index) for index in range(len(envelope.jobs))
+        ]
         self._usages: dict[int, Usage] = {}
         self._include_usage = include_usage
         self._request_id = request_id
 
     def open(self) -> list[Part]:
         """Return the first chunk of each choice, or a comment where there is none."""
-        chunks: list[Part] = [self._chunk(one) for voice in self._voices for one in voice.open()]
+        chunks: list[Part] = [self._chunk(one) for voice in self._renderers for one in voice.open()]
         return chunks or [Comment("begun")]
 
     def item(self, item: ChoiceItem) -> list[Part]:
@@ -147,7 +152,7 @@ class CompletionEncoder:
         body = item.item.body
         if isinstance(body, Finished | Failed):
             return self._end(item.choice, body)
-        return [self._chunk(one) for one in self._voices[item.choice].said(body)]
+        return [self._chunk(one) for one in self._renderers[item.choice].render(body)]
 
     def ping(self) -> list[Part]:
         """Return a comment: this protocol has no event for it."""
@@ -158,15 +163,15 @@ class CompletionEncoder:
         return [Frame(data=error_body(error, Dialect.OPENAI, self._request_id))]
 
     def _end(self, choice: int, body: Finished | Failed) -> list[Part]:
-        end = proper_end(body)
+        end = ending_or_error(body)
         if isinstance(end, SemanticError):
             return self.fail(end)
-        parts: list[Part] = [self._chunk(self._voices[choice].end(end))]
+        parts: list[Part] = [self._chunk(self._renderers[choice].end(end))]
         self._usages[choice] = end.usage
-        if len(self._usages) < len(self._voices):
+        if len(self._usages) < len(self._renderers):
             return parts
         if self._include_usage:
-            usages = [self._usages[place] for place in range(len(self._voices))]
+            usages = [self._usages[place] for place in range(len(self._renderers))]
             usage = openai_usage(total_usage(usages, self._answers_each))
             parts.append(Frame(data=self._members | {"choices": [], "usage": usage}))
         return [*parts, Frame(data="[DONE]")]
@@ -176,17 +181,17 @@ class CompletionEncoder:
         return Frame(data=self._members | {"choices": [choice]} | usage)
 
 
-def assemble(head: CompletionHead, answers: Sequence[AssembledAnswer]) -> dict[str, Any]:
+def assemble(envelope: CompletionEnvelope, answers: Sequence[AssembledAnswer]) -> dict[str, Any]:
     """Return the whole completion of answers that finished.
 
     Args:
-        head: What is known of the completion.
+        envelope: What is known of the completion.
         answers: One for each job, with a ``Finished`` ending.
     """
     usages = [finished(answer).usage for answer in answers]
-    return head.members(head.kind.whole) | {
-        "choices": [head.kind.choice(index, answer) for index, answer in enumerate(answers)],
-        "usage": openai_usage(total_usage(usages, head.answers_each)),
+    return envelope.members(envelope.kind.whole) | {
+        "choices": [envelope.kind.choice(index, answer) for index, answer in enumerate(answers)],
+        "usage": openai_usage(total_usage(usages, envelope.answers_each)),
     }
 
 

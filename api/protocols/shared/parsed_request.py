@@ -43,7 +43,7 @@ class ParsedRequest:
         agent: Who it is for, if the request says so.
         seeded: Whether the caller chose the seed.
         thinking: Whether reasoning is shown, only said to have been, or left out.
-        marks_cache: Whether it says what to keep, and is told what was.
+        has_cache_control: Whether it says what to keep, and is told what was.
         start_within_s: Seconds after which it must not start.
         finish_within_s: Seconds after which it must not run.
         webhook: Who is told of its end, as the caller wrote it.
@@ -59,7 +59,7 @@ class ParsedRequest:
     agent: AgentId | None = None
     seeded: bool = False
     thinking: ThinkingShown = "none"
-    marks_cache: bool = False
+    has_cache_control: bool = False
     start_within_s: float | None = None
     finish_within_s: float | None = None
     webhook: WebhookBody | None = None
@@ -112,7 +112,7 @@ def effort_of(wanted: str | None) -> str | None:
     return wanted if wanted in _EFFORTS else None
 
 
-def several(chat: ChatRequest, answers: int) -> tuple[ChatRequest, ...]:
+def repeat_for_answers(chat: ChatRequest, answers: int) -> tuple[ChatRequest, ...]:
     """Return a request as often as answers to it are wanted, each with a seed of its own.
 
     The seeds follow one another from the one that was asked for or drawn, so that the first answer

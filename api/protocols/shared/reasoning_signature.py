@@ -15,7 +15,7 @@ import hashlib
 import zlib
 from typing import Final
 
-from api.protocols.shared.answer import hex_of
+from api.protocols.shared.answer_ids import job_hex
 from domain.values import JobId
 
 _VERSION: Final = "s1"
@@ -25,7 +25,7 @@ _PARTS_WITH_TEXT: Final = 4
 TEXT_BYTES_MAX: Final = 1 << 22
 
 
-def sign(job_id: JobId, index: int, text: str, *, carried: bool) -> str:
+def sign_reasoning(job_id: JobId, index: int, text: str, *, carried: bool) -> str:
     """Return the signature of a block of reasoning.
 
     Args:
@@ -35,13 +35,13 @@ def sign(job_id: JobId, index: int, text: str, *, carried: bool) -> str:
         carried: Whether the signature carries the text.
     """
     raw = text.encode("utf-8", "replace")
-    head = f"{_VERSION}.{hex_of(job_id)}-{index}.{_digest(raw)}"
+    head = f"{_VERSION}.{job_hex(job_id)}-{index}.{_digest(raw)}"
     if not carried:
         return head
     return f"{head}.{base64.urlsafe_b64encode(zlib.compress(raw)).decode().rstrip('=')}"
 
 
-def recall(signature: str | None) -> str:
+def signed_reasoning(signature: str | None) -> str:
     """Return the reasoning that a signature carries, "" if it is not ours or carries none."""
     parts = (signature or "").split(".")
     if len(parts) != _PARTS_WITH_TEXT or parts[0] != _VERSION:

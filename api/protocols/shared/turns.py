@@ -13,7 +13,7 @@ PART_BREAK = "\n"
 TURN_BREAK = "\n\n"
 
 
-def settle(system: Iterable[str], turns: Iterable[Message]) -> tuple[Message, ...]:
+def merge_turns(system: Iterable[str], turns: Iterable[Message]) -> tuple[Message, ...]:
     """Return one leading system turn, then the others with neighbours of one role joined.
 
     Args:

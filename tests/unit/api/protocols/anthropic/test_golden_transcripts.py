@@ -16,7 +16,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from api.http.sse import encode
 from api.protocols.anthropic.stream import AnthropicEncoder, assemble_message
-from api.protocols.shared.answer import fold_answer
+from api.protocols.shared.answer import assemble_answer
 from api.protocols.shared.parsed_request import ThinkingShown
 from domain.chat.items import Body, Failed, Finished
 from domain.values import StopReason, Usage
@@ -93,7 +93,7 @@ def _transcript(name: str, shown: ThinkingShown, bodies: list[Body]) -> bytes:
         thinking=shown,
         request_id="req_1",
         started=STARTED if name in _MARKED else None,
-        marks_cache=name in _MARKED,
+        has_cache_control=name in _MARKED,
     )
     parts = [*encoder.open(), *encoder.ping()]
     for item in items(bodies):
@@ -132,11 +132,11 @@ def _only_known(model: BaseModel, value: dict[str, Any]) -> None:
 def test_sdk_puts_the_stream_together_as_the_whole_message(name: str) -> None:
     shown, bodies = ANSWERS[name]
     whole = assemble_message(
-        fold_answer(items(bodies)),
+        assemble_answer(items(bodies)),
         job_id=JOB,
         model="m",
         thinking=shown,
-        marks_cache=name in _MARKED,
+        has_cache_control=name in _MARKED,
     )
     expected = Message.model_validate(whole)
     final = _through_the_sdk(_transcript(name, shown, bodies))

@@ -10,9 +10,9 @@ from pydantic import TypeAdapter
 
 from api.http.sse import Part, encode
 from api.protocols.anthropic.stream import AnthropicEncoder, assemble_message
-from api.protocols.shared.answer import fold_answer
+from api.protocols.shared.answer import assemble_answer
 from api.protocols.shared.parsed_request import ThinkingShown
-from api.protocols.shared.reasoning_signature import recall, sign
+from api.protocols.shared.reasoning_signature import sign_reasoning, signed_reasoning
 from domain.chat.items import (
     Failed,
     Finished,
@@ -85,7 +85,10 @@ DOCUMENTED_ORDER = [
     {
         "type": "content_block_delta",
         "index": 0,
-        "delta": {"type": "signature_delta", "signature": sign(_JOB, 0, "hm", carried=False)},
+        "delta": {
+            "type": "signature_delta",
+            "signature": sign_reasoning(_JOB, 0, "hm", carried=False),
+        },
     },
     {"type": "content_block_stop", "index": 0},
     {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}},
@@ -138,7 +141,7 @@ def test_reasoning_is_left_out_when_it_was_not_asked_for() -> None:
     )  # fmt: skip
     types = [event.json["type"] for event in _run(_encoder(thinking="none"), items)]
     assert types.count("content_block_start") == 1
-    message = assemble_message(fold_answer(items), job_id=_JOB, model="m", thinking="none")
+    message = assemble_message(assemble_answer(items), job_id=_JOB, model="m", thinking="none")
     assert message["content"] == [{"type": "text", "text": "x"}]
 
 
@@ -151,7 +154,7 @@ def test_omitted_reasoning_is_carried_by_its_signature_alone() -> None:
     kinds = [event["delta"]["type"] for event in events if event["type"] == "content_block_delta"]
     assert kinds == ["signature_delta", "text_delta"]
     (signed,) = (event["delta"] for event in events if "signature" in event.get("delta", {}))
-    assert recall(signed["signature"]) == "first then"
+    assert signed_reasoning(signed["signature"]) == "first then"
 
 
 def test_call_is_streamed_as_its_arguments_come() -> None:
@@ -202,7 +205,7 @@ def test_cut_call_leaves_arguments_that_nobody_can_run() -> None:
         "content_block_stop", "message_delta", "message_stop",
     ]  # fmt: skip
     assert events[-2]["delta"]["stop_reason"] == "max_tokens"
-    message = assemble_message(fold_answer(items), job_id=_JOB, model="m", thinking="none")
+    message = assemble_message(assemble_answer(items), job_id=_JOB, model="m", thinking="none")
     assert message["content"][0]["input"] == {"unparsed": '{"command": "rm -rf /tmp'}
 
 
@@ -228,13 +231,13 @@ def test_whoever_marks_what_to_keep_is_told_what_was(kept: int, created: int) ->
         Text(text="Hi", ids=(1,)), Finished(stop_reason=StopReason.END_TURN, usage=usage)
     )
     whole = assemble_message(
-        fold_answer(items), job_id=_JOB, model="m", thinking="none", marks_cache=True
+        assemble_answer(items), job_id=_JOB, model="m", thinking="none", has_cache_control=True
     )
     told = whole["usage"]
     assert told["cache_creation_input_tokens"] == created
     assert told["cache_read_input_tokens"] == 4
     assert told["input_tokens"] == 6 - created
-    unasked = assemble_message(fold_answer(items), job_id=_JOB, model="m", thinking="none")
+    unasked = assemble_message(assemble_answer(items), job_id=_JOB, model="m", thinking="none")
     assert unasked["usage"]["cache_creation_input_tokens"] == 0
     assert unasked["usage"]["input_tokens"] == 6
 
@@ -281,7 +284,7 @@ def test_any_lawful_stream_nests_its_blocks_and_says_the_same_as_the_whole_messa
         for event in events:
             _EVENTS.validate_json(event.data)
         told = _accumulate([event.json for event in events])
-        whole = assemble_message(fold_answer(items), job_id=_JOB, model="m", thinking=thinking)
+        whole = assemble_message(assemble_answer(items), job_id=_JOB, model="m", thinking=thinking)
         Message.model_validate_json(json.dumps(whole))
         assert told == whole
 

@@ -8,7 +8,7 @@ import pytest
 from api.protocols.anthropic.messages import IMAGE_NOTE
 from api.protocols.anthropic.parse import parse, parse_count
 from api.protocols.shared.parsed_request import ParsedRequest
-from api.protocols.shared.reasoning_signature import recall, sign
+from api.protocols.shared.reasoning_signature import sign_reasoning, signed_reasoning
 from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice, unattributed
 from domain.errors import InvalidRequest
 from domain.values import JobId
@@ -160,7 +160,7 @@ def test_thinking_is_asked_for_and_shown_as_wanted(
 
 
 def test_reasoning_comes_back_whether_it_was_shown_or_not() -> None:
-    hidden = sign(_JOB, 0, "hidden thought", carried=True)
+    hidden = sign_reasoning(_JOB, 0, "hidden thought", carried=True)
     for block in (
         {"type": "thinking", "thinking": "hidden thought", "signature": "of another vendor"},
         {"type": "thinking", "thinking": "", "signature": hidden},
@@ -174,15 +174,15 @@ def test_reasoning_comes_back_whether_it_was_shown_or_not() -> None:
 
 @pytest.mark.parametrize("signature", ["", "x", "s1.a.b", "s1.a.b.c", "s1.a.b.!!", "s1...", "é.é"])
 def test_foreign_signature_carries_nothing_and_is_no_error(signature: str) -> None:
-    assert recall(signature) == ""
+    assert signed_reasoning(signature) == ""
     content = [{"type": "thinking", "thinking": "", "signature": signature}]
     chat = _chat({"role": "assistant", "content": content}, {"role": "user", "content": "?"})
     assert chat.messages[0].reasoning == ""
 
 
 def test_forged_text_in_a_signature_is_not_believed() -> None:
-    ours, other = (sign(_JOB, 0, text, carried=True).split(".") for text in ("a", "b"))
-    assert recall(".".join([*ours[:3], other[3]])) == ""
+    ours, other = (sign_reasoning(_JOB, 0, text, carried=True).split(".") for text in ("a", "b"))
+    assert signed_reasoning(".".join([*ours[:3], other[3]])) == ""
 
 
 def test_form_of_the_answer_is_taken_from_either_place() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from api.protocols.anthropic.stream import assemble_message
 from api.protocols.openai_chat.parse import CHAT
 from api.protocols.shared.assembled_answer import assembled_answer
-from api.protocols.shared.completions import CompletionHead, assemble
+from api.protocols.shared.completions import CompletionEnvelope, assemble
 from api.protocols.shared.logprobs import chat_logprobs
 from domain.chat.logprobs import Alternative, TokenLogprob, to_json
 from domain.chat.request import canonical_json
@@ -50,7 +50,7 @@ def test_likelihoods_of_a_stored_answer_are_those_of_its_text() -> None:
     output = {"thinking": "hm", "text": "Hello", "token_ids": [1, 2], "logprobs": to_json([value])}
     answer = assembled_answer(VIEW, StoredAnswer.from_bytes(canonical_json(output)))
     completion = assemble(
-        CompletionHead(kind=CHAT, jobs=(VIEW.id,), model="m", created=0), [answer]
+        CompletionEnvelope(kind=CHAT, jobs=(VIEW.id,), model="m", created=0), [answer]
     )
     told = completion["choices"][0]["logprobs"]
     assert told == chat_logprobs([value])

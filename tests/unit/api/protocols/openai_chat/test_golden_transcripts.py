@@ -14,7 +14,7 @@ from api.protocols.openai_completions.parse import TEXT
 from api.protocols.shared.completions import (
     ChoiceItem,
     CompletionEncoder,
-    CompletionHead,
+    CompletionEnvelope,
     CompletionKind,
 )
 from domain.chat.items import (
@@ -55,8 +55,10 @@ _SAID: list[tuple[int, Body]] = [
 
 
 def _encoder(kind: CompletionKind) -> CompletionEncoder:
-    head = CompletionHead(kind=kind, jobs=_JOBS, model="m", created=1_767_225_600, answers_each=2)
-    return CompletionEncoder(head, include_usage=True, request_id="req-1")
+    envelope = CompletionEnvelope(
+        kind=kind, jobs=_JOBS, model="m", created=1_767_225_600, answers_each=2
+    )
+    return CompletionEncoder(envelope, include_usage=True, request_id="req-1")
 
 
 @pytest.mark.parametrize(("kind", "name"), [(CHAT, "chat"), (TEXT, "text")])

@@ -9,11 +9,11 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from api.http.sse import Part, encode
 from api.protocols.openai_chat.parse import CHAT
-from api.protocols.shared.answer import fold_answer
+from api.protocols.shared.answer import assemble_answer
 from api.protocols.shared.completions import (
     ChoiceItem,
     CompletionEncoder,
-    CompletionHead,
+    CompletionEnvelope,
     assemble,
 )
 from domain.chat.items import Finished, Started, StreamItem, Text, Thinking
@@ -24,7 +24,7 @@ from tests.support.clients.sse import WireEvent, events_in
 
 _JOB = JobId("job-" + "cd" * 16)
 _USAGE = Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=3, reasoning_tokens=2)
-_HEAD = CompletionHead(kind=CHAT, jobs=(_JOB,), model="m", created=17)
+_HEAD = CompletionEnvelope(kind=CHAT, jobs=(_JOB,), model="m", created=17)
 
 
 def _encoder(*, include_usage: bool = True) -> CompletionEncoder:
@@ -109,7 +109,7 @@ def test_any_lawful_stream_says_the_same_as_the_whole_completion(items: list[Str
     assert events[-1].data == "[DONE]"
     for event in events[:-1]:
         ChatCompletionChunk.model_validate_json(event.data)
-    whole = assemble(_HEAD, [fold_answer(items)])
+    whole = assemble(_HEAD, [assemble_answer(items)])
     ChatCompletion.model_validate_json(json.dumps(whole))
     deltas = [event.json["choices"][0]["delta"] for event in events[:-2]]
     message = whole["choices"][0]["message"]

@@ -13,11 +13,11 @@ from pydantic import BaseModel
 from api.http.sse import Part, encode
 from api.protocols.openai_chat.parse import CHAT
 from api.protocols.openai_completions.parse import TEXT
-from api.protocols.shared.answer import fold_answer
+from api.protocols.shared.answer import assemble_answer
 from api.protocols.shared.completions import (
     ChoiceItem,
     CompletionEncoder,
-    CompletionHead,
+    CompletionEnvelope,
     CompletionKind,
     assemble,
     total_usage,
@@ -38,8 +38,10 @@ _WHOLES: dict[str, type[BaseModel]] = {
 
 
 def _parsed(kind: CompletionKind = TEXT, **fields: Any) -> Any:
-    asked = {"prompt": "Once"} if kind is TEXT else {"messages": [{"role": "user", "content": "a"}]}
-    body = json.dumps({"model": "m"} | asked | fields).encode()
+    requested = (
+        {"prompt": "Once"} if kind is TEXT else {"messages": [{"role": "user", "content": "a"}]}
+    )
+    body = json.dumps({"model": "m"} | requested | fields).encode()
     return kind.parse(body, {}, ids=SequentialIds(), max_tokens_default=16)
 
 
@@ -121,14 +123,16 @@ def test_any_streams_together_say_the_same_as_the_whole(
 ) -> None:
     streams = data.draw(st.lists(item_streams(), min_size=1, max_size=4))
     jobs = tuple(JobId(f"job-{number:032x}") for number in range(len(streams)))
-    head = CompletionHead(kind=kind, jobs=jobs, model="m", created=17, answers_each=len(jobs))
-    encoder = CompletionEncoder(head, include_usage=True, request_id="req_1")
+    envelope = CompletionEnvelope(
+        kind=kind, jobs=jobs, model="m", created=17, answers_each=len(jobs)
+    )
+    encoder = CompletionEncoder(envelope, include_usage=True, request_id="req_1")
     parts: list[Part] = encoder.open()
     for item in data.draw(_interleaved(streams)):
         parts += encoder.item(item)
     *chunks, usage, done = events_in(encode(parts))
     assert done.data == "[DONE]"
-    whole = assemble(head, [fold_answer(items) for items in streams])
+    whole = assemble(envelope, [assemble_answer(items) for items in streams])
     assert _WHOLES[kind.protocol].model_validate(whole, strict=True)
     assert usage.json["usage"] == whole["usage"]
     told = [chunk.json for chunk in chunks]

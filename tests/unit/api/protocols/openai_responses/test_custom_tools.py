@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from api.protocols.openai_responses.custom_tools import (
     FreeText,
     checked_grammar,
+    custom_function,
     free_text,
-    function_of,
-    held_arguments,
-    is_sound,
+    grammar_arguments,
+    is_complete_call,
 )
 
 
@@ -24,7 +24,7 @@ def _fed(arguments: str, cuts: list[int]) -> list[str]:
     for cut in [*sorted(cuts), len(arguments)]:
         said.append(text.feed(arguments[at:cut]))
         at = max(at, cut)
-    if is_sound(arguments):
+    if is_complete_call(arguments):
         said.append(text.close())
     assert "".join(said) == text.text
     return said
@@ -54,7 +54,7 @@ def test_half_a_call_says_a_beginning_and_is_not_sound(text: str, kept: int) -> 
     whole = json.dumps({"input": text})
     half = whole[: min(kept, len(whole) - 1)]
     assert text.startswith(free_text(half))
-    assert not is_sound(half)
+    assert not is_complete_call(half)
 
 
 @pytest.mark.parametrize(
@@ -75,16 +75,16 @@ def test_other_json_than_was_asked_for_is_text_as_well(arguments: str, text: str
 
 def test_a_grammar_is_told_in_words_and_kept() -> None:
     grammar = checked_grammar("lark", 'start: "a"+', "f")
-    function = function_of("t", "Does it.", grammar)["function"]
+    function = custom_function("t", "Does it.", grammar)["function"]
     assert function["description"] == (
         'Does it.\nIts input is text that matches this Lark grammar:\nstart: "a"+'
     )
-    held = held_arguments(grammar, "f")
+    held = grammar_arguments(grammar, "f")
     assert held is not None
     pattern = held["properties"]["input"]["pattern"]
     assert re.search(pattern, "aaa")
     assert not re.search(pattern, "aab")
-    anchored = held_arguments(("regex", r"^\d+\$$"), "f")
+    anchored = grammar_arguments(("regex", r"^\d+\$$"), "f")
     assert anchored is not None
     assert anchored["properties"]["input"]["pattern"] == r"^(?:\d+\$)$"
-    assert held_arguments(("lark", 'start: "a"\n%ignore " "'), "f") is None
+    assert grammar_arguments(("lark", 'start: "a"\n%ignore " "'), "f") is None

@@ -3,9 +3,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from api.protocols.openai_responses.items import keep, shown, turns_of
-from api.protocols.openai_responses.parse import read
-from api.protocols.shared.reasoning_signature import sign
+from api.protocols.openai_responses.items import item_turns, listed_items, stored_items
+from api.protocols.openai_responses.parse import read_body
+from api.protocols.shared.reasoning_signature import sign_reasoning
 from domain.chat.request import Message, ToolCall
 from domain.values import JobId
 
@@ -14,8 +14,8 @@ _JOB = JobId(f"job-{_HEX}")
 
 
 def _turns(*items: dict[str, Any]) -> list[Message]:
-    wire = read(json.dumps({"model": "m", "input": items}).encode())
-    return turns_of(keep(wire.input))
+    wire = read_body(json.dumps({"model": "m", "input": items}).encode())
+    return item_turns(stored_items(wire.input))
 
 
 def test_items_of_one_answer_are_one_turn_that_knows_its_origin() -> None:
@@ -49,7 +49,7 @@ def test_items_of_one_answer_are_one_turn_that_knows_its_origin() -> None:
 
 def test_reasoning_comes_back_in_its_signature() -> None:
     (turn,) = _turns(
-        {"type": "reasoning", "encrypted_content": sign(_JOB, 0, "Hm.", carried=True)},
+        {"type": "reasoning", "encrypted_content": sign_reasoning(_JOB, 0, "Hm.", carried=True)},
         {"role": "assistant", "content": "Hello"},
     )
     assert turn == Message(role="assistant", content="Hello", reasoning="Hm.", origin=_JOB)
@@ -65,16 +65,16 @@ def test_answers_of_two_jobs_stay_apart() -> None:
 
 
 def test_ids_that_nobody_sent_name_no_answer_of_ours() -> None:
-    wire = read(
+    wire = read_body(
         json.dumps(
             {"model": "m", "input": [{"role": "assistant", "content": "Hello"}, {"role": "user"}]}
         ).encode()
     )
-    listed = shown(keep(wire.input), _HEX)
+    listed = listed_items(stored_items(wire.input), _HEX)
     assert [item["id"] for item in listed] == [f"msg_{_HEX}_i0", f"msg_{_HEX}_i1"]
-    assert turns_of(listed)[0].origin == ""
+    assert item_turns(listed)[0].origin == ""
 
 
 def test_text_is_a_question() -> None:
-    wire = read(b'{"model": "m", "input": "hi"}')
-    assert turns_of(keep(wire.input)) == [Message(role="user", content="hi")]
+    wire = read_body(b'{"model": "m", "input": "hi"}')
+    assert item_turns(stored_items(wire.input)) == [Message(role="user", content="hi")]

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from api.protocols.openai_responses.lark_parser import LarkError
-from api.protocols.openai_responses.lark_to_regex import PATTERN_CHARS_MAX, pattern_of
+from api.protocols.openai_responses.lark_to_regex import PATTERN_CHARS_MAX, regex_of_grammar
 
 #: Like that of coding agents: lines, each with a mark before it.
 _PATCH = r"""
@@ -53,19 +53,19 @@ SP: " "
 def test_a_grammar_lets_its_texts_pass(grammar: str, text: str, *, fits: bool) -> None:
     if "NUMBER" in grammar:
         grammar += "\n%import common.NUMBER"
-    pattern = pattern_of(grammar)
+    pattern = regex_of_grammar(grammar)
     assert pattern is not None
     assert bool(re.fullmatch(pattern, text)) is fits
 
 
 def test_what_refers_to_itself_is_written_out_as_deep_as_there_is_room() -> None:
-    pattern = pattern_of('start: "(" start ")" | "x"')
+    pattern = regex_of_grammar('start: "(" start ")" | "x"')
     assert pattern is not None
     said = {"".join(signs) for n in range(6) for signs in product("(x)", repeat=n)}
     assert {text for text in said if re.fullmatch(pattern, text)} == {"x", "(x)", "((x))"}
     assert re.fullmatch(pattern, "((((x))))")
     many = " | ".join(f'"{n}" start start' for n in range(8))
-    wide = pattern_of(f'start: {many} | "x"')
+    wide = regex_of_grammar(f'start: {many} | "x"')
     assert wide is not None
     assert len(wide) <= PATTERN_CHARS_MAX
     assert re.fullmatch(wide, "0xx")
@@ -83,7 +83,7 @@ def test_what_refers_to_itself_is_written_out_as_deep_as_there_is_room() -> None
     ],
 )
 def test_what_no_expression_can_say_has_none(grammar: str) -> None:
-    assert pattern_of(grammar) is None
+    assert regex_of_grammar(grammar) is None
 
 
 @pytest.mark.parametrize(
@@ -94,4 +94,4 @@ def test_what_no_expression_can_say_has_none(grammar: str) -> None:
 )  # fmt: skip
 def test_what_is_no_grammar_is_refused(grammar: str) -> None:
     with pytest.raises(LarkError):
-        pattern_of(grammar)
+        regex_of_grammar(grammar)

@@ -19,11 +19,20 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 from api.http.sse import Comment, Frame, Part, encode
-from api.protocols.openai_responses.items import keep
-from api.protocols.openai_responses.parse import asked_of, from_bytes, read, to_bytes
-from api.protocols.openai_responses.response_object import RequestedFields, ResponseHead, answered
+from api.protocols.openai_responses.items import stored_items
+from api.protocols.openai_responses.parse import (
+    decode_fields,
+    encode_fields,
+    read_body,
+    requested_fields,
+)
+from api.protocols.openai_responses.response_object import (
+    RequestedFields,
+    ResponseEnvelope,
+    ended_response,
+)
 from api.protocols.openai_responses.stream import ResponsesEncoder
-from api.protocols.shared.answer import fold_answer
+from api.protocols.shared.answer import assemble_answer
 from domain.chat.items import Body, Failed, Finished, StreamItem, Text
 from domain.chat.logprobs import Alternative, TokenLogprob
 from domain.errors import ItemsLost
@@ -42,11 +51,11 @@ _CRM = {"type": "namespace", "name": "crm", "description": "Customers.", "tools"
 _SEARCH = {"type": "tool_search", "execution": "client", "parameters": {"type": "object"}}
 
 
-def _head(**fields: Any) -> ResponseHead:
+def _envelope(**fields: Any) -> ResponseEnvelope:
     body = {"model": "m", "input": "hi"} | fields
-    wire = read(json.dumps(body).encode())
-    asked: RequestedFields = asked_of(wire, keep(wire.input))
-    return ResponseHead(job_id=JOB, created_s=1_767_225_600, asked=asked)
+    wire = read_body(json.dumps(body).encode())
+    requested: RequestedFields = requested_fields(wire, stored_items(wire.input))
+    return ResponseEnvelope(job_id=JOB, created_s=1_767_225_600, requested=requested)
 
 
 def _end(reason: StopReason = StopReason.END_TURN) -> Finished:
@@ -140,8 +149,10 @@ ALL = ANSWERS | BROKEN
 CUT = {"max_tokens", "context_window", "call_cut", "custom_call_cut"}
 
 
-def _parts(head: ResponseHead, items: Sequence[StreamItem], *, after: int = -1) -> list[Part]:
-    encoder = ResponsesEncoder(head, request_id="req_1", after=after)
+def _parts(
+    envelope: ResponseEnvelope, items: Sequence[StreamItem], *, after: int = -1
+) -> list[Part]:
+    encoder = ResponsesEncoder(envelope, request_id="req_1", after=after)
     parts = encoder.open()
     for item in items:
         parts += encoder.item(item)
@@ -150,12 +161,12 @@ def _parts(head: ResponseHead, items: Sequence[StreamItem], *, after: int = -1) 
 
 def _transcript(name: str) -> bytes:
     fields, bodies = ALL[name]
-    return encode(_parts(_head(**fields), items(bodies)))
+    return encode(_parts(_envelope(**fields), items(bodies)))
 
 
 def _whole(name: str) -> Any:
     fields, bodies = ALL[name]
-    return answered(_head(**fields), fold_answer(items(bodies)))
+    return ended_response(_envelope(**fields), assemble_answer(items(bodies)))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -241,25 +252,25 @@ def test_resumed_events_are_those_of_the_first_stream(
     background: bool,  # noqa: FBT001 - drawn
     after: int,
 ) -> None:
-    head = _head(background=background)
-    first = _frames(_parts(head, items))
+    envelope = _envelope(background=background)
+    first = _frames(_parts(envelope, items))
     numbers = [frame.data["sequence_number"] for frame in first]  # type: ignore[index]  # JSON
     assert numbers == list(range(len(first)))
-    again = _parts(head, items, after=after)
+    again = _parts(envelope, items, after=after)
     assert _frames(again) == first[after + 1 :]
     assert again  # a stream without a byte would look like a broken one
 
 
 @given(item_streams())
 def test_stream_and_whole_answer_say_the_same(items: list[StreamItem]) -> None:
-    head = _head()
-    last = _frames(_parts(head, items))[-1].data
-    assert last["response"] == answered(head, fold_answer(items))  # type: ignore[index]  # JSON
+    envelope = _envelope()
+    last = _frames(_parts(envelope, items))[-1].data
+    assert last["response"] == ended_response(envelope, assemble_answer(items))  # type: ignore[index]  # JSON
 
 
 @given(item_streams())
 def test_done_items_are_those_of_the_whole_response(items: list[StreamItem]) -> None:
-    events = [event.json for event in events_in(encode(_parts(_head(), items)))]
+    events = [event.json for event in events_in(encode(_parts(_envelope(), items)))]
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
     assert done == events[-1]["response"]["output"]
     added = [event["item"] for event in events if event["type"] == "response.output_item.added"]
@@ -268,7 +279,7 @@ def test_done_items_are_those_of_the_whole_response(items: list[StreamItem]) -> 
 
 def test_items_without_numbers_cannot_be_resumed_from_within() -> None:
     lost = [StreamItem(n=None, attempt=1, body=body) for body in [*TEXT, _end()]]
-    encoder = ResponsesEncoder(_head(), request_id="req_1", after=9)
+    encoder = ResponsesEncoder(_envelope(), request_id="req_1", after=9)
     assert encoder.open() == [Comment("going on")]
     with pytest.raises(ItemsLost) as caught:
         encoder.item(lost[0])
@@ -276,14 +287,14 @@ def test_items_without_numbers_cannot_be_resumed_from_within() -> None:
     assert event.json["type"] == "error"
     assert event.json["sequence_number"] == 10
     # Who has nothing yet gets all of it.
-    assert len(_frames(_parts(_head(), lost))) > len(lost)
+    assert len(_frames(_parts(_envelope(), lost))) > len(lost)
 
 
 def test_request_is_kept_as_it_is_told_again() -> None:
-    wire = read(b'{"model": "m", "input": "hi", "metadata": {"k": "v"}, "store": false}')
-    asked = asked_of(wire, keep(wire.input))
-    assert from_bytes(to_bytes(asked)) == asked
-    assert not asked.is_stored
+    wire = read_body(b'{"model": "m", "input": "hi", "metadata": {"k": "v"}, "store": false}')
+    requested = requested_fields(wire, stored_items(wire.input))
+    assert decode_fields(encode_fields(requested)) == requested
+    assert not requested.is_stored
 
 
 def _frames(parts: Sequence[Part]) -> list[Frame]:

@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from api.protocols.openai_responses.items import shown
-from api.protocols.openai_responses.parse import asked_of, input_of, read, request_of
+from api.protocols.openai_responses.items import listed_items
+from api.protocols.openai_responses.parse import (
+    input_items,
+    parse_request,
+    read_body,
+    requested_fields,
+)
 from api.protocols.openai_responses.tools import GRAMMARS_MAX
 from api.protocols.shared.parsed_request import ParsedRequest
 from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice
@@ -29,9 +34,9 @@ _FOUND: list[dict[str, Any]] = [
 
 
 def _parsed(**fields: Any) -> ParsedRequest:
-    wire = read(json.dumps({"model": "m", "input": "hi"} | fields).encode())
-    asked = asked_of(wire, input_of(wire))
-    return request_of(wire, asked, (), {}, ids=SequentialIds(), max_tokens_default=9)
+    wire = read_body(json.dumps({"model": "m", "input": "hi"} | fields).encode())
+    requested = requested_fields(wire, input_items(wire))
+    return parse_request(wire, requested, (), {}, ids=SequentialIds(), max_tokens_default=9)
 
 
 def _chat(**fields: Any) -> ChatRequest:
@@ -149,14 +154,14 @@ def test_grammars_have_a_limit_and_namespaces_one_level() -> None:
         _chat(tools=[{"type": "namespace", "name": "all", "tools": many}])
     assert caught.value.field == "tools"
     nested = {"type": "namespace", "name": "outer", "description": "", "tools": [_CRM, _BASH]}
-    wire = read(json.dumps({"model": "m", "tools": [nested]}).encode())
+    wire = read_body(json.dumps({"model": "m", "tools": [nested]}).encode())
     assert _names(_chat(tools=[nested]).tools) == ["outer__Bash"]
-    (told,) = asked_of(wire, ()).echo["tools"]
+    (told,) = requested_fields(wire, ()).echo["tools"]
     assert [tool["name"] for tool in told["tools"]] == ["Bash"]
 
 
 def test_items_are_listed_in_the_words_of_their_type() -> None:
-    wire = read(json.dumps({"model": "m", "input": _FOUND}).encode())
-    call, result = shown(input_of(wire), "0")
+    wire = read_body(json.dumps({"model": "m", "input": _FOUND}).encode())
+    call, result = listed_items(input_items(wire), "0")
     assert (call["id"], call["arguments"]) == ("tsc_0_i0", {"q": "x"})
     assert (result["id"], result["tools"][0]["name"]) == ("tso_0_i1", "crm")

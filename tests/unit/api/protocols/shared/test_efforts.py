@@ -30,7 +30,7 @@ def _anthropic(efforts: Efforts = EFFORTS, **more: Any) -> ThinkingLimit:
 
 def _marks(**more: Any) -> bool:
     body = {"model": "m", "max_tokens": 100, "messages": _HI} | more
-    return anthropic.parse(json.dumps(body).encode(), {}, ids=_IDS).marks_cache
+    return anthropic.parse(json.dumps(body).encode(), {}, ids=_IDS).has_cache_control
 
 
 def _chat(effort: str | None) -> ThinkingLimit:
@@ -41,9 +41,9 @@ def _chat(effort: str | None) -> ThinkingLimit:
 
 def _responses(effort: str | None) -> ThinkingLimit:
     body = {"model": "m", "input": "hi", "reasoning": {"effort": effort}}
-    wire = responses.read(json.dumps(body).encode())
-    asked = responses.asked_of(wire, responses.input_of(wire))
-    parsed = responses.request_of(wire, asked, (), {}, ids=_IDS, max_tokens_default=9)
+    wire = responses.read_body(json.dumps(body).encode())
+    asked = responses.requested_fields(wire, responses.input_items(wire))
+    parsed = responses.parse_request(wire, asked, (), {}, ids=_IDS, max_tokens_default=9)
     return parsed.chat.thinking_limit
 
 

@@ -22,16 +22,17 @@ from api.http.sse import Part, encode
 from api.protocols.openai_chat import parse as openai_chat
 from api.protocols.openai_chat.parse import CHAT
 from api.protocols.openai_completions import parse as openai_completions
+from api.protocols.openai_completions.logprobs import TextLogprobsRenderer
 from api.protocols.openai_completions.parse import TEXT
 from api.protocols.openai_responses import parse as responses
-from api.protocols.shared.answer import fold_answer
+from api.protocols.shared.answer import assemble_answer
 from api.protocols.shared.completions import (
     ChoiceItem,
     CompletionEncoder,
-    CompletionHead,
+    CompletionEnvelope,
     assemble,
 )
-from api.protocols.shared.logprobs import TextLogprobsRenderer, token_text
+from api.protocols.shared.logprobs import token_text
 from domain.chat.items import (
     Body,
     Finished,
@@ -51,7 +52,7 @@ from tests.support.golden.streams import FIXTURES, assert_golden
 
 GOLDEN = FIXTURES / "openai"
 JOB = JobId("job-" + "0123456789abcdef" * 2)
-HEAD = CompletionHead(kind=CHAT, jobs=(JOB,), model="m", created=1_767_225_600)
+ENVELOPE = CompletionEnvelope(kind=CHAT, jobs=(JOB,), model="m", created=1_767_225_600)
 USAGE = Usage(prompt_tokens=12, cached_tokens=4, completion_tokens=7)
 #: A euro sign in two tokens, and an alternative that the model rules out.
 HELLO = TokenLogprob(3, b"Hello", -0.125, (Alternative(b"Hello", -0.125), Alternative(b"Hi", -2.5)))
@@ -74,7 +75,7 @@ ITEMS = [StreamItem(n=n, attempt=1, body=body) for n, body in enumerate(BODIES)]
 
 
 def chat_stream() -> bytes:
-    encoder = CompletionEncoder(HEAD, include_usage=True, request_id="req-1")
+    encoder = CompletionEncoder(ENVELOPE, include_usage=True, request_id="req-1")
     parts: list[Part] = encoder.open()
     for item in ITEMS:
         parts += encoder.item(ChoiceItem(0, item))
@@ -97,7 +98,7 @@ def test_chat_stream_tells_each_piece_with_its_tokens() -> None:
 
 
 def test_whole_completion_tells_the_tokens_of_the_content_and_no_others() -> None:
-    whole = assemble(HEAD, [fold_answer(ITEMS)])
+    whole = assemble(ENVELOPE, [assemble_answer(ITEMS)])
     assert_golden(
         json.dumps(whole, indent=1, ensure_ascii=False).encode(), GOLDEN / "chat_logprobs.json"
     )
@@ -112,13 +113,13 @@ def test_whole_completion_tells_the_tokens_of_the_content_and_no_others() -> Non
 
 
 def test_completion_of_a_text_tells_them_member_by_member() -> None:
-    head = replace(HEAD, kind=TEXT)
-    encoder = CompletionEncoder(head, include_usage=False, request_id="req-1")
+    envelope = replace(ENVELOPE, kind=TEXT)
+    encoder = CompletionEncoder(envelope, include_usage=False, request_id="req-1")
     parts: list[Part] = encoder.open()
     for item in ITEMS:
         parts += encoder.item(ChoiceItem(0, item))
     assert_golden(encode(parts), GOLDEN / "text_logprobs.sse")
-    whole = assemble(head, [fold_answer(ITEMS)])
+    whole = assemble(envelope, [assemble_answer(ITEMS)])
     told = Completion.model_validate(whole).choices[0].logprobs
     assert told is not None
     assert told.tokens == ["Hello", "bytes:\\x20\\xe2\\x82", "bytes:\\xac"]
@@ -133,7 +134,7 @@ def test_completion_of_a_text_tells_them_member_by_member() -> None:
 
 def test_what_was_said_is_told_beside_the_likeliest() -> None:
     unlikely = TokenLogprob(0, b"c", -7.0, (Alternative(b"a", -0.5), Alternative(b"b", -1.0)))
-    told = TextLogprobsRenderer().told([unlikely], "c")
+    told = TextLogprobsRenderer().render([unlikely], "c")
     assert told is not None
     assert told["top_logprobs"] == [{"a": -0.5, "b": -1.0, "c": -7.0}]
 
@@ -142,10 +143,10 @@ def test_what_was_said_is_told_beside_the_likeliest() -> None:
 def test_places_are_those_of_the_tokens_in_the_text(words: list[str], data: st.DataObject) -> None:
     space = data.draw(st.sampled_from(["", " "]), label="dropped before the first word")
     assume(not words[0].startswith(" "))
-    text, teller, places = "".join(words), TextLogprobsRenderer(), []
+    text, renderer, places = "".join(words), TextLogprobsRenderer(), []
     for number, word in enumerate(words):
         token = (space if number == 0 else "") + word
-        told = teller.told([TokenLogprob(number, token.encode(), -1.0)], word)
+        told = renderer.render([TokenLogprob(number, token.encode(), -1.0)], word)
         assert told is not None
         places += told["text_offset"]
     assert [text[a:b] for a, b in pairwise([*places, len(text)])] == words
@@ -233,9 +234,11 @@ def test_json_that_says_something_else_is_refused(broken: list[Any]) -> None:
 
 
 def responses_wish(**fields: Any) -> int | None:
-    wire = responses.read(json.dumps({"model": "m", "input": "hi"} | fields).encode())
-    asked = responses.asked_of(wire, responses.input_of(wire))
-    request = responses.request_of(wire, asked, (), {}, ids=SequentialIds(), max_tokens_default=9)
+    wire = responses.read_body(json.dumps({"model": "m", "input": "hi"} | fields).encode())
+    requested = responses.requested_fields(wire, responses.input_items(wire))
+    request = responses.parse_request(
+        wire, requested, (), {}, ids=SequentialIds(), max_tokens_default=9
+    )
     return request.chat.logprobs
 
 

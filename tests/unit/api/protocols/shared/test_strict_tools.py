@@ -9,7 +9,12 @@ import pytest
 
 from api.protocols.anthropic import parse as anthropic
 from api.protocols.openai_chat import parse as openai_chat
-from api.protocols.openai_responses.parse import asked_of, input_of, read, request_of
+from api.protocols.openai_responses.parse import (
+    input_items,
+    parse_request,
+    read_body,
+    requested_fields,
+)
 from domain.chat.request import ChatRequest
 from tests.support.fakes.time import SequentialIds
 
@@ -27,9 +32,9 @@ def _messages(**fields: Any) -> ChatRequest:
 
 
 def _responses(**fields: Any) -> ChatRequest:
-    wire = read(json.dumps({"model": "m", "input": "hi"} | fields).encode())
-    asked = asked_of(wire, input_of(wire))
-    return request_of(wire, asked, (), {}, ids=SequentialIds(), max_tokens_default=9).chat
+    wire = read_body(json.dumps({"model": "m", "input": "hi"} | fields).encode())
+    requested = requested_fields(wire, input_items(wire))
+    return parse_request(wire, requested, (), {}, ids=SequentialIds(), max_tokens_default=9).chat
 
 
 def _function(name: str, **more: Any) -> dict[str, Any]:

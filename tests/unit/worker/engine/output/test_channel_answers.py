@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from api.http.sse import Part, encode
 from api.protocols.anthropic.stream import AnthropicEncoder
 from api.protocols.openai_chat.parse import CHAT
-from api.protocols.shared.completions import ChoiceItem, CompletionEncoder, CompletionHead
+from api.protocols.shared.completions import ChoiceItem, CompletionEncoder, CompletionEnvelope
 from domain.chat.items import Finished, Started, StreamItem, ToolEnd, ToolStart
 from domain.values import JobId, StopReason, Usage
 from tests.support.clients.sse import events_in
@@ -61,8 +61,8 @@ def _items() -> list[StreamItem]:
 def _parts(door: str) -> list[Part]:
     job = JobId(JOB)
     if door == "chat":
-        head = CompletionHead(kind=CHAT, jobs=(job,), model="m", created=17)
-        chat = CompletionEncoder(head, include_usage=True, request_id="req-1")
+        envelope = CompletionEnvelope(kind=CHAT, jobs=(job,), model="m", created=17)
+        chat = CompletionEncoder(envelope, include_usage=True, request_id="req-1")
         heard = (ChoiceItem(0, item) for item in _items())
         return [*chat.open(), *(part for item in heard for part in chat.item(item))]
     encoder = AnthropicEncoder(job_id=job, model="m", thinking="whole", request_id="req_1")
