@@ -99,7 +99,7 @@ def build(
         log=log,
         payloads=log,
         views=log.views,
-        outlook=LiveEta(line=log.line, pulses=pulses, clock=clock),
+        outlook=LiveEta(line=log.queue_views, pulses=pulses, clock=clock),
         queue=DramatiqJobQueue(client, keys),
         sink=RedisItemSink(
             client, keys, items_max=settings.redis.items_max, ttl_s=settings.redis.items_ttl_s

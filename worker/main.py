@@ -29,7 +29,7 @@ from domain.usecases.jobs.run_attempt import Runner
 from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import Priority, WorkerId
 from ops.adapters.data_dir.lock import DataDirLocked, DataLock
-from ops.adapters.data_dir.worker_place import WorkerPlace
+from ops.adapters.data_dir.worker_identity import WorkerIdentity
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.redis.client import BrokerClient, Keys, connect
@@ -202,12 +202,13 @@ class WorkerProcess:
         stack.callback(listener.stop)
 
     def _enter(self, diary: WorkerEventRecorder) -> str:
-        """Take the place of the worker before; return whose hand messages are in."""
-        place = WorkerPlace(self._settings.data_dir / "worker.json")
-        if place.last is not None and diary.note_lost(place.last):
-            self._logger.warning("worker_lost", worker=place.last)
-        place.enter(self._worker)
-        return place.hand
+        """Record this worker in the data directory; return the directory's broker id."""
+        identity = WorkerIdentity(self._settings.data_dir / "worker.json")
+        previous = identity.previous_worker
+        if previous is not None and diary.note_lost(previous):
+            self._logger.warning("worker_lost", worker=previous)
+        identity.record(self._worker)
+        return identity.broker_id
 
     def _contexts(self, stack: ExitStack, log: EventLog) -> _Contexts:
         diary = CacheEventRecorder(self._worker, log=log, ids=RandomIds(), clock=SystemClock())

@@ -106,12 +106,12 @@ def test_waiting_jobs_are_told_in_order_and_counted_by_queue(store: Store) -> No
     _accept(store, "job-2", priority=Priority.BATCH)
     _accept(store, "job-3")
     store.log.append(StreamName("job-3"), [draft(started())], expected_version=1)
-    assert store.line.queued(Priority.INTERACTIVE, limit=9) == (
+    assert store.queue_views.queued(Priority.INTERACTIVE, limit=9) == (
         QueuedJob(id=JobId("job-1"), agent="a", priority=Priority.INTERACTIVE, max_tokens=16),
     )
-    assert [one.id for one in store.line.queued(Priority.BATCH, limit=9)] == ["job-2"]
+    assert [one.id for one in store.queue_views.queued(Priority.BATCH, limit=9)] == ["job-2"]
     _accept(store, "job-4")
-    assert [one.id for one in store.line.queued(Priority.INTERACTIVE, limit=1)] == ["job-1"]
+    assert [one.id for one in store.queue_views.queued(Priority.INTERACTIVE, limit=1)] == ["job-1"]
     assert [store.views.waiting(priority) for priority in Priority] == [2, 1]
 
 
@@ -126,15 +126,15 @@ def test_what_runs_and_what_was_measured_is_told_with_the_size_of_its_request(
         StreamName("job-2"), both, expected_version=1, payloads={digest_of(text): text}
     )
     store.log.append(StreamName("job-1"), [draft(started())], expected_version=1)
-    (running,) = store.line.running(limit=9)
+    (running,) = store.queue_views.running(limit=9)
     assert (running.id, running.priority, running.max_tokens) == ("job-1", Priority.BATCH, 16)
     assert (running.prompt_tokens, running.cached_tokens) == (10, 4)
     view = store.views.get(JobId("job-1"))
     assert view is not None
     assert running.started_at == view.started_at
-    (took,) = store.line.measured(limit=9)
+    (took,) = store.queue_views.measured(limit=9)
     assert (took.prompt_tokens, took.cached_tokens, took.completion_tokens) == (10, 4, 3)
     assert took.request_bytes == len(text)
     assert took.decode_ms == completed().timings.decode_ms
     _accept(store, "job-5")
-    assert store.line.queued(Priority.INTERACTIVE, limit=9)[0].request_bytes == len(text)
+    assert store.queue_views.queued(Priority.INTERACTIVE, limit=9)[0].request_bytes == len(text)

@@ -25,7 +25,7 @@ from domain.job.replay import Refusal, Replayed, ReplayRefused, Verdict, read_re
 from domain.log.codec import decode_event
 from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import JobId, StreamName, WorkerId
-from ops.adapters.log_admin.as_of import AsOfLog, open_past
+from ops.adapters.log_admin.as_of import AsOfLog, open_as_of
 from ops.exit_codes import ExitCode
 from ops.logs import configure_logging
 from ops.settings import Settings, load_settings
@@ -124,7 +124,7 @@ def run(settings: Settings, asked: dict[str, Any], write: Write) -> None:
         digest_cache=settings.data_dir / "digests.json",
     )
     pieces = Pieces(step_tokens=settings.engine.prefill_step_tokens, cuts=settings.engine.reuse)
-    with open_past(settings.log_url) as log:
+    with open_as_of(settings.log_url) as log:
         answers = LoggedAnswers(log=log, payloads=log)
         with closing(ModelHandles(source, answers, only=asked["only"])) as shelf:
             replayer = Replayer(log=log, shelf=shelf, pieces=pieces, write=write)

@@ -131,7 +131,7 @@ def archived_stream(engine: Engine, url: str, stream: str) -> tuple[RecordedEven
     )
 
 
-def verify_archives(engine: Engine, url: str, *, heads: dict[int, str]) -> ArchiveReport:
+def verify_archives(engine: Engine, url: str, *, signed_hashes: dict[int, str]) -> ArchiveReport:
     """Check that the archives form one chain, that the log vouches for them, and their files.
 
     What the log kept of an archived stretch must be what the file says.
@@ -162,7 +162,7 @@ def verify_archives(engine: Engine, url: str, *, heads: dict[int, str]) -> Archi
         if not path.exists():
             missing.append(archive.file)
             continue
-        _verify(engine, archive, path, heads)
+        _verify(engine, archive, path, signed_hashes)
         verified += 1
     return ArchiveReport(verified=verified, missing=tuple(missing))
 
@@ -186,8 +186,8 @@ def _archives(engine: Engine) -> tuple[Archive, ...]:
         return read_archives(connection)
 
 
-def _verify(engine: Engine, archive: Archive, path: Path, heads: dict[int, str]) -> None:
-    found = verify_file(path, heads=heads)
+def _verify(engine: Engine, archive: Archive, path: Path, signed_hashes: dict[int, str]) -> None:
+    found = verify_file(path, signed_hashes=signed_hashes)
     base = LogHead(position=archive.first_position - 1, hash=archive.base_hash)
     last = LogHead(position=archive.last_position, hash=archive.last_hash)
     if (found.base, found.head, found.gaps) != (base, last, 0):

@@ -96,18 +96,18 @@ def read_events(path: Path) -> Iterator[RecordedEvent]:
         raise LogUnavailable(msg) from error
 
 
-def verify_file(path: Path, *, heads: Mapping[int, str] | None = None) -> VerifiedFile:
+def verify_file(path: Path, *, signed_hashes: Mapping[int, str] | None = None) -> VerifiedFile:
     """Check every event of a file, and the links between those that follow each other.
 
     Args:
         path: As ``write_events`` wrote it.
-        heads: Hashes that the log had at some positions; those outside the file say nothing.
+        signed_hashes: By position, from signed checkpoints; positions outside the file are ignored.
 
     Raises:
         CorruptLog: Naming the first position that does not verify.
         LogUnavailable: The file cannot be read.
     """
-    noted = heads or {}
+    signed = signed_hashes or {}
     base: LogHead | None = None
     head: LogHead | None = None
     count = gaps = 0
@@ -118,7 +118,7 @@ def verify_file(path: Path, *, heads: Mapping[int, str] | None = None) -> Verifi
             gaps += 1
             head = _before(event)
         head = _linked(event, head)
-        if noted.get(head.position, head.hash) != head.hash:
+        if signed.get(head.position, head.hash) != head.hash:
             raise CorruptLog(head.position, "another event stood here when the head was signed")
         count += 1
     return VerifiedFile(events=count, base=base, head=head, gaps=gaps)

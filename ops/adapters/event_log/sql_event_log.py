@@ -36,7 +36,7 @@ class SqlEventLog(LogReader):
         super().__init__(self._readers)
         self.views = SqlJobViews(self._readers)
         self.batches = SqlBatchViews(self._readers)
-        self.line = SqlQueueViews(self._readers)
+        self.queue_views = SqlQueueViews(self._readers)
         self._writer = LogWriter(writer_engine(url), clock=clock)
 
     @property

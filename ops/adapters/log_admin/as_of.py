@@ -25,7 +25,6 @@ class AsOfLog(LogReader):
 
     def __init__(self, engine: Engine, url: str) -> None:
         super().__init__(engine)
-        self._past_engine = engine
         self._url = url
 
     def load(self, stream: StreamName, *, after_version: int = 0) -> tuple[RecordedEvent, ...]:
@@ -38,12 +37,12 @@ class AsOfLog(LogReader):
         here = super().load(stream, after_version=after_version)
         if here:
             return here
-        archived = archived_stream(self._past_engine, self._url, stream)
+        archived = archived_stream(self._engine, self._url, stream)
         return tuple(event for event in archived if event.version > after_version)
 
 
 @contextmanager
-def open_past(url: str) -> Iterator[AsOfLog]:
+def open_as_of(url: str) -> Iterator[AsOfLog]:
     """Give a log that exists.
 
     Raises:

@@ -81,7 +81,7 @@ def restore(
     copy: Path,
     *,
     kept_as: str,
-    heads: dict[int, str] | None = None,
+    signed_hashes: dict[int, str] | None = None,
     progress: Progress | None = None,
 ) -> Restored:
     """Put a copy in the place of the log; no service may run, which the caller sees to.
@@ -90,7 +90,7 @@ def restore(
         url: Of the log.
         copy: From ``back_up``; it stays as it is.
         kept_as: Suffix under which the present database is kept.
-        heads: Signed heads; those that the copy reaches must fit.
+        signed_hashes: By position, from signed checkpoints; those that the copy reaches must fit.
         progress: Told while the copy is verified.
 
     Raises:
@@ -110,7 +110,7 @@ def restore(
         # By the database, not by bytes: a copy that was opened since may have a log of its own.
         _vacuum_into(copy, fresh)
         _sync(fresh)
-        head = verify_copy(fresh, heads=heads, progress=progress)
+        head = verify_copy(fresh, signed_hashes=signed_hashes, progress=progress)
         had_one = file.exists()
         if had_one:
             _set_aside(file, kept)
@@ -127,13 +127,13 @@ def restore(
 
 
 def verify_copy(
-    path: Path, *, heads: dict[int, str] | None = None, progress: Progress | None = None
+    path: Path, *, signed_hashes: dict[int, str] | None = None, progress: Progress | None = None
 ) -> LogHead:
     """Check a copy: the database's own structure, then the chain.
 
     Args:
         path: The copy.
-        heads: Signed heads; those that the copy does not reach say nothing.
+        signed_hashes: By position, from signed checkpoints; positions beyond the copy are ignored.
         progress: Told while the chain is walked.
 
     Raises:
@@ -151,8 +151,8 @@ def verify_copy(
     engine = reader_engine(url)
     try:
         last = LogReader(engine).head().position
-        reached = {at: hash_ for at, hash_ in (heads or {}).items() if at <= last}
-        return verify_log(engine, heads=reached, progress=progress)
+        reached = {at: hash_ for at, hash_ in (signed_hashes or {}).items() if at <= last}
+        return verify_log(engine, signed_hashes=reached, progress=progress)
     finally:
         engine.dispose()
 

@@ -20,9 +20,9 @@ from ops.adapters.event_log.reader import LogReader, reading
 from ops.adapters.event_log.row_codec import hash_at, instant
 
 KEY_NAME = "heads.key"
-HEADS_NAME = "heads.jsonl"
+CHECKPOINTS_NAME = "heads.jsonl"
 #: A file of heads is cut off here when it is read; a head a minute for ten years is less.
-HEADS_BYTES_MAX = 2**31
+CHECKPOINTS_BYTES_MAX = 2**31
 _LINE_BYTES_MAX = 64 * 1024
 
 
@@ -32,16 +32,16 @@ class CheckpointFiles:
 
     Attributes:
         key: 64 hex digits, readable by the owner only. A copy belongs somewhere else.
-        heads: One note a line; a copy belongs somewhere else too.
+        checkpoints: One note a line; a copy belongs somewhere else too.
     """
 
     key: Path
-    heads: Path
+    checkpoints: Path
 
     @classmethod
     def of(cls, data_dir: Path) -> CheckpointFiles:
         """Return the files of a data directory."""
-        return cls(key=data_dir / KEY_NAME, heads=data_dir / HEADS_NAME)
+        return cls(key=data_dir / KEY_NAME, checkpoints=data_dir / CHECKPOINTS_NAME)
 
     def load_key(self) -> bytes:
         """Return the key.
@@ -67,8 +67,8 @@ class CheckpointFiles:
         """
         if self.key.exists():
             return self.load_key()
-        if self.heads.exists():
-            msg = f"{self.heads} was signed with a key that is not there: {self.key}"
+        if self.checkpoints.exists():
+            msg = f"{self.checkpoints} was signed with a key that is not there: {self.key}"
             raise LogUnavailable(msg)
         try:
             write_once(self.key, os.urandom(KEY_BYTES).hex() + "\n")
@@ -84,7 +84,9 @@ class CheckpointFiles:
             ForgedHead: A line is not ours.
             LogUnavailable: A file cannot be read.
         """
-        return read_heads(self._lines(HEADS_BYTES_MAX), key=self.load_key()) if self._any() else ()
+        if not self.checkpoints.exists():
+            return ()
+        return read_heads(self._lines(CHECKPOINTS_BYTES_MAX), key=self.load_key())
 
     def last(self) -> SignedCheckpoint | None:
         """Return the last note without reading the others.
@@ -103,7 +105,7 @@ class CheckpointFiles:
             LogUnavailable: The file cannot be written.
         """
         try:
-            descriptor = os.open(self.heads, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(self.checkpoints, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "r+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 size = file.seek(0, os.SEEK_END)
@@ -115,20 +117,17 @@ class CheckpointFiles:
                 file.flush()
                 os.fsync(file.fileno())
             if not size:
-                sync_directory(self.heads.parent)
+                sync_directory(self.checkpoints.parent)
         except OSError as error:
             msg = f"the heads cannot be written: {error}"
             raise LogUnavailable(msg) from error
 
-    def _any(self) -> bool:
-        return self.heads.exists()
-
     def _lines(self, bytes_max: int) -> list[str]:
         """Return the whole lines among the last bytes; a crash may leave half a line at the end."""
-        if not self._any():
+        if not self.checkpoints.exists():
             return []
         try:
-            with self.heads.open("rb") as file:
+            with self.checkpoints.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - bytes_max))
                 content = file.read(bytes_max)
@@ -150,14 +149,14 @@ def sign_log(engine: Engine, files: CheckpointFiles, *, clock: Clock) -> SignedC
     key = files.make_key()
     last = files.last()
     if last is not None and last.position:
-        check_head(engine, LogHead(position=last.position, hash=last.hash))
+        verify_signed_head(engine, LogHead(position=last.position, hash=last.hash))
     head = LogReader(engine).head()
     if last is not None and (last.position, last.hash) == (head.position, head.hash):
         return last
     return _noted(head, files, key=key, clock=clock, kind="head")
 
 
-def note_restore(
+def sign_restore(
     engine: Engine, files: CheckpointFiles, *, clock: Clock
 ) -> SignedCheckpoint | None:
     """Note that the log was put back on purpose; nothing where no head was ever signed.
@@ -172,7 +171,7 @@ def note_restore(
     return _noted(head, files, key=files.load_key(), clock=clock, kind="restore")
 
 
-def check_head(engine: Engine, noted: LogHead) -> None:
+def verify_signed_head(engine: Engine, noted: LogHead) -> None:
     """Look whether the log still has an event that was its last one once; reads that one only.
 
     Raises:

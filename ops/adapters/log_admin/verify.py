@@ -41,29 +41,32 @@ _PAGE = HotStatement(
 
 
 def verify_log(
-    engine: Engine, *, progress: Progress | None = None, heads: Mapping[int, str] | None = None
+    engine: Engine,
+    *,
+    progress: Progress | None = None,
+    signed_hashes: Mapping[int, str] | None = None,
 ) -> LogHead:
     """Check every event's place, link and hash, and that none is missing at the end.
 
     Events that were cut off the end are noticed as long as a projection has read them; beyond
-    that, give the heads that were noted elsewhere. The chain begins where the archives end; what
+    that, pass the hashes of signed checkpoints. The chain begins where the archives end; what
     is still there of an archived stretch is checked event by event.
 
     Args:
         engine: From ``reader_engine``.
         progress: Told after each page.
-        heads: Hashes that the log had at some positions.
+        signed_hashes: By position, from signed checkpoints.
 
     Raises:
         CorruptLog: Naming the first position that does not verify.
         LogUnavailable: The database cannot be read.
     """
-    noted = dict(heads or {})
+    signed = dict(signed_hashes or {})
     with reading(engine) as connection:
         anchor = read_anchor(connection)
     while True:
         try:
-            return _verify_from(engine, anchor, noted, progress)
+            return _verify_from(engine, anchor, signed, progress)
         except CorruptLog:
             with reading(engine) as connection:
                 now = read_anchor(connection)
@@ -73,7 +76,7 @@ def verify_log(
 
 
 def _verify_from(
-    engine: Engine, anchor: LogHead, noted: Mapping[int, str], progress: Progress | None
+    engine: Engine, anchor: LogHead, signed: Mapping[int, str], progress: Progress | None
 ) -> LogHead:
     with reading(engine) as connection:
         first, last = connection.execute(
@@ -86,19 +89,19 @@ def _verify_from(
         _verify_alone(page)
     head = anchor
     for page in _pages(engine, after=anchor.position):
-        head = _verified(page, head, noted)
+        head = _verified(page, head, signed)
         if progress is not None:
             progress(head.position, max(last, head.position))
     if head.position < seen:
         raise CorruptLog(head.position + 1, f"the events up to {seen} are missing")
-    if noted and head.position < max(noted):
+    if signed and head.position < max(signed):
         raise CorruptLog(
-            head.position + 1, f"the log has lost the events up to its signed head {max(noted)}"
+            head.position + 1, f"the log has lost the events up to its signed head {max(signed)}"
         )
     return head
 
 
-def _verified(page: Sequence[_Row], before: LogHead, noted: Mapping[int, str]) -> LogHead:
+def _verified(page: Sequence[_Row], before: LogHead, signed: Mapping[int, str]) -> LogHead:
     position, hash_ = before.position, before.hash
     for row in page:
         if row[0] == position + 1 and row[-2] == hash_ and _is_as_hashed(row):
@@ -106,7 +109,7 @@ def _verified(page: Sequence[_Row], before: LogHead, noted: Mapping[int, str]) -
         else:
             head = _examined(row, LogHead(position=position, hash=hash_))
             position, hash_ = head.position, head.hash
-        if position in noted and noted[position] != hash_:
+        if position in signed and signed[position] != hash_:
             raise CorruptLog(position, "another event stood here when the head was signed")
     return LogHead(position=position, hash=hash_)
 

@@ -120,8 +120,8 @@ def _verified(
 
 def _verified_log(settings: Settings, noted: dict[int, str]) -> dict[str, Any]:
     with log_engine(settings) as engine, progress_bar("verifying") as progress:
-        archives = verify_archives(engine, settings.log_url, heads=noted)
-        head = verify_log(engine, progress=progress, heads=noted)
+        archives = verify_archives(engine, settings.log_url, signed_hashes=noted)
+        head = verify_log(engine, progress=progress, signed_hashes=noted)
     return {
         "events": head.position,
         "hash": head.hash,
@@ -132,7 +132,7 @@ def _verified_log(settings: Settings, noted: dict[int, str]) -> dict[str, Any]:
 
 
 def _verified_file(file: Path, noted: dict[int, str]) -> dict[str, Any]:
-    found = verify_file(file, heads=noted)
+    found = verify_file(file, signed_hashes=noted)
     return {
         "events": found.events,
         "after": found.base.position if found.base else None,
@@ -150,7 +150,7 @@ def _noted(settings: Settings, heads: Path | None, key: Path | None) -> dict[int
         ForgedHead: A head was not signed with the key.
     """
     own = CheckpointFiles.of(settings.data_dir)
-    files = CheckpointFiles(key=key or own.key, heads=heads or own.heads)
+    files = CheckpointFiles(key=key or own.key, checkpoints=heads or own.checkpoints)
     if heads is not None and not heads.exists():
         msg = f"there are no heads at {heads}"
         raise LogUnavailable(msg)

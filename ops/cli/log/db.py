@@ -12,7 +12,7 @@ from domain.log.checkpoints import binding_heads
 from ops.adapters.event_log.migrate import current, expected, upgrade
 from ops.adapters.event_log.sqlite_driver import reader_engine
 from ops.adapters.log_admin.backup import back_up, restore
-from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, note_restore
+from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_restore
 from ops.cli.log.exclusive import nothing_runs
 from ops.cli.log.log_options import opened, progress_bar, read_settings, told
 from ops.cli.options import DataDir
@@ -65,10 +65,12 @@ def restore_log(copy: CopyArgument, data_dir: DataDir = None) -> None:
     kept_as = f"before-restore-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
     with told(), nothing_runs(settings), progress_bar("verifying the copy") as progress:
         heads = binding_heads(files.read())
-        done = restore(settings.log_url, copy, kept_as=kept_as, heads=heads, progress=progress)
+        done = restore(
+            settings.log_url, copy, kept_as=kept_as, signed_hashes=heads, progress=progress
+        )
         engine = reader_engine(settings.log_url)
         try:
-            note_restore(engine, files, clock=SystemClock())
+            sign_restore(engine, files, clock=SystemClock())
         finally:
             engine.dispose()
     typer.echo(f"the log is back at {done.head.position:,} events; head {done.head.hash}")

@@ -79,7 +79,7 @@ def _archive(url: str, clock: FakeClock, before: str = LIMIT) -> Archived:
 def _check(url: str) -> LogHead:
     engine = reader_engine(url)
     try:
-        verify_archives(engine, url, heads={})
+        verify_archives(engine, url, signed_hashes={})
     finally:
         engine.dispose()
     return verify(url)
@@ -162,7 +162,7 @@ def test_without_its_file_an_archive_is_told_of_and_open_jobs_stay(
     assert done.archive is not None
     done.archive.path(url).unlink()
     engine = reader_engine(url)
-    assert verify_archives(engine, url, heads={}).missing == (done.archive.file,)
+    assert verify_archives(engine, url, signed_hashes={}).missing == (done.archive.file,)
     engine.dispose()
     rebuild_jobs(url)
     assert [view.id for view in _views(url, clock)] == ["job-young", "job-open"]

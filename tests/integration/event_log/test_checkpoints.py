@@ -127,9 +127,9 @@ def test_heads_kept_elsewhere_find_what_the_own_ones_were_put_back_with(
     signed: str, files: CheckpointFiles, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere.jsonl"
-    shutil.copy(files.heads, elsewhere)
+    shutil.copy(files.checkpoints, elsewhere)
     _tamper(signed, "DELETE FROM events WHERE position > 9", "DELETE FROM checkpoints")
-    files.heads.unlink()
+    files.checkpoints.unlink()
     assert _run("verify").exit_code == 0
     assert _bad_position(_run("verify", "--heads", str(elsewhere), "--json")) == 10
 
@@ -142,8 +142,8 @@ def test_a_changed_head_is_found(
     signed: str, files: CheckpointFiles, field: str, value: object
 ) -> None:
     assert signed
-    note = json.loads(files.heads.read_text())
-    files.heads.write_text(json.dumps(note | {field: value}) + "\n")
+    note = json.loads(files.checkpoints.read_text())
+    files.checkpoints.write_text(json.dumps(note | {field: value}) + "\n")
     result = _run("verify")
     assert result.exit_code == 1
     assert "line 1 of the heads has a signature that is not right" in result.stderr
@@ -160,7 +160,7 @@ def test_a_head_signed_with_another_key_is_found(signed: str, files: CheckpointF
 @pytest.mark.parametrize("line", ["no json", "[]", "{}", '{"kind": "head"}'])
 def test_a_line_that_is_no_head_is_found(signed: str, files: CheckpointFiles, line: str) -> None:
     assert signed
-    with files.heads.open("a") as file:
+    with files.checkpoints.open("a") as file:
         file.write(line + "\n")
     with pytest.raises(ForgedCheckpoint, match="line 2"):
         files.read()
@@ -169,7 +169,7 @@ def test_a_line_that_is_no_head_is_found(signed: str, files: CheckpointFiles, li
 def test_half_a_line_left_by_a_crash_is_passed_over_and_replaced(
     signed: str, files: CheckpointFiles
 ) -> None:
-    with files.heads.open("a") as file:
+    with files.checkpoints.open("a") as file:
         file.write('{"kind":"he')
     assert len(files.read()) == 1
     with open_log(signed, clock=SystemClock()) as log:

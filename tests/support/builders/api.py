@@ -66,7 +66,7 @@ class FakeApi:
             log=self.log,
             payloads=self.log,
             views=self.log.views,
-            outlook=LiveEta(line=self.log.line, pulses=self.broker.pulses, clock=clock),
+            outlook=LiveEta(line=self.log.queue_views, pulses=self.broker.pulses, clock=clock),
             queue=self.broker.queue,
             sink=self.broker.items,
             backlog=self.broker.items,

@@ -31,7 +31,7 @@ class Store:
 
     log: Log
     views: JobViews
-    line: QueueViews
+    queue_views: QueueViews
     clock: FakeClock
 
 
@@ -41,10 +41,10 @@ def opened_store(request: pytest.FixtureRequest, directory: Path) -> Iterator[St
     clock = FakeClock()
     if request.param == "fake":
         fake = InMemoryEventLog(clock)
-        yield Store(fake, fake.views, fake.line, clock)
+        yield Store(fake, fake.views, fake.queue_views, clock)
         return
     with open_log(new_log_of(request, directory), clock=clock) as real:
-        yield Store(real, real.views, real.line, clock)
+        yield Store(real, real.views, real.queue_views, clock)
 
 
 def new_log_of(request: pytest.FixtureRequest, directory: Path) -> str:

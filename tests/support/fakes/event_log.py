@@ -84,8 +84,8 @@ class InMemoryJobViews:
         )
 
 
-class InMemoryLine:
-    """``LineViews`` of an ``InMemoryEventLog``."""
+class InMemoryQueueViews:
+    """``QueueViews`` of an ``InMemoryEventLog``."""
 
     def __init__(self, log: InMemoryEventLog) -> None:
         self._log = log
@@ -153,7 +153,7 @@ class InMemoryEventLog:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.views = InMemoryJobViews()
-        self.line = InMemoryLine(self)
+        self.queue_views = InMemoryQueueViews(self)
         #: While true, appends fail as on a full disk.
         self.unavailable = False
         self._clock = clock or FakeClock()

@@ -22,7 +22,7 @@ from domain.usecases.jobs.submit import submit
 from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import Digest, JobId, StreamName, WorkerId, digest_of
 from ops.adapters.event_log.sql_event_log import open_log
-from ops.adapters.log_admin.as_of import open_past
+from ops.adapters.log_admin.as_of import open_as_of
 from ops.clock import RandomIds, SystemClock
 from tests.support.builders.job_events import draft
 from tests.support.builders.log_files import new_log, raw_connection
@@ -175,7 +175,7 @@ class ReplayWorld:
 
     def replay(self, job: str, *, verify: bool = True, model: str | None = None) -> Replayed:
         """Replay a job as ``semantic replay`` does, on this thread."""
-        with open_past(self.url) as log:
+        with open_as_of(self.url) as log:
             replayer = Replayer(
                 log=log,
                 # Not closed: it would end the streams of the thread of all tests.

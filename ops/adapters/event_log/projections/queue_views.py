@@ -64,7 +64,7 @@ class SqlQueueViews:
         self._engine = engine
 
     def queued(self, priority: Priority, *, limit: int) -> tuple[QueuedJob, ...]:
-        """See ``LineViews.queued``."""
+        """See ``QueueViews.queued``."""
         with reading(self._engine) as connection:
             rows = _QUEUED.rows(connection, {"priority": priority.value, "rows_max": limit})
         return tuple(
@@ -79,7 +79,7 @@ class SqlQueueViews:
         )
 
     def running(self, *, limit: int) -> tuple[RunningJob, ...]:
-        """See ``LineViews.running``."""
+        """See ``QueueViews.running``."""
         with reading(self._engine) as connection:
             rows = _RUNNING.rows(connection, {"rows_max": limit})
         return tuple(
@@ -95,7 +95,7 @@ class SqlQueueViews:
         )
 
     def measured(self, *, limit: int) -> tuple[MeasuredJob, ...]:
-        """See ``LineViews.measured``."""
+        """See ``QueueViews.measured``."""
         with reading(self._engine) as connection:
             rows = _MEASURED.rows(connection, {"rows_max": limit})
         return tuple(
