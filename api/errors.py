@@ -139,20 +139,32 @@ class _Facts:
     details: Mapping[str, Any]
 
 
+def dialects_of_path(path: str) -> tuple[Dialect, ...]:
+    """Return the error formats of a path; a header decides where there are two.
+
+    Args:
+        path: Without the query; need not exist.
+    """
+    if _is_under(path, _ANTHROPIC_PATHS):
+        return (Dialect.ANTHROPIC,)
+    if _is_under(path, _OPENAI_PATHS):
+        return (Dialect.OPENAI,)
+    if _is_under(path, (_SHARED_PATH,)):
+        return (Dialect.OPENAI, Dialect.ANTHROPIC)
+    return (Dialect.NATIVE,)
+
+
 def dialect_of(path: str, headers: Mapping[str, str]) -> Dialect:
-    """Tell whose error format a caller of ``path`` understands.
+    """Return the error format that a client of ``path`` understands.
 
     Args:
         path: Without the query; need not exist.
         headers: By lower-case name.
     """
-    if _is_under(path, _ANTHROPIC_PATHS):
+    dialects = dialects_of_path(path)
+    if len(dialects) > 1 and "anthropic-version" in headers:
         return Dialect.ANTHROPIC
-    if _is_under(path, _OPENAI_PATHS):
-        return Dialect.OPENAI
-    if _is_under(path, (_SHARED_PATH,)):
-        return Dialect.ANTHROPIC if "anthropic-version" in headers else Dialect.OPENAI
-    return Dialect.NATIVE
+    return dialects[0]
 
 
 def status_of(error: SemanticError) -> int:

@@ -1,4 +1,4 @@
-"""What the headers of a request ask for beside its body."""
+"""Headers that any generation may carry beside its body."""
 
 from __future__ import annotations
 
@@ -6,49 +6,58 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from api.http.parameters import header
 from domain.errors import InvalidRequest
 
-KEY_HEADER: Final = "idempotency-key"
 #: Characters of an idempotency key.
 KEY_CHARS_MAX: Final = 255
-#: Sent by the official SDKs; above 0 on a request that they repeat.
+#: Longest that a reply is held back for the end of its job (``Prefer: wait``), in seconds.
+WAIT_MAX_S: Final = 60
+#: The official SDKs send it; it is above 0 on a request that they repeat.
 RETRY_COUNT_HEADER: Final = "x-stainless-retry-count"
-PREFER_HEADER: Final = "prefer"
 
-_WAIT = re.compile(r"\s*wait\s*=\s*\"?(\d{1,9})\"?\s*", re.IGNORECASE)
+_KEY_HEADER: Final = "Idempotency-Key"
 #: Printable ASCII without a space at either end.
-KEY_PATTERN: Final = r"^[!-~]([ -~]*[!-~])?$"
-_PRINTABLE = re.compile(KEY_PATTERN)
-
-
-def idempotency_key(headers: Mapping[str, str]) -> str | None:
-    """Return the caller's key, if there is one.
-
-    Raises:
-        InvalidRequest: It is empty, too long, or not printable ASCII.
-    """
-    key = headers.get(KEY_HEADER)
-    if key is None:
-        return None
-    if len(key) > KEY_CHARS_MAX or not _PRINTABLE.fullmatch(key):
-        msg = f"must be 1 to {KEY_CHARS_MAX} printable ASCII characters"
-        raise InvalidRequest(msg, field="Idempotency-Key")
-    return key
+_KEY_PATTERN: Final = r"^[!-~]([ -~]*[!-~])?$"
+_PRINTABLE: Final = re.compile(_KEY_PATTERN)
+_WAIT: Final = re.compile(r"\s*wait\s*=\s*\"?(\d{1,9})\"?\s*", re.IGNORECASE)
 
 
 def is_retry(headers: Mapping[str, str]) -> bool:
-    """Whether the client says that it asked before; a count that is no number says nothing."""
+    """Return whether the client repeats a request; a count that is no number means it does not."""
     count = headers.get(RETRY_COUNT_HEADER, "0")
     return count.isascii() and count.isdigit() and int(count[:9]) > 0
 
 
-def preferred_wait_s(headers: Mapping[str, str], *, most_s: int) -> int | None:
-    """Return how long the caller would wait for the end (RFC 7240), lowered to ``most_s``.
+def _key(value: str) -> str:
+    if len(value) > KEY_CHARS_MAX or not _PRINTABLE.fullmatch(value):
+        msg = f"must be 1 to {KEY_CHARS_MAX} printable ASCII characters"
+        raise InvalidRequest(msg, field=_KEY_HEADER)
+    return value
 
-    Other preferences, and those that cannot be read, are left aside as the RFC asks.
-    """
-    for preference in headers.get(PREFER_HEADER, "").split(","):
+
+def _wait_s(value: str) -> int | None:
+    for preference in value.split(","):
         found = _WAIT.fullmatch(preference.split(";")[0])
         if found is not None:
-            return min(int(found[1]), most_s)
+            return min(int(found[1]), WAIT_MAX_S)
     return None
+
+
+#: The key that a client gives a request, so that a repeat of it makes no second job.
+IDEMPOTENCY_KEY: Final = header(
+    _KEY_HEADER,
+    {"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX, "pattern": _KEY_PATTERN},
+    _key,
+    None,
+    "Requests with the same key create one job. The same key with another request is refused.",
+)
+#: Seconds that the client waits for the end (RFC 7240), lowered to ``WAIT_MAX_S``. Other
+#: preferences, and those that cannot be read, are ignored, as the RFC asks.
+PREFERRED_WAIT_S: Final = header(
+    "Prefer",
+    {"type": "string", "example": "wait=30"},
+    _wait_s,
+    None,
+    "wait=n delays the reply until the job has ended, by at most n seconds.",
+)

@@ -1,1 +1,1 @@
-"""The OpenAPI 3.1 document."""
+"""The OpenAPI 3.1 document; the table of operations is in ``api.routes``."""

@@ -1,28 +1,20 @@
-"""The OpenAPI 3.1 document, built from the schemas and the list of operations."""
+"""The OpenAPI 3.1 document, built from the table of operations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import TypeAdapter
 
+from api.errors import dialects_of_path
 from api.http.messages import Dialect
-from api.openapi.agents import AGENT_OPERATIONS
-from api.openapi.batches import BATCH_OPERATIONS
-from api.openapi.operations import OPERATIONS, Operation
-from api.openapi.responses import RESPONSE_OPERATIONS
+from api.http.operation import Operation
+from api.http.parameters import Place
 from api.schemas.replies import AnthropicError, Health, OpenAIError, Problem
 
-#: Every route, by method and pattern.
-ALL_OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
-    **OPERATIONS,
-    **AGENT_OPERATIONS,
-    **RESPONSE_OPERATIONS,
-    **BATCH_OPERATIONS,
-}
 _REF_TEMPLATE: Final = "#/components/schemas/{model}"
-#: One event of a stream, as the tools that read these documents take them apart.
+#: One event of a stream, in the form that tools for OpenAPI expect.
 _SSE_EVENT: Mapping[str, Any] = {
     "type": "object",
     "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
@@ -37,31 +29,38 @@ _SECURITY_SCHEMES: Final[Mapping[str, Mapping[str, str]]] = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
-#: What any route may answer, whoever asks: most of it is said before a route is reached.
+#: Failures of any operation; the server detects most of them before it routes a request.
 _COMMON_ERRORS: Final[Mapping[str, str]] = {
-    "400": "The request cannot be accepted as it is",
-    "403": "The host, the web page or the key may not use this service",
-    "405": "The path does not answer this method",
+    "400": "The request is not valid",
+    "403": "The host, the web origin or the key is not allowed",
+    "405": "The path does not support this method",
     "408": "The request took too long to arrive",
     "413": "The body is larger than the limit",
-    "429": "A limit is reached; Retry-After says when to come back",
-    "431": "The head is larger than the limit",
-    "500": "Something of ours went wrong",
-    "503": "A part of the service is not there just now",
-    "default": "Any other failure, in the same shape",
+    "429": "A limit is reached; Retry-After has the seconds to wait",
+    "431": "The header fields are larger than the limit",
+    "500": "The service failed",
+    "503": "A part of the service is unavailable",
+    "default": "Any other failure, in the same format",
 }
+_FIRST_ERROR: Final = 400
 
 
-def openapi_document(version: str) -> dict[str, Any]:
+def openapi_document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
     """Return the document.
 
     Args:
+        operations: All operations of the API.
         version: Of this software.
     """
-    refs, definitions = _schemas()
+    refs, definitions = _schemas(operations)
     paths: dict[str, dict[str, Any]] = {}
-    for (method, pattern), operation in ALL_OPERATIONS.items():
-        paths.setdefault(pattern, {})[method.lower()] = _operation(operation, refs)
+    for operation in operations:
+        described = _described(operation, refs)
+        if operation.has_links:
+            described["responses"][str(operation.status)]["links"] = _links(operations)
+            if operation.may_be_done:
+                described["responses"]["200"]["links"] = _links(operations)
+        paths.setdefault(operation.path, {})[operation.method.lower()] = described
     return {
         "openapi": "3.1.0",
         "info": {
@@ -72,7 +71,7 @@ def openapi_document(version: str) -> dict[str, Any]:
         },
         "servers": [{"url": "/"}],
         "paths": paths,
-        # No operation requires them: a service without keys, which is the default, asks for none.
+        # No operation requires them: a service without keys, which is the default, checks none.
         "components": {"schemas": definitions, "securitySchemes": _SECURITY_SCHEMES},
     }
 
@@ -88,9 +87,9 @@ class _Refs:
         return self._by_id[id(shape)]
 
 
-def _schemas() -> tuple[_Refs, dict[str, Any]]:
+def _schemas(operations: Sequence[Operation]) -> tuple[_Refs, dict[str, Any]]:
     shapes: list[Any] = [AnthropicError, OpenAIError, Problem, Health]
-    for operation in ALL_OPERATIONS.values():
+    for operation in operations:
         shapes += [shape for shape in (operation.body, operation.reply) if shape is not None]
     distinct = list({id(shape): shape for shape in shapes}.values())
     schemas, defined = TypeAdapter.json_schemas(
@@ -101,14 +100,14 @@ def _schemas() -> tuple[_Refs, dict[str, Any]]:
     return refs, defined.get("$defs", {})
 
 
-def _operation(operation: Operation, refs: _Refs) -> dict[str, Any]:
+def _described(operation: Operation, refs: _Refs) -> dict[str, Any]:
     described: dict[str, Any] = {
         "operationId": operation.id,
         "summary": operation.summary,
         "responses": _responses(operation, refs),
     }
     if operation.parameters:
-        described["parameters"] = list(operation.parameters)
+        described["parameters"] = [parameter.described() for parameter in operation.parameters]
     if operation.body is not None:
         content = {"schema": refs.of(operation.body), "example": operation.example}
         described["requestBody"] = {
@@ -120,25 +119,20 @@ def _operation(operation: Operation, refs: _Refs) -> dict[str, Any]:
 
 def _responses(operation: Operation, refs: _Refs) -> dict[str, Any]:
     failures = dict(_COMMON_ERRORS)
-    if operation.missing:
-        failures["404"] = "There is nothing of that name"
-    failures |= {str(code): text for code, text in operation.extra.items() if code >= 400}  # noqa: PLR2004 - HTTP
-    responses = {
-        code: {"description": text, "content": _error_content(operation, refs)}
-        for code, text in failures.items()
+    if any(parameter.place is Place.PATH for parameter in operation.parameters):
+        failures["404"] = "No object has this name"
+    others = {str(code): text for code, text in operation.responses.items()}
+    failures |= {code: text for code, text in others.items() if int(code) >= _FIRST_ERROR}
+    error_content = _error_content(operation, refs)
+    responses: dict[str, Any] = {
+        code: {"description": text, "content": error_content} for code, text in failures.items()
     }
-    responses |= {
-        str(code): {"description": text}
-        for code, text in operation.extra.items()
-        if code < 400  # noqa: PLR2004 - HTTP
-    }
+    for code, text in others.items():
+        responses.setdefault(code, {"description": text})
     if operation.reply is Health:
-        responses["503"]["content"] = {
-            **_error_content(operation, refs),
-            _JSON: {"schema": refs.of(Health)},
-        }
+        responses["503"]["content"] = error_content | {_JSON: {"schema": refs.of(Health)}}
     responses[str(operation.status)] = _success(operation, refs)
-    if operation.ended:
+    if operation.may_be_done:
         responses["200"] = _success(operation, refs)
     return dict(sorted(responses.items()))
 
@@ -149,25 +143,26 @@ def _success(operation: Operation, refs: _Refs) -> dict[str, Any]:
         content[_JSON] = {"schema": refs.of(operation.reply)}
     if operation.media is not None:
         content[operation.media] = {"schema": {"type": "string"}}
-    if operation.streams:
+    if operation.is_streamed:
         content["text/event-stream"] = {"schema": _SSE_EVENT}
-    response: dict[str, Any] = {"description": operation.summary, "content": content}
-    if operation.links:
-        followers = [
-            other.id
-            for other in ALL_OPERATIONS.values()
-            if any(parameter["name"] == "job_id" for parameter in other.parameters)
-        ]
-        response["links"] = {
-            follower: {"operationId": follower, "parameters": {"job_id": "$response.body#/id"}}
-            for follower in followers
+    return {"description": operation.summary, "content": content}
+
+
+def _links(operations: Sequence[Operation]) -> dict[str, Any]:
+    """Return links from a new job to the operations that take its id."""
+    return {
+        operation.id: {
+            "operationId": operation.id,
+            "parameters": {"job_id": "$response.body#/id"},
         }
-    return response
+        for operation in operations
+        if any(parameter.name == "job_id" for parameter in operation.parameters)
+    }
 
 
 def _error_content(operation: Operation, refs: _Refs) -> dict[str, Any]:
     by_type: dict[str, list[Mapping[str, Any]]] = {}
-    for dialect in operation.dialects:
+    for dialect in dialects_of_path(operation.path):
         media_type, shape = _ERRORS[dialect]
         by_type.setdefault(media_type, []).append(refs.of(shape))
     return {

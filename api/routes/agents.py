@@ -5,27 +5,32 @@ from __future__ import annotations
 from typing import Final
 
 from api.http.messages import Reply, Request, StreamReply
-from api.http.query import text, whole_number
+from api.http.operation import Operation
+from api.http.parameters import page_size, path, text
 from api.http.replies import json_reply
-from api.http.request_headers import preferred_wait_s
+from api.http.request_headers import IDEMPOTENCY_KEY, PREFERRED_WAIT_S
 from api.presenters.agents import agent_cache, agent_object, full_agent_object
 from api.protocols.native.agents import profile_of
 from api.protocols.native.stream import NativeEncoder
-from api.routes.generate import ATTACHED_HEADER, JOB_HEADER
-from api.routes.jobs import WAIT_MAX_S, accepted_reply
+from api.routes.generate import ATTACHED_HEADER, JOB_HEADER, QUEUE_FULL
+from api.routes.jobs import accepted_reply
 from api.schemas.agents import (
     AGENT_ID_PATTERN,
     AgentBody,
+    AgentCache,
     AgentList,
+    AgentObject,
     DeletedAgent,
     ForkBody,
     TurnBody,
 )
 from api.schemas.base import parse_body
+from api.schemas.replies import JobObject
 from api.services import Services
 from api.streaming.item_buffer import ItemBuffer
 from api.streaming.job_stream import JobStream
 from api.streaming.reattach import follow_job
+from api.streaming.waiting import leave_alone
 from api.submission.agent_turns import AddedTurn, add_turn, withdraw
 from domain.agent.state import Agent
 from domain.errors import EngineFailure, InvalidRequest
@@ -40,16 +45,18 @@ from domain.usecases.agents import (
 )
 from domain.values import AgentId, JobStatus
 
-PAGE_DEFAULT: Final = 20
-PAGE_MAX: Final = 100
-#: Says which turn of its agent a job is.
+#: Number of the turn that a job answers.
 TURN_HEADER: Final = "x-semantic-turn"
-#: Every field of an agent, and of a fork, may be left out; then so may the body.
+#: All fields of an agent and of a fork are optional, so the body is as well.
 _NO_BODY: Final = b"{}"
+
+_AGENT_ID: Final = path("agent_id", pattern=AGENT_ID_PATTERN, example="writer")
+_LIMIT: Final = page_size(default=20, most=100)
+_BEFORE: Final = text("before", "only agents older than this one", pattern=AGENT_ID_PATTERN)
 
 
 async def create_agent(request: Request, *, services: Services) -> Reply:
-    """Make an agent; the same request again gives the same agent."""
+    """Create an agent; a repeated request returns the same agent."""
     wire = parse_body(AgentBody, request.body or _NO_BODY)
     agent, is_new = await services.call(
         register,
@@ -63,9 +70,8 @@ async def create_agent(request: Request, *, services: Services) -> Reply:
 
 
 async def list_all(request: Request, *, services: Services) -> Reply:
-    """List agents, those made last first."""
-    limit = whole_number(request.query, "limit", default=PAGE_DEFAULT, least=1, most=PAGE_MAX)
-    before = text(request.query, "before", pattern=AGENT_ID_PATTERN)
+    """List agents, newest first."""
+    limit, before = _LIMIT.read(request), _BEFORE.read(request)
     agents = await services.call(list_agents, log=services.log)
     names = [agent.id for agent in agents]
     first = 0
@@ -83,13 +89,13 @@ async def list_all(request: Request, *, services: Services) -> Reply:
 
 
 async def get_agent(request: Request, *, services: Services) -> Reply:
-    """Show one agent with its latest turns."""
+    """Return one agent with its latest turns."""
     agent = await services.call(load_agent, _named(request), log=services.log)
     return await _agent_reply(agent, services)
 
 
 async def delete_agent(request: Request, *, services: Services) -> Reply:
-    """Show an agent no more; an open turn of it is cancelled."""
+    """Delete an agent and cancel its open turn."""
     agent = await services.call(
         delete, _named(request), correlation_id=request.id, log=services.log, ids=services.ids
     )
@@ -101,8 +107,8 @@ async def delete_agent(request: Request, *, services: Services) -> Reply:
 
 
 async def generate_turn(request: Request, *, services: Services) -> Reply | StreamReply:
-    """Add a turn: its job at once, its whole answer after a while, or its items as they come."""
-    wait_s = preferred_wait_s(request.headers, most_s=WAIT_MAX_S)
+    """Add a turn; return its job at once or after its end, or stream its items."""
+    wait_s = PREFERRED_WAIT_S.read(request)
     wire = parse_body(TurnBody, request.body)
     added = await add_turn(_named(request), wire, request, services)
     if wire.stream:
@@ -112,9 +118,9 @@ async def generate_turn(request: Request, *, services: Services) -> Reply | Stre
 
 
 async def fork_agent(request: Request, *, services: Services) -> Reply:
-    """Make an agent that begins where this one was after one of its turns."""
+    """Create an agent with the history of this one up to one of its turns."""
     wire = parse_body(ForkBody, request.body or _NO_BODY)
-    if wire.id is not None and wire.id == request.params["agent_id"]:
+    if wire.id is not None and wire.id == _AGENT_ID.read(request):
         msg = "a fork needs a name of its own"
         raise InvalidRequest(msg, field="id")
     child = await services.call(
@@ -131,7 +137,7 @@ async def fork_agent(request: Request, *, services: Services) -> Reply:
 
 
 async def get_cache(request: Request, *, services: Services) -> Reply:
-    """Show what is known of an agent's context, also of one that was never registered."""
+    """Return the cache state of an agent's context, also of an agent that was never registered."""
     return json_reply(await services.call(agent_cache, _named(request), services))
 
 
@@ -141,9 +147,9 @@ async def _stream(added: AddedTurn, request: Request, services: Services) -> Str
     if added.accepted.attached is not None:
         headers[ATTACHED_HEADER] = added.accepted.attached
     items = await follow_job(job_id, after=-1, services=services)
-    if items is None:  # not for a reader that has nothing yet: it is told at least the end
+    if items is None:  # not reached: a reader without items gets at least the last one
         raise EngineFailure("the answer of this turn cannot be found")
-    feed = ItemBuffer(items, request, on_gone=_leave_alone)
+    feed = ItemBuffer(items, request, on_gone=leave_alone)
     pieces = JobStream(feed, NativeEncoder(), ping_s=services.ping_s)
     return StreamReply(pieces=pieces, headers=headers)
 
@@ -154,12 +160,95 @@ async def _agent_reply(agent: Agent, services: Services, *, status: int = 200) -
 
 
 def _named(request: Request) -> AgentId:
-    return AgentId(request.params["agent_id"])
+    return AgentId(_AGENT_ID.read(request))
 
 
 def _fresh_id(ids: IdSource) -> AgentId:
     return AgentId("a-" + ids.job_id().removeprefix("job-"))
 
 
-def _leave_alone() -> None:
-    """The turn goes on without this reader."""
+AGENT_OPERATIONS: Final = (
+    Operation(
+        "POST",
+        "/v1/agents",
+        create_agent,
+        id="createAgent",
+        summary="Create an agent that keeps its own history",
+        body=AgentBody,
+        body_required=False,
+        example={"id": "writer", "system": "You write short letters.", "max_tokens": 32},
+        reply=AgentObject,
+        status=201,
+        may_be_done=True,
+        responses={409: "Another agent has this name"},
+    ),
+    Operation(
+        "GET",
+        "/v1/agents",
+        list_all,
+        id="listAgents",
+        summary="List the agents of this service, newest first",
+        parameters=(_LIMIT, _BEFORE),
+        reply=AgentList,
+    ),
+    Operation(
+        "GET",
+        "/v1/agents/{agent_id}",
+        get_agent,
+        id="getAgent",
+        summary="Return an agent with its latest turns",
+        parameters=(_AGENT_ID,),
+        reply=AgentObject,
+    ),
+    Operation(
+        "DELETE",
+        "/v1/agents/{agent_id}",
+        delete_agent,
+        id="deleteAgent",
+        summary="Delete an agent and cancel its open turn",
+        parameters=(_AGENT_ID,),
+        reply=DeletedAgent,
+    ),
+    Operation(
+        "POST",
+        "/v1/agents/{agent_id}/generate",
+        generate_turn,
+        id="generateTurn",
+        summary="Add a turn to the history of an agent",
+        parameters=(_AGENT_ID, IDEMPOTENCY_KEY, PREFERRED_WAIT_S),
+        body=TurnBody,
+        example={"prompt": "Say hello.", "max_tokens": 32},
+        reply=JobObject,
+        status=202,
+        may_be_done=True,
+        is_streamed=True,
+        has_links=True,
+        responses={
+            409: "A turn is open, or the agent has another number of turns; turn has that number",
+            429: QUEUE_FULL,
+        },
+    ),
+    Operation(
+        "GET",
+        "/v1/agents/{agent_id}/cache",
+        get_cache,
+        id="getAgentCache",
+        summary="Return the cache state of the context of an agent",
+        parameters=(_AGENT_ID,),
+        reply=AgentCache,
+    ),
+    Operation(
+        "POST",
+        "/v1/agents/{agent_id}/fork",
+        fork_agent,
+        id="forkAgent",
+        summary="Create an agent with the history of this one up to one of its turns",
+        parameters=(_AGENT_ID,),
+        body=ForkBody,
+        body_required=False,
+        example={"from_turn": 0},
+        reply=AgentObject,
+        status=201,
+        responses={409: "Another agent has this name"},
+    ),
+)

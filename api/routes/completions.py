@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 from api.http.messages import Reply, Request, StreamReply
+from api.http.operation import Operation
 from api.http.replies import json_reply
+from api.http.request_headers import IDEMPOTENCY_KEY
+from api.protocols.openai_chat.parse import CHAT
+from api.protocols.openai_completions.parse import TEXT
 from api.protocols.shared.completions import (
     CompletionEncoder,
     CompletionEnvelope,
@@ -16,11 +21,16 @@ from api.protocols.shared.completions import (
 from api.protocols.shared.parsed_request import ParsedRequest
 from api.routes.generate import (
     ATTACHED_HEADER,
+    GENERATION_FAILURES,
     JOB_HEADER,
+    USER_TURN,
     cache_headers,
-    opening_of,
+    first_item,
     parse_request,
 )
+from api.schemas.openai_chat import ChatCompletionBody
+from api.schemas.openai_completions import CompletionBody, TextCompletion
+from api.schemas.replies import ChatCompletion
 from api.services import Services
 from api.streaming.job_stream import JobStream
 from api.streaming.merged_items import OTHER_FAILED, JobReadings, MergedItems, collect_jobs
@@ -33,7 +43,7 @@ from domain.errors import SemanticError
 async def create_completion(
     request: Request, *, services: Services, kind: CompletionKind
 ) -> Reply | StreamReply:
-    """Answer a turn or a text, once or several times; the answer names the model as asked."""
+    """Answer a turn or a text, once or several times; the reply repeats the model name."""
     parse = partial(
         kind.parse,
         ids=services.ids,
@@ -68,7 +78,7 @@ async def _stream(
     services: Services,
     headers: dict[str, str],
 ) -> StreamReply:
-    started = await _opening(jobs, services)
+    started = await _first_item(jobs, services)
     encoder = CompletionEncoder(envelope, include_usage=parsed.include_usage, request_id=request.id)
     pieces = JobStream(
         MergedItems(jobs),
@@ -80,13 +90,13 @@ async def _stream(
     return StreamReply(pieces=pieces, headers=headers)
 
 
-async def _opening(jobs: Sequence[OpenJob], services: Services) -> Started | None:
-    """Return what is known of the first prompt, or raise what a job failed with before it spoke."""
+async def _first_item(jobs: Sequence[OpenJob], services: Services) -> Started | None:
+    """Return the first item of the first job; raise the failure of any job that began with one."""
     try:
-        started = await opening_of(jobs[0], services.opening_s)
+        started = await first_item(jobs[0], services.opening_s)
         for job in jobs[1:]:
-            # They may wait for the first one's place: only what is there already is looked at.
-            await opening_of(job, 0)
+            # These jobs may wait until the first one has ended: only stored items count.
+            await first_item(job, 0)
     except BaseException as error:
         reason = OTHER_FAILED if isinstance(error, SemanticError) else "client_gone"
         for job in jobs:
@@ -94,3 +104,33 @@ async def _opening(jobs: Sequence[OpenJob], services: Services) -> Started | Non
             await job.feed.close()
         raise
     return started
+
+
+COMPLETION_OPERATIONS: Final = (
+    Operation(
+        "POST",
+        "/v1/chat/completions",
+        partial(create_completion, kind=CHAT),
+        id="createChatCompletion",
+        summary="Generate an answer in OpenAI's Chat Completions format",
+        parameters=(IDEMPOTENCY_KEY,),
+        body=ChatCompletionBody,
+        example={"model": "semantic-demo", "max_tokens": 32, "messages": [USER_TURN]},
+        reply=ChatCompletion,
+        is_streamed=True,
+        responses=GENERATION_FAILURES,
+    ),
+    Operation(
+        "POST",
+        "/v1/completions",
+        partial(create_completion, kind=TEXT),
+        id="createCompletion",
+        summary="Continue a text in OpenAI's Completions format",
+        parameters=(IDEMPOTENCY_KEY,),
+        body=CompletionBody,
+        example={"model": "semantic-demo", "max_tokens": 32, "prompt": "Say hello."},
+        reply=TextCompletion,
+        is_streamed=True,
+        responses=GENERATION_FAILURES,
+    ),
+)

@@ -1,4 +1,4 @@
-"""``GET /v1/events``: the log itself, page by page or as it grows."""
+"""``GET /v1/events``: the event log, page by page or as a stream."""
 
 from __future__ import annotations
 
@@ -9,34 +9,52 @@ from datetime import timedelta
 from typing import Final
 
 from api.http.messages import Reply, Request, StreamReply
-from api.http.query import moment, text, whole_number
+from api.http.operation import Operation
+from api.http.parameters import Place, moment, page_size, text, texts, whole_number
 from api.http.replies import json_reply
 from api.http.sse import Comment, Frame, encode
 from api.schemas.base import INT64_MAX, NAME_PATTERN
 from api.schemas.replies import EventList, EventObject
 from api.services import Services
-from domain.errors import InvalidRequest, SemanticError
+from domain.errors import SemanticError
 from domain.log.record import EventFilter, RecordedEvent
 from ops.adapters.event_log.row_codec import instant
 
-PAGE_DEFAULT: Final = 100
+#: Events that are read from the log at once.
 PAGE_MAX: Final = 1000
-TYPES_MAX: Final = 32
-#: Between two looks at a log that said nothing new.
+#: Pause between two reads of a log without new events, in seconds.
 TAIL_PAUSE_S: Final = 0.2
 #: How long after an instant an event may appear that was recorded before it, in seconds.
 WRITER_LAG_S: Final = 15.0
-_CURSOR_HEADER: Final = "last-event-id"
 _EVENT_STREAM: Final = "text/event-stream"
+
+_LAST_EVENT_ID: Final = whole_number(
+    "Last-Event-ID",
+    "position of the last event received; takes precedence over the parameter after",
+    default=None,
+    most=INT64_MAX,
+    place=Place.HEADER,
+)
+_AFTER: Final = whole_number(
+    "after", "position before that of the first event", default=0, most=INT64_MAX
+)
+_LIMIT: Final = page_size(default=100, most=PAGE_MAX)
+_STREAM: Final = text("stream", "only events of this stream", pattern=NAME_PATTERN)
+_TYPE: Final = texts("type", "only events of these types", most=32)
+_AGENT_ID: Final = text(
+    "agent_id", "only events of this agent and of its jobs", pattern=NAME_PATTERN
+)
+_SINCE: Final = moment("since", "only events recorded at this instant or later")
+_UNTIL: Final = moment("until", "only events recorded before this instant; a stream ends there")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """Which events.
+class _Selection:
+    """The events that a request selects.
 
     Attributes:
         after: Position before the first.
-        events: Those among them that are wanted.
+        events: Filter of those behind it.
     """
 
     after: int
@@ -44,61 +62,51 @@ class _Wanted:
 
 
 async def list_events(request: Request, *, services: Services) -> Reply | StreamReply:
-    """List events in order after a position; follow the log where the client asks for a stream."""
-    wanted = _wanted(request)
-    limit = whole_number(request.query, "limit", default=PAGE_DEFAULT, least=1, most=PAGE_MAX)
+    """List events in order after a position; stream them where the client accepts a stream."""
+    selection, limit = _selection(request), _LIMIT.read(request)
     if _EVENT_STREAM in request.headers.get("accept", ""):
-        # Asked for once before the answer begins, so that a log that is away is an honest error.
-        first = await _read(wanted, wanted.after, PAGE_MAX, services)
-        if not first and _CURSOR_HEADER in request.headers and _is_past(wanted, services):
-            return Reply(status=204)  # tells an ``EventSource`` not to come again
-        return StreamReply(pieces=_tail(first, wanted, request, services))
-    events = await _read(wanted, wanted.after, limit + 1, services)
+        # The first read precedes the reply, so that an unavailable log is an error with a status.
+        first = await _read(selection, selection.after, PAGE_MAX, services)
+        is_resumed = _LAST_EVENT_ID.read(request) is not None
+        if not first and is_resumed and _is_past(selection, services):
+            return Reply(status=204)  # an ``EventSource`` does not reconnect after it
+        return StreamReply(pieces=_tail(first, selection, request, services))
+    events = await _read(selection, selection.after, limit + 1, services)
     page = events[:limit]
     body: EventList = {
         "object": "list",
         "data": [_event(event) for event in page],
         "has_more": len(events) > limit,
-        "next_after": page[-1].position if page else wanted.after,
+        "next_after": page[-1].position if page else selection.after,
     }
     return json_reply(body)
 
 
-def _wanted(request: Request) -> _Wanted:
-    query = request.query
-    after = whole_number(query, "after", default=0, least=0, most=INT64_MAX)
-    header = request.headers.get(_CURSOR_HEADER)
-    if header is not None:
-        # It goes before the query: an ``EventSource`` adds it to the address it was given.
-        after = whole_number(
-            {_CURSOR_HEADER: (header,)}, _CURSOR_HEADER, default=0, least=0, most=INT64_MAX
-        )
-    types = query.get("type", ())
-    if len(types) > TYPES_MAX:
-        msg = f"at most {TYPES_MAX} types can be asked for"
-        raise InvalidRequest(msg, field="type")
+def _selection(request: Request) -> _Selection:
+    # The header takes precedence: an ``EventSource`` adds it to an address that stays the same.
+    after, last_event_id = _AFTER.read(request), _LAST_EVENT_ID.read(request)
     events = EventFilter(
-        stream=text(query, "stream", pattern=NAME_PATTERN),
-        types=tuple(types),
-        agent=text(query, "agent_id", pattern=NAME_PATTERN),
-        since=moment(query, "since"),
-        until=moment(query, "until"),
+        stream=_STREAM.read(request),
+        types=_TYPE.read(request),
+        agent=_AGENT_ID.read(request),
+        since=_SINCE.read(request),
+        until=_UNTIL.read(request),
     )
-    return _Wanted(after=after, events=events)
+    return _Selection(after=after if last_event_id is None else last_event_id, events=events)
 
 
 async def _read(
-    wanted: _Wanted, after: int, limit: int, services: Services
+    selection: _Selection, after: int, limit: int, services: Services
 ) -> tuple[RecordedEvent, ...]:
-    return await services.call(services.log.select, wanted.events, after=after, limit=limit)
+    return await services.call(services.log.select, selection.events, after=after, limit=limit)
 
 
 async def _tail(
-    page: tuple[RecordedEvent, ...], wanted: _Wanted, request: Request, services: Services
+    page: tuple[RecordedEvent, ...], selection: _Selection, request: Request, services: Services
 ) -> AsyncIterator[bytes]:
-    """Yield events as frames whose ids are positions, until one side leaves or all is told."""
+    """Yield events with their positions as ids, until a side leaves or no event can follow."""
     loop = asyncio.get_running_loop()
-    after = wanted.after
+    after = selection.after
     yield encode([Comment("open")])
     ping_at_s = loop.time() + services.ping_s
     while True:
@@ -106,7 +114,7 @@ async def _tail(
             after = page[-1].position
             yield encode([_frame(event) for event in page])
             ping_at_s = loop.time() + services.ping_s
-        elif _is_past(wanted, services) or await _over(request, TAIL_PAUSE_S):
+        elif _is_past(selection, services) or await _over(request, TAIL_PAUSE_S):
             return
         elif loop.time() >= ping_at_s:
             yield encode([Comment("ping")])
@@ -114,18 +122,18 @@ async def _tail(
         if request.gone.is_set() or request.ending.is_set():
             return
         try:
-            page = await _read(wanted, after, PAGE_MAX, services)
+            page = await _read(selection, after, PAGE_MAX, services)
         except SemanticError as error:
             # The client reconnects after the last id that it has; nothing is lost.
             yield encode([Frame(event="error", data={"code": error.code, "detail": error.message})])
             return
 
 
-def _is_past(wanted: _Wanted, services: Services) -> bool:
-    """Whether nothing can be recorded any more that is wanted."""
-    if wanted.events.until is None:
+def _is_past(selection: _Selection, services: Services) -> bool:
+    """Whether nothing can be recorded any more that is selection."""
+    if selection.events.until is None:
         return False
-    return wanted.events.until < instant(services.clock.now() - timedelta(seconds=WRITER_LAG_S))
+    return selection.events.until < instant(services.clock.now() - timedelta(seconds=WRITER_LAG_S))
 
 
 def _frame(event: RecordedEvent) -> Frame:
@@ -161,3 +169,27 @@ def _event(event: RecordedEvent) -> EventObject:
         "prev_hash": event.prev_hash,
         "hash": event.hash,
     }
+
+
+EVENT_OPERATIONS: Final = (
+    Operation(
+        "GET",
+        "/v1/events",
+        list_events,
+        id="listEvents",
+        summary="List the events of the log in order, or stream them as they are recorded",
+        parameters=(
+            _LAST_EVENT_ID,
+            _AFTER,
+            _LIMIT,
+            _STREAM,
+            _TYPE,
+            _AGENT_ID,
+            _SINCE,
+            _UNTIL,
+        ),
+        reply=EventList,
+        is_streamed=True,
+        responses={204: "The client has all events that were recorded before until"},
+    ),
+)

@@ -1,4 +1,4 @@
-"""``/v1/files``: what goes into a batch, and what comes out of it."""
+"""``/v1/files``: inputs and results of OpenAI's batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from api.background.batches import Blocks, later, new_file_id
 from api.errors import TransportError
 from api.http.messages import Reply, Request, StreamReply
 from api.http.multipart import parse_upload
-from api.http.query import choice, text, whole_number
+from api.http.operation import Operation
+from api.http.parameters import Order, choice, page_size, path, text
 from api.http.replies import json_reply
 from api.protocols.batches.endpoints import unix_seconds
 from api.schemas.base import parse_body
@@ -20,44 +21,49 @@ from api.schemas.batches import (
     FileForm,
     FileList,
     FileObject,
+    FileUpload,
 )
 from api.services import Services
 from domain.batch.files import FileId, StoredFile
 from domain.batch.jsonl import pack, read_content
 from domain.batch.state import BatchId
-from domain.errors import FileNotFound, InvalidRequest
+from domain.errors import FileNotFound
 from domain.events.batch import FileCreated
 from domain.usecases.batches.batches import load_batch
 from domain.usecases.batches.driver import instant
 from domain.usecases.batches.files import delete_file, keep_file, list_files, load_file
 
-PAGE_MAX: Final = 10_000
-_FILE_ID: Final = re.compile(r"file-[0-9a-f]{32}")
+_ID: Final = re.compile(r"file-[0-9a-f]{32}")
 _DIGITS: Final = re.compile(r"[0-9]{1,10}")
 _OCTETS: Final = "application/octet-stream"
 
+_FILE_ID: Final = path("file_id", example="file-" + "0" * 32)
+_LIMIT: Final = page_size(default=10_000, most=10_000)
+_AFTER: Final = text(
+    "after", "only files behind this one, in the order of the list", pattern=f"^{_ID.pattern}$"
+)
+_ORDER: Final = choice("order", "order by creation", Order, default=Order.DESC)
+_PURPOSE: Final = text("purpose", "only files with this purpose")
+
 
 async def create_file(request: Request, *, services: Services) -> Reply:
-    """Keep an uploaded file."""
+    """Store an uploaded file."""
     file = await services.call(_keep, request, services)
     return json_reply(file_object(file))
 
 
 async def list_stored_files(request: Request, *, services: Services) -> Reply:
-    """List files, newest first unless asked otherwise."""
-    query = request.query
-    after, purpose = text(query, "after"), text(query, "purpose")
-    if after is not None and not _FILE_ID.fullmatch(after):
-        raise InvalidRequest("is no id of a file", field="after")
+    """List files, newest first by default."""
+    after, purpose = _AFTER.read(request), _PURPOSE.read(request)
     page = await services.call(
         list_files,
-        limit=whole_number(query, "limit", default=PAGE_MAX, least=1, most=PAGE_MAX),
+        limit=_LIMIT.read(request),
         now=instant(services.clock.now()),
         log=services.log,
         views=services.batches.views,
         purposes=(purpose,) if purpose else (),
         after=FileId(after) if after else None,
-        oldest_first=choice(query, "order", ("asc", "desc")) == "asc",
+        oldest_first=_ORDER.read(request) is Order.ASC,
     )
     data = [file_object(file) for file in page.rows]
     body: FileList = {
@@ -71,12 +77,12 @@ async def list_stored_files(request: Request, *, services: Services) -> Reply:
 
 
 async def get_file(request: Request, *, services: Services) -> Reply:
-    """Show one file."""
+    """Return one file."""
     return json_reply(file_object(await services.call(_find, request, services)))
 
 
 async def delete_stored_file(request: Request, *, services: Services) -> Reply:
-    """Show a file no more; batches made of it go on."""
+    """Delete a file; batches that were created from it continue."""
     file = await services.call(_find, request, services)
     await services.call(
         delete_file,
@@ -91,7 +97,7 @@ async def delete_stored_file(request: Request, *, services: Services) -> Reply:
 
 
 async def file_content(request: Request, *, services: Services) -> StreamReply:
-    """Send what is in a file."""
+    """Return the content of a file."""
     file = await services.call(_find, request, services)
     pieces = await services.call(_content, file, services)
     return StreamReply(pieces=Blocks(pieces, services.call), content_type=_OCTETS)
@@ -103,7 +109,7 @@ def find_file(file_id: str, services: Services) -> StoredFile:
     Raises:
         FileNotFound: There is none.
     """
-    if not _FILE_ID.fullmatch(file_id):
+    if not _ID.fullmatch(file_id):
         raise FileNotFound(file_id)
     return load_file(FileId(file_id), now=instant(services.clock.now()), log=services.log)
 
@@ -131,7 +137,7 @@ def _keep(request: Request, services: Services) -> StoredFile:
     if len(upload.file) > rules.file_bytes_max:
         msg = f"the file is larger than the {rules.file_bytes_max} bytes that one may have"
         raise TransportError(413, "file_too_large", msg)
-    # A form knows texts only.
+    # The fields of a form are texts.
     fields = {name: _number_or_text(value) for name, value in upload.fields.items()}
     form = parse_body(FileForm, json.dumps(fields).encode())
     wanted = any(name.startswith("expires_after") for name in fields)
@@ -159,7 +165,7 @@ def _number_or_text(text_: str) -> int | str:
 
 
 def _find(request: Request, services: Services) -> StoredFile:
-    return find_file(request.params["file_id"], services)
+    return find_file(_FILE_ID.read(request), services)
 
 
 def _content(file: StoredFile, services: Services) -> Iterator[bytes]:
@@ -169,3 +175,54 @@ def _content(file: StoredFile, services: Services) -> Iterator[bytes]:
     batch = load_batch(BatchId(facts.batch or ""), log=services.log)
     results = services.batches.lines.results(batch)
     return (line for part, line in results if part == facts.part)
+
+
+FILE_OPERATIONS: Final = (
+    Operation(
+        "POST",
+        "/v1/files",
+        create_file,
+        id="createFile",
+        summary="Store a file",
+        body=FileUpload,
+        body_media="multipart/form-data",
+        example={"purpose": "batch", "file": "{}"},
+        reply=FileObject,
+    ),
+    Operation(
+        "GET",
+        "/v1/files",
+        list_stored_files,
+        id="listFiles",
+        summary="List files, newest first by default",
+        parameters=(_LIMIT, _AFTER, _ORDER, _PURPOSE),
+        reply=FileList,
+    ),
+    Operation(
+        "GET",
+        "/v1/files/{file_id}",
+        get_file,
+        id="getFile",
+        summary="Return a file",
+        parameters=(_FILE_ID,),
+        reply=FileObject,
+    ),
+    Operation(
+        "DELETE",
+        "/v1/files/{file_id}",
+        delete_stored_file,
+        id="deleteFile",
+        summary="Delete a file; batches that were created from it continue",
+        parameters=(_FILE_ID,),
+        reply=DeletedFile,
+    ),
+    Operation(
+        "GET",
+        "/v1/files/{file_id}/content",
+        file_content,
+        id="getFileContent",
+        summary="Return the content of a file",
+        parameters=(_FILE_ID,),
+        media=_OCTETS,
+    ),
+)

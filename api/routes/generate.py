@@ -1,9 +1,10 @@
-"""What the routes that answer a generation on the same connection have in common."""
+"""Answers of generations on the connection of the request, common to their operations."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from api.http.messages import Reply, Request, StreamReply
@@ -18,12 +19,21 @@ from api.submission.submit import open_job
 from domain.chat.items import Failed, Started, StreamItem
 from domain.values import JobId
 
-#: Names the job on every answer, so that it can be found in the log.
+#: Id of the job, on every reply to a generation.
 JOB_HEADER: Final = "x-semantic-job"
-#: Says why an answer is that of an earlier job, if it is.
+#: Why the reply is that of an earlier job; absent where it is not.
 ATTACHED_HEADER: Final = "x-semantic-attached"
-#: Bodies up to this size are read in the event loop; larger ones would hold it up for too long.
+#: Bodies up to this size are parsed in the event loop; larger ones would block it for too long.
 PARSE_INLINE_MAX_BYTES: Final = 64 * 1024
+
+#: For the document: a turn that any chat format takes.
+USER_TURN: Final[Mapping[str, str]] = {"role": "user", "content": "Say hello."}
+#: For the document: failures by status.
+KEY_REUSED: Final = "The idempotency key was used for another request"
+QUEUE_FULL: Final = "Too many jobs wait; Retry-After has the seconds to wait"
+GENERATION_FAILURES: Final[Mapping[int, str]] = MappingProxyType(
+    {409: f"The job was cancelled, or: {KEY_REUSED}", 429: QUEUE_FULL}
+)
 
 
 async def parse_request(
@@ -48,15 +58,16 @@ async def generate(
     encoder: Callable[[JobId, Started | None], Encoder[StreamItem]],
     assemble: Callable[[JobId, AssembledAnswer], Mapping[str, Any]],
 ) -> Reply | StreamReply:
-    """Run a request as a job and answer it here, as it was asked: in pieces or whole.
+    """Run a request as a job and return its answer, as a stream or whole.
 
     Args:
         parsed: The request.
         request: Its connection.
         services: The ports.
-        protocol: What the log calls the dialect.
-        encoder: Makes the events of a stream; gets what is known of its prompt by then.
-        assemble: Makes the whole answer.
+        protocol: Name of the dialect in the log.
+        encoder: Makes the encoder of a stream from the job and its first item, ``None`` where
+            none has come in time.
+        assemble: Makes the body of a whole answer.
 
     Raises:
         SemanticError: The job could not be accepted, or its whole answer failed.
@@ -75,7 +86,7 @@ async def answer_open(
     encoder: Callable[[JobId, Started | None], Encoder[StreamItem]],
     assemble: Callable[[JobId, AssembledAnswer], Mapping[str, Any]],
 ) -> Reply | StreamReply:
-    """Answer with what an open job says; the arguments are those of ``generate``.
+    """Return the answer of an open job; the arguments are those of ``generate``.
 
     Raises:
         SemanticError: The whole answer failed.
@@ -84,10 +95,10 @@ async def answer_open(
     if job.attached is not None:
         headers[ATTACHED_HEADER] = job.attached
     if stream:
-        started = await opening_of(job, services.opening_s)
-        speaker = encoder(job.id, started)
+        started = await first_item(job, services.opening_s)
+        stream_encoder = encoder(job.id, started)
         headers |= await cache_headers(job.id, started, services)
-        pieces = JobStream(job.feed, speaker, ping_s=services.ping_s, reading=job.reading)
+        pieces = JobStream(job.feed, stream_encoder, ping_s=services.ping_s, reading=job.reading)
         return StreamReply(pieces=pieces, headers=headers)
     answer = await collect_job(job)
     headers |= await cache_headers(job.id, answer.started, services)
@@ -97,18 +108,21 @@ async def answer_open(
 async def cache_headers(
     job_id: JobId, started: Started | None, services: Services
 ) -> dict[str, str]:
-    """Return the header that tells what of the prompt was known, once that is known."""
+    """Return the header with the cache diagnosis of a job, none before its prompt is known."""
     if started is None:
         return {}
-    story = await services.call(cache_story, job_id, services)
-    return {} if story is None else {CACHE_HEADER: cache_header(story)}
+    diagnosis = await services.call(cache_story, job_id, services)
+    return {} if diagnosis is None else {CACHE_HEADER: cache_header(diagnosis)}
 
 
-async def opening_of(job: OpenJob, within_s: float) -> Started | None:
-    """Return what is known of the prompt, or raise what the job failed with before it spoke.
+async def first_item(job: OpenJob, within_s: float) -> Started | None:
+    """Return the first item if it is ``Started``, ``None`` if it does not come in time.
 
-    A stream that has begun can tell of a failure only inside itself, where clients take it for a
-    passing one: Claude Code makes its conversation shorter on a status of 400, not on an event.
+    A stream that has begun reports a failure only by an event, and clients take that for a passing
+    one: Claude Code shortens its conversation on a status of 400, not on an event.
+
+    Raises:
+        SemanticError: The first item is a failure.
     """
     try:
         first = await job.feed.peek(within_s)

@@ -1,4 +1,4 @@
-"""``/health/*`` for supervisors, and ``/`` for people."""
+"""``/health/*`` for supervisors, and ``/`` for users."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from api.http.messages import Reply, Request
+from api.http.operation import Operation
 from api.http.replies import json_reply
 from api.schemas.replies import Health, Root
 from api.services import Services
@@ -20,27 +21,27 @@ Check = Callable[[Services], None]
 
 
 async def live(request: Request, *, services: Services) -> Reply:
-    """The process answers."""
+    """Return that the process answers."""
     del request, services
     health: Health = {"status": "ok", "checks": {}}
     return json_reply(health)
 
 
 async def startup(request: Request, *, services: Services) -> Reply:
-    """What the process itself needs is there; a model may still be loading."""
+    """Return whether the log and the broker answer; a model may still be loading."""
     del request
     return await _health(services, {"log": _check_log, "broker": _check_broker})
 
 
 async def ready(request: Request, *, services: Services) -> Reply:
-    """A generation would be answered."""
+    """Return whether a generation would be answered."""
     del request
     checks = {"log": _check_log, "broker": _check_broker, "model": _check_model}
     return await _health(services, checks)
 
 
 async def root(request: Request, *, services: Services) -> Reply:
-    """Say what answers here; some clients send ``HEAD /`` before anything else."""
+    """Return the name of the service and links; some clients send ``HEAD /`` first."""
     del request
     body: Root = {
         "name": "semantic",
@@ -60,10 +61,10 @@ async def root(request: Request, *, services: Services) -> Reply:
 async def _health(services: Services, checks: Mapping[str, Check]) -> Reply:
     results = await asyncio.gather(*(_run(check, services) for check in checks.values()))
     found = dict(zip(checks, results, strict=True))
-    well = all(result == _OK for result in results)
-    health: Health = {"status": "ok" if well else "unavailable", "checks": found}
-    headers = {} if well else {"retry-after": "1"}
-    return json_reply(health, status=200 if well else 503, headers=headers)
+    is_healthy = all(result == _OK for result in results)
+    health: Health = {"status": "ok" if is_healthy else "unavailable", "checks": found}
+    headers = {} if is_healthy else {"retry-after": "1"}
+    return json_reply(health, status=200 if is_healthy else 503, headers=headers)
 
 
 async def _run(check: Check, services: Services) -> str:
@@ -92,3 +93,32 @@ def _check_model(services: Services) -> None:
     loading = any(pulse.state == "loading" for pulse in pulses)
     msg = "a worker is loading the model" if loading else "no worker with a model is alive"
     raise ModelNotReady(msg)
+
+
+HEALTH_OPERATIONS: Final = (
+    Operation(
+        "GET",
+        "/health/live",
+        live,
+        id="healthLive",
+        summary="Check that the process answers",
+        reply=Health,
+    ),
+    Operation(
+        "GET",
+        "/health/ready",
+        ready,
+        id="healthReady",
+        summary="Check that a generation would be answered",
+        reply=Health,
+    ),
+    Operation(
+        "GET",
+        "/health/startup",
+        startup,
+        id="healthStartup",
+        summary="Check that the log and the broker answer",
+        reply=Health,
+    ),
+    Operation("GET", "/", root, id="root", summary="Return the name and the links", reply=Root),
+)

@@ -1,13 +1,14 @@
-"""``GET /v1/jobs/{job_id}/stream``: the items of a job, from any point, as often as wanted."""
+"""``GET /v1/jobs/{job_id}/stream``: the items of a job, from any position, any number of times."""
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from api.http.messages import Reply, Request, StreamReply
-from api.http.query import text
+from api.http.parameters import header, query
 from api.presenters.jobs import rounded
-from api.protocols.native.stream import NativeEncoder, parse_cursor
+from api.protocols.native.stream import CURSOR_PATTERN, NativeEncoder, parse_cursor
 from api.routes.generate import JOB_HEADER
 from api.services import Services
 from api.streaming.item_buffer import ItemBuffer
@@ -18,13 +19,23 @@ from domain.chat.items import Progress, StreamItem
 from domain.errors import SemanticError
 from domain.values import JobId
 
-CURSOR_HEADER = "last-event-id"
+_CURSOR: Final = {"type": "string", "pattern": CURSOR_PATTERN}
+AFTER: Final = query(
+    "after", _CURSOR, partial(parse_cursor, field="after"), -1, "id of the last item received"
+)
+LAST_EVENT_ID: Final = header(
+    "Last-Event-ID",
+    _CURSOR,
+    partial(parse_cursor, field="Last-Event-ID"),
+    None,
+    "like the parameter after, over which it takes precedence",
+)
 
 
 async def stream_job(request: Request, *, services: Services) -> Reply | StreamReply:
     """Send the items after a cursor; leaving ends the stream and not the job.
 
-    A client that reconnects after the last item gets 204, which tells an ``EventSource`` to stop.
+    A client that reconnects after the last item gets 204, on which an ``EventSource`` stops.
     """
     job_id = JobId(request.params["job_id"])
     after = _cursor(request)
@@ -32,25 +43,24 @@ async def stream_job(request: Request, *, services: Services) -> Reply | StreamR
     if items is None:
         return Reply(status=204)
     feed = ItemBuffer(items, request, on_gone=leave_alone)
-    news = partial(_wait_of, job_id, services) if after < 0 else None
+    news = partial(_queue_progress, job_id, services) if after < 0 else None
     pieces = JobStream(feed, NativeEncoder(), ping_s=services.ping_s, news=news)
     return StreamReply(pieces=pieces, headers={JOB_HEADER: job_id})
 
 
 def _cursor(request: Request) -> int:
-    # Both are looked at, so that a bad one is never passed over in silence; the header wins, as it
-    # is what an ``EventSource`` adds to the address it was given.
-    after = parse_cursor(text(request.query, "after"), field="after")
-    header = request.headers.get(CURSOR_HEADER)
-    return after if header is None else parse_cursor(header, field="Last-Event-ID")
+    # Both are parsed, so that an invalid one is always refused. The header takes precedence: an
+    # ``EventSource`` adds it to an address whose query stays the same.
+    after, last_event_id = AFTER.read(request), LAST_EVENT_ID.read(request)
+    return after if last_event_id is None else last_event_id
 
 
-async def _wait_of(job_id: JobId, services: Services) -> StreamItem | None:
-    """Return what is to be expected of a job that has not begun, if anything is known."""
+async def _queue_progress(job_id: JobId, services: Services) -> StreamItem | None:
+    """Return the place of a job in its queue and its estimates, ``None`` if it has begun."""
     try:
         foreseen = await services.call(services.outlook.of, job_id)
     except SemanticError:
-        return None  # the stream itself goes on
+        return None  # the stream continues without it
     if foreseen is None or foreseen.position is None:
         return None
     body = Progress(

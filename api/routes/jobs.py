@@ -8,13 +8,22 @@ from types import MappingProxyType
 from typing import Final
 
 from api.http.messages import Reply, Request
-from api.http.query import choice, moment, text, whole_number
+from api.http.operation import Operation
+from api.http.parameters import choice, moment, page_size, path, text
 from api.http.replies import json_reply
-from api.http.request_headers import preferred_wait_s
+from api.http.request_headers import IDEMPOTENCY_KEY, PREFERRED_WAIT_S
 from api.presenters.jobs import full_job_object, job_object
 from api.protocols.native import jobs as native
-from api.routes.generate import ATTACHED_HEADER, JOB_HEADER, parse_request
+from api.routes.generate import (
+    ATTACHED_HEADER,
+    JOB_HEADER,
+    KEY_REUSED,
+    QUEUE_FULL,
+    parse_request,
+)
+from api.routes.job_stream import AFTER, LAST_EVENT_ID, stream_job
 from api.schemas.base import JOB_ID_PATTERN, NAME_PATTERN
+from api.schemas.jobs import JobBody
 from api.schemas.replies import JobList, JobObject
 from api.services import Services
 from api.streaming.waiting import wait_for_end
@@ -27,17 +36,22 @@ from domain.usecases.jobs.retry import retry
 from domain.usecases.jobs.submit import Accepted
 from domain.values import JobId, JobStatus, Priority
 
-PAGE_DEFAULT: Final = 20
-PAGE_MAX: Final = 100
-#: Longest that a client is told to wait before it looks at an open job again, in seconds.
+#: Largest ``Retry-After`` of an open job, in seconds.
 LOOK_AGAIN_MAX_S: Final = 60
-#: Longest that an answer is held back for the end of the job (``Prefer: wait``), in seconds.
-WAIT_MAX_S: Final = 60
+
+_JOB_ID: Final = path("job_id", pattern=JOB_ID_PATTERN, example="job-" + "0" * 32)
+_LIMIT: Final = page_size(default=20, most=100)
+_BEFORE: Final = text("before", "only jobs older than this one", pattern=JOB_ID_PATTERN)
+_STATUS: Final = choice("status", "only jobs in this state", JobStatus, default=None)
+_AGENT_ID: Final = text("agent_id", "only jobs of this agent", pattern=NAME_PATTERN)
+_MODEL: Final = text("model", "only jobs whose request names this model")
+_PRIORITY: Final = choice("priority", "only jobs of this queue", Priority, default=None)
+_SINCE: Final = moment("since", "only jobs accepted at this instant or later")
 
 
 async def create_job(request: Request, *, services: Services) -> Reply:
-    """Accept a job and say where it can be followed; the caller may wait for its end a while."""
-    wait_s = preferred_wait_s(request.headers, most_s=WAIT_MAX_S)
+    """Accept a job; the client may wait for its end for a while."""
+    wait_s = PREFERRED_WAIT_S.read(request)
     parse = partial(
         native.parse,
         ids=services.ids,
@@ -58,7 +72,7 @@ async def accepted_reply(
     *,
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> Reply:
-    """Answer with a job that was accepted: 202, or 200 if its end came within ``wait_s``.
+    """Reply with a job that was accepted: 202, or 200 if it ends within ``wait_s`` seconds.
 
     ``more`` are further headers.
     """
@@ -77,19 +91,16 @@ async def accepted_reply(
 
 async def list_jobs(request: Request, *, services: Services) -> Reply:
     """List jobs, newest first."""
-    query = request.query
-    status = choice(query, "status", [status.value for status in JobStatus])
-    before = text(query, "before", pattern=JOB_ID_PATTERN)
-    priority = choice(query, "priority", [priority.value for priority in Priority])
+    before = _BEFORE.read(request)
     page = await services.call(
         services.views.page,
-        limit=whole_number(query, "limit", default=PAGE_DEFAULT, least=1, most=PAGE_MAX),
+        limit=_LIMIT.read(request),
         before=JobId(before) if before else None,
-        status=JobStatus(status) if status else None,
-        agent=text(query, "agent_id", pattern=NAME_PATTERN),
-        model=text(query, "model"),
-        priority=Priority(priority) if priority else None,
-        since=moment(query, "since"),
+        status=_STATUS.read(request),
+        agent=_AGENT_ID.read(request),
+        model=_MODEL.read(request),
+        priority=_PRIORITY.read(request),
+        since=_SINCE.read(request),
     )
     body: JobList = {
         "object": "list",
@@ -101,14 +112,14 @@ async def list_jobs(request: Request, *, services: Services) -> Reply:
 
 
 async def get_job(request: Request, *, services: Services) -> Reply:
-    """Show one job, with its answer once there is one."""
-    job = await services.call(_load, JobId(request.params["job_id"]), services)
+    """Return one job, with its answer once it has one."""
+    job = await services.call(_load, JobId(_JOB_ID.read(request)), services)
     return json_reply(job)
 
 
 async def cancel_job(request: Request, *, services: Services) -> Reply:
-    """Ask for the end of a job; one that has ended already is shown as it is."""
-    job_id = JobId(request.params["job_id"])
+    """Cancel a job; one that has ended stays as it is."""
+    job_id = JobId(_JOB_ID.read(request))
     await services.call(
         cancel,
         job_id,
@@ -124,8 +135,8 @@ async def cancel_job(request: Request, *, services: Services) -> Reply:
 
 
 async def retry_job(request: Request, *, services: Services) -> Reply:
-    """Put a job that ended without an answer back into its queue."""
-    job_id = JobId(request.params["job_id"])
+    """Enqueue a job again that ended without an answer."""
+    job_id = JobId(_JOB_ID.read(request))
     await services.call(
         retry,
         job_id,
@@ -141,7 +152,7 @@ async def retry_job(request: Request, *, services: Services) -> Reply:
 
 
 def _look_again(job: JobObject) -> str:
-    """Return when it makes sense to ask for a job: when it should be done, if that is known."""
+    """Return ``Retry-After`` of a job: the seconds until its end, if they can be estimated."""
     estimate = job["estimate"]
     finishes_in_s = None if estimate is None else estimate["finishes_in_s"]
     return str(retry_after_s(finishes_in_s, most_s=LOOK_AGAIN_MAX_S))
@@ -156,3 +167,70 @@ def _load(job_id: JobId, services: Services) -> JobObject:
     if view is None:
         raise JobNotFound(job_id)
     return full_job_object(view, services)
+
+
+JOB_OPERATIONS: Final = (
+    Operation(
+        "POST",
+        "/v1/jobs",
+        create_job,
+        id="createJob",
+        summary="Enqueue a generation as a job",
+        parameters=(IDEMPOTENCY_KEY, PREFERRED_WAIT_S),
+        body=JobBody,
+        example={"prompt": "Say hello.", "max_tokens": 32},
+        reply=JobObject,
+        status=202,
+        may_be_done=True,
+        has_links=True,
+        responses={409: KEY_REUSED, 429: QUEUE_FULL},
+    ),
+    Operation(
+        "GET",
+        "/v1/jobs",
+        list_jobs,
+        id="listJobs",
+        summary="List jobs, newest first",
+        parameters=(_LIMIT, _BEFORE, _STATUS, _AGENT_ID, _MODEL, _PRIORITY, _SINCE),
+        reply=JobList,
+    ),
+    Operation(
+        "GET",
+        "/v1/jobs/{job_id}",
+        get_job,
+        id="getJob",
+        summary="Return a job, with its answer once it has one",
+        parameters=(_JOB_ID,),
+        reply=JobObject,
+    ),
+    Operation(
+        "GET",
+        "/v1/jobs/{job_id}/stream",
+        stream_job,
+        id="streamJob",
+        summary="Stream the numbered items of a job from any position",
+        parameters=(_JOB_ID, AFTER, LAST_EVENT_ID),
+        is_streamed=True,
+        responses={204: "The job has ended and the client has all of its items"},
+    ),
+    Operation(
+        "POST",
+        "/v1/jobs/{job_id}/cancel",
+        cancel_job,
+        id="cancelJob",
+        summary="Cancel a job; a repeated request changes nothing",
+        parameters=(_JOB_ID,),
+        reply=JobObject,
+    ),
+    Operation(
+        "POST",
+        "/v1/jobs/{job_id}/retry",
+        retry_job,
+        id="retryJob",
+        summary="Enqueue a job again that ended without an answer",
+        parameters=(_JOB_ID,),
+        reply=JobObject,
+        status=202,
+        responses={409: "The job is open, or has its answer"},
+    ),
+)

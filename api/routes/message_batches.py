@@ -18,9 +18,11 @@ from api.background.batches import (
 )
 from api.background.webhooks import webhook_url
 from api.http.messages import Reply, Request, StreamReply
-from api.http.query import text, whole_number
+from api.http.operation import Operation
+from api.http.parameters import page_size, path, text
 from api.http.replies import json_reply
 from api.protocols.batches.endpoints import ANTHROPIC, MESSAGES_PATH
+from api.routes.generate import USER_TURN
 from api.schemas.base import parse_body
 from api.schemas.batches import (
     BatchCounts,
@@ -44,11 +46,17 @@ from domain.usecases.batches.batches import (
 from domain.values import JobStatus
 
 PREFIX: Final = "msgbatch_"
-PAGE_DEFAULT: Final = 20
-PAGE_MAX: Final = 1000
-#: Characters of a User-Agent that are kept.
+#: Characters of a User-Agent that are stored.
 CLIENT_CHARS_MAX: Final = 256
 JSONL: Final = "application/x-jsonl"
+#: For the document: the failure with status 429 of both operations that create batches.
+BATCHES_FULL: Final = "Too many batches are open; Retry-After has the seconds to wait"
+
+_ID: Final = f"^{PREFIX}[0-9a-f]{{32}}$"
+_BATCH_ID: Final = path("batch_id", example=PREFIX + "0" * 32)
+_LIMIT: Final = page_size(default=20, most=1000)
+_AFTER_ID: Final = text("after_id", "only batches older than this one", pattern=_ID)
+_BEFORE_ID: Final = text("before_id", "only batches newer than this one", pattern=_ID)
 
 _STATUS: Final = {
     BatchState.CANCELING: "canceling",
@@ -58,7 +66,7 @@ _STATUS: Final = {
 
 
 async def create_message_batch(request: Request, *, services: Services) -> Reply:
-    """Accept a batch; what is wrong with single requests becomes their result."""
+    """Accept a batch; a request that is not valid gets its error as its result."""
     batch = await services.call(_accept, request, services)
     services.batches.wake()
     return json_reply(await services.call(_object, batch, request, services))
@@ -70,13 +78,13 @@ async def list_message_batches(request: Request, *, services: Services) -> Reply
 
 
 async def get_message_batch(request: Request, *, services: Services) -> Reply:
-    """Show one batch."""
+    """Return one batch."""
     batch = await services.call(_find, request, services)
     return json_reply(await services.call(_object, batch, request, services))
 
 
 async def cancel_message_batch(request: Request, *, services: Services) -> Reply:
-    """Ask for the early end of a batch; one that has ended is shown as it is."""
+    """Cancel a batch; one that has ended stays as it is."""
     batch = await services.call(_find, request, services)
     batch = await services.call(cancel_batch, batch.id, log=services.log, ids=services.ids)
     services.batches.wake()
@@ -84,7 +92,7 @@ async def cancel_message_batch(request: Request, *, services: Services) -> Reply
 
 
 async def delete_message_batch(request: Request, *, services: Services) -> Reply:
-    """Show a batch no more."""
+    """Delete a batch that has ended."""
     batch = await services.call(_find, request, services)
     name = wire_id(batch.id, PREFIX)
     if not batch.state.is_terminal:
@@ -95,7 +103,7 @@ async def delete_message_batch(request: Request, *, services: Services) -> Reply
 
 
 async def message_batch_results(request: Request, *, services: Services) -> StreamReply:
-    """Send the results, a line for each request in the order of the requests."""
+    """Return the results, a line for each request in the order of the requests."""
     batch = await services.call(_find, request, services)
     name = wire_id(batch.id, PREFIX)
     if not batch.state.is_terminal:
@@ -148,9 +156,8 @@ def _line(custom_id: str, params: dict[str, Any]) -> bytes:
 
 
 def _list(request: Request, services: Services) -> MessageBatchList:
-    query = request.query
-    limit = whole_number(query, "limit", default=PAGE_DEFAULT, least=1, most=PAGE_MAX)
-    after, before = text(query, "after_id"), text(query, "before_id")
+    limit = _LIMIT.read(request)
+    after, before = _AFTER_ID.read(request), _BEFORE_ID.read(request)
     try:
         page = list_batches(
             (ANTHROPIC,),
@@ -174,7 +181,7 @@ def _list(request: Request, services: Services) -> MessageBatchList:
 
 
 def _find(request: Request, services: Services) -> Batch:
-    return find_batch(request.params["batch_id"], PREFIX, (ANTHROPIC,), services.log)
+    return find_batch(_BATCH_ID.read(request), PREFIX, (ANTHROPIC,), services.log)
 
 
 def _object(batch: Batch, request: Request, services: Services) -> MessageBatch:
@@ -244,3 +251,76 @@ def _origin(request: Request) -> str:
     host = request.headers.get("host")
     scheme = "https" if request.headers.get("x-forwarded-proto") == "https" else "http"
     return f"{scheme}://{host}" if host else ""
+
+
+MESSAGE_BATCH_OPERATIONS: Final = (
+    Operation(
+        "POST",
+        "/v1/messages/batches",
+        create_message_batch,
+        id="createMessageBatch",
+        summary="Accept a batch of Messages requests; each becomes a job",
+        body=MessageBatchBody,
+        example={
+            "requests": [
+                {
+                    "custom_id": "first",
+                    "params": {
+                        "model": "semantic-demo",
+                        "max_tokens": 32,
+                        "messages": [USER_TURN],
+                    },
+                }
+            ]
+        },
+        reply=MessageBatch,
+        responses={429: BATCHES_FULL},
+    ),
+    Operation(
+        "GET",
+        "/v1/messages/batches",
+        list_message_batches,
+        id="listMessageBatches",
+        summary="List Message Batches, newest first",
+        parameters=(_LIMIT, _AFTER_ID, _BEFORE_ID),
+        reply=MessageBatchList,
+    ),
+    Operation(
+        "GET",
+        "/v1/messages/batches/{batch_id}",
+        get_message_batch,
+        id="getMessageBatch",
+        summary="Return a Message Batch",
+        parameters=(_BATCH_ID,),
+        reply=MessageBatch,
+    ),
+    Operation(
+        "DELETE",
+        "/v1/messages/batches/{batch_id}",
+        delete_message_batch,
+        id="deleteMessageBatch",
+        summary="Delete a Message Batch that has ended",
+        parameters=(_BATCH_ID,),
+        reply=DeletedMessageBatch,
+        responses={409: "The batch has not ended"},
+    ),
+    Operation(
+        "POST",
+        "/v1/messages/batches/{batch_id}/cancel",
+        cancel_message_batch,
+        id="cancelMessageBatch",
+        summary="Cancel a Message Batch; a repeated request changes nothing",
+        parameters=(_BATCH_ID,),
+        reply=MessageBatch,
+    ),
+    Operation(
+        "GET",
+        "/v1/messages/batches/{batch_id}/results",
+        message_batch_results,
+        id="getMessageBatchResults",
+        summary="Return the results of a Message Batch that has ended, one JSON object per line",
+        parameters=(_BATCH_ID,),
+        media=JSONL,
+        responses={409: "The batch has not ended"},
+    ),
+)

@@ -1,20 +1,28 @@
-"""``POST /v1/messages``."""
+"""``POST /v1/messages`` and ``POST /v1/messages/count_tokens``: Anthropic's Messages."""
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from api.http.messages import Reply, Request, StreamReply
+from api.http.operation import Operation
+from api.http.replies import json_reply
+from api.http.request_headers import IDEMPOTENCY_KEY
 from api.protocols.anthropic import parse as anthropic
 from api.protocols.anthropic.stream import AnthropicEncoder, assemble_message
-from api.routes.generate import generate, parse_request
+from api.protocols.shared.parsed_request import ParsedRequest
+from api.routes.generate import GENERATION_FAILURES, USER_TURN, generate, parse_request
+from api.schemas.anthropic import CountBody, MessagesBody
+from api.schemas.replies import AnthropicMessage, TokenCount
 from api.services import Services
+from api.submission.history_matching import attributed
 
 
 async def create_message(request: Request, *, services: Services) -> Reply | StreamReply:
-    """Answer a turn; the answer names the model as the caller did, since any name is served.
+    """Answer a turn; the reply repeats the model name of the request, since any name is served.
 
-    Claude Code sends some of its requests under names of its vendor, whatever it was told.
+    Claude Code sends some of its requests under names of its vendor, whatever its settings.
     """
     parse = partial(anthropic.parse, ids=services.ids, efforts=services.efforts)
     parsed = await parse_request(parse, request, services)
@@ -40,3 +48,43 @@ async def create_message(request: Request, *, services: Services) -> Reply | Str
             has_cache_control=parsed.has_cache_control,
         ),
     )
+
+
+async def count_tokens(request: Request, *, services: Services) -> Reply:
+    """Return the length of the prompt of a request; a generation reports the same number."""
+    parse = partial(anthropic.parse_count, ids=services.ids)
+    parsed = await parse_request(parse, request, services)
+    tokens = await services.call(_count, parsed, services)
+    return json_reply({"input_tokens": tokens})
+
+
+def _count(parsed: ParsedRequest, services: Services) -> int:
+    return services.counter.count(attributed(parsed.chat, parsed.agent, services))
+
+
+MESSAGE_OPERATIONS: Final = (
+    Operation(
+        "POST",
+        "/v1/messages",
+        create_message,
+        id="createMessage",
+        summary="Generate an answer in Anthropic's Messages format",
+        parameters=(IDEMPOTENCY_KEY,),
+        body=MessagesBody,
+        example={"model": "semantic-demo", "max_tokens": 32, "messages": [USER_TURN]},
+        reply=AnthropicMessage,
+        is_streamed=True,
+        responses=GENERATION_FAILURES,
+    ),
+    Operation(
+        "POST",
+        "/v1/messages/count_tokens",
+        count_tokens,
+        id="countTokens",
+        summary="Count the tokens of the prompt of a request",
+        body=CountBody,
+        example={"model": "semantic-demo", "messages": [USER_TURN]},
+        reply=TokenCount,
+        responses={429: "Too many prompts wait to be counted"},
+    ),
+)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Final
 
 from api.http.messages import Reply, Request
+from api.http.operation import Operation
+from api.http.parameters import path
 from api.http.replies import json_reply
 from api.schemas.replies import ModelList, ModelObject
 from api.services import Services
@@ -13,12 +16,13 @@ from domain.events.model import ModelLoaded
 from domain.log.codec import decode_event
 from domain.values import ModelCard
 
-_OWNER = "semantic"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MODEL_ID: Final = path("model_id", example="semantic-demo")
+_OWNER: Final = "semantic"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 async def list_models(request: Request, *, services: Services) -> Reply:
-    """List what is served, under all its names."""
+    """List the served models, each under all its names."""
     del request
     models = await services.call(_models, services)
     page: ModelList = {
@@ -32,8 +36,8 @@ async def list_models(request: Request, *, services: Services) -> Reply:
 
 
 async def get_model(request: Request, *, services: Services) -> Reply:
-    """Show one model; unlike a generation, this tells which names exist."""
-    name = request.params["model_id"]
+    """Return one model; unlike a generation, this refuses names that do not exist."""
+    name = _MODEL_ID.read(request)
     for model in await services.call(_models, services):
         if model["id"] == name:
             return json_reply(model)
@@ -50,7 +54,7 @@ def _models(services: Services) -> list[ModelObject]:
 
 
 def _cards(services: Services) -> list[ModelCard]:
-    """Return what living workers serve; while none is known, what was last loaded."""
+    """Return the models of live workers; without any, the model that was loaded last."""
     try:
         pulses = services.pulses.alive()
     except QueueUnavailable:
@@ -93,9 +97,30 @@ def _model(name: str, card: ModelCard) -> ModelObject:
 
 
 def _instant(text: str) -> datetime:
-    """Return a card's instant in UTC; one that cannot be read must not hide the model."""
+    """Return an instant in UTC, the epoch if it is not valid."""
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
         return _EPOCH
     return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+
+
+MODEL_OPERATIONS: Final = (
+    Operation(
+        "GET",
+        "/v1/models",
+        list_models,
+        id="listModels",
+        summary="List the names of the loaded model",
+        reply=ModelList,
+    ),
+    Operation(
+        "GET",
+        "/v1/models/{model_id}",
+        get_model,
+        id="getModel",
+        summary="Return one model",
+        parameters=(_MODEL_ID,),
+        reply=ModelObject,
+    ),
+)

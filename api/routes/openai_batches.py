@@ -1,4 +1,4 @@
-"""``/v1/batches``: OpenAI's batches, whose lines come in a file and whose answers go into two."""
+"""``/v1/batches``: OpenAI's batches; a file holds the requests, two files hold the results."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Final, cast
 from api.background.batches import batch_id_of, find_batch, later, new_batch_id, wire_id
 from api.background.webhooks import webhook_url
 from api.http.messages import Reply, Request
-from api.http.query import text, whole_number
+from api.http.operation import Operation
+from api.http.parameters import page_size, path, text
 from api.http.replies import json_reply
 from api.protocols.batches.endpoints import OPENAI_ENDPOINTS, unix_seconds
 from api.routes.files import find_file
-from api.routes.message_batches import CLIENT_CHARS_MAX, batch_progress
+from api.routes.message_batches import BATCHES_FULL, CLIENT_CHARS_MAX, batch_progress
 from api.schemas.base import parse_body
 from api.schemas.batches import (
     BatchBody,
@@ -43,9 +44,7 @@ from domain.usecases.batches.batches import (
 from domain.usecases.batches.driver import file_of_part
 
 PREFIX: Final = "batch_"
-PAGE_DEFAULT: Final = 20
-PAGE_MAX: Final = 100
-#: What the log calls the dialects of these batches.
+#: Names of the dialects of these batches in the log.
 PROTOCOLS: Final = tuple(kind.protocol for kind in OPENAI_ENDPOINTS.values())
 
 _STATUS: Final = {
@@ -57,9 +56,15 @@ _STATUS: Final = {
 }
 _ENDED: Final = frozenset({"completed", "expired", "failed"})
 
+_BATCH_ID: Final = path("batch_id", example=PREFIX + "0" * 32)
+_LIMIT: Final = page_size(default=20, most=100)
+_AFTER: Final = text(
+    "after", "only batches older than this one", pattern=f"^{PREFIX}[0-9a-f]{{32}}$"
+)
+
 
 async def create_batch(request: Request, *, services: Services) -> Reply:
-    """Accept the lines of a file; they are looked at next."""
+    """Accept the requests in a file; the batch thread validates them next."""
     batch = await services.call(_accept, request, services)
     services.batches.wake()
     return json_reply(await services.call(_object, batch, services))
@@ -71,13 +76,13 @@ async def list_openai_batches(request: Request, *, services: Services) -> Reply:
 
 
 async def get_batch(request: Request, *, services: Services) -> Reply:
-    """Show one batch."""
+    """Return one batch."""
     batch = await services.call(_find, request, services)
     return json_reply(await services.call(_object, batch, services))
 
 
 async def cancel_openai_batch(request: Request, *, services: Services) -> Reply:
-    """Ask for the early end of a batch; asking again changes nothing."""
+    """Cancel a batch; a repeated request changes nothing."""
     batch = await services.call(_find, request, services)
     if _status(batch) in _ENDED:
         raise BatchAlreadyEnded(wire_id(batch.id, PREFIX), _status(batch))
@@ -119,12 +124,11 @@ def _accept(request: Request, services: Services) -> Batch:
 
 
 def _list(request: Request, services: Services) -> BatchList:
-    query = request.query
-    after = text(query, "after")
+    after = _AFTER.read(request)
     try:
         page = list_batches(
             PROTOCOLS,
-            limit=whole_number(query, "limit", default=PAGE_DEFAULT, least=1, most=PAGE_MAX),
+            limit=_LIMIT.read(request),
             log=services.log,
             views=services.batches.views,
             after=batch_id_of(after, PREFIX) if after is not None else None,
@@ -142,7 +146,7 @@ def _list(request: Request, services: Services) -> BatchList:
 
 
 def _find(request: Request, services: Services) -> Batch:
-    return find_batch(request.params["batch_id"], PREFIX, PROTOCOLS, services.log)
+    return find_batch(_BATCH_ID.read(request), PREFIX, PROTOCOLS, services.log)
 
 
 def _status(batch: Batch) -> str:
@@ -222,3 +226,50 @@ def _file(batch: Batch, part: str, services: Services) -> str | None:
 
 def _seconds(at: str | None) -> int | None:
     return unix_seconds(at) if at else None
+
+
+BATCH_OPERATIONS: Final = (
+    Operation(
+        "POST",
+        "/v1/batches",
+        create_batch,
+        id="createBatch",
+        summary="Accept the requests in a file; each becomes a job",
+        body=BatchBody,
+        example={
+            "input_file_id": "file-" + "0" * 32,
+            "endpoint": "/v1/chat/completions",
+            "completion_window": "24h",
+        },
+        reply=BatchObject,
+        responses={429: BATCHES_FULL},
+    ),
+    Operation(
+        "GET",
+        "/v1/batches",
+        list_openai_batches,
+        id="listBatches",
+        summary="List batches, newest first",
+        parameters=(_LIMIT, _AFTER),
+        reply=BatchList,
+    ),
+    Operation(
+        "GET",
+        "/v1/batches/{batch_id}",
+        get_batch,
+        id="getBatch",
+        summary="Return a batch",
+        parameters=(_BATCH_ID,),
+        reply=BatchObject,
+    ),
+    Operation(
+        "POST",
+        "/v1/batches/{batch_id}/cancel",
+        cancel_openai_batch,
+        id="cancelBatch",
+        summary="Cancel a batch",
+        parameters=(_BATCH_ID,),
+        reply=BatchObject,
+        responses={409: "The batch has ended already"},
+    ),
+)

@@ -1,4 +1,4 @@
-"""``/v1/responses``: turns that are kept, so that the next one can go on from them."""
+"""``/v1/responses``: stored turns, each of which a later turn may continue."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from functools import partial
 from typing import Any, Final
 
 from api.http.messages import Reply, Request, StreamReply
-from api.http.query import choice, text, whole_number
+from api.http.operation import Operation
+from api.http.parameters import Order, choice, flag, page_size, path, text, whole_number
 from api.http.replies import json_reply
+from api.http.request_headers import IDEMPOTENCY_KEY
 from api.presenters.responses import conversation, load_envelope, load_response, prepare, present
 from api.protocols.openai_responses import parse as responses
 from api.protocols.openai_responses.items import listed_items
@@ -19,9 +21,21 @@ from api.protocols.openai_responses.response_object import (
 from api.protocols.openai_responses.stream import ResponsesEncoder
 from api.protocols.shared.answer_ids import job_hex
 from api.protocols.shared.parsed_request import ParsedRequest
-from api.routes.generate import ATTACHED_HEADER, JOB_HEADER, PARSE_INLINE_MAX_BYTES, answer_open
+from api.routes.generate import (
+    ATTACHED_HEADER,
+    GENERATION_FAILURES,
+    JOB_HEADER,
+    PARSE_INLINE_MAX_BYTES,
+    answer_open,
+)
 from api.schemas.base import INT64_MAX
-from api.schemas.responses import ResponseDeleted, ResponseItems, ResponseObject
+from api.schemas.responses import (
+    RESPONSE_ID_PATTERN,
+    ResponseDeleted,
+    ResponseItems,
+    ResponseObject,
+    ResponsesBody,
+)
 from api.services import Services
 from api.streaming.item_buffer import ItemBuffer
 from api.streaming.job_stream import JobStream
@@ -34,14 +48,24 @@ from domain.usecases.jobs.cancel import cancel
 from domain.usecases.jobs.commit import commit
 from domain.values import JobId
 
-ITEMS_DEFAULT: Final = 20
-ITEMS_MAX: Final = 100
-#: Longest that a cancellation is waited for, in seconds; a running job ends within a step.
+#: Longest wait for the end of a cancelled job, in seconds; a running job ends within a step.
 CANCEL_WAIT_S: Final = 10.0
+
+_RESPONSE_ID: Final = path("response_id", pattern=RESPONSE_ID_PATTERN, example="resp_" + "0" * 32)
+_IS_STREAM: Final = flag("stream", "stream the events")
+_STARTING_AFTER: Final = whole_number(
+    "starting_after",
+    "sequence number of the last event received",
+    default=None,
+    most=INT64_MAX - 1,
+)
+_LIMIT: Final = page_size(default=20, most=100, description="largest number of items of the page")
+_ORDER: Final = choice("order", "newest first if desc", Order, default=Order.DESC)
+_AFTER: Final = text("after", "only items behind this one, in the order of the list")
 
 
 async def create_response(request: Request, *, services: Services) -> Reply | StreamReply:
-    """Answer a turn, or accept it and let the caller look later."""
+    """Answer a turn, or accept it as a background response."""
     parsed, is_background = await _parse(request, services)
     if is_background:
         return await _in_background(parsed, request, services)
@@ -62,21 +86,17 @@ async def create_response(request: Request, *, services: Services) -> Reply | St
 
 
 async def get_response(request: Request, *, services: Services) -> Reply | StreamReply:
-    """Show a response as it is now, or tell its events, all or from some point on."""
-    is_stream = choice(request.query, "stream", ("true", "false")) == "true"
-    # One that is asked for from the first event on has no number to start after.
-    after = whole_number(
-        request.query, "starting_after", default=INT64_MAX, least=0, most=INT64_MAX - 1
-    )
-    found = await services.call(load_response, request.params["response_id"], services)
+    """Return a response as it is now, or stream its events from any position."""
+    is_stream, after = _IS_STREAM.read(request), _STARTING_AFTER.read(request)
+    found = await services.call(load_response, _RESPONSE_ID.read(request), services)
     if not is_stream:
         return json_reply(await services.call(present, found, services))
-    return await _told(found.envelope, -1 if after == INT64_MAX else after, request, services)
+    return await _stream(found.envelope, -1 if after is None else after, request, services)
 
 
 async def cancel_response(request: Request, *, services: Services) -> Reply:
-    """Ask for the end of a response; one that has ended already is shown as it is."""
-    response_id = request.params["response_id"]
+    """Cancel a response; one that has ended stays as it is."""
+    response_id = _RESPONSE_ID.read(request)
     found = await services.call(load_response, response_id, services)
     await _cancel(found.envelope.job_id, services)
     await wait_for_end(found.envelope.job_id, CANCEL_WAIT_S, request, services)
@@ -85,8 +105,8 @@ async def cancel_response(request: Request, *, services: Services) -> Reply:
 
 
 async def delete_response(request: Request, *, services: Services) -> Reply:
-    """Tell nobody of a response any more; one that goes on is cancelled."""
-    response_id = request.params["response_id"]
+    """Delete a response; cancel it first if it has not ended."""
+    response_id = _RESPONSE_ID.read(request)
     found = await services.call(load_response, response_id, services)
     if not found.job.status.is_terminal:
         await _cancel(found.envelope.job_id, services)
@@ -96,16 +116,13 @@ async def delete_response(request: Request, *, services: Services) -> Reply:
 
 
 async def list_input_items(request: Request, *, services: Services) -> Reply:
-    """List what a response was asked with, the conversation before it included."""
-    query = request.query
-    limit = whole_number(query, "limit", default=ITEMS_DEFAULT, least=1, most=ITEMS_MAX)
-    is_ascending = choice(query, "order", ("asc", "desc")) == "asc"
-    after = text(query, "after")
-    items = await services.call(_inputs, request.params["response_id"], services)
-    if not is_ascending:
+    """List the input items of a response, with those of the conversation before it."""
+    limit, order, after = _LIMIT.read(request), _ORDER.read(request), _AFTER.read(request)
+    items = await services.call(_inputs, _RESPONSE_ID.read(request), services)
+    if order is Order.DESC:
         items.reverse()
     if after is not None:
-        # Nothing is behind an item that is none of this response's.
+        # The page behind an item of another response is empty.
         names = [item["id"] for item in items]
         items = items[names.index(after) + 1 :] if after in names else []
     page = items[:limit]
@@ -144,15 +161,15 @@ async def _in_background(
         headers[ATTACHED_HEADER] = accepted.attached
     envelope = await services.call(load_envelope, accepted.job_id, services)
     if parsed.stream:
-        return await _told(envelope, -1, request, services)
+        return await _stream(envelope, -1, request, services)
     body: ResponseObject = await services.call(_present, envelope, services)
     return json_reply(body, headers=headers)
 
 
-async def _told(
+async def _stream(
     envelope: ResponseEnvelope, after: int, request: Request, services: Services
 ) -> StreamReply:
-    """Return the events of a response; leaving ends the stream and not the job."""
+    """Stream the events of a response; a client that leaves ends the stream and not the job."""
     items = await follow_job(envelope.job_id, after=-1, services=services)
     if items is None:
         msg = "the answer of this response cannot be found"
@@ -186,3 +203,57 @@ def _inputs(response_id: str, services: Services) -> list[dict[str, Any]]:
     requested = found.envelope.requested
     before = conversation(requested.previous, services)
     return listed_items((*before, *requested.items), job_hex(found.envelope.job_id))
+
+
+RESPONSE_OPERATIONS: Final = (
+    Operation(
+        "POST",
+        "/v1/responses",
+        create_response,
+        id="createResponse",
+        summary="Generate an answer in OpenAI's Responses format",
+        parameters=(IDEMPOTENCY_KEY,),
+        body=ResponsesBody,
+        example={"model": "semantic-demo", "max_output_tokens": 32, "input": "Say hello."},
+        reply=ResponseObject,
+        is_streamed=True,
+        responses=GENERATION_FAILURES,
+    ),
+    Operation(
+        "GET",
+        "/v1/responses/{response_id}",
+        get_response,
+        id="getResponse",
+        summary="Return a response as it is now, or stream its events from any position",
+        parameters=(_RESPONSE_ID, _IS_STREAM, _STARTING_AFTER),
+        reply=ResponseObject,
+        is_streamed=True,
+    ),
+    Operation(
+        "DELETE",
+        "/v1/responses/{response_id}",
+        delete_response,
+        id="deleteResponse",
+        summary="Delete a response; cancel it first if it has not ended",
+        parameters=(_RESPONSE_ID,),
+        reply=ResponseDeleted,
+    ),
+    Operation(
+        "POST",
+        "/v1/responses/{response_id}/cancel",
+        cancel_response,
+        id="cancelResponse",
+        summary="Cancel a response; a repeated request changes nothing",
+        parameters=(_RESPONSE_ID,),
+        reply=ResponseObject,
+    ),
+    Operation(
+        "GET",
+        "/v1/responses/{response_id}/input_items",
+        list_input_items,
+        id="listInputItems",
+        summary="List the input items of a response",
+        parameters=(_RESPONSE_ID, _LIMIT, _ORDER, _AFTER),
+        reply=ResponseItems,
+    ),
+)

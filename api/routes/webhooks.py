@@ -1,4 +1,4 @@
-"""``/v1/webhooks``: what receivers were told, and telling it again."""
+"""``/v1/webhooks``: the list of webhooks, and a new delivery of one."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from typing import Final
 
 from api.background.webhooks import webhook_object
 from api.http.messages import Reply, Request
-from api.http.query import choice, text, whole_number
+from api.http.operation import Operation
+from api.http.parameters import choice, page_size, path, text
 from api.http.replies import json_reply
 from api.schemas.base import WEBHOOK_ID_PATTERN
-from api.schemas.webhooks import WebhookList
+from api.schemas.webhooks import WebhookList, WebhookObject
 from api.services import Services
 from domain.usecases.webhooks import retry_webhook
 from domain.webhook.delivery import WebhookId, WebhookState
 
-PAGE_DEFAULT: Final = 20
-PAGE_MAX: Final = 100
+_WEBHOOK_ID: Final = path("webhook_id", pattern=WEBHOOK_ID_PATTERN, example="webhook-" + "0" * 32)
+_LIMIT: Final = page_size(default=20, most=100)
+_BEFORE: Final = text("before", "only webhooks older than this one", pattern=WEBHOOK_ID_PATTERN)
+_STATE: Final = choice("state", "only webhooks in this state", WebhookState, default=None)
 
 
 async def list_webhooks(request: Request, *, services: Services) -> Reply:
     """List webhooks, newest first."""
-    query = request.query
-    limit = whole_number(query, "limit", default=PAGE_DEFAULT, least=1, most=PAGE_MAX)
-    state = choice(query, "state", [state.value for state in WebhookState])
-    before = text(query, "before", pattern=WEBHOOK_ID_PATTERN)
+    limit, before = _LIMIT.read(request), _BEFORE.read(request)
     found = await services.call(
         services.webhooks.store.page,
         limit=limit + 1,
         before=WebhookId(before) if before else None,
-        state=WebhookState(state) if state else None,
+        state=_STATE.read(request),
     )
     data = [webhook_object(webhook) for webhook in found[:limit]]
     body: WebhookList = {
@@ -41,10 +41,10 @@ async def list_webhooks(request: Request, *, services: Services) -> Reply:
 
 
 async def retry(request: Request, *, services: Services) -> Reply:
-    """Send a webhook again; the thread finds it due within the second."""
+    """Deliver a webhook again; the webhook thread sends it within a second."""
     revived = await services.call(
         retry_webhook,
-        WebhookId(request.params["webhook_id"]),
+        WebhookId(_WEBHOOK_ID.read(request)),
         reason="api",
         log=services.log,
         store=services.webhooks.store,
@@ -52,3 +52,26 @@ async def retry(request: Request, *, services: Services) -> Reply:
         clock=services.clock,
     )
     return json_reply(webhook_object(revived), status=202)
+
+
+WEBHOOK_OPERATIONS: Final = (
+    Operation(
+        "GET",
+        "/v1/webhooks",
+        list_webhooks,
+        id="listWebhooks",
+        summary="List webhooks, newest first",
+        parameters=(_LIMIT, _BEFORE, _STATE),
+        reply=WebhookList,
+    ),
+    Operation(
+        "POST",
+        "/v1/webhooks/{webhook_id}/retry",
+        retry,
+        id="retryWebhook",
+        summary="Deliver a webhook again, at once and with all its attempts",
+        parameters=(_WEBHOOK_ID,),
+        reply=WebhookObject,
+        status=202,
+    ),
+)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from api.http.messages import Request
-from api.http.request_headers import idempotency_key
+from api.http.request_headers import IDEMPOTENCY_KEY
 from api.protocols.native.agents import parse_turn
 from api.protocols.shared.parsed_request import ParsedRequest
 from api.schemas.agents import TurnBody
@@ -62,7 +62,7 @@ def read_turn(
     agent_id: AgentId, wire: TurnBody, request: Request, services: Services
 ) -> tuple[PlannedTurn, ParsedRequest]:
     """Return what a turn follows, and the turn with all of that before it; blocks."""
-    key = idempotency_key(request.headers)
+    key = IDEMPOTENCY_KEY.read(request)
     planned = plan_turn(
         agent_id,
         expected=wire.expected_turn,

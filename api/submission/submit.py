@@ -11,7 +11,7 @@ from typing import Final
 
 from api.background.webhooks import webhook_url
 from api.http.messages import Request
-from api.http.request_headers import idempotency_key, is_retry
+from api.http.request_headers import IDEMPOTENCY_KEY, is_retry
 from api.protocols.shared.parsed_request import ParsedRequest
 from api.services import Services
 from api.streaming.item_buffer import ItemBuffer
@@ -192,7 +192,7 @@ def command_of(
         RateLimited: The agent asks too often.
     """
     client = request.headers.get("user-agent")
-    key = idempotency_key(request.headers)
+    key = IDEMPOTENCY_KEY.read(request)
     rules = services.rules
     services.agents.knock(parsed.agent)
     return SubmitJob(

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from api.openapi.document import ALL_OPERATIONS
-from api.openapi.operations import Operation
+from api.http.operation import Operation
+from api.http.parameters import Place
+from api.routes.table import OPERATIONS
 
 #: Levels of a body that is nested too deep, few and many.
 DEPTHS: Final = (65, 1000, 100_000)
@@ -56,22 +57,19 @@ class FuzzRequest:
 def fuzz_requests(seed: int, count: int) -> Iterator[FuzzRequest]:
     """Yield requests; the same seed gives the same ones."""
     chance = random.Random(seed)
-    operations = sorted(ALL_OPERATIONS.items())
-    with_body = [entry for entry in operations if entry[1].body is not None]
+    operations = sorted(OPERATIONS, key=lambda operation: (operation.method, operation.path))
+    with_body = [operation for operation in operations if operation.body is not None]
     for _ in range(count):
         # Most faults live where there is a body to read.
-        (method, pattern), operation = chance.choice(
-            with_body if chance.random() < 0.75 else operations
-        )
-        yield _one(chance, method, pattern, operation)
+        yield _one(chance, chance.choice(with_body if chance.random() < 0.75 else operations))
 
 
-def _one(chance: random.Random, method: str, pattern: str, operation: Operation) -> FuzzRequest:
+def _one(chance: random.Random, operation: Operation) -> FuzzRequest:
     strokes: list[str] = []
-    body = b"" if method == "GET" else _body(chance, operation, strokes)
-    target = _path(chance, pattern, strokes) + _query(chance, operation, strokes)
+    body = b"" if operation.method == "GET" else _body(chance, operation, strokes)
+    target = _path(chance, operation.path, strokes) + _query(chance, operation, strokes)
     return FuzzRequest(
-        method=method,
+        method=operation.method,
         target=target,
         headers=_headers(chance, operation, strokes),
         body=body,
@@ -265,7 +263,7 @@ def _path(chance: random.Random, pattern: str, strokes: list[str]) -> str:
 
 
 def _query(chance: random.Random, operation: Operation, strokes: list[str]) -> str:
-    names = [one["name"] for one in operation.parameters if one["in"] == "query"]
+    names = [one.name for one in operation.parameters if one.place is Place.QUERY]
     if not names or chance.random() < 0.4:
         return ""
     chosen = chance.sample(names, chance.randrange(1, len(names) + 1))

@@ -16,6 +16,7 @@ from api.protocols.anthropic import parse as anthropic
 from api.protocols.anthropic.messages import IMAGE_REFUSED
 from api.protocols.native import jobs as native
 from api.protocols.openai_chat import parse as openai_chat
+from api.routes.table import OPERATIONS
 from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest
 from domain.values import SEED_MAX
@@ -30,7 +31,7 @@ _PARSERS: dict[str, Callable[[bytes], ChatRequest]] = {
     ),
 }
 
-_DOCUMENT = openapi_document("1")
+_DOCUMENT = openapi_document(OPERATIONS, "1")
 _SCHEMAS = {"anthropic": "MessagesBody", "openai": "ChatCompletionBody", "native": "JobBody"}
 
 _scalars = (

@@ -1,0 +1,57 @@
+"""One operation of the API; routing and the OpenAPI document both derive from it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+from api.http.messages import Reply, StreamReply
+from api.http.parameters import Parameter
+
+#: A coroutine function of a request and, by keyword, the services.
+Endpoint = Callable[..., Awaitable[Reply | StreamReply]]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A method on a path.
+
+    Attributes:
+        method: Upper case.
+        path: Pattern such as ``/v1/jobs/{job_id}``.
+        endpoint: Answers a request.
+        id: ``operationId`` in the document.
+        summary: One line.
+        parameters: All that ``endpoint`` reads, and those in the path.
+        body: Type of the JSON body; ``None`` where there is none.
+        body_media: Media type of the body.
+        body_required: Whether a request without a body is refused.
+        example: A body that works.
+        reply: Type of the JSON reply; ``None`` where there is none.
+        status: Status of the reply to a request that succeeds.
+        may_be_done: Whether 200 with the same reply means that the work has ended already.
+        media: Media type of a reply that is not JSON.
+        is_streamed: Whether the reply may be a stream of events.
+        has_links: Whether the document links the reply to the operations on its job.
+        responses: Descriptions of further responses by status, for this operation alone.
+    """
+
+    method: str
+    path: str
+    endpoint: Endpoint
+    _: KW_ONLY
+    id: str
+    summary: str
+    parameters: tuple[Parameter[Any], ...] = ()
+    body: Any = None
+    body_media: str = "application/json"
+    body_required: bool = True
+    example: Mapping[str, Any] | None = None
+    reply: Any = None
+    status: int = 200
+    may_be_done: bool = False
+    media: str | None = None
+    is_streamed: bool = False
+    has_links: bool = False
+    responses: Mapping[int, str] = field(default_factory=dict)
