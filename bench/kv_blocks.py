@@ -42,7 +42,7 @@ def main() -> None:
     for tokens in CONTEXTS:
         print(_row(tokens))
         mx.clear_cache()
-    block = extract(filled(BLOCK_TOKENS), 0, BLOCK_TOKENS, held=BLOCK_TOKENS)
+    block = extract(filled(BLOCK_TOKENS), 0, BLOCK_TOKENS, cached_tokens=BLOCK_TOKENS)
     assert block is not None
     payload = to_raw(block)
     print(f"\none block ({block.nbytes / 1e6:.1f} MB): to_raw {_ms(lambda: to_raw(block)):.2f} ms,")
@@ -100,7 +100,7 @@ def _join_ms(make: Callable[[], list[Any]]) -> float:
 
 def cut(caches: list[Any], start: int, held: int, row: int = 0) -> BlockArrays:
     """Cut the block that begins at ``start`` out of caches that hold ``held`` tokens."""
-    block = extract(caches, start, start + BLOCK_TOKENS, held=held, row=row)
+    block = extract(caches, start, start + BLOCK_TOKENS, cached_tokens=held, row=row)
     assert block is not None
     return block
 

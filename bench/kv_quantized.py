@@ -203,7 +203,7 @@ def _read(network: Any, spec: ModelCacheSpec, tokens: Sequence[int]) -> list[Blo
         piece = tokens[start : start + spec.block_tokens]
         network(mx.array([piece]), cache=caches)
         stop = start + len(piece)
-        block = extract(caches, start, stop, held=stop)
+        block = extract(caches, start, stop, cached_tokens=stop)
         assert block is not None
         blocks.append(block)
     return blocks

@@ -36,7 +36,7 @@ from worker.active_jobs import ActiveJobs
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
-from worker.turn_gate import TurnGate
+from worker.turn_scheduler import TurnScheduler
 
 Log = SqlEventLog | InMemoryEventLog
 
@@ -79,7 +79,7 @@ class Side:
             clock=SystemClock(),
             ids=self._ids,
             running=ActiveJobs(),
-            turns=TurnGate(order),
+            turns=TurnScheduler(order),
         )
 
     def turn(self, first: int, tokens: int) -> Turn:

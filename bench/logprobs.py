@@ -53,7 +53,7 @@ class _Runner(BatchRunner):
     def reset(self) -> None:
         super().reset()
         if self.is_ignorant:
-            self._sampler.likelihoods = _Nothing()
+            self._sampler.logprob_rows = _Nothing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def _draw_us(form: _Form, rows: int, vocabulary: int, draws: int) -> float:
     uids = list(range(rows))
     sampler = BatchSampler(lambda _: uids)
     if form.is_ignorant:
-        sampler.likelihoods = _Nothing()
+        sampler.logprob_rows = _Nothing()
     for uid in uids:
         sampler.add(uid, SamplerRow(Sampling(temperature=0), 0, logprobs=form.asked(uid)))
     logits = (4 * mx.random.normal((rows, vocabulary), key=mx.random.key(3))).astype(mx.bfloat16)
@@ -148,7 +148,7 @@ def _draw_us(form: _Form, rows: int, vocabulary: int, draws: int) -> float:
     def draw() -> None:
         mx.eval(sampler(logprobs))
         for uid in uids:
-            sampler.likelihoods.next(uid)
+            sampler.logprob_rows.next(uid)
 
     draw()
     return _timed_us(draw, draws)

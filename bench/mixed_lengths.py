@@ -56,7 +56,7 @@ def _row(network: Any, spec: ModelCacheSpec, lengths: list[int], bound: int, ste
         groups.insert(
             JoinRequest(segments=[[1]], caches=_filled(network, length), tokens=[1] * length)
         )
-    groups.begin_decoding()
+    groups.start_decoding()
     groups.decode()
     times = []
     for _ in range(steps):

@@ -58,9 +58,9 @@ class ActiveJobs:
             if job_id not in self._handles:
                 return
             self._cancelled[job_id] = max(through, self._cancelled.get(job_id, 0))
-            held = self._handles[job_id]
-        if held is not None and held[1] <= through:
-            held[0].cancel()
+            handle = self._handles[job_id]
+        if handle is not None and handle[1] <= through:
+            handle[0].cancel()
 
     def jobs(self) -> tuple[JobId, ...]:
         """Return the jobs that are claimed just now."""

@@ -48,6 +48,7 @@ from ops.parent_watch import watch_lifeline
 from ops.settings import Settings, load_settings
 from worker.active_jobs import ActiveJobs, cancel_if_recorded, cancel_where_recorded
 from worker.actors import declare_actors
+from worker.cache_event_recorder import CacheEventRecorder
 from worker.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier, Storage
 from worker.consumers import Consumers
@@ -55,10 +56,9 @@ from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import ModelLoadError
-from worker.event_recorder import CacheEventRecorder
-from worker.lifecycle import WorkerEventRecorder, library_versions
 from worker.periodic_tasks import PeriodicTask
-from worker.turn_gate import TurnGate
+from worker.turn_scheduler import TurnScheduler
+from worker.worker_event_recorder import WorkerEventRecorder, library_versions
 
 #: The engine thread comes back from native code every few milliseconds and must not wait the
 #: default 5 ms for the interpreter while other threads format text.
@@ -77,7 +77,7 @@ DRAIN_GRACE_S = 5.0
 class _Contexts(NamedTuple):
     """What contexts are kept with: who writes about them, the disk, and the figures."""
 
-    diary: CacheEventRecorder
+    recorder: CacheEventRecorder
     tier: DiskTier | None
     gauge: CacheGauge
 
@@ -119,8 +119,8 @@ class WorkerProcess:
         settings, clock, ids = self._settings, SystemClock(), RandomIds()
         upgrade(settings.log_url)
         log = stack.enter_context(open_log(settings.log_url, clock=clock))
-        diary = WorkerEventRecorder(self._worker, log=log, ids=ids)
-        hand = self._enter(diary)
+        recorder = WorkerEventRecorder(self._worker, log=log, ids=ids)
+        hand = self._enter(recorder)
         keys = Keys(settings.redis.prefix)
         client = connect(resolve_broker_url(settings))
         stack.callback(client.close)
@@ -131,7 +131,7 @@ class WorkerProcess:
         pulses = RedisWorkerPulses(client, keys)
         beat = partial(self._beat, pulses, engine, contexts.gauge)
         stack.enter_context(PeriodicTask("pulse", PULSE_S, beat))
-        self._load(engine, diary, contexts.tier)
+        self._load(engine, recorder, contexts.tier)
         stack.enter_context(PeriodicTask("heartbeat", BEAT_S, take_heartbeat()))
 
         active, turns = ActiveJobs(), self._turns
@@ -163,10 +163,10 @@ class WorkerProcess:
         self._state = "ready"
         self._stop.wait()
         self._state = "draining"
-        diary.note(WorkerDraining(worker=self._worker))
+        recorder.record(WorkerDraining(worker=self._worker))
         upkeep.close()
         self._drain(engine, consumers, turns, active)
-        diary.note(WorkerStopped(worker=self._worker))
+        recorder.record(WorkerStopped(worker=self._worker))
         return int(ExitCode.OK)
 
     def _upkeep(self, log: SqlEventLog, queue: JobQueue, active: ActiveJobs) -> PeriodicTask:
@@ -201,22 +201,22 @@ class WorkerProcess:
         listener.start()
         stack.callback(listener.stop)
 
-    def _enter(self, diary: WorkerEventRecorder) -> str:
+    def _enter(self, recorder: WorkerEventRecorder) -> str:
         """Record this worker in the data directory; return the directory's broker id."""
         identity = WorkerIdentity(self._settings.data_dir / "worker.json")
         previous = identity.previous_worker
-        if previous is not None and diary.note_lost(previous):
+        if previous is not None and recorder.record_lost(previous):
             self._logger.warning("worker_lost", worker=previous)
         identity.record(self._worker)
         return identity.broker_id
 
     def _contexts(self, stack: ExitStack, log: EventLog) -> _Contexts:
-        diary = CacheEventRecorder(self._worker, log=log, ids=RandomIds(), clock=SystemClock())
-        stack.enter_context(diary)
-        tier = self._tier(stack, diary)
-        return _Contexts(diary, tier, CacheGauge(tier, partial(diary.tell_evicted, "ram")))
+        recorder = CacheEventRecorder(self._worker, log=log, ids=RandomIds(), clock=SystemClock())
+        stack.enter_context(recorder)
+        tier = self._tier(stack, recorder)
+        return _Contexts(recorder, tier, CacheGauge(tier, partial(recorder.record_evicted, "ram")))
 
-    def _tier(self, stack: ExitStack, diary: CacheEventRecorder) -> DiskTier | None:
+    def _tier(self, stack: ExitStack, recorder: CacheEventRecorder) -> DiskTier | None:
         """Begin to look through the block store, if contexts are to outlive this process."""
         settings, clock = self._settings, SystemClock()
         if not (settings.cache.persist and settings.engine.reuse):
@@ -225,20 +225,20 @@ class WorkerProcess:
             settings.cache_dir,
             budget_bytes=settings.cache.disk_budget_bytes,
             clock=clock,
-            on_event=diary.tell,
+            on_event=recorder.record,
         )
         tier = DiskTier(
             store,
             clock=clock,
             storage=Storage(settings.cache.storage),
-            on_event=diary.tell,
-            on_scanned=self._say_scanned,
+            on_event=recorder.record,
+            on_scanned=self._log_scan,
         )
         tier.start()
         stack.callback(tier.close, LAST_BLOCKS_S)
         return tier
 
-    def _say_scanned(self, report: ScanReport) -> None:
+    def _log_scan(self, report: ScanReport) -> None:
         self._logger.info(
             "cache_scanned",
             blocks=report.blocks,
@@ -269,7 +269,7 @@ class WorkerProcess:
                     kv_budget_bytes=settings.engine.kv_budget_bytes,
                     reuse=settings.engine.reuse,
                     tier=contexts.tier,
-                    on_context=contexts.diary.tell,
+                    on_context=contexts.recorder.record,
                 )
             ),
             sink=sink,
@@ -279,7 +279,9 @@ class WorkerProcess:
             batch_window_s=settings.engine.batch_window_ms / 1000,
         )
 
-    def _load(self, engine: BatchEngine, diary: WorkerEventRecorder, tier: DiskTier | None) -> None:
+    def _load(
+        self, engine: BatchEngine, recorder: WorkerEventRecorder, tier: DiskTier | None
+    ) -> None:
         model = self._settings.model.id
         self._logger.info("model_loading", model=model)
         began = time.monotonic()
@@ -287,11 +289,11 @@ class WorkerProcess:
             engine.start()
         except SemanticError as error:
             failed = ModelLoadFailed(worker=self._worker, model=model, message=error.message)
-            diary.note(failed)
+            recorder.record(failed)
             raise
         load_ms = (time.monotonic() - began) * 1000
         card = engine.card()
-        diary.note_started(card, load_ms=load_ms, versions=library_versions())
+        recorder.record_started(card, load_ms=load_ms, versions=library_versions())
         self._logger.info(
             "model_ready", model=card.id, context=card.context_length, load_ms=round(load_ms)
         )
@@ -309,7 +311,7 @@ class WorkerProcess:
         return consumers
 
     def _drain(
-        self, engine: BatchEngine, consumers: Consumers, turns: TurnGate, active: ActiveJobs
+        self, engine: BatchEngine, consumers: Consumers, turns: TurnScheduler, active: ActiveJobs
     ) -> None:
         """Let running generations finish for a while; the rest is left for the next worker."""
         turns.close()
@@ -333,21 +335,21 @@ class WorkerProcess:
                 state=self._state,
                 model=card,
                 cache=gauge.read(),
-                turns=self._turns_told() if card is not None else None,
+                turns=self._turn_state() if card is not None else None,
             )
         )
         if not known:
             # A broker that has forgotten us has forgotten the jobs too, or was away.
             self._on_forgotten()
 
-    def _turns_told(self) -> TurnState:
+    def _turn_state(self) -> TurnState:
         # Those that the engine gets ahead of time do not compute yet.
         return replace(self._turns.state(), slots=self._settings.engine.max_batch_size)
 
 
-def _turns(settings: Settings) -> TurnGate:
+def _turns(settings: Settings) -> TurnScheduler:
     reserved = settings.jobs.interactive_reserved
-    return TurnGate(TurnOrder(slots=_slots(settings), interactive_reserved=reserved))
+    return TurnScheduler(TurnOrder(slots=_slots(settings), interactive_reserved=reserved))
 
 
 def _slots(settings: Settings) -> int:

@@ -12,11 +12,11 @@ import structlog
 
 from domain.errors import SemanticError
 
-_Note = TypeVar("_Note")
+_Item = TypeVar("_Item")
 _log = structlog.get_logger(__name__)
 
 #: Notes that may wait; more are lost, which is logged.
-NOTES_MAX = 4096
+ITEMS_MAX = 4096
 #: Pause before a note is tried again; it doubles each time.
 RETRY_S = 0.05
 RETRY_S_MAX = 5.0
@@ -28,7 +28,7 @@ class RetryLater(Exception):
     """A note cannot be dealt with before something else has happened."""
 
 
-class RetryQueue(Generic[_Note]):
+class RetryQueue(Generic[_Item]):
     """A bounded queue and one thread; ``put`` may be called from any thread and never waits.
 
     A note is tried again after ``RetryLater`` and after a ``SemanticError``, which may pass.
@@ -41,13 +41,13 @@ class RetryQueue(Generic[_Note]):
     """
 
     def __init__(
-        self, name: str, handle: Callable[[_Note], None], monotonic_s: Callable[[], float]
+        self, name: str, handle: Callable[[_Item], None], monotonic_s: Callable[[], float]
     ) -> None:
         self._handle = handle
         self._now_s = monotonic_s
         self._changed = threading.Condition()
         #: When, in which order, how often tried before, and what.
-        self._waiting: list[tuple[float, int, int, _Note]] = []
+        self._waiting: list[tuple[float, int, int, _Item]] = []
         self._order = count()
         self._busy = False
         self._closing = False
@@ -58,9 +58,9 @@ class RetryQueue(Generic[_Note]):
         """Start the thread."""
         self._thread.start()
 
-    def put(self, note: _Note, *, after_s: float = 0.0) -> None:
+    def put(self, item: _Item, *, after_s: float = 0.0) -> None:
         """Take a note, to be dealt with after a while."""
-        self._put(note, after_s, 0)
+        self._put(item, after_s, 0)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until every note was dealt with or given up; whether it was in time."""
@@ -76,15 +76,15 @@ class RetryQueue(Generic[_Note]):
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _put(self, note: _Note, after_s: float, tries: int) -> None:
+    def _put(self, item: _Item, after_s: float, tries: int) -> None:
         with self._changed:
-            if len(self._waiting) >= NOTES_MAX:
+            if len(self._waiting) >= ITEMS_MAX:
                 self._lost += 1
                 if self._lost == 1:
                     _log.warning("notes_lost", thread=self._thread.name)
                 return
             due_s = self._now_s() + after_s
-            heapq.heappush(self._waiting, (due_s, next(self._order), tries, note))
+            heapq.heappush(self._waiting, (due_s, next(self._order), tries, item))
             self._changed.notify_all()
 
     def _run(self) -> None:
@@ -97,13 +97,13 @@ class RetryQueue(Generic[_Note]):
             if not self._is_due():
                 if self._closing:
                     return False
-                self._changed.wait(self._patience_s())
+                self._changed.wait(self._wait_s())
                 return True
-            _, _, tries, note = heapq.heappop(self._waiting)
+            _, _, tries, item = heapq.heappop(self._waiting)
             self._busy = True
-        again = not self._dealt_with(note)
+        again = not self._handled(item)
         if again and tries + 1 < TRIES_MAX and not self._closing:
-            self._put(note, min(RETRY_S_MAX, RETRY_S * 2**tries), tries + 1)
+            self._put(item, min(RETRY_S_MAX, RETRY_S * 2**tries), tries + 1)
         with self._changed:
             self._busy = False
             self._changed.notify_all()
@@ -114,17 +114,17 @@ class RetryQueue(Generic[_Note]):
             return False
         return self._closing or self._waiting[0][0] <= self._now_s()
 
-    def _patience_s(self) -> float | None:
+    def _wait_s(self) -> float | None:
         return max(0.0, self._waiting[0][0] - self._now_s()) if self._waiting else None
 
-    def _dealt_with(self, note: _Note) -> bool:
+    def _handled(self, item: _Item) -> bool:
         try:
-            self._handle(note)
+            self._handle(item)
         except RetryLater:
             return False
         except SemanticError as error:
             _log.warning("note_failed", error=error.code, why=error.message)
             return False
         except Exception:  # noqa: BLE001 - a defect in one note must not lose the others
-            _log.exception("note_crashed", note=type(note).__name__)
+            _log.exception("note_crashed", item=type(item).__name__)
         return True

@@ -17,7 +17,7 @@ from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock, SequentialIds
 from worker.active_jobs import ActiveJobs, cancel_if_recorded, cancel_where_recorded
 from worker.actors import _run_deliveries
-from worker.turn_gate import TurnGate, WaitingTurn
+from worker.turn_scheduler import TurnScheduler, WaitingTurn
 
 #: Jobs of each queue that may be in hand at once.
 THREADS = 3
@@ -43,7 +43,7 @@ class _Turns:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self.gate = TurnGate(TurnOrder(slots=SLOTS, interactive_reserved=1))
+        self.gate = TurnScheduler(TurnOrder(slots=SLOTS, interactive_reserved=1))
 
     def ask(self, job_id: JobId, *, agent: str | None, priority: Priority) -> _Turn:
         return _Turn(self._process, self.gate.ask(job_id, agent=agent, priority=priority))

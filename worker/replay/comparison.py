@@ -38,11 +38,11 @@ CONTEXT_CHARS = 80
 #: Tokens whose text is looked at for them.
 _CONTEXT_TOKENS = 60
 #: Tokens between two reports of progress.
-TOLD_EVERY_TOKENS = 8
+REPORT_EVERY_TOKENS = 8
 #: Endings by a limit are one: which limit it was hangs on memory, not on the model.
 _LIMITS = frozenset({StopReason.MAX_TOKENS, StopReason.CONTEXT_WINDOW})
 
-#: Told the phase (``read`` or ``said``), how many tokens are done, and of how many.
+#: Told the phase (``read`` or ``replayed``), how many tokens are done, and of how many.
 OnProgress = Callable[[str, int, int], None]
 
 
@@ -55,7 +55,7 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _ReplayedAnswer:
     """A replay that came to an end or to a divergence."""
 
     ids: tuple[int, ...]
@@ -93,16 +93,16 @@ def replay(
     try:
         prompt = prepare(request, weights.model)
         check_prompt(recording, prompt.tokens)
-        rehearsal = _ReplayRun(
+        run = _ReplayRun(
             recording, request, prompt, stored if verify else None, weights, pieces, on_progress
         )
-        said = rehearsal.run()
+        replayed = run.run()
     except SemanticError as error:
         raise ReplayRefused(Refusal.CANNOT_COMPUTE, error.message) from error
     verdict, message = (
-        _judged(recording, stored, said)
+        _verdict(recording, stored, replayed)
         if verify
-        else (Verdict.REPLAYED, f"replayed {len(said.ids):,} tokens")
+        else (Verdict.REPLAYED, f"replayed {len(replayed.ids):,} tokens")
     )
     return Replayed(
         job=recording.job,
@@ -110,12 +110,12 @@ def replay(
         message=message,
         model=recording.model,
         fingerprint=recording.fingerprint,
-        tokens=len(said.ids),
-        token_hash=hash_ids(said.ids),
+        tokens=len(replayed.ids),
+        token_hash=hash_ids(replayed.ids),
         attempts=recording.attempts,
         cached_tokens=recording.cached_tokens,
-        divergence=said.divergence,
-        text=said.text,
+        divergence=replayed.divergence,
+        text=replayed.text,
         took_ms=round(1000 * (time.monotonic() - began_s), 3),
     )
 
@@ -130,17 +130,22 @@ def _payload(payloads: PayloadStore, digest: Digest, what: str) -> bytes:
     return payload
 
 
-def _judged(recording: Recording, stored: StoredAnswer, said: _Said) -> tuple[Verdict, str]:
-    if said.divergence is not None:
-        return Verdict.DIVERGED, f"the token at index {said.divergence.index:,} is another"
-    if hash_ids(said.ids) != recording.token_hash:
+def _verdict(
+    recording: Recording, stored: StoredAnswer, replayed: _ReplayedAnswer
+) -> tuple[Verdict, str]:
+    if replayed.divergence is not None:
+        return Verdict.DIVERGED, f"the token at index {replayed.divergence.index:,} is another"
+    if hash_ids(replayed.ids) != recording.token_hash:
         return Verdict.DIVERGED, "the hash of the tokens is another; the answer has no tokens"
-    endings = (said.reason, said.stop_sequence), (recording.stop_reason, recording.stop_sequence)
-    if endings[0] != endings[1] and not {said.reason, recording.stop_reason} <= _LIMITS:
-        return Verdict.DIVERGED, f"the same tokens end by {said.reason}, not {endings[1][0]}"
-    if said.text != stored.text:
+    endings = (
+        (replayed.reason, replayed.stop_sequence),
+        (recording.stop_reason, recording.stop_sequence),
+    )
+    if endings[0] != endings[1] and not {replayed.reason, recording.stop_reason} <= _LIMITS:
+        return Verdict.DIVERGED, f"the same tokens end by {replayed.reason}, not {endings[1][0]}"
+    if replayed.text != stored.text:
         return Verdict.DIVERGED, "the same tokens decode to another text"
-    return Verdict.SAME, f"the same {len(said.ids):,} tokens"
+    return Verdict.SAME, f"the same {len(replayed.ids):,} tokens"
 
 
 class _ReplayRun:
@@ -176,28 +181,30 @@ class _ReplayRun:
         )
         self._ids: list[int] = []
 
-    def run(self) -> _Said:
+    def run(self) -> _ReplayedAnswer:
         """Draw tokens up to the end or to the first that is another."""
-        tokens = self._solo.tokens(self._prompt.tokens, self._told_read)
+        tokens = self._solo.tokens(self._prompt.tokens, self._on_prefill)
         with closing(tokens):
             for index, token in enumerate(tokens):
                 if self._is_another(index, token):
-                    return self._said(divergence=self._divergence(index, token))
+                    return self._answer(divergence=self._divergence(index, token))
                 if token in self._weights.end_ids:
-                    return self._said(StopReason.END_TURN)
+                    return self._answer(StopReason.END_TURN)
                 self._ids.append(token)
                 self._assembler.feed(token)
                 if self._assembler.is_over:
                     is_stop = self._assembler.stop_sequence is not None
-                    return self._said(StopReason.STOP_SEQUENCE if is_stop else StopReason.END_TURN)
+                    return self._answer(
+                        StopReason.STOP_SEQUENCE if is_stop else StopReason.END_TURN
+                    )
                 if len(self._ids) >= self._prompt.max_tokens:
-                    return self._said(StopReason.MAX_TOKENS)
-                if index % TOLD_EVERY_TOKENS == 0:
+                    return self._answer(StopReason.MAX_TOKENS)
+                if index % REPORT_EVERY_TOKENS == 0:
                     self._on_progress("said", index + 1, self._recording.completion_tokens)
         msg = "a sequence that nothing ends goes on"
         raise AssertionError(msg)
 
-    def _told_read(self, done: int, total: int) -> None:
+    def _on_prefill(self, done: int, total: int) -> None:
         self._on_progress("read", done, total)
 
     def _is_another(self, index: int, token: int) -> bool:
@@ -207,14 +214,16 @@ class _ReplayRun:
             return token != self._expected[index]
         return token not in self._weights.end_ids
 
-    def _said(
+    def _answer(
         self, reason: StopReason | None = None, divergence: ReplayDivergence | None = None
-    ) -> _Said:
+    ) -> _ReplayedAnswer:
         if reason is not None:
             cut = reason not in {StopReason.END_TURN, StopReason.STOP_SEQUENCE}
             self._assembler.flush(cut=cut)
         assembler = self._assembler
-        return _Said(tuple(self._ids), assembler.text, reason, assembler.stop_sequence, divergence)
+        return _ReplayedAnswer(
+            tuple(self._ids), assembler.text, reason, assembler.stop_sequence, divergence
+        )
 
     def _divergence(self, index: int, token: int) -> ReplayDivergence:
         assert self._expected is not None, "nothing to differ from"

@@ -31,8 +31,8 @@ from ops.logs import configure_logging
 from ops.settings import Settings, load_settings
 from worker.engine.mlx.model.loader import ModelSource
 from worker.engine.mlx.model.model_handles import ModelHandles
-from worker.lifecycle import library_versions
 from worker.replay.comparison import Pieces, replay
+from worker.worker_event_recorder import library_versions
 
 #: Seconds between two lines of progress.
 PROGRESS_S = 0.1
@@ -52,7 +52,7 @@ class Replayer:
     """
 
     log: AsOfLog
-    shelf: ModelHandles
+    models: ModelHandles
     pieces: Pieces
     write: Write
 
@@ -76,7 +76,7 @@ class Replayer:
 
     def _replay(self, job: JobId, *, verify: bool) -> Replayed:
         recording = read_recording(job, self.log.load(StreamName(job)))
-        weights = self.shelf.load(recording.model, recording.fingerprint)
+        weights = self.models.load(recording.model, recording.fingerprint)
         done = replay(
             recording,
             weights,
@@ -85,8 +85,8 @@ class Replayer:
             verify=verify,
             on_progress=_Progress(job, self.write),
         )
-        then = self._versions_of(recording.worker)
-        return replace(done, versions=library_versions(), versions_then=then)
+        versions_then = self._versions_of(recording.worker)
+        return replace(done, versions=library_versions(), versions_then=versions_then)
 
     def _versions_of(self, worker: WorkerId) -> str | None:
         """Return the libraries with which an answer was computed."""
@@ -101,17 +101,17 @@ class _Progress:
     def __init__(self, job: JobId, write: Write) -> None:
         self._job = job
         self._write = write
-        self._told_s = 0.0
+        self._written_s = 0.0
 
     def __call__(self, phase: str, done: int, total: int) -> None:
         now_s = time.monotonic()
-        if now_s - self._told_s >= PROGRESS_S:
-            self._told_s = now_s
+        if now_s - self._written_s >= PROGRESS_S:
+            self._written_s = now_s
             line = {"kind": "progress", "job": self._job, "phase": phase}
             self._write(line | {"done": done, "total": total})
 
 
-def run(settings: Settings, asked: dict[str, Any], write: Write) -> None:
+def run(settings: Settings, command: dict[str, Any], write: Write) -> None:
     """Replay what was asked for.
 
     Raises:
@@ -126,10 +126,10 @@ def run(settings: Settings, asked: dict[str, Any], write: Write) -> None:
     pieces = Pieces(step_tokens=settings.engine.prefill_step_tokens, cuts=settings.engine.reuse)
     with open_as_of(settings.log_url) as log:
         answers = LoggedAnswers(log=log, payloads=log)
-        with closing(ModelHandles(source, answers, only=asked["only"])) as shelf:
-            replayer = Replayer(log=log, shelf=shelf, pieces=pieces, write=write)
-            for job in asked["jobs"]:
-                replayer.replay(JobId(job), verify=asked["verify"])
+        with closing(ModelHandles(source, answers, only=command["only"])) as models:
+            replayer = Replayer(log=log, models=models, pieces=pieces, write=write)
+            for job in command["jobs"]:
+                replayer.replay(JobId(job), verify=command["verify"])
 
 
 def main() -> int:

@@ -19,10 +19,10 @@ from tests.support.builders.blocks import FINGERPRINT, make_chain
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_files import new_log, verify
 from tests.support.processes.killed import killed_at_every_step
+from worker.cache_event_recorder import CacheEventRecorder
 from worker.cachestore.manifest import Manifest
 from worker.cachestore.reports import ContextKept
 from worker.cachestore.tier import DiskTier
-from worker.event_recorder import CacheEventRecorder
 
 WAIT_S = 60.0
 #: Before and after each of these another state is on disk.
@@ -42,7 +42,7 @@ def save(url: str, root: Path, job: JobId) -> None:
         log.append(StreamName(job), [draft(started())], expected_version=1)
         with CacheEventRecorder(
             WorkerId("worker-1"), log=log, ids=RandomIds(), clock=clock
-        ) as diary:
+        ) as recorder:
             tier = DiskTier(_store(root), clock=clock)
             tier.start()
             assert tier.wait_scanned(WAIT_S)
@@ -50,10 +50,10 @@ def save(url: str, root: Path, job: JobId) -> None:
             for block in blocks:
                 assert tier.submit(block)
             log.append(StreamName(job), [draft(completed())], expected_version=2)
-            told = tier.sealed(_manifest(blocks))
-            told.add_done_callback(lambda sealed: _tell(diary, job, sealed))
+            sealed_manifest = tier.sealed(_manifest(blocks))
+            sealed_manifest.add_done_callback(lambda sealed: _record_sealed(recorder, job, sealed))
             assert tier.flush(WAIT_S)
-            assert diary.flush(WAIT_S)
+            assert recorder.flush(WAIT_S)
             assert tier.close(WAIT_S)
 
 
@@ -88,9 +88,9 @@ def _manifest(blocks: list[NewBlock]) -> Manifest:
     return Manifest(fingerprint=FINGERPRINT, blocks=tuple(block.hash for block in blocks))
 
 
-def _tell(diary: CacheEventRecorder, job: JobId, sealed: Future[Manifest]) -> None:
+def _record_sealed(recorder: CacheEventRecorder, job: JobId, sealed: Future[Manifest]) -> None:
     manifest = sealed.result()
-    diary.tell(ContextKept(label=job, manifest=manifest, tokens=2 * len(manifest.blocks)))
+    recorder.record(ContextKept(label=job, manifest=manifest, tokens=2 * len(manifest.blocks)))
 
 
 def _last_saved(url: str) -> AgentCacheSaved:

@@ -14,7 +14,7 @@ from domain.values import JobId, Priority
 from ops.adapters.redis.client import Keys
 from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
 from tests.support.processes.job_worker import running_worker
-from worker.turn_gate import TurnGate
+from worker.turn_scheduler import TurnScheduler
 
 WITHIN_S = 60.0
 JOBS = 200
@@ -30,7 +30,7 @@ class Worker:
     """Takes jobs as the real one does; each runs until it is told to end."""
 
     def __init__(self) -> None:
-        self.gate = TurnGate(TurnOrder(slots=2, interactive_reserved=0))
+        self.gate = TurnScheduler(TurnOrder(slots=2, interactive_reserved=0))
         self.started: queue.Queue[JobId] = queue.Queue()
         self.late_in_hand = threading.Event()
         self.ends = threading.Semaphore(0)

@@ -23,7 +23,7 @@ from tests.support.fakes.engine import FakeEngine
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock, SequentialIds
 from worker.active_jobs import ActiveJobs, cancel_if_recorded
-from worker.turn_gate import TurnGate
+from worker.turn_scheduler import TurnScheduler
 
 
 class JobWorld:
@@ -44,7 +44,7 @@ class JobWorld:
     def new_worker(self, name: str) -> Runner:
         """Return a runner as another process would have it: nothing running."""
         self.active = ActiveJobs()
-        self.turns = TurnGate(TurnOrder(slots=self.slots, interactive_reserved=1))
+        self.turns = TurnScheduler(TurnOrder(slots=self.slots, interactive_reserved=1))
         return Runner(
             worker=WorkerId(name),
             log=self.log,

@@ -68,7 +68,7 @@ class Sequence1:
 
     def cut(self, start: int, stop: int) -> BlockArrays:
         """Return a block that must be there."""
-        block = extract(self.caches, start, stop, held=self.tokens)
+        block = extract(self.caches, start, stop, cached_tokens=self.tokens)
         assert block is not None
         return block
 

@@ -34,7 +34,7 @@ from worker.engine.mlx.model.model_handles import ModelHandles
 from worker.engine.mlx.runner import BatchRunner
 from worker.replay.comparison import Pieces
 from worker.replay.replayer import Replayer
-from worker.turn_gate import TurnGate
+from worker.turn_scheduler import TurnScheduler
 
 STEP_TOKENS = 512
 
@@ -71,7 +71,7 @@ class ReplayWorld:
             clock=SystemClock(),
             ids=self.ids,
             running=ActiveJobs(),
-            turns=TurnGate(TurnOrder(slots=8, interactive_reserved=1)),
+            turns=TurnScheduler(TurnOrder(slots=8, interactive_reserved=1)),
         )
 
     def __enter__(self) -> Self:
@@ -179,7 +179,7 @@ class ReplayWorld:
             replayer = Replayer(
                 log=log,
                 # Not closed: it would end the streams of the thread of all tests.
-                shelf=ModelHandles(
+                models=ModelHandles(
                     ModelSource(id=model or self.model),
                     LoggedAnswers(log=log, payloads=log),
                     only=model is not None,

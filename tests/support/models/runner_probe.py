@@ -87,13 +87,13 @@ class Bench:
 
     @property
     def reuse(self) -> PrefixCache:
-        assert self.runner._reuse is not None
-        return self.runner._reuse
+        assert self.runner._prefix_cache is not None
+        return self.runner._prefix_cache
 
     @property
     def computed(self) -> int:
         """Prompt tokens that were computed so far, the last one of each prompt not counted."""
-        return self.runner.groups.tokens_read
+        return self.runner.batches.tokens_prefilled
 
     def admission(
         self, prompt: list[int], max_tokens: int = 8, sampling: Sampling | None = None
@@ -169,13 +169,13 @@ class Bench:
 
     def check(self) -> None:
         """Look whether the accounts are right."""
-        room = self.runner._room
+        room = self.runner._admission
         room.ledger.check_integrity()
         taken = sum(
-            len(group) * room.row_bytes(max(group) - 1) for group in self.runner.groups.lengths
+            len(group) * room.row_bytes(max(group) - 1) for group in self.runner.batches.lengths
         )
         assert taken <= room.ledger.live_bytes, "caches beyond what is reserved"
-        if self.runner._reuse is not None:
+        if self.runner._prefix_cache is not None:
             self.reuse.memory.check_integrity()
 
     def drain(self) -> None:
@@ -209,13 +209,13 @@ class Bench:
 
     def close(self) -> None:
         """End, after a look at what is kept."""
-        if self.runner._reuse is not None:
+        if self.runner._prefix_cache is not None:
             for uid in list(self.runs):
                 self.runner.remove(uid)
-            memory = self.runner._reuse.memory
+            memory = self.runner._prefix_cache.memory
             memory.check_integrity()
             assert memory.stats().held == 0, "blocks are held by nobody"
-            assert not self.runner._reuse._promised
+            assert not self.runner._prefix_cache._pending
         # Not the runner's own ``close``: it would end the streams of the thread of all tests.
         self.runner.reset()
 

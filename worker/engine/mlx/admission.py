@@ -1,4 +1,4 @@
-"""Memory for contexts: what a sequence takes, and whether there is room for it."""
+"""Memory admission: the bytes that a sequence needs, and whether the budget has them."""
 
 from __future__ import annotations
 
@@ -15,39 +15,45 @@ from worker.engine.ports import ModelLoadError
 
 _log = structlog.get_logger(__name__)
 
-#: Where no budget is given.
+#: The budget where none is configured.
 NO_LIMIT_BYTES = 1 << 62
 
 
 class AdmissionControl:
-    """The budget of one model: its running sequences and its kept blocks.
+    """The KV budget of one model, shared by running sequences and cached blocks.
 
     Args:
-        spec: What the model remembers; ``None`` if its caches are strange, which then count as
-            nothing.
-        reuse: Who keeps blocks, if anybody does.
-        budget_bytes: For both together; ``None`` for no limit.
+        spec: Sizes of the model's caches; ``None`` for unsupported caches, which count 0 bytes.
+        prefix_cache: Holds the cached blocks; ``None`` where prefixes are not cached.
+        budget_bytes: For sequences and blocks together; ``None`` for no limit.
     """
 
     def __init__(
-        self, spec: ModelCacheSpec | None, reuse: PrefixCache | None, budget_bytes: int | None
+        self,
+        spec: ModelCacheSpec | None,
+        prefix_cache: PrefixCache | None,
+        budget_bytes: int | None,
     ) -> None:
         self._spec = spec
-        self._reuse = reuse
+        self._prefix_cache = prefix_cache
         budget = NO_LIMIT_BYTES if budget_bytes is None else budget_bytes
-        self.ledger = KvBudget(budget, NoBlockCapacity() if reuse is None else reuse.memory)
+        self.ledger = KvBudget(
+            budget, NoBlockCapacity() if prefix_cache is None else prefix_cache.memory
+        )
 
     def row_bytes(self, tokens: int) -> int:
-        """Return the size of a sequence's caches once it has its next token, in whole blocks."""
+        """Return the bytes of a sequence's caches after its next token, in whole blocks."""
         if self._spec is None:
             return 0
         return self._spec.live_bytes(self._spec.blocks_for(tokens + 1) * self._spec.block_tokens)
 
-    def fitting(self, card: ModelCard) -> ModelCard:
-        """Lower the context to what the budget holds, so that no sequence can outgrow it alone.
+    def fit_context(self, card: ModelCard) -> ModelCard:
+        """Return the card with its context length lowered to what the budget can hold.
+
+        A single sequence then never exceeds the budget.
 
         Raises:
-            ModelLoadFailed: That would be nothing.
+            ModelLoadError: The budget holds no block.
         """
         spec, budget = self._spec, self.ledger.budget_bytes
         if spec is None or self.row_bytes(card.context_length - 1) <= budget:
@@ -61,45 +67,50 @@ class AdmissionControl:
         _log.warning("context_lowered", model=card.context_length, fits=blocks * size)
         return replace(card, context_length=blocks * size)
 
-    def restored_max(self, tokens: int, known: int, live_bytes: int, running: int) -> int | None:
-        """Return how much of a prompt there is room to restore; ``None`` if it cannot join now.
+    def max_restorable(self, tokens: int, known: int, live_bytes: int, running: int) -> int | None:
+        """Return how many tokens of a prompt may be restored; ``None`` if it cannot join now.
 
-        What a sequence starts from is held beside its own caches as long as it runs. Only one that
-        is alone goes on with less than what is known: it would wait in vain.
+        The blocks that a sequence starts from stay pinned beside its own caches while it runs. A
+        sequence restores fewer tokens than memory holds only if no other sequence runs, because
+        then waiting would free nothing.
 
         Args:
-            tokens: Length of the prompt.
-            known: How much of it is in memory.
-            live_bytes: What runs takes.
-            running: How many run; each gets room to grow before anybody joins.
+            tokens: Tokens of the prompt.
+            known: How many of them are in memory.
+            live_bytes: Bytes of the running sequences' caches.
+            running: Number of running sequences; one block of growth is reserved for each.
         """
         growth = self.row_bytes(0 if self._spec is None else self._spec.block_tokens)
         growth -= self.row_bytes(0)
         wanted = live_bytes + self.row_bytes(tokens) + growth * running
-        if self._reuse is None or self._spec is None:
+        if self._prefix_cache is None or self._spec is None:
             return None if wanted > self.ledger.room_bytes() else 0
         while True:
             blocks = (self.ledger.room_bytes() - wanted) // self._spec.block_bytes
             tokens_max = blocks * self._spec.block_tokens
             if tokens_max >= known:
                 return tokens_max
-            if not self._reuse.let_go_of_waiting():
+            if not self._prefix_cache.release_waiting():
                 return tokens_max if blocks >= 0 and not running else None
 
-    def find(self, live_bytes: int, by_age: list[int]) -> bool:
-        """Reserve for what runs, evicting what is kept; return whether that is enough.
+    def reserve_or_evict(self, live_bytes: int, by_age: list[int]) -> bool:
+        """Reserve bytes for the running sequences, evicting blocks; return whether that succeeds.
 
-        Cached blocks go first, then what is held for those that wait, then what running sequences
-        keep for later, the oldest's first: it is the last that would need it to go on.
+        Unpinned blocks are evicted first, then blocks pinned for waiting prompts, then the pinned
+        blocks of running sequences, the oldest sequence first: it is preempted last, so it needs
+        its blocks for a restart least.
 
         Args:
-            live_bytes: What runs will take.
-            by_age: Those that run, the oldest first.
+            live_bytes: Bytes of the running sequences' caches after the next step.
+            by_age: Uids of the running sequences, the oldest first.
         """
-        givers = by_age if len(by_age) == 1 else by_age[:-1]
+        releasable = by_age if len(by_age) == 1 else by_age[:-1]
         while not self.ledger.reserve(live_bytes):
-            if self._reuse is None:
+            if self._prefix_cache is None:
                 return False
-            if not (self._reuse.let_go_of_waiting() or any(map(self._reuse.let_go, givers))):
+            if not (
+                self._prefix_cache.release_waiting()
+                or any(map(self._prefix_cache.release_blocks, releasable))
+            ):
                 return False
         return True

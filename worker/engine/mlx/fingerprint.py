@@ -1,4 +1,4 @@
-"""Name a model by what it computes with."""
+"""Fingerprints of models and of their KV blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: Files that decide what a model says to a given request, wherever the libraries look for them.
+#: Files that determine a model's answer to a request: every place where mlx-lm and transformers
+#: look for weights, configuration, tokenizer and chat template.
 _PATTERNS = (
     "*.safetensors",
     "*.json",
@@ -23,21 +24,22 @@ _PATTERNS = (
     "vocab.txt",
     "*.py",
 )
-#: Says how to draw, not what to compute; each job records how it drew.
+#: Holds sampling defaults only; each job records its own sampling parameters.
 _LEFT_OUT = frozenset({"generation_config.json"})
-#: A file that changed less long ago is not remembered: it could change again and look the same.
+#: The digest of a file that changed within this time is not cached: the file could change again
+#: with the same timestamps.
 _SETTLED_NS = 2 * 10**9
 
 
 def fingerprint(model_dir: Path, *, cache_file: Path | None) -> str:
     """Return a digest over the content of configuration, tokenizer, template and weights.
 
-    Where the model lies is no part of it: a copy has the same.
+    The directory's own path is not part of the digest, so a copy has the same fingerprint.
 
     Args:
-        model_dir: The model.
-        cache_file: Where the digests of files are remembered, so that gigabytes are not read at
-            each start; ``None`` to read them each time.
+        model_dir: The model's directory.
+        cache_file: Caches the digests of files, so that weights are not read at each start;
+            ``None`` to read every file.
     """
     known = {} if cache_file is None else _read(cache_file)
     total = hashlib.sha256()
@@ -50,12 +52,12 @@ def fingerprint(model_dir: Path, *, cache_file: Path | None) -> str:
 
 
 def block_fingerprint(model: str, *, kv_dtype: str, layout: str) -> str:
-    """Return what KV blocks belong to.
+    """Return the fingerprint of KV blocks; only blocks with equal fingerprints may be mixed.
 
     Args:
-        model: What ``fingerprint`` gave.
-        kv_dtype: Type of the elements of keys and values, or how they are quantised.
-        layout: Which tensors a block has, and the version of that.
+        model: The model's ``fingerprint``.
+        kv_dtype: Dtype of keys and values, or their quantised storage format.
+        layout: Version of the block layout, and its parameters.
     """
     parts = json.dumps([model, kv_dtype, layout])
     return f"sha256:{hashlib.sha256(parts.encode()).hexdigest()}"
@@ -63,10 +65,10 @@ def block_fingerprint(model: str, *, kv_dtype: str, layout: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A digest and what the file looked like when it was taken.
+    """A file's digest, and its size, ``mtime``, ``ctime`` and inode when it was computed.
 
-    The time of change (``ctime``) and the inode see what size and ``mtime`` do not: a swap that
-    restores the time, as ``cp -p`` and archives do.
+    ``ctime`` and inode detect a replaced file whose size and ``mtime`` are the same, as
+    ``cp -p`` and archives produce.
     """
 
     look: tuple[int, ...]
@@ -76,13 +78,13 @@ class _Known:
 def _files(model_dir: Path) -> Iterator[Path]:
     found = {path for pattern in _PATTERNS for path in model_dir.glob(pattern)}
     for path in sorted(found):
-        # Hidden files are those of file managers and downloads.
+        # Hidden files belong to file managers and downloads.
         if path.is_file() and path.name not in _LEFT_OUT and not path.name.startswith("."):
             yield path
 
 
 def _digest_of(path: Path, known: dict[str, _Known]) -> str:
-    """Return the digest of a file from memory or by reading it, and remember it if that is safe."""
+    """Return a file's digest, cached or computed; cache it where the file is old enough."""
     key = str(path.resolve())
     now_ns = time.time_ns()
     look = _look(path)
@@ -104,7 +106,7 @@ def _look(path: Path) -> tuple[int, int, int, int]:
 
 
 def _read(cache_file: Path) -> dict[str, _Known]:
-    """Return what is remembered; nothing if the file is missing or not ours."""
+    """Return the cached digests; empty if the file is missing or has another format."""
     try:
         given = json.loads(cache_file.read_bytes())
     except (OSError, ValueError):
@@ -125,7 +127,7 @@ def _is_entry(entry: Any) -> bool:  # noqa: ANN401 - read from a file
 
 
 def _write(cache_file: Path, known: Mapping[str, _Known]) -> None:
-    """Replace the file as a whole; if that is not possible, the next start reads the weights."""
+    """Replace the file atomically. On an error, the next start reads the weights again."""
     present = {
         path: {"look": entry.look, "digest": entry.digest}
         for path, entry in known.items()

@@ -1,8 +1,8 @@
-"""Blocks between memory and disk: out behind the engine's back, in before a prompt is admitted.
+"""Moves blocks between memory and disk: writes behind the engine, reads before admission.
 
-Belongs to the engine thread, except ``known``. Nothing here waits: a prompt whose context goes on
-with blocks on disk is asked about again and again (``must_wait``), and each time what has been read
-meanwhile is taken over, for a few milliseconds at most.
+Belongs to the engine thread, except ``known_tokens`` and ``forget``. No call waits for the disk: a
+prompt whose blocks are on disk stays in the queue while ``must_wait`` is true, and each call of
+``must_wait`` copies blocks that were read meanwhile into memory, for ``COPY_IN_S_MAX`` at most.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from worker.engine.mlx.kv.raw import BadPayload
 
 _log = structlog.get_logger(__name__)
 
-#: Bytes of blocks that are read in one go; while they are taken over, the next are being read.
+#: Bytes of blocks in one read; the next read runs while these are copied into memory.
 CHUNK_BYTES = 32 * 2**20
-#: A restore that got nothing from the disk for this long ends, and the rest is computed.
+#: A restore that receives no block for this many seconds ends, and the rest is computed.
 STALLED_S_MAX = 5.0
-#: Longest time that one look takes blocks over before the running sequences get their next token.
-TAKE_OVER_S_MAX = 0.005
-#: Once so many bytes were quantised at the end of a sequence, the rest is left for another time:
-#: others wait for it, 0.1 s on a slow processor.
+#: Longest time that one ``must_wait`` copies blocks before the next decode step, in seconds.
+COPY_IN_S_MAX = 0.005
+#: Bytes quantised at the end of one sequence; the rest is left for another time, because running
+#: sequences wait meanwhile: 0.1 s on a slow processor.
 QUANTISED_AT_ONCE_BYTES = 24 * 2**20
-#: Below this, computing is quicker than asking the disk.
+#: Computing fewer tokens than this is faster than reading them.
 DISK_TOKENS_MIN = 16
-#: Prompts whose restore is remembered; beyond, the oldest is looked at anew when it is asked about.
+#: Restores that are remembered; beyond, the oldest is dropped and restarts at its next call.
 RESTORES_MAX = 256
-#: How long the blocks of a finished restore are held for a prompt that was never admitted.
-HELD_S_MAX = 10.0
+#: Seconds that the blocks of a finished restore stay pinned for a prompt that is not admitted.
+PINNED_S_MAX = 10.0
 
 
 @dataclass(slots=True)
@@ -52,41 +52,41 @@ class _Restore:
     """One prompt that waits for the disk.
 
     Attributes:
-        token_ids: The prompt less its last token.
-        names: Names of its whole blocks as far as they are known, those in memory included.
-        held: The first of them, in memory.
-        began_s: When this was started.
-        moved_s: When something was last read, or when it was done.
-        asked: Names before this place are in memory or being read.
-        reading: What is being read, and the names of it; the last may be a continuation.
-        arrived: What was read and is not in memory yet.
-        went_on: Whether the block after the whole ones was asked for.
-        done: Whether nothing more comes.
-        disk_tokens: Tokens that came from the disk.
+        token_ids: The prompt without its last token.
+        names: Hashes of its whole blocks that memory or disk has, in order.
+        pinned: Pool ids of the first of them, which are in memory.
+        started_s: Clock time of the start.
+        progressed_s: Clock time of the last block read, or of the end.
+        requested: Number of names that are in memory or requested from the disk.
+        reading: The current read.
+        loaded: Blocks that were read and are not in memory yet.
+        continuation_requested: Whether the block after the whole ones was requested.
+        done: Whether no more blocks come.
+        disk_tokens: Tokens that were read from the disk.
     """
 
     token_ids: Sequence[int]
     names: list[BlockHash]
-    held: list[BlockId]
-    began_s: float
-    moved_s: float
-    asked: int
+    pinned: list[BlockId]
+    started_s: float
+    progressed_s: float
+    requested: int
     reading: Future[list[Loaded]] | None = None
-    arrived: deque[Loaded] = field(default_factory=deque)
-    went_on: bool = False
+    loaded: deque[Loaded] = field(default_factory=deque)
+    continuation_requested: bool = False
     done: bool = False
     disk_tokens: int = 0
 
 
 class Persistence:
-    """The disk of one ``PrefixReuse``.
+    """The disk side of one ``PrefixCache``.
 
     Args:
         tier: The disk.
-        memory: Where blocks are used from.
-        fingerprint: Whose blocks.
-        spec: What a block holds.
-        codec: How it is written.
+        memory: The blocks in memory.
+        fingerprint: Block fingerprint.
+        spec: Layers and sizes of a block.
+        codec: Encodes blocks for the disk.
         monotonic_s: The clock.
     """
 
@@ -107,7 +107,7 @@ class Persistence:
         self._hasher = BlockHasher(fingerprint)
         self._chunk = max(1, CHUNK_BYTES // spec.block_bytes)
         self._now_s = monotonic_s
-        #: By the identity of the prompt, which the entry keeps alive.
+        #: By ``id`` of the prompt, which the entry keeps alive.
         self._restores: OrderedDict[int, tuple[Sequence[int], _Restore]] = OrderedDict()
 
     # --- out -------------------------------------------------------------------------------
@@ -119,10 +119,10 @@ class Persistence:
         token_ids: Sequence[int],
         arrays: BlockArrays,
     ) -> bool:
-        """Hand a block to the disk, unless it is there or what it builds on is not.
+        """Submit a block to the disk, unless it is there, its parent is not, or the queue is full.
 
         Returns:
-            Whether it was turned to bytes, which takes time where that means quantising.
+            Whether the block was encoded; encoding is slow where it quantises.
         """
         if self._tier.holds(name) or not (parent is None or self._tier.holds(parent)):
             return False
@@ -142,9 +142,9 @@ class Persistence:
     def store_whole(
         self, names: Sequence[BlockHash], token_ids: Sequence[int], arrays: Sequence[BlockArrays]
     ) -> None:
-        """Hand over the whole blocks of a context that the disk did not take before, or has lost.
+        """Submit the whole blocks of a context that the disk does not have.
 
-        Where blocks are quantised, about ``QUANTISED_AT_ONCE_BYTES``; the rest another time.
+        Where blocks are quantised, at most about ``QUANTISED_AT_ONCE_BYTES``.
         """
         size = self._spec.block_tokens
         parent, quantised_bytes = None, 0
@@ -157,7 +157,7 @@ class Persistence:
             parent = name
 
     def replace(self, name: BlockHash, longer: BlockHash) -> None:
-        """Delete a block that another, which begins with it, has made superfluous."""
+        """Delete a block once a longer block that starts with the same tokens is stored."""
         if self._tier.holds(longer):
             self._tier.forget([name])
 
@@ -165,16 +165,19 @@ class Persistence:
         """Delete blocks, from any thread; returns how many there were."""
         return self._tier.forget(names)
 
-    def when_sealed(self, manifest: Manifest, tell: Callable[[Manifest], None]) -> None:
-        """Tell what of a manifest is on disk once its blocks had their chance, in any thread."""
-        self._tier.sealed(manifest).add_done_callback(lambda stored: tell(stored.result()))
+    def on_sealed(self, manifest: Manifest, callback: Callable[[Manifest], None]) -> None:
+        """Call back with the part of a manifest that is on disk, once its writes are done.
+
+        The callback runs on any thread.
+        """
+        self._tier.sealed(manifest).add_done_callback(lambda stored: callback(stored.result()))
 
     # --- what is there ---------------------------------------------------------------------
 
     def known_tokens(self, token_ids: Sequence[int]) -> int:
-        """Return how much of a context memory and disk know as whole blocks; from any thread.
+        """Return how many tokens of a context memory and disk have as blocks; from any thread.
 
-        A tail counts if all of it fits; that only its beginning does is seen when it is read.
+        A tail counts only if all of its tokens agree. A partial match is found only by reading it.
         """
         names = self._whole(token_ids)
         tokens = len(names) * self._spec.block_tokens
@@ -190,7 +193,7 @@ class Persistence:
         return tokens
 
     def _whole(self, token_ids: Sequence[int]) -> list[BlockHash]:
-        """Return the names of the whole blocks that memory or disk knows."""
+        """Return the hashes of the leading whole blocks that memory or disk has."""
         names = []
         for name in self._hasher.chain(pack_ids(token_ids), self._spec.block_tokens):
             if name not in self._memory and not self._tier.contains(name):
@@ -201,11 +204,11 @@ class Persistence:
     # --- in --------------------------------------------------------------------------------
 
     def must_wait(self, prompt: Sequence[int]) -> bool:
-        """Tell whether blocks of a prompt are still to come from the disk; begin to read them.
+        """Return whether blocks of a prompt are still to come from the disk; start to read them.
 
-        The last token is not looked for: it must be computed.
+        The last token of the prompt is excluded, because it is always computed.
         """
-        self._let_go_of_old()
+        self._end_expired()
         known = self._restores.get(id(prompt))
         if known is not None and known[0] is prompt:
             restore = known[1]
@@ -215,84 +218,84 @@ class Persistence:
             if len(self._restores) > RESTORES_MAX:
                 self._end(self._restores.popitem(last=False)[1][1])
         if not restore.done:
-            self._go_on(restore)
+            self._advance(restore)
         return not restore.done
 
     def take(self, prompt: Sequence[int]) -> _Restore | None:
-        """Return the restore of a prompt that is admitted now; ``give_back`` must follow."""
+        """Return the restore of a prompt that is admitted now; ``release`` must follow."""
         known = self._restores.pop(id(prompt), None)
         return known[1] if known is not None and known[0] is prompt else None
 
-    def give_back(self, restore: _Restore) -> None:
-        """Let go of the blocks, which whoever was admitted holds by now."""
+    def release(self, restore: _Restore) -> None:
+        """Unpin the blocks of a restore. The admitted sequence has pinned them itself."""
         self._end(restore)
 
-    def let_go(self) -> bool:
-        """Make what waiting prompts hold evictable, and read no more for them.
+    def release_waiting(self) -> bool:
+        """Unpin the blocks of waiting prompts, and stop reading for them.
 
         Returns:
-            Whether they held anything.
+            Whether any were pinned.
         """
-        holding = [restore for _, restore in self._restores.values() if restore.held]
-        for restore in holding:
+        pinning = [restore for _, restore in self._restores.values() if restore.pinned]
+        for restore in pinning:
             self._end(restore)
-        return bool(holding)
+        return bool(pinning)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Unpin all blocks and stop all reads."""
         while self._restores:
             self._end(self._restores.popitem()[1][1])
 
     def _begin(self, token_ids: Sequence[int]) -> _Restore:
         names = self._whole(token_ids)
-        held = []
+        pinned = []
         for name in names:
             block = self._memory.acquire(name)
             if block is None:
                 break
-            held.append(block)
+            pinned.append(block)
         now_s = self._now_s()
         restore = _Restore(
             token_ids=token_ids,
             names=names,
-            held=held,
-            began_s=now_s,
-            moved_s=now_s,
-            asked=len(held),
+            pinned=pinned,
+            started_s=now_s,
+            progressed_s=now_s,
+            requested=len(pinned),
         )
         if len(token_ids) - self._memory.known_tokens(token_ids) < DISK_TOKENS_MIN:
             self._finish(restore)
         return restore
 
-    def _go_on(self, restore: _Restore) -> None:
-        """Take over what was read, and ask for more."""
-        until_s = self._now_s() + TAKE_OVER_S_MAX
+    def _advance(self, restore: _Restore) -> None:
+        """Copy blocks that were read into memory, and request more."""
+        until_s = self._now_s() + COPY_IN_S_MAX
         self._receive(restore)
-        while restore.arrived and not restore.done:
-            self._take_over(restore, restore.arrived.popleft())
+        while restore.loaded and not restore.done:
+            self._copy_in(restore, restore.loaded.popleft())
             if self._now_s() >= until_s:
                 return
-        if restore.reading is None and restore.went_on:
+        if restore.reading is None and restore.continuation_requested:
             self._finish(restore)
-        elif self._now_s() - restore.moved_s > STALLED_S_MAX:
-            _log.warning("restore_stalled", blocks=len(restore.names) - len(restore.held))
+        elif self._now_s() - restore.progressed_s > STALLED_S_MAX:
+            _log.warning("restore_stalled", blocks=len(restore.names) - len(restore.pinned))
             self._finish(restore)
 
     def _receive(self, restore: _Restore) -> None:
-        """Collect what was read and ask for what comes next."""
+        """Collect the finished read and request the next blocks."""
         if restore.reading is not None:
-            if not restore.reading.done() or restore.arrived:
+            if not restore.reading.done() or restore.loaded:
                 return
-            restore.moved_s = self._now_s()
-            restore.arrived.extend(_result(restore.reading))
+            restore.progressed_s = self._now_s()
+            restore.loaded.extend(_result(restore.reading))
             restore.reading = None
-        if restore.asked < len(restore.names):
-            names = restore.names[restore.asked : restore.asked + self._chunk]
+        if restore.requested < len(restore.names):
+            names = restore.names[restore.requested : restore.requested + self._chunk]
             restore.reading = self._tier.load(names, self._fingerprint)
-            if restore.reading is not None:  # else too many others read; asked again next time
-                restore.asked += len(names)
-        elif not restore.went_on:
-            restore.went_on = True
+            if restore.reading is not None:  # else the read queue is full; the next call retries
+                restore.requested += len(names)
+        elif not restore.continuation_requested:
+            restore.continuation_requested = True
             restore.reading = self._read_continuation(restore)
 
     def _read_continuation(self, restore: _Restore) -> Future[list[Loaded]] | None:
@@ -314,50 +317,50 @@ class Persistence:
             )
         )
 
-    def _take_over(self, restore: _Restore, block: Loaded) -> None:
-        """Put one block into memory; whatever is wrong with it ends the restore."""
-        restore.moved_s = self._now_s()
+    def _copy_in(self, restore: _Restore, block: Loaded) -> None:
+        """Put one block into memory; a missing or wrong block ends the restore."""
+        restore.progressed_s = self._now_s()
         if not isinstance(block, StoredBlock):
             self._finish(restore)
             return
         meta = block.meta
         if meta.tokens > self._spec.block_tokens:
-            kept = None
+            cached = None
         else:
             try:
-                kept = self._memory.keep(
+                cached = self._memory.add(
                     meta.hash, meta.parent, block.token_ids, lambda: self._arrays(block)
                 )
             except BadPayload as error:
                 self._tier.reject(meta.hash, str(error))
-                kept = None
-        if kept is None:
+                cached = None
+        if cached is None:
             self._finish(restore)
             return
-        restore.held.append(kept)
+        restore.pinned.append(cached)
         restore.disk_tokens += meta.tokens
 
     def _arrays(self, block: StoredBlock) -> BlockArrays:
         return self._codec.decode(block.payload, block.meta.tokens)
 
     def _finish(self, restore: _Restore) -> None:
-        """Nothing more is waited for; what was read stays held."""
+        """Stop reading; blocks that were read stay pinned."""
         restore.done = True
-        restore.moved_s = self._now_s()
-        restore.arrived.clear()
+        restore.progressed_s = self._now_s()
+        restore.loaded.clear()
         if restore.reading is not None:
             restore.reading.cancel()
             restore.reading = None
 
     def _end(self, restore: _Restore) -> None:
         self._finish(restore)
-        self._memory.release(restore.held)
-        restore.held.clear()
+        self._memory.release(restore.pinned)
+        restore.pinned.clear()
 
-    def _let_go_of_old(self) -> None:
-        oldest_s = self._now_s() - HELD_S_MAX
+    def _end_expired(self) -> None:
+        oldest_s = self._now_s() - PINNED_S_MAX
         for key, (_, restore) in list(self._restores.items()):
-            if restore.done and restore.moved_s < oldest_s:
+            if restore.done and restore.progressed_s < oldest_s:
                 del self._restores[key]
                 self._end(restore)
 
@@ -371,12 +374,12 @@ def _result(reading: Future[list[Loaded]]) -> list[Loaded]:
 
 
 def fingerprint_of_blocks(model: str, spec: ModelCacheSpec, codec: BlockCodec) -> str:
-    """Return what the blocks of a model belong to.
+    """Return the fingerprint that the blocks of a model share.
 
     Args:
         model: Fingerprint of the model.
-        spec: What a block of it holds.
-        codec: How it is written.
+        spec: Layers and sizes of a block.
+        codec: The storage format.
     """
     layout = f"{LAYOUT_VERSION}:{spec.block_tokens}"
     return block_fingerprint(model, kv_dtype=codec.kv_dtype, layout=layout)

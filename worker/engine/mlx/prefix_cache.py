@@ -1,8 +1,8 @@
-"""Start sequences from blocks that are known, and keep the blocks of those that run.
+"""Restores sequences from cached blocks, and caches the blocks of running sequences.
 
-A sequence is looked at only where it has something to give: at each border of a block, before the
-last token of its prompt, and at its end. What it has given or taken it holds until it leaves; then
-its blocks stay until others need the room, the end of the context first.
+Blocks are copied out of a running sequence at each block boundary, before the last token of its
+prompt, and at its end. A sequence pins the blocks that it restored or added until it leaves. Then
+they stay cached until their memory is needed; the end of a context is evicted before its start.
 """
 
 from __future__ import annotations
@@ -31,23 +31,25 @@ from worker.engine.mlx.persistence import Persistence, fingerprint_of_blocks
 from worker.engine.mlx.tracked_sequence import StartPoint, TrackedSequence
 from worker.engine.ports import CachedPrefix
 
-#: Below this, putting a context together takes longer than computing it.
+#: Restoring fewer tokens than this takes longer than computing them.
 RESTORED_TOKENS_MIN = 16
 
 
 class PrefixCache:
-    """Reuse for the sequences of one batch generator. Belongs to the engine thread.
+    """The cached prefixes of one model.
+
+    Belongs to the engine thread, except ``cached_prefix`` and ``forget``.
 
     Args:
         network: An mlx-lm model.
-        fingerprint: Of the model.
-        budget_bytes: What the blocks may take.
+        fingerprint: The model's fingerprint.
+        budget_bytes: Bytes for the blocks in memory.
         block_tokens: Tokens in a block.
-        tier: Where blocks outlive the process; ``None`` keeps them in memory only.
-        on_context: Told what was restored and what was kept; must not wait.
+        tier: Stores blocks on the disk; ``None`` keeps them in memory only.
+        on_context: Receives reports of restored and saved contexts; must not block.
 
     Raises:
-        UnsupportedCache: The model remembers in a way that cannot be cut and restored.
+        UnsupportedCache: The model's caches cannot be cut into blocks and restored.
     """
 
     def __init__(
@@ -66,9 +68,9 @@ class PrefixCache:
         self.fingerprint = fingerprint_of_blocks(fingerprint, self._spec, codec)
         self._hasher = BlockHasher(self.fingerprint)
         self._block_tokens = block_tokens
-        self._followed: dict[int, TrackedSequence] = {}
-        self._promised: set[BlockHash] = set()
-        #: Prompts that wait and the name each waits for, by the identity of their tokens.
+        self._tracked: dict[int, TrackedSequence] = {}
+        self._pending: set[BlockHash] = set()
+        #: Waiting prompts, each with the block hash that it waits for, by ``id`` of their tokens.
         self._waiting: dict[int, tuple[Sequence[int], BlockHash]] = {}
         self.memory = BlockMemory(self.fingerprint, self._spec, budget_bytes)
         self._disk: Persistence | None = None
@@ -77,7 +79,7 @@ class PrefixCache:
         self._on_context = on_context
 
     def cached_prefix(self, token_ids: Sequence[int]) -> CachedPrefix:
-        """Return how much of a prompt need not be computed as things stand; from any thread."""
+        """Return how many tokens of a prompt are cached at the moment; from any thread."""
         in_memory = self.memory.known_tokens(token_ids[:-1])
         tokens = in_memory
         if self._disk is not None:
@@ -87,97 +89,94 @@ class PrefixCache:
         return CachedPrefix(tokens, "disk" if tokens > in_memory else "ram")
 
     def must_wait(self, token_ids: Sequence[int]) -> bool:
-        """Tell whether blocks that this prompt goes on with are about to be there.
+        """Return whether blocks of this prompt are being computed or read from the disk.
 
-        A running sequence computes them, or they are being read from the disk. Asked again about
-        the same object, this costs nothing until the answer may have changed.
+        A call with the same object as before is cheap until the answer may have changed.
         """
         if self._is_being_computed(token_ids):
             return True
         return self._disk is not None and self._disk.must_wait(token_ids)
 
     def _is_being_computed(self, token_ids: Sequence[int]) -> bool:
-        if not self._promised:
+        if not self._pending:
             self._waiting.clear()
             return False
         tokens, awaited = self._waiting.get(id(token_ids), (None, None))
-        if tokens is token_ids and awaited in self._promised:
+        if tokens is token_ids and awaited in self._pending:
             return True
         self._waiting.pop(id(token_ids), None)
         for name in self._names(token_ids[:-1]):
-            if name in self._promised:
+            if name in self._pending:
                 self._waiting[id(token_ids)] = token_ids, name
                 return True
             if name not in self.memory:
                 return False
         return False
 
-    def begin(
+    def prepare_start(
         self,
         token_ids: Sequence[int],
         generator: Any,  # noqa: ANN401 - as above
         tokens_max: int | None = None,
     ) -> StartPoint:
-        """Return how a sequence joins the generator; ``follow`` or ``give_back`` comes next.
+        """Restore the cached prefix of a prompt; ``track`` or ``unpin`` must follow.
 
         Args:
-            token_ids: Its prompt.
-            generator: What it joins.
-            tokens_max: How much of the prompt there is room to restore; ``None`` for all of it.
+            token_ids: The prompt.
+            generator: The ``DecodeBatches`` that it will join.
+            tokens_max: Most tokens to restore; ``None`` for no limit.
         """
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         restore = None if self._disk is None else self._disk.take(token_ids)
         diverged_at = self.memory.diverged_at(token_ids[:-1])
-        held = self.memory.hold(token_ids[:-1][:tokens_max], RESTORED_TOKENS_MIN)
+        pinned = self.memory.pin(token_ids[:-1][:tokens_max], RESTORED_TOKENS_MIN)
         if self._disk is not None and restore is not None:
-            began_s = restore.began_s
-            self._disk.give_back(restore)
+            started_s = restore.started_s
+            self._disk.release(restore)
         try:
-            caches = self._gathered(held, generator) if held.tokens else None
+            caches = self._gather_caches(pinned, generator) if pinned.tokens else None
         except Exception:
-            self.give_back(held)
+            self.unpin(pinned)
             raise
         return StartPoint(
-            segments=cut_at_borders(token_ids[held.tokens :], held.tokens, self._block_tokens),
+            segments=cut_at_borders(token_ids[pinned.tokens :], pinned.tokens, self._block_tokens),
             caches=caches,
-            tokens=list(token_ids[: held.tokens]),
-            held=held,
-            disk_tokens=0 if restore is None else min(restore.disk_tokens, held.tokens),
+            tokens=list(token_ids[: pinned.tokens]),
+            pinned=pinned,
+            disk_tokens=0 if restore is None else min(restore.disk_tokens, pinned.tokens),
             diverged_at=diverged_at,
-            took_ms=round(1000 * (time.monotonic() - began_s), 3),
+            took_ms=round(1000 * (time.monotonic() - started_s), 3),
         )
 
-    def give_back(self, held: PinnedPrefix) -> None:
-        """Let go of the blocks of a sequence that did not join after all."""
-        self.memory.release(held.ids)
-        if held.tail_id is not None:
-            self.memory.release([held.tail_id])
+    def unpin(self, pinned: PinnedPrefix) -> None:
+        """Unpin the blocks of a sequence that did not join."""
+        self.memory.release(pinned.ids)
+        if pinned.tail_id is not None:
+            self.memory.release([pinned.tail_id])
 
-    def follow(
-        self, uid: int, token_ids: Sequence[int], start: StartPoint, label: str = ""
-    ) -> None:
-        """Keep the blocks of a sequence that has joined."""
-        held = start.held
-        if held.tail_id is not None:
-            self.memory.release([held.tail_id])
-        followed = TrackedSequence(
-            start=held.tokens,
+    def track(self, uid: int, token_ids: Sequence[int], start: StartPoint, label: str = "") -> None:
+        """Start to cache the blocks of a sequence that has joined, and report its start."""
+        pinned = start.pinned
+        if pinned.tail_id is not None:
+            self.memory.release([pinned.tail_id])
+        sequence = TrackedSequence(
+            start=pinned.tokens,
             prompt_tokens=len(token_ids),
-            tokens=held.tokens,
-            look_at=0,
-            names=list(held.names),
-            ids=list(held.ids),
+            tokens=pinned.tokens,
+            next_boundary=0,
+            names=list(pinned.names),
+            ids=list(pinned.ids),
             label=label,
         )
-        followed.look_at = self._next_look(followed)
+        sequence.next_boundary = self._next_boundary(sequence)
         names = tuple(self._names(token_ids[:-1]))
-        followed.promised = {
+        sequence.pending = {
             name
-            for name in names[len(held.names) :]
-            if name not in self._promised and name not in self.memory
+            for name in names[len(pinned.names) :]
+            if name not in self._pending and name not in self.memory
         }
-        self._promised |= followed.promised
-        self._followed[uid] = followed
+        self._pending |= sequence.pending
+        self._tracked[uid] = sequence
         self._on_context(
             ContextStarted(
                 label=label,
@@ -185,7 +184,7 @@ class PrefixCache:
                 names=names[: (len(token_ids) - 1) // self._block_tokens],
                 block_tokens=self._block_tokens,
                 prompt_tokens=len(token_ids),
-                restored_tokens=held.tokens,
+                restored_tokens=pinned.tokens,
                 disk_tokens=start.disk_tokens,
                 diverged_at=start.diverged_at,
                 took_ms=start.took_ms,
@@ -193,197 +192,204 @@ class PrefixCache:
         )
 
     def start_of(self, uid: int) -> int:
-        """Return how many tokens a sequence did not have to compute."""
-        followed = self._followed.get(uid)
-        return 0 if followed is None else followed.start
+        """Return how many tokens of a sequence were restored."""
+        sequence = self._tracked.get(uid)
+        return 0 if sequence is None else sequence.start
 
     def advance(self, uid: int, generator: Any, *, tokens: int) -> None:  # noqa: ANN401 - as above
-        """Note that the caches hold so many tokens of a sequence, and keep what is complete."""
-        followed = self._followed[uid]
-        followed.tokens = tokens
-        if tokens < followed.look_at:
+        """Set how many tokens of a sequence its caches hold, and cache complete blocks."""
+        sequence = self._tracked[uid]
+        sequence.tokens = tokens
+        if tokens < sequence.next_boundary:
             return
-        if followed.keeps:
-            self._look(uid, followed, generator)
-        followed.look_at = self._next_look(followed)
+        if sequence.is_caching:
+            self._cache_complete_blocks(uid, sequence, generator)
+        sequence.next_boundary = self._next_boundary(sequence)
 
     def advance_one(self, uid: int, generator: Any) -> None:  # noqa: ANN401 - as above
-        """Note that a token was decoded."""
-        self.advance(uid, generator, tokens=self._followed[uid].tokens + 1)
+        """Count one decoded token; see ``advance``."""
+        self.advance(uid, generator, tokens=self._tracked[uid].tokens + 1)
 
     def end(self, uid: int, generator: Any = None) -> None:  # noqa: ANN401 - as above
-        """Let a sequence go; where a generator is given, what it holds last is kept too.
+        """Stop tracking a sequence and unpin its blocks.
 
-        It must still be in the generator.
+        Args:
+            uid: The sequence.
+            generator: Where given, the sequence is still in it, and its last blocks are cached and
+                reported.
         """
-        followed = self._followed.get(uid)
-        if followed is None:
+        sequence = self._tracked.get(uid)
+        if sequence is None:
             return
-        if generator is not None and followed.keeps and followed.tokens >= followed.prompt_tokens:
-            self._persist_all(uid, followed, generator)
-            tail = self._keep_last(uid, followed, generator)
-            self._tell_kept(followed, tail)
-        del self._followed[uid]
-        self._break_promises(followed)
-        # What is let go first is evicted first, and a tail is no use without the blocks before it.
-        if followed.tail is not None:
-            self.memory.release([followed.tail[1]])
-        self.memory.release(followed.ids)
+        if (
+            generator is not None
+            and sequence.is_caching
+            and sequence.tokens >= sequence.prompt_tokens
+        ):
+            self._persist_blocks(uid, sequence, generator)
+            tail = self._cache_tail(uid, sequence, generator)
+            self._report_cached(sequence, tail)
+        del self._tracked[uid]
+        self._drop_pending(sequence)
+        # Blocks are evicted in the order of release, and a tail is useless without its parents.
+        if sequence.tail is not None:
+            self.memory.release([sequence.tail[1]])
+        self.memory.release(sequence.ids)
 
-    def let_go_of_waiting(self) -> bool:
-        """Make evictable what is held for prompts that wait; return whether that is anything."""
-        return self._disk is not None and self._disk.let_go()
+    def release_waiting(self) -> bool:
+        """Unpin the blocks of waiting prompts; return whether there were any."""
+        return self._disk is not None and self._disk.release_waiting()
 
-    def let_go(self, uid: int) -> bool:
-        """Make the blocks of a running sequence evictable; it keeps no more from now on.
+    def release_blocks(self, uid: int) -> bool:
+        """Unpin the blocks of a running sequence and cache no more of it.
 
         Returns:
-            Whether it held any.
+            Whether it had pinned any.
         """
-        followed = self._followed[uid]
-        ids = [] if followed.tail is None else [followed.tail[1]]
-        held = [*followed.ids, *ids]
-        followed.ids, followed.tail, followed.keeps = [], None, False
-        self._break_promises(followed)
-        self.memory.release(held)
-        return bool(held)
+        sequence = self._tracked[uid]
+        ids = [] if sequence.tail is None else [sequence.tail[1]]
+        pinned = [*sequence.ids, *ids]
+        sequence.ids, sequence.tail, sequence.is_caching = [], None, False
+        self._drop_pending(sequence)
+        self.memory.release(pinned)
+        return bool(pinned)
 
     def end_all(self) -> None:
-        """Let all sequences go as they are."""
-        for uid in list(self._followed):
+        """Stop tracking all sequences, without caching their last blocks."""
+        for uid in list(self._tracked):
             self.end(uid)
 
     def forget(self, names: Sequence[BlockHash]) -> Future[int] | None:
-        """Delete blocks in memory and on disk, from any thread.
+        """Delete blocks in memory and on disk; from any thread.
 
-        What a running sequence holds is written again when it ends: cancel it before.
+        A running sequence writes its blocks again when it ends, so cancel it first.
 
         Returns:
-            How many were on disk or on the way there; ``None`` without a disk.
+            The number of blocks deleted on disk or in the write queue; ``None`` without a disk.
         """
         for name in names:
             self.memory.forget(name)
         return None if self._disk is None else self._disk.forget(names)
 
     def close(self) -> None:
-        """Drop everything; whoever still asks is told that nothing is known."""
+        """Drop all sequences and blocks; ``cached_prefix`` returns nothing from then on."""
         self.end_all()
         self._waiting.clear()
         if self._disk is not None:
             self._disk.close()
         self.memory.close()
 
-    def _gathered(self, held: PinnedPrefix, generator: Any) -> list[Any]:  # noqa: ANN401 - as above
-        blocks = [self.memory.arrays(block) for block in held.ids]
-        tail = None if held.tail_id is None else self.memory.arrays(held.tail_id)
+    def _gather_caches(self, pinned: PinnedPrefix, generator: Any) -> list[Any]:  # noqa: ANN401 - as above
+        blocks = [self.memory.arrays(block) for block in pinned.ids]
+        tail = None if pinned.tail_id is None else self.memory.arrays(pinned.tail_id)
         with mx.stream(generator.stream):
             return gather(
                 self._spec,
                 blocks,
                 tail,
-                held.tail_tokens,
+                pinned.tail_tokens,
                 lambda: make_prompt_cache(self._network),
             )
 
-    def _look(self, uid: int, followed: TrackedSequence, generator: Any) -> None:  # noqa: ANN401 - as above
-        size, tokens = self._block_tokens, followed.tokens
-        while followed.keeps and (len(followed.names) + 1) * size <= tokens:
-            start = len(followed.names) * size
-            kept = self._keep(uid, followed, generator, start + size)
-            if kept is None:
-                self._break_promises(followed)
-                followed.keeps = False
+    def _cache_complete_blocks(self, uid: int, sequence: TrackedSequence, generator: Any) -> None:  # noqa: ANN401 - as above
+        size, tokens = self._block_tokens, sequence.tokens
+        while sequence.is_caching and (len(sequence.names) + 1) * size <= tokens:
+            start = len(sequence.names) * size
+            block = self._cache_block(uid, sequence, generator, start + size)
+            if block is None:
+                self._drop_pending(sequence)
+                sequence.is_caching = False
                 return
-            followed.names.append(kept[0])
-            followed.ids.append(kept[1])
-            self._give_up_tail(followed, kept[0])
-        if tokens == followed.prompt_tokens - 1 and tokens % size:
-            followed.tail = self._keep(uid, followed, generator, tokens)
-            self._break_promises(followed)
+            sequence.names.append(block[0])
+            sequence.ids.append(block[1])
+            self._replace_tail(sequence, block[0])
+        if tokens == sequence.prompt_tokens - 1 and tokens % size:
+            sequence.tail = self._cache_block(uid, sequence, generator, tokens)
+            self._drop_pending(sequence)
 
-    def _keep_last(
+    def _cache_tail(
         self,
         uid: int,
-        followed: TrackedSequence,
+        sequence: TrackedSequence,
         generator: Any,  # noqa: ANN401 - as above
     ) -> BlockHash | None:
-        """Keep the block that is not full; return its name."""
-        if followed.tokens % self._block_tokens == 0:
+        """Cache the last block, which is not full; return its hash."""
+        if sequence.tokens % self._block_tokens == 0:
             return None
-        kept = self._keep(uid, followed, generator, followed.tokens)
-        if kept is None:
+        block = self._cache_block(uid, sequence, generator, sequence.tokens)
+        if block is None:
             return None
-        if followed.tail is None or followed.tail[0] != kept[0]:
-            self._give_up_tail(followed, kept[0])
-        followed.ids.append(kept[1])
-        return kept[0]
+        if sequence.tail is None or sequence.tail[0] != block[0]:
+            self._replace_tail(sequence, block[0])
+        sequence.ids.append(block[1])
+        return block[0]
 
-    def _persist_all(self, uid: int, followed: TrackedSequence, generator: Any) -> None:  # noqa: ANN401 - as above
-        """Hand over the whole blocks that the disk did not take before, or has lost."""
+    def _persist_blocks(self, uid: int, sequence: TrackedSequence, generator: Any) -> None:  # noqa: ANN401 - as above
+        """Submit the whole blocks that are not on disk."""
         live = find_live(generator, uid)
         if self._disk is not None and live is not None:
-            arrays = [self.memory.arrays(block) for block in followed.ids[: len(followed.names)]]
-            self._disk.store_whole(followed.names, live.tokens, arrays)
+            arrays = [self.memory.arrays(block) for block in sequence.ids[: len(sequence.names)]]
+            self._disk.store_whole(sequence.names, live.tokens, arrays)
 
-    def _tell_kept(self, followed: TrackedSequence, tail: BlockHash | None) -> None:
-        """Say what is on disk of a sequence, as soon as it is."""
+    def _report_cached(self, sequence: TrackedSequence, tail: BlockHash | None) -> None:
+        """Report which blocks of a sequence are on disk, once their writes are done."""
         if self._disk is None:
             return
-        manifest = Manifest(fingerprint=self.fingerprint, blocks=tuple(followed.names), tail=tail)
-        whole_tokens, size, label = followed.tokens, self._block_tokens, followed.label
+        manifest = Manifest(fingerprint=self.fingerprint, blocks=tuple(sequence.names), tail=tail)
+        whole_tokens, size, label = sequence.tokens, self._block_tokens, sequence.label
 
-        def tell(stored: Manifest) -> None:
-            tokens = len(stored.blocks) * size if stored != manifest else whole_tokens
-            self._on_context(ContextKept(label=label, manifest=stored, tokens=tokens))
+        def report(sealed: Manifest) -> None:
+            tokens = len(sealed.blocks) * size if sealed != manifest else whole_tokens
+            self._on_context(ContextKept(label=label, manifest=sealed, tokens=tokens))
 
-        self._disk.when_sealed(manifest, tell)
+        self._disk.on_sealed(manifest, report)
 
-    def _keep(
+    def _cache_block(
         self,
         uid: int,
-        followed: TrackedSequence,
+        sequence: TrackedSequence,
         generator: Any,  # noqa: ANN401 - as above
         stop: int,
     ) -> tuple[BlockHash, BlockId] | None:
         live = find_live(generator, uid)
         if live is None or len(live.tokens) < stop:
             return None
-        start = len(followed.names) * self._block_tokens
+        start = len(sequence.names) * self._block_tokens
         ids = live.tokens[start:stop]
-        parent = followed.names[-1] if followed.names else None
+        parent = sequence.names[-1] if sequence.names else None
         name = self._hasher.of_packed(parent, pack_ids(ids))
         cut = partial(extract_live, generator, uid, start, stop)
-        block = self.memory.keep(name, parent, ids, cut)
-        followed.promised.discard(name)
-        self._promised.discard(name)
+        block = self.memory.add(name, parent, ids, cut)
+        sequence.pending.discard(name)
+        self._pending.discard(name)
         if block is None:
             return None
         if self._disk is not None:
             self._disk.store(name, parent, ids, self.memory.arrays(block))
         return name, block
 
-    def _give_up_tail(self, followed: TrackedSequence, longer: BlockHash) -> None:
-        """Drop the tail of the prompt once a longer block can be used in its place."""
-        if followed.tail is None or not self._spec.may_cut(self._block_tokens):
+    def _replace_tail(self, sequence: TrackedSequence, longer: BlockHash) -> None:
+        """Drop the tail of the prompt once a longer block that contains it is cached."""
+        if sequence.tail is None or not self._spec.may_cut(self._block_tokens):
             return
-        name, block = followed.tail
-        followed.tail = None
+        name, block = sequence.tail
+        sequence.tail = None
         self.memory.forget(name)
         self.memory.release([block])
         if self._disk is not None:
             self._disk.replace(name, longer)
 
-    def _next_look(self, followed: TrackedSequence) -> int:
-        border = followed.tokens - followed.tokens % self._block_tokens + self._block_tokens
-        pause = followed.prompt_tokens - 1
-        return min(border, pause) if followed.tokens < pause else border
+    def _next_boundary(self, sequence: TrackedSequence) -> int:
+        border = sequence.tokens - sequence.tokens % self._block_tokens + self._block_tokens
+        pause = sequence.prompt_tokens - 1
+        return min(border, pause) if sequence.tokens < pause else border
 
-    def _break_promises(self, followed: TrackedSequence) -> None:
-        self._promised -= followed.promised
-        followed.promised.clear()
+    def _drop_pending(self, sequence: TrackedSequence) -> None:
+        self._pending -= sequence.pending
+        sequence.pending.clear()
 
     def _names(self, token_ids: Sequence[int]) -> Iterator[BlockHash]:
-        """Yield the names of all blocks of a prompt, its tail last, each hashed when asked for."""
+        """Yield the hashes of all blocks of a prompt lazily, the tail last."""
         packed = pack_ids(token_ids)
         parent = None
         for parent in self._hasher.chain(packed, self._block_tokens):

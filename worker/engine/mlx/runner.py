@@ -39,12 +39,12 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoadedWeights:
-    """What loading gives: the network for the runner, the rest for everybody.
+    """A loaded model.
 
     Attributes:
-        network: An mlx-lm model.
-        end_ids: Tokens that end a turn.
-        model: What other threads may use.
+        network: An mlx-lm model; only the thread that loaded it may use it.
+        end_ids: Token ids that end an answer.
+        model: Tokenizer, renderer and model card, for any thread.
     """
 
     network: Any
@@ -53,20 +53,20 @@ class LoadedWeights:
 
 
 class BatchRunner:
-    """A batch on one model. Every method runs on the thread that called ``load``.
+    """Runs a batch of sequences on one model. Only the thread that called ``load`` may use it.
 
     Args:
         load_weights: Loads the model.
         prefill_step_tokens: Most prompt tokens computed in one piece.
-        gap_max_ms: How long the pause between two tokens of a stream may become while a prompt is
-            read; pieces are made shorter accordingly. 0 leaves them whole.
-        kv_budget_bytes: What caches of running sequences and blocks of earlier ones may take
-            together. The model's context is lowered to what fits. ``None`` for no limit; then no
-            blocks are kept.
-        reuse: Whether blocks are kept; otherwise every prompt is computed whole.
+        gap_max_ms: Longest pause between two tokens of a stream while a prompt is prefilled, in
+            milliseconds; pieces are shortened accordingly. 0 leaves them whole.
+        kv_budget_bytes: Bytes for the caches of running sequences and cached blocks together.
+            ``load`` lowers the model's context length to what fits. ``None`` means no limit, and
+            no blocks are cached.
+        reuse: Whether blocks are cached; otherwise every prompt is computed whole.
         block_tokens: Tokens in a block.
-        tier: Where blocks outlive the process, if they shall.
-        on_context: Told what was restored and what was kept; must not wait.
+        tier: Stores blocks on the disk; ``None`` keeps them in memory only.
+        on_context: Receives reports of restored and saved contexts; must not block.
     """
 
     def __init__(
@@ -85,71 +85,73 @@ class BatchRunner:
         self._prefill_step_tokens = prefill_step_tokens
         self._gap_max_s = gap_max_ms / 1000
         self._kv_budget_bytes = kv_budget_bytes
-        self._wants_reuse = reuse and kv_budget_bytes is not None
+        self._caches_prefixes = reuse and kv_budget_bytes is not None
         self._block_tokens = block_tokens
         self._tier = tier
         self._on_context = on_context
-        self._reuse: PrefixCache | None = None
-        #: Tokens that each sequence may still decode.
-        self._left: dict[int, int] = {}
+        self._prefix_cache: PrefixCache | None = None
+        #: Tokens that each sequence may still decode, by uid.
+        self._remaining: dict[int, int] = {}
         self._weights: LoadedWeights | None = None
         self._spec: ModelCacheSpec | None = None
-        #: Of the tokens of this step.
+        #: Log-probabilities of this step's tokens, by uid.
         self._likelihoods: dict[int, TokenLikelihood] = {}
-        #: Whose first token was told before it was in the caches.
-        self._told_early: set[int] = set()
-        #: Whether the step before this one read a piece and did not decode.
-        self._owes_decoding = False
-        #: When each sequence came.
+        #: Sequences whose first token was returned before it was in the caches.
+        self._emitted_early: set[int] = set()
+        #: Whether the next step decodes without prefill: the last one returned only first tokens.
+        self._decodes_next = False
+        #: Arrival number of each sequence, by uid.
         self._arrivals: dict[int, int] = {}
-        self._room = AdmissionControl(None, None, None)
-        self._groups: DecodeBatches | None = None
+        self._admission = AdmissionControl(None, None, None)
+        self._batches: DecodeBatches | None = None
         self._sampler = BatchSampler(self._rows_of)
         self._pace = self._new_pace()
         self._wired_limit: int | None = None
 
     @property
-    def groups(self) -> DecodeBatches:
-        """Return what runs now."""
-        assert self._groups is not None, "nothing is loaded"
-        return self._groups
+    def batches(self) -> DecodeBatches:
+        """Return the sequences in prefill and decode."""
+        assert self._batches is not None, "nothing is loaded"
+        return self._batches
 
     def load(self) -> LoadedModel:
-        """Load weights and tokenizer, and compute one token so that no caller pays for that."""
+        """Load weights and tokenizer, and run one forward pass as a warm-up.
+
+        Raises:
+            ModelLoadError: The model cannot be loaded, or the budget holds no block of it.
+        """
         self._weights = self._load_weights()
         self._wired_limit = maybe_set_recommended_wired_limit()
-        self._spec = self._probed(self._weights.network)
-        self._reuse = self._make_reuse(self._weights)
-        self._room = AdmissionControl(self._spec, self._reuse, self._kv_budget_bytes)
+        self._spec = self._probed_spec(self._weights.network)
+        self._prefix_cache = self._new_prefix_cache(self._weights)
+        self._admission = AdmissionControl(self._spec, self._prefix_cache, self._kv_budget_bytes)
         self.reset()
         mx.eval(self._weights.network(mx.array([[0]])))
-        model = replace(self._weights.model, card=self._room.fitting(self._weights.model.card))
-        return (
-            model
-            if self._reuse is None
-            else replace(model, cached_prefix=self._reuse.cached_prefix)
-        )
+        cache, model = self._prefix_cache, self._weights.model
+        model = replace(model, card=self._admission.fit_context(model.card))
+        return model if cache is None else replace(model, cached_prefix=cache.cached_prefix)
 
     def must_wait(self, admission: Admission) -> bool:
-        """Tell whether what this one could start from is being computed or read."""
-        return self._reuse is not None and self._reuse.must_wait(admission.tokens)
+        """Return whether a running sequence or the disk will soon provide blocks of the prompt."""
+        return self._prefix_cache is not None and self._prefix_cache.must_wait(admission.tokens)
 
     def insert(self, admission: Admission) -> Admitted | None:
-        """Let a sequence join at the next step, or return ``None`` if there is no room now."""
-        tokens, live_bytes = admission.tokens, self.groups.live_bytes()
-        known = 0 if self._reuse is None else self._reuse.memory.known_tokens(tokens[:-1])
-        restored_max = self._room.restored_max(len(tokens), known, live_bytes, len(self._left))
-        if restored_max is None:
+        """Add a sequence to the next step; return ``None`` if its memory is not available now."""
+        tokens, live_bytes = admission.tokens, self.batches.live_bytes()
+        cache, running = self._prefix_cache, len(self._remaining)
+        known = 0 if cache is None else cache.memory.known_tokens(tokens[:-1])
+        tokens_max = self._admission.max_restorable(len(tokens), known, live_bytes, running)
+        if tokens_max is None:
             return None
-        if self._reuse is None:
+        if cache is None:
             join = JoinRequest(segments=[list(admission.tokens)], tokens=[])
-            admitted = Admitted(self.groups.insert(join))
+            admitted = Admitted(self.batches.insert(join))
         else:
-            admitted = self._insert_restored(admission, self._reuse, restored_max)
-        reserved = self._room.ledger.reserve(self.groups.live_bytes())
-        assert reserved, "room was found for it"
+            admitted = self._insert_restored(admission, cache, tokens_max)
+        reserved = self._admission.ledger.reserve(self.batches.live_bytes())
+        assert reserved, "max_restorable has checked the budget"
         self._arrivals[admitted.uid] = admission.arrival
-        self._left[admitted.uid] = admission.max_new_tokens
+        self._remaining[admitted.uid] = admission.max_new_tokens
         row = SamplerRow(
             admission.sampling, admission.first_index, admission.constraint, admission.logprobs
         )
@@ -157,18 +159,18 @@ class BatchRunner:
         return admitted
 
     def step(self) -> StepResult:
-        """Decode one token of every running sequence, and perhaps read a piece of a prompt before.
+        """Prefill a piece of a prompt if it is time, then decode one token of each sequence.
 
-        Where computing holds this thread, a sequence's first token is told as soon as it is there,
-        and the step ends; the next step does what was left of it.
-        Only what all sequences share may raise; a prompt that cannot be read is one fault.
+        On the CPU, where a forward pass blocks this thread, a sequence's first token is returned
+        as soon as it is drawn and the step ends; the next step decodes. An exception concerns the
+        whole batch; a prompt whose prefill fails becomes a ``Fault``.
         """
         faults: list[Fault] = []
-        preempted, self._likelihoods = self._make_room(), {}
-        owes = self._owes_decoding and self.groups.decoding > 0
-        prefilled = [] if owes else self._read(faults)
+        preempted, self._likelihoods = self._preempt_for_memory(), {}
+        decode_first = self._decodes_next and self.batches.decoding > 0
+        prefilled = [] if decode_first else self._prefill(faults)
         tokens = self._first_tokens(prefilled)
-        self._owes_decoding = bool(tokens)
+        self._decodes_next = bool(tokens)
         if not tokens:
             tokens = self._decode()
         faults += [Fault(uid, error) for uid, error in self._sampler.faults.items()]
@@ -185,66 +187,66 @@ class BatchRunner:
         )
 
     def remove(self, uid: int) -> None:
-        """Take a sequence out; one that has left already is ignored."""
-        self._leave([uid])
+        """Remove a sequence; an unknown uid is ignored."""
+        self._remove_all([uid])
 
     def reset(self) -> None:
-        """Drop every sequence and start an empty batch."""
+        """Remove every sequence and start an empty batch."""
         assert self._weights is not None, "nothing is loaded"
-        if self._reuse is not None:
-            self._reuse.end_all()
-        self._left.clear()
+        if self._prefix_cache is not None:
+            self._prefix_cache.end_all()
+        self._remaining.clear()
         self._arrivals.clear()
-        self._told_early.clear()
-        self._owes_decoding = False
-        self._room.ledger.reserve(0)
+        self._emitted_early.clear()
+        self._decodes_next = False
+        self._admission.ledger.reserve(0)
         self._sampler = BatchSampler(self._rows_of)
         self._pace = self._new_pace()
         network = self._weights.network
         weights = sum(array.nbytes for array in _arrays(network.parameters()))
-        # Decoding apart reads all weights once more: padding up to that much costs less time.
-        self._groups = DecodeBatches(
+        # A second batch reads all weights again in each step; padding up to that size is cheaper.
+        self._batches = DecodeBatches(
             network,
             self._sampler,
-            self._room.row_bytes,
+            self._admission.row_bytes,
             padding_bytes_max=weights,
-            has_room=self._room.ledger.reserve,
+            reserve=self._admission.ledger.reserve,
         )
         mx.clear_cache()
 
     def close(self) -> None:
-        """Free what the model holds."""
-        if self._reuse is not None:
-            self._reuse.close()
-        self._groups = self._weights = self._reuse = None
+        """Free the model's memory."""
+        if self._prefix_cache is not None:
+            self._prefix_cache.close()
+        self._batches = self._weights = self._prefix_cache = None
         if self._wired_limit is not None:
             mx.synchronize()
             mx.set_wired_limit(self._wired_limit)
         mx.clear_cache()
-        # A stream's own thread that is still there when the process exits aborts it.
+        # A stream thread that is alive at exit aborts the process.
         mx.clear_streams()
 
     def forget(self, names: Sequence[BlockHash]) -> Future[int] | None:
         """Delete blocks in memory and on disk; see ``PrefixCache.forget``."""
-        return None if self._reuse is None else self._reuse.forget(names)
+        return None if self._prefix_cache is None else self._prefix_cache.forget(names)
 
     def memory(self) -> PoolStats | None:
-        """Return the accounts of the blocks in memory; from any thread."""
-        reuse = self._reuse
-        return None if reuse is None else reuse.memory.stats()
+        """Return the figures of the blocks in memory; from any thread."""
+        prefix_cache = self._prefix_cache
+        return None if prefix_cache is None else prefix_cache.memory.stats()
 
     def _new_pace(self) -> PrefillPace:
         return PrefillPace(gap_max_s=self._gap_max_s, step_tokens=self._prefill_step_tokens)
 
-    def _probed(self, network: Any) -> ModelCacheSpec | None:  # noqa: ANN401 - mlx-lm ships no types
+    def _probed_spec(self, network: Any) -> ModelCacheSpec | None:  # noqa: ANN401 - mlx-lm ships no types
         try:
             return probe_spec(network, self._block_tokens)
         except UnsupportedCache as error:
             _log.warning("no_reuse", why=str(error))
             return None
 
-    def _make_reuse(self, weights: LoadedWeights) -> PrefixCache | None:
-        if not self._wants_reuse or self._spec is None or self._kv_budget_bytes is None:
+    def _new_prefix_cache(self, weights: LoadedWeights) -> PrefixCache | None:
+        if not self._caches_prefixes or self._spec is None or self._kv_budget_bytes is None:
             return None
         fingerprint = weights.model.card.fingerprint
         return PrefixCache(
@@ -257,132 +259,135 @@ class BatchRunner:
         )
 
     def _insert_restored(
-        self, admission: Admission, reuse: PrefixCache, tokens_max: int
+        self, admission: Admission, prefix_cache: PrefixCache, tokens_max: int
     ) -> Admitted:
-        start = reuse.begin(admission.tokens, self.groups, tokens_max)
+        start = prefix_cache.prepare_start(admission.tokens, self.batches, tokens_max)
         try:
-            uid = self.groups.insert(
+            uid = self.batches.insert(
                 JoinRequest(segments=start.segments, caches=start.caches, tokens=start.tokens)
             )
         except Exception:
-            reuse.give_back(start.held)
+            prefix_cache.unpin(start.pinned)
             raise
-        reuse.follow(uid, admission.tokens, start, admission.label)
-        return Admitted(uid, start.held.tokens, self._block_tokens)
+        prefix_cache.track(uid, admission.tokens, start, admission.label)
+        return Admitted(uid, start.pinned.tokens, self._block_tokens)
 
-    def _make_room(self) -> list[int]:
-        """Reserve for the next step, block by block; the youngest leave if they must."""
+    def _preempt_for_memory(self) -> list[int]:
+        """Reserve memory for the next step; preempt the youngest sequences if it is short."""
         preempted: list[int] = []
-        by_age = sorted(self._left, key=lambda uid: self._arrivals[uid])
-        while not self._room.find(self.groups.live_bytes(), by_age):
-            assert by_age, "an empty batch needs no room"
+        by_age = sorted(self._remaining, key=lambda uid: self._arrivals[uid])
+        while not self._admission.reserve_or_evict(self.batches.live_bytes(), by_age):
+            assert by_age, "an empty batch needs no memory"
             _log.info("preempted", running=len(by_age))
             preempted.append(by_age.pop())
-            self._leave(preempted[-1:])
+            self._remove_all(preempted[-1:])
         return preempted
 
-    def _read(self, faults: list[Fault]) -> list[tuple[int, int, int]]:
-        """Read a piece if it is time, and let those begin to decode whose prompt is read."""
-        groups = self.groups
-        if not groups.is_reading:
+    def _prefill(self, faults: list[Fault]) -> list[tuple[int, int, int]]:
+        """Prefill a piece if it is time, and start decoding the prompts that are complete."""
+        batches = self.batches
+        if not batches.is_prefilling:
             return []
-        told: list[tuple[int, int, int]] = []
-        for read in self._read_piece():
-            told += self._advanced(read)
-        for read in groups.begin_decoding():
-            told += self._advanced(read)
-        for uid, error in groups.take_failed().items():
+        progress: list[tuple[int, int, int]] = []
+        for piece in self._prefill_piece():
+            progress += self._advance_prefill(piece)
+        for piece in batches.start_decoding():
+            progress += self._advance_prefill(piece)
+        for uid, error in batches.take_failed().items():
             _log.warning("prompt_failed", error=repr(error))
             faults.append(Fault(uid, error, retryable=True))
-        return told
+        return progress
 
-    def _read_piece(self) -> list[PrefillProgress]:
-        groups = self.groups
-        tokens_max = self._pace.chunk_tokens(streams=groups.decoding)
+    def _prefill_piece(self) -> list[PrefillProgress]:
+        batches = self.batches
+        tokens_max = self._pace.chunk_tokens(streams=batches.decoding)
         if not tokens_max:
             return []
-        before, started = groups.tokens_read, time.perf_counter()
-        read = groups.read(tokens_max)
-        if groups.tokens_read > before:
+        before, started = batches.tokens_prefilled, time.perf_counter()
+        piece = batches.prefill(tokens_max)
+        if batches.tokens_prefilled > before:
             seconds = time.perf_counter() - started
-            self._pace.record_chunk(groups.tokens_read - before, seconds)
-        return read
+            self._pace.record_chunk(batches.tokens_prefilled - before, seconds)
+        return piece
 
-    def _advanced(self, read: PrefillProgress) -> list[tuple[int, int, int]]:
-        """Keep the blocks that are complete, and return what is worth telling."""
+    def _advance_prefill(self, piece: PrefillProgress) -> list[tuple[int, int, int]]:
+        """Cache the blocks that are complete, and return the progress to report.
+
+        A prompt of one piece is reported only when it is complete.
+        """
         start = 0
-        if self._reuse is not None:
-            start = self._reuse.start_of(read.uid)
-            self._reuse.advance(read.uid, self.groups, tokens=start + read.done)
-        if read.done < read.total <= self._prefill_step_tokens:
+        if self._prefix_cache is not None:
+            start = self._prefix_cache.start_of(piece.uid)
+            self._prefix_cache.advance(piece.uid, self.batches, tokens=start + piece.done)
+        if piece.done < piece.total <= self._prefill_step_tokens:
             return []
-        return [(read.uid, start + read.done, start + read.total)]
+        return [(piece.uid, start + piece.done, start + piece.total)]
 
     def _first_tokens(
         self, prefilled: Sequence[tuple[int, int, int]]
     ) -> list[tuple[int, int, Finish | None]]:
-        """Return the first tokens of those whose prompt has been read in this step.
+        """Return the first tokens of the prompts that this step completed.
 
-        Those that end with it are left to ``_decode``, which keeps what they leave.
+        ``_decode`` returns those that end with their first token, and caches their blocks.
         """
-        begun = {uid for uid, done, total in prefilled if done == total}
-        begun -= self._sampler.faults.keys()
-        if not begun or mx.default_device() != mx.Device(mx.cpu):
-            # Elsewhere the next step is computed while this one's tokens are told.
+        started_uids = {uid for uid, done, total in prefilled if done == total}
+        started_uids -= self._sampler.faults.keys()
+        if not started_uids or mx.default_device() != mx.Device(mx.cpu):
+            # On a GPU the next step is computed while this one's tokens are emitted.
             return []
         assert self._weights is not None, "nothing is loaded"
         tokens: list[tuple[int, int, Finish | None]] = []
-        for uid, token in self.groups.first_tokens(begun):
-            if token not in self._weights.end_ids and self._left[uid] > 1:
-                self._told_early.add(uid)
+        for uid, token in self.batches.first_tokens(started_uids):
+            if token not in self._weights.end_ids and self._remaining[uid] > 1:
+                self._emitted_early.add(uid)
                 tokens.append((uid, token, None))
-                self._tell(uid, self._sampler.likelihoods.first(uid))
+                self._record_likelihood(uid, self._sampler.logprob_rows.first(uid))
         return tokens
 
     def _decode(self) -> list[tuple[int, int, Finish | None]]:
-        if not self.groups.decoding:
+        if not self.batches.decoding:
             return []
         assert self._weights is not None, "nothing is loaded"
         started = time.perf_counter()
         tokens: list[tuple[int, int, Finish | None]] = []
-        for uid, token in self.groups.decode():
-            if self._reuse is not None:
-                self._reuse.advance_one(uid, self.groups)
-            self._left[uid] -= 1
-            likely = self._sampler.likelihoods.next(uid)
-            if uid in self._told_early:
-                self._told_early.discard(uid)
+        for uid, token in self.batches.decode():
+            if self._prefix_cache is not None:
+                self._prefix_cache.advance_one(uid, self.batches)
+            self._remaining[uid] -= 1
+            likelihood = self._sampler.logprob_rows.next(uid)
+            if uid in self._emitted_early:
+                self._emitted_early.discard(uid)
                 continue
-            self._tell(uid, likely)
+            self._record_likelihood(uid, likelihood)
             if token in self._weights.end_ids:
                 tokens.append((uid, token, Finish.END))
             else:
-                tokens.append((uid, token, None if self._left[uid] else Finish.LENGTH))
-        self._leave([uid for uid, _, finish in tokens if finish is not None])
+                tokens.append((uid, token, None if self._remaining[uid] else Finish.LENGTH))
+        self._remove_all([uid for uid, _, finish in tokens if finish is not None])
         self._pace.record_decode(time.perf_counter() - started)
         return tokens
 
-    def _tell(self, uid: int, likely: TokenLikelihood | None) -> None:
-        if likely is not None:
-            self._likelihoods[uid] = likely
+    def _record_likelihood(self, uid: int, likelihood: TokenLikelihood | None) -> None:
+        if likelihood is not None:
+            self._likelihoods[uid] = likelihood
 
-    def _leave(self, uids: Sequence[int]) -> None:
-        """Take sequences out, and keep what they held last."""
+    def _remove_all(self, uids: Sequence[int]) -> None:
+        """Remove sequences; their last blocks are cached."""
         if not uids:
             return
         for uid in uids:
-            if self._reuse is not None:
-                self._reuse.end(uid, self.groups)
-            self._left.pop(uid, None)
+            if self._prefix_cache is not None:
+                self._prefix_cache.end(uid, self.batches)
+            self._remaining.pop(uid, None)
             self._arrivals.pop(uid, None)
-            self._told_early.discard(uid)
+            self._emitted_early.discard(uid)
             self._sampler.drop(uid)
-        self.groups.remove(uids)
+        self.batches.remove(uids)
 
     def _rows_of(self, size: int) -> list[int]:
         """Return the uids of the batch that is being sampled."""
-        rows = self.groups.rows
-        assert len(rows) == size, "another batch is sampled than we know"
+        rows = self.batches.rows
+        assert len(rows) == size, "the sampled batch is not the current one"
         return rows
 
 

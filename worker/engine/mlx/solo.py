@@ -1,4 +1,4 @@
-"""One sequence alone on a model, read from its first token on: no batch, no blocks, no threads."""
+"""Runs one sequence alone on a model, without prefix cache or threads; used by replay."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from worker.engine.mlx.runner import LoadedWeights
 from worker.engine.mlx.sampling.logprobs import logprobs_of
 from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow, draw_scores
 
-#: Draws that are remembered: mlx-lm draws the next token before it returns this one.
+#: Draws whose log-probabilities are kept: mlx-lm draws the next token before it returns this one.
 DRAWS_KEPT = 4
 
-#: Told how many prompt tokens are read, and of how many.
-OnRead = Callable[[int, int], None]
+#: Receives the number of prompt tokens computed, and the number to compute.
+OnProgress = Callable[[int, int], None]
 
 
 class SoloRun:
-    """Draws the tokens of an answer with the parts that the engine computes with.
+    """Draws the tokens of an answer with the engine's own prefill, decode and sampling.
 
-    The prompt is read in the pieces in which a worker reads one that it knows nothing of while
-    nobody else is there: where numbers are rounded, pieces of other lengths may round otherwise.
+    The prompt is computed in the pieces that an idle worker without a cached prefix would use,
+    because pieces of other lengths may round differently.
 
     Args:
-        weights: On the thread that loaded them.
-        sampling: How tokens are drawn.
+        weights: The model; used on the thread that loaded it.
+        sampling: Sampling parameters.
         step_tokens: Prompt tokens computed in one piece.
-        cuts: Whether pieces end where blocks do, as they do in a worker that keeps blocks.
-        constraint: What the answer is held to, from its first token on.
+        cuts: Whether pieces end at block boundaries, as in a worker with a prefix cache.
+        constraint: Restricts the answer from its first token on; ``None`` for no restriction.
     """
 
     def __init__(
@@ -50,64 +50,66 @@ class SoloRun:
         self._sampling = sampling
         self._constraint = constraint
         self._step_tokens = step_tokens
-        self._cuts = cuts
-        self._sampler = BatchSampler(lambda _: self._groups.rows)
+        self._cuts_at_blocks = cuts
+        self._sampler = BatchSampler(lambda _: self._batches.rows)
         self._draws: deque[tuple[int, mx.array]] = deque(maxlen=DRAWS_KEPT)
         self._drawn = 0
-        self._groups = DecodeBatches(
+        self._batches = DecodeBatches(
             weights.network, self._draw, row_bytes=lambda _: 0, padding_bytes_max=0
         )
 
-    def tokens(self, prompt: Sequence[int], on_read: OnRead = lambda *_: None) -> Generator[int]:
-        """Read a prompt and yield what is drawn after it, without an end.
+    def tokens(
+        self, prompt: Sequence[int], on_progress: OnProgress = lambda *_: None
+    ) -> Generator[int]:
+        """Prefill a prompt and yield drawn token ids. The caller ends the iteration.
 
         Raises:
-            EngineFailure: The prompt cannot be read.
+            EngineFailure: Prefill failed, or a token could not be drawn.
         """
-        uid = self._read(prompt, on_read)
+        uid = self._prefill(prompt, on_progress)
         try:
             while True:
-                for _, token in self._groups.decode():
+                for _, token in self._batches.decode():
                     for error in self._sampler.faults.values():
                         msg = f"a token could not be drawn: {error}"
                         raise EngineFailure(msg) from error
                     yield token
         finally:
-            self._groups.remove([uid])
+            self._batches.remove([uid])
             self._sampler.drop(uid)
 
     def logprobs(self, index: int, tokens: Sequence[int]) -> list[float]:
-        """Return the log-probabilities that tokens had for one of the last places drawn."""
+        """Return the log-probabilities of tokens at ``index``, one of the last draws."""
         return logprobs_of(self._row(index), tokens)
 
     def scores(self, index: int, tokens: Sequence[int]) -> list[float]:
-        """Return what tokens scored there when one was drawn; see ``draw_scores``."""
+        """Return the draw scores of tokens at ``index``, one of the last; see ``draw_scores``."""
         row = draw_scores(self._row(index), self._sampling, index)
         return mx.take(row, mx.array(list(tokens))).tolist()  # type: ignore[return-value]
 
-    def _read(self, prompt: Sequence[int], on_read: OnRead) -> int:
+    def _prefill(self, prompt: Sequence[int], on_progress: OnProgress) -> int:
         whole = [list(prompt)]
-        segments = cut_at_borders(prompt, 0, BLOCK_TOKENS) if self._cuts else whole
-        uid = self._groups.insert(JoinRequest(segments=segments, tokens=[]))
+        segments = cut_at_borders(prompt, 0, BLOCK_TOKENS) if self._cuts_at_blocks else whole
+        uid = self._batches.insert(JoinRequest(segments=segments, tokens=[]))
         self._sampler.add(uid, SamplerRow(self._sampling, 0, self._constraint))
-        while self._groups.is_reading:
-            for read in self._groups.read(self._step_tokens):
-                on_read(read.done, read.total)
-            self._groups.begin_decoding()
-            for error in self._groups.take_failed().values():
-                msg = f"the prompt cannot be read: {type(error).__name__}: {error}"
+        while self._batches.is_prefilling:
+            for progress in self._batches.prefill(self._step_tokens):
+                on_progress(progress.done, progress.total)
+            self._batches.start_decoding()
+            for error in self._batches.take_failed().values():
+                msg = f"the prompt cannot be computed: {type(error).__name__}: {error}"
                 raise EngineFailure(msg) from error
         return uid
 
     def _draw(self, logprobs: mx.array) -> mx.array:
         tokens = self._sampler(logprobs)
         drawn_from = self._sampler.drawn_from
-        assert drawn_from is not None, "something was drawn from"
+        assert drawn_from is not None, "the sampler keeps the rows of its last draw"
         self._draws.append((self._drawn, drawn_from[0]))
         self._drawn += 1
         return tokens
 
     def _row(self, index: int) -> mx.array:
         rows = dict(self._draws)
-        assert index in rows, "only the last draws are remembered"
+        assert index in rows, "only the last draws are kept"
         return rows[index]

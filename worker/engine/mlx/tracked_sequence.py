@@ -1,4 +1,4 @@
-"""What is known of a sequence that joins a batch, and of one that is in it."""
+"""Records of the prefix cache: how a sequence starts, and its state while it runs."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from worker.engine.mlx.kv.memory import PinnedPrefix
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartPoint:
-    """How a sequence joins.
+    """How a sequence joins: what is restored and what is computed.
 
     Attributes:
-        segments: What is to be computed, for ``insert_segments``.
-        caches: What need not be, or ``None``.
-        tokens: Tokens that ``caches`` hold.
-        held: The blocks they came from.
-        disk_tokens: How many of the tokens came from the disk for this.
-        diverged_at: Where the prompt contradicts what is known, ``None`` if it does not.
-        took_ms: How long this took, reading included.
+        segments: Token ids to compute, split at block boundaries.
+        caches: Restored caches, one for each layer; ``None`` where nothing is restored.
+        tokens: Ids of the tokens in ``caches``.
+        pinned: The blocks that the caches were copied from.
+        disk_tokens: How many restored tokens were read from the disk for this sequence.
+        diverged_at: Index of the first token that contradicts a stored context with the same
+            beginning; ``None`` if no stored context contradicts the prompt.
+        took_ms: Milliseconds for reading and restoring.
     """
 
     segments: list[list[int]]
     caches: list[Any] | None
     tokens: list[int]
-    held: PinnedPrefix
+    pinned: PinnedPrefix
     disk_tokens: int = 0
     diverged_at: int | None = None
     took_ms: float = 0.0
@@ -38,25 +39,26 @@ class TrackedSequence:
     """A sequence in the batch.
 
     Attributes:
-        start: Tokens that it did not have to compute.
-        prompt_tokens: Length of what it was to compute, these included.
-        tokens: Tokens that the caches hold now.
-        look_at: The number of tokens at which it has something to give.
-        names: Names of its whole blocks so far.
-        ids: The same in the pool, held.
-        tail: The block up to the last but one token of its prompt, held.
-        promised: Names of blocks of its prompt that others may wait for.
-        keeps: Whether its blocks are still kept; without one of them those after it are no use.
-        label: Whose it is, for what is told about it.
+        start: Restored tokens.
+        prompt_tokens: Tokens of the prompt, restored ones included.
+        tokens: Tokens in the caches now.
+        next_boundary: Number of tokens at which the next block can be copied.
+        names: Hashes of its whole blocks so far.
+        ids: Pool ids of the same blocks, pinned.
+        tail: Hash and pool id of the block that ends before the prompt's last token, pinned.
+        pending: Hashes of prompt blocks that it will compute; other prompts may wait for them.
+        is_caching: Whether its blocks are still cached. After one missing block, later ones are
+            useless.
+        label: Job id, for reports.
     """
 
     start: int
     prompt_tokens: int
     tokens: int
-    look_at: int
+    next_boundary: int
     names: list[BlockHash]
     ids: list[BlockId]
     tail: tuple[BlockHash, BlockId] | None = None
-    promised: set[BlockHash] = field(default_factory=set)
-    keeps: bool = True
+    pending: set[BlockHash] = field(default_factory=set)
+    is_caching: bool = True
     label: str = ""

@@ -11,7 +11,7 @@ from mlx_lm.tokenizer_utils import load
 from domain.chat.request import ChatRequest, Message, ToolChoice
 from domain.values import SamplingWish
 from tests.support.models.tiny_models import make_tiny_llama
-from worker.engine.mlx.model.tool_families import end_ids_of, frames_of, tool_format_of
+from worker.engine.mlx.model.tool_families import channel_format_of, end_ids_of, tool_format_of
 from worker.engine.mlx.prompt.renderer import PromptRenderer
 from worker.engine.output.channel_format import MUSE_SPARK
 
@@ -59,9 +59,9 @@ def test_muse_spark_is_known_by_its_response_format(tmp_path: Path) -> None:
     tokenizer = load(place, defaults=defaults)
     tool_format = tool_format_of(tokenizer)
     assert tool_format is not None
-    assert frames_of(tokenizer) is MUSE_SPARK
+    assert channel_format_of(tokenizer) is MUSE_SPARK
     assert tokenizer.convert_tokens_to_ids("<|eot|>") in end_ids_of(tokenizer)
-    renderer = PromptRenderer(tokenizer, tool_format, frames_of(tokenizer))
+    renderer = PromptRenderer(tokenizer, tool_format, channel_format_of(tokenizer))
     assert renderer.render(_ask(_ANY)).opened == " to="
     assert renderer.render(_ask(_NAMED)).opened == (
         ' to=Bash<|message|><atem:function_calls>\n<atem:invoke name="Bash">\n'
@@ -73,7 +73,7 @@ def test_kimi_k3_is_known_by_its_marks(tmp_path: Path) -> None:
     tokenizer = load(place)
     tool_format = tool_format_of(tokenizer)
     assert tool_format is not None
-    assert frames_of(tokenizer) is None
+    assert channel_format_of(tokenizer) is None
     assert "<|open|>response<|sep|>" in tokenizer.structural_markers
     assert tokenizer.convert_tokens_to_ids("<|end_of_msg|>") in end_ids_of(tokenizer)
     renderer = PromptRenderer(tokenizer, tool_format, None)

@@ -18,7 +18,7 @@ from tests.support.models.runner_probe import BLOCK, Bench
 from tests.support.models.tiny_architectures import FALCON_H1, GEMMA3, LLAMA, Architecture
 from tests.support.models.tiny_models import make_tiny_llama
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx import decode_batches as groups
+from worker.engine.mlx import decode_batches
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import Admission, Admitted, ModelLoadError
@@ -80,7 +80,7 @@ def test_exhaustion_mid_decode_pauses_the_youngest_and_changes_no_token(
 ) -> None:
     prompts = [random_tokens(40, 4), random_tokens(40, 5)]
     expected = [alone(bench, architecture, prompt, 70, sampling) for prompt in prompts]
-    one = bench(architecture).runner._room.row_bytes(40 + 70)
+    one = bench(architecture).runner._admission.row_bytes(40 + 70)
     tight = bench(architecture, budget_bytes=one * 3 // 2, reuse=reuse)
     older, younger = (tight.wait(prompt, 70, sampling) for prompt in prompts)
     tight.drain()
@@ -95,7 +95,7 @@ def test_exhaustion_with_many_beside_each_other_ends_with_all_of_them_right(
 ) -> None:
     prompts = [random_tokens(10 + 7 * n, n) for n in range(6)]
     expected = [alone(bench, LLAMA, prompt, 60, SAMPLED) for prompt in prompts]
-    tight = bench(LLAMA, budget_bytes=bench(LLAMA).runner._room.row_bytes(45 + 60) * 2)
+    tight = bench(LLAMA, budget_bytes=bench(LLAMA).runner._admission.row_bytes(45 + 60) * 2)
     runs = [tight.wait(prompt, 60, SAMPLED) for prompt in prompts]
     tight.drain()
     assert [run.tokens for run in runs] == expected
@@ -134,7 +134,7 @@ def test_budget_of_less_than_a_block_is_refused_at_the_start() -> None:
 def test_worker_exception_while_a_prompt_is_read_fails_that_one_alone(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = groups._read
+    read = decode_batches._prefill
     poison, prompt = random_tokens(50, 9), random_tokens(40, 10)
 
     def failing(batch: Any, pieces: Any) -> None:
@@ -143,7 +143,7 @@ def test_worker_exception_while_a_prompt_is_read_fails_that_one_alone(
             raise RuntimeError(msg)
         read(batch, pieces)
 
-    monkeypatch.setattr(groups, "_read", failing)
+    monkeypatch.setattr(decode_batches, "_prefill", failing)
     both = bench(LLAMA)
     good, bad = both.join(prompt, 20), both.join(poison, 20)
     both.finish()
@@ -169,7 +169,7 @@ class TestCancel:
         assert again.tokens == alone(bench, LLAMA, prompt, 60, GREEDY)
 
     def test_cancel_of_a_paused_one_leaves_the_others(self, bench: MakeBench) -> None:
-        tight = bench(LLAMA, budget_bytes=bench(LLAMA).runner._room.row_bytes(110) * 3 // 2)
+        tight = bench(LLAMA, budget_bytes=bench(LLAMA).runner._admission.row_bytes(110) * 3 // 2)
         older, younger = (tight.wait(random_tokens(40, n), 70) for n in (4, 5))
         while not younger.paused:
             tight.let_in()

@@ -72,10 +72,10 @@ def test_first_token_comes_before_it_is_in_the_caches_and_once(
         run = early.join(PROMPT, 12, sampling)
         step_to_first_token(early, run)
         assert run.tokens == expected[:1]
-        assert early.runner.groups.lengths == [[len(PROMPT)]]
+        assert early.runner.batches.lengths == [[len(PROMPT)]]
         early.step()
         assert run.tokens == expected[:1]
-        assert early.runner.groups.lengths == [[len(PROMPT) + 1]]
+        assert early.runner.batches.lengths == [[len(PROMPT) + 1]]
         early.drain()
         assert run.tokens == expected
 
@@ -134,9 +134,11 @@ def test_pause_right_after_the_first_token_loses_and_repeats_nothing(
     run = early.wait(PROMPT, 12, SAMPLED)
     early.let_in()
     step_to_first_token(early, run)
-    room = early.runner._room
-    found, answers = room.find, iter([False])
-    monkeypatch.setattr(room, "find", lambda *args: next(answers, True) and found(*args))
+    room = early.runner._admission
+    found, answers = room.reserve_or_evict, iter([False])
+    monkeypatch.setattr(
+        room, "reserve_or_evict", lambda *args: next(answers, True) and found(*args)
+    )
     early.step()
     assert (run.paused, run.tokens) == (1, expected[:1])
     early.drain()
@@ -186,4 +188,4 @@ def test_elsewhere_the_first_token_comes_when_the_next_is_begun(
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
     step_to_first_token(early, run)
 
-    assert early.runner.groups.lengths == [[len(PROMPT) + 1]]
+    assert early.runner.batches.lengths == [[len(PROMPT) + 1]]

@@ -11,7 +11,7 @@ from mlx_lm.utils import load_tokenizer
 from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice
 from domain.values import SamplingWish
 from tests.support.models.tiny_harmony import make_tiny_harmony
-from worker.engine.mlx.model.tool_families import end_ids_of, frames_of, tool_format_of
+from worker.engine.mlx.model.tool_families import channel_format_of, end_ids_of, tool_format_of
 from worker.engine.mlx.prompt.renderer import PromptRenderer
 from worker.engine.output.channel_format import HARMONY
 
@@ -76,7 +76,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="module")
 def renderer(tokenizer: Any) -> PromptRenderer:
-    return PromptRenderer(tokenizer, tool_format_of(tokenizer), frames_of(tokenizer))
+    return PromptRenderer(tokenizer, tool_format_of(tokenizer), channel_format_of(tokenizer))
 
 
 def _ask(*messages: Message, **options: Any) -> ChatRequest:
@@ -96,7 +96,7 @@ def _said(tokenizer: Any, tokens: tuple[int, ...]) -> str:
 
 
 def test_the_family_is_known_by_its_marks(tokenizer: Any) -> None:
-    assert frames_of(tokenizer) is HARMONY
+    assert channel_format_of(tokenizer) is HARMONY
     ids = {tokenizer.convert_tokens_to_ids(mark) for mark in ("<|return|>", "<|call|>")}
     assert end_ids_of(tokenizer) == ids
 
@@ -202,6 +202,6 @@ def test_what_was_sampled_can_stand_for_its_echo(
 
 def test_effort_alone_begins_another_prompt(renderer: PromptRenderer) -> None:
     request = _ask()
-    assert renderer.begins_alike(request, replace(request, thinking=True))
-    assert renderer.begins_alike(request, replace(request, effort="medium")) is False
-    assert renderer.begins_alike(replace(request, effort="max"), replace(request, effort="high"))
+    assert renderer.shares_preamble(request, replace(request, thinking=True))
+    assert renderer.shares_preamble(request, replace(request, effort="medium")) is False
+    assert renderer.shares_preamble(replace(request, effort="max"), replace(request, effort="high"))

@@ -220,20 +220,24 @@ def test_sliding_layer_gives_no_block_that_its_window_has_left() -> None:
     sequence = Sequence1(model, probe_spec(model, 8))
     sequence.prefill(PROMPT)
     # In one piece, the window and what came before it in the piece are all there.
-    assert extract(sequence.caches, 0, 8, held=53) is not None
+    assert extract(sequence.caches, 0, 8, cached_tokens=53) is not None
     sequence.decode([1])
     held = sequence.tokens
-    assert extract(sequence.caches, held - 8, held, held=held) is not None
-    assert extract(sequence.caches, held - WINDOW, held - WINDOW + 8, held=held) is not None
-    assert extract(sequence.caches, held - WINDOW - 1, held - WINDOW + 7, held=held) is None
+    assert extract(sequence.caches, held - 8, held, cached_tokens=held) is not None
+    assert (
+        extract(sequence.caches, held - WINDOW, held - WINDOW + 8, cached_tokens=held) is not None
+    )
+    assert (
+        extract(sequence.caches, held - WINDOW - 1, held - WINDOW + 7, cached_tokens=held) is None
+    )
 
 
 def test_state_is_given_only_where_it_stands() -> None:
     model = network(MAMBA2)
     sequence = Sequence1(model, probe_spec(model, 8))
     sequence.prefill(PROMPT[:9])
-    assert extract(sequence.caches, 0, 8, held=9) is None
-    assert extract(sequence.caches, 8, 9, held=9) is not None
+    assert extract(sequence.caches, 0, 8, cached_tokens=9) is None
+    assert extract(sequence.caches, 8, 9, cached_tokens=9) is not None
 
 
 @given(data=st.data())

@@ -17,21 +17,21 @@ LENGTHS = (5, 9 * BLOCK, 9 * BLOCK + 5, 40 * BLOCK)
 
 def bounded(architecture: Architecture, padding_bytes_max: int) -> Bench:
     bench = Bench(architecture, step_tokens=8 * BLOCK)
-    bench.runner.groups._padding_bytes_max = padding_bytes_max
+    bench.runner.batches._padding_bytes_max = padding_bytes_max
     return bench
 
 
 def decode_all(bench: Bench, runs: list[Run]) -> None:
     """Step until everybody decodes."""
     for _ in range(200):
-        if bench.runner.groups.decoding == len(runs):
+        if bench.runner.batches.decoding == len(runs):
             return
         bench.step()
     pytest.fail("somebody never begins to decode")
 
 
 def groups_of(bench: Bench) -> list[int]:
-    return sorted(len(group) for group in bench.runner.groups.lengths)
+    return sorted(len(group) for group in bench.runner.batches.lengths)
 
 
 @pytest.mark.parametrize("architecture", [LLAMA, GEMMA3, FALCON_H1], ids=lambda a: a.name)
@@ -54,8 +54,8 @@ def test_tokens_are_the_same_padded_grouped_and_alone(
 
 def test_like_lengths_share_a_group_and_unlike_ones_do_not() -> None:
     bench = bounded(LLAMA, 0)
-    row_bytes = bench.runner._room.row_bytes
-    bench.runner.groups._padding_bytes_max = row_bytes(10 * BLOCK) - row_bytes(5)
+    row_bytes = bench.runner._admission.row_bytes
+    bench.runner.batches._padding_bytes_max = row_bytes(10 * BLOCK) - row_bytes(5)
     runs = [bench.join(random_tokens(length, length), 400) for length in LENGTHS]
     decode_all(bench, runs)
     assert groups_of(bench) == [1, 3]
@@ -68,9 +68,9 @@ def test_like_lengths_share_a_group_and_unlike_ones_do_not() -> None:
 
 def test_groups_unite_when_those_between_them_have_left() -> None:
     bench = bounded(LLAMA, 0)
-    row_bytes = bench.runner._room.row_bytes
+    row_bytes = bench.runner._admission.row_bytes
     # Room for one beside a longer one, not for two.
-    bench.runner.groups._padding_bytes_max = row_bytes(9 * BLOCK) - row_bytes(5)
+    bench.runner.batches._padding_bytes_max = row_bytes(9 * BLOCK) - row_bytes(5)
     runs = [bench.join(random_tokens(length, n), 400) for n, length in enumerate((5, 6, 9 * BLOCK))]
     decode_all(bench, runs)
     assert groups_of(bench) == [1, 2]
@@ -82,9 +82,9 @@ def test_groups_unite_when_those_between_them_have_left() -> None:
 def test_groups_without_room_for_padding_stay_apart() -> None:
     lengths = (20, 12 * BLOCK)
     free = Bench(LLAMA)
-    apart = sum(free.runner._room.row_bytes(length + 30) for length in lengths)
+    apart = sum(free.runner._admission.row_bytes(length + 30) for length in lengths)
     tight = Bench(LLAMA, budget_bytes=apart + 2 * free.reuse._spec.block_bytes, reuse=False)
-    tight.runner.groups._padding_bytes_max = 1 << 40
+    tight.runner.batches._padding_bytes_max = 1 << 40
     runs = [tight.wait(random_tokens(length, length), 30) for length in lengths]
     tight.let_in()
     decode_all(tight, runs)

@@ -96,7 +96,7 @@ def test_a_reload_larger_than_the_memory_restores_what_fits_and_computes_the_res
     prompt = random_tokens(12 * BLOCK + 3, 8)
     first = process(architecture)
     expected = first.say(prompt, 8).tokens
-    own_bytes = first.runner._room.row_bytes(len(prompt) + 8)
+    own_bytes = first.runner._admission.row_bytes(len(prompt) + 8)
     budget_bytes = own_bytes + 5 * first.reuse._spec.block_bytes
     small = process(architecture, budget_bytes=budget_bytes)
     run = small.say(prompt, 8)

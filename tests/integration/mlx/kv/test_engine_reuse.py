@@ -42,7 +42,7 @@ class Engine(BatchEngine):
 
     @property
     def computed(self) -> int:
-        return self.runner.groups.tokens_read
+        return self.runner.batches.tokens_prefilled
 
 
 @pytest.fixture(scope="module")
@@ -147,5 +147,5 @@ def test_broken_step_leaves_the_blocks(engine: Engine, monkeypatch: pytest.Monke
     again = finished(submit(engine, "job-3", request))
     assert again.token_ids == first.token_ids
     assert again.usage.cached_tokens == again.usage.prompt_tokens - 1
-    assert engine.runner._reuse is not None
-    engine.runner._reuse.memory.check_integrity()
+    assert engine.runner._prefix_cache is not None
+    engine.runner._prefix_cache.memory.check_integrity()

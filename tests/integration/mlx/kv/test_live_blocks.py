@@ -270,7 +270,7 @@ def test_finished_sequence_leaves_caches_that_hold_its_last_token(
     assert ended.all_tokens[-1] == ended.token
     held = len(ended.all_tokens)
     assert held == 35
-    tail = extract(ended.prompt_cache, 32, held, held=held)
+    tail = extract(ended.prompt_cache, 32, held, cached_tokens=held)
     same = alone(model, ended.all_tokens).tail()
     assert tail is not None
     assert same is not None

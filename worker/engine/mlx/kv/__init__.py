@@ -1,1 +1,5 @@
-"""Blocks out of mlx-lm's caches, and caches out of blocks. Everything runs on the engine thread."""
+"""KV blocks as MLX arrays: cut from mlx-lm's caches, stored, and restored into caches.
+
+Everything here runs on the engine thread. Pool accounting lives in ``domain.kv``, files in
+``ops.blockstore``.
+"""

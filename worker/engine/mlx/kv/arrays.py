@@ -1,4 +1,4 @@
-"""A block while it is made of MLX arrays, and what its tensors are called."""
+"""A KV block as MLX arrays, and the names of its tensors."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-#: Axis of the tokens in keys and values, which are (1, heads, tokens, dim).
+#: Axis of the tokens in keys and values of the shape [1, kv_heads, tokens, head_dim].
 TOKEN_AXIS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class BlockArrays:
-    """What every layer remembers of one run of tokens.
+    """What every layer stores for one run of tokens.
 
     Attributes:
-        tokens: Length of the run: a whole block, or less in a tail.
-        tensors: By name: ``3.k`` and ``3.v`` of attention layer 3, ``4.s0``, ``4.s1`` … of a layer
-            with a state. Layers are numbered as in the model's ``ModelCacheSpec``. A full layer
-            holds all the tokens, a sliding one the last of them that fit its window, and a state
-            is the one after the last token. Their memory is the block's own: no cache and no
-            other block shares it.
+        tokens: Length of the run: ``spec.block_tokens``, or fewer in a tail block.
+        tensors: Tensors by name. ``3.k`` and ``3.v`` are keys and values of attention layer 3,
+            of the shape [1, kv_heads, kept_tokens, head_dim] and the model's KV dtype.
+            ``4.s0``, ``4.s1`` … are the arrays of a layer with a recurrent state, after the last
+            token of the run. Layers are numbered as in the model's ``ModelCacheSpec``. A
+            full-attention layer keeps all tokens of the run, a sliding-window layer the last
+            ones that fit its window. No cache and no other block shares this memory.
     """
 
     tokens: int
@@ -29,20 +30,20 @@ class BlockArrays:
 
     @property
     def nbytes(self) -> int:
-        """Memory the arrays hold."""
+        """Size of the arrays in bytes."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
 
 def key_name(layer: int) -> str:
-    """Return the name of an attention layer's keys."""
+    """Return the tensor name of an attention layer's keys."""
     return f"{layer}.k"
 
 
 def value_name(layer: int) -> str:
-    """Return the name of an attention layer's values."""
+    """Return the tensor name of an attention layer's values."""
     return f"{layer}.v"
 
 
 def state_name(layer: int, index: int) -> str:
-    """Return the name of one array of a layer's state."""
+    """Return the tensor name of one array of a layer's recurrent state."""
     return f"{layer}.s{index}"

@@ -1,6 +1,6 @@
-"""How a block is written: as it is, or with its keys and values in eight bits.
+"""Encodes a block for the disk: unchanged, or with keys and values quantised to 8 bits.
 
-Only the disk sees the difference. A block in memory is what was computed, or what was read back.
+Blocks in memory are never quantised. A block that was read back holds the dequantised values.
 """
 
 from __future__ import annotations
@@ -16,28 +16,30 @@ from worker.cachestore.tier import Storage
 from worker.engine.mlx.kv.arrays import BlockArrays, key_name, value_name
 from worker.engine.mlx.kv.raw import BadPayload, check_fit, from_raw, to_raw
 
-#: Elements of a head that share a scale, the largest that divides the head's length. MLX has
-#: kernels for these; 128 would save 3 % more and err more.
+#: Elements of one head that share a scale and a bias; the largest size that divides head_dim is
+#: used. ``mx.quantize`` has kernels for these sizes; 128 would save 3 % more bytes and lose more
+#: precision.
 GROUP_SIZES = (64, 32)
 BITS = 8
-#: Part of the fingerprint of quantised blocks; to be changed with anything that changes their form.
+#: Part of the fingerprint of quantised blocks. Change it with any change of their format.
 _FORM = "int8-1"
-#: Elements of the packed tensor hold so many values.
+#: Values in one uint32 element of the packed tensor.
 _PACKED = 32 // BITS
 _FLOATS = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
 
 class BlockCodec:
-    """Turns blocks of one model to bytes and back. Belongs to the engine thread.
+    """Encodes blocks of one model to bytes and decodes them. Belongs to the engine thread.
 
-    In eight bits each group of a key or value becomes ``q * scale + bias``. A tensor ``3.k`` is
-    written as ``3.k.q`` (four values in each U32), ``3.k.s`` and ``3.k.b``. Scales are F32: in
-    half precision their rounding adds half as much error again. States stay as they are, and so do
-    heads whose length no group divides.
+    Quantisation is the affine scheme of ``mx.quantize``: each group of elements becomes
+    ``q * scale + bias``. A tensor ``3.k`` of the shape [1, kv_heads, tokens, head_dim] is written
+    as ``3.k.q`` (uint32, four values each: [..., head_dim / 4]), and ``3.k.s`` and ``3.k.b``
+    (float32: [..., head_dim / group]). Scales are float32 because float16 scales raise the error
+    by half. Recurrent states and heads whose length no group size divides are written unchanged.
 
     Args:
-        spec: What a block holds.
-        storage: How it is written.
+        spec: Layers and dtype of the model's caches.
+        storage: Whether keys and values are quantised.
     """
 
     def __init__(self, spec: ModelCacheSpec, storage: Storage = Storage.EXACT) -> None:
@@ -47,16 +49,16 @@ class BlockCodec:
 
     @property
     def lossy(self) -> bool:
-        """Whether anything is changed by being written and read."""
+        """Whether ``decode(encode(block))`` may differ from the block."""
         return bool(self._groups)
 
     @property
     def kv_dtype(self) -> str:
-        """How elements are kept, for the fingerprint: blocks of two kinds never meet."""
+        """The stored element format, a part of the block fingerprint."""
         return f"{self._spec.dtype}:{_FORM}" if self.lossy else self._spec.dtype
 
     def encode(self, block: BlockArrays) -> BlockPayload:
-        """Return the bytes of a block; see ``to_raw``."""
+        """Return the payload of a block; see ``to_raw``."""
         if not self.lossy:
             return to_raw(block)
         tensors = dict(block.tensors)
@@ -67,14 +69,14 @@ class BlockCodec:
         return to_raw(BlockArrays(block.tokens, tensors))
 
     def decode(self, payload: BlockPayload, tokens: int) -> BlockArrays:
-        """Return a block of this model from its bytes.
+        """Return the block that a payload encodes, in the model's KV dtype.
 
         Args:
-            payload: From ``encode``, with any way between.
-            tokens: Length of the run of tokens.
+            payload: A payload of ``encode``, possibly read from the disk.
+            tokens: Number of tokens in the block.
 
         Raises:
-            BadPayload: It is not a block of this model, or was written in another way.
+            BadPayload: The payload is not a block of this model, or has another storage format.
         """
         block = from_raw(payload, tokens)
         if self.lossy:
@@ -89,9 +91,9 @@ class BlockCodec:
         return block
 
     def _parts(self, tensors: dict[str, mx.array], name: str, group: int) -> list[mx.array]:
-        """Take the three parts of a tensor out, if they are parts of one.
+        """Remove and return the packed values, scales and biases of one tensor.
 
-        The shape of the whole is left to ``check_fit``.
+        Checks that the three parts fit each other. ``check_fit`` checks the shape of the result.
         """
         if name in tensors:
             raise BadPayload(f"{name} is there unquantised")
@@ -112,7 +114,7 @@ class BlockCodec:
 
 
 def _groups(spec: ModelCacheSpec) -> Iterator[tuple[str, int]]:
-    """Yield the names of the tensors that can be quantised, and their sizes of groups."""
+    """Yield the names of the tensors that can be quantised, each with its group size."""
     for index, layer in enumerate(spec.layers):
         for name, dim in ((key_name(index), layer.key_dim), (value_name(index), layer.value_dim)):
             group = next((size for size in GROUP_SIZES if dim and dim % size == 0), None)

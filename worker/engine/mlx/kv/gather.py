@@ -1,4 +1,4 @@
-"""Put blocks together into the caches of a sequence that goes on after them."""
+"""Build the caches of a sequence from stored blocks."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def gather(
 ) -> list[Any]:
     """Return caches that hold the tokens of ``blocks`` and the first ``tail_tokens`` of ``tail``.
 
-    The blocks are copied, so they may be evicted at once, and nothing that is done with the caches
-    changes them.
+    The blocks are copied: they may be evicted at once, and writes into the caches never reach
+    them.
 
     Args:
-        spec: What the model remembers.
-        blocks: All whole blocks from the start of the context.
-        tail: What comes after them, or ``None``.
-        tail_tokens: How much of the tail; all of it unless ``spec.may_cut(tail.tokens)``.
+        spec: Layers of the model's caches.
+        blocks: All whole blocks from the start of the context, in order.
+        tail: The block after them, or ``None``.
+        tail_tokens: Tokens of the tail to use; all of them unless ``spec.may_cut(tail.tokens)``.
         make_cache: Returns empty caches of the model.
 
     Returns:
-        What ``BatchGenerator.insert(caches=[...])`` takes, with a new list of these tokens as its
-        ``all_tokens=[...]``: the generator appends to that list.
+        One cache for each layer, nested as ``make_cache()`` returns them. Keys and values have
+        the shape [1, kv_heads, tokens + room, head_dim].
     """
     assert all(block.tokens == spec.block_tokens for block in blocks), "only the tail is shorter"
     assert (tail is None) is (tail_tokens == 0), "a tail is some tokens"
@@ -64,7 +64,7 @@ def _fill(
     """Return the cache of one layer."""
     if layer.kind is LayerKind.STATE:
         names = [state_name(index, part) for part in range(len(leaf.cache))]
-        # A handle of its own: assigning into an array changes every holder of the same handle.
+        # A copy, because item assignment changes the array for every holder of the same handle.
         leaf.cache = [mx.contiguous(runs[-1][0].tensors[name]) for name in names]
         return leaf
     tokens = sum(count for _, count in runs)
@@ -80,7 +80,7 @@ def _fill(
 
 
 def _nest(caches: Sequence[Any], filled: Iterator[Any]) -> list[Any]:
-    """Return the filled caches nested as the empty ones are."""
+    """Return the filled caches with the nesting of the empty ones."""
     return [
         CacheList(*_nest(cache.caches, filled)) if type(cache) is CacheList else next(filled)
         for cache in caches
@@ -90,11 +90,19 @@ def _nest(caches: Sequence[Any], filled: Iterator[Any]) -> list[Any]:
 def _join(
     layer: LayerSpec, runs: Sequence[tuple[BlockArrays, int]], name: str, tokens: int, room: int
 ) -> mx.array:
-    """Concatenate one tensor of ``runs``: what the layer still looks at, and room for more."""
+    """Concatenate one tensor of ``runs`` to [1, kv_heads, kept_tokens + room, head_dim].
+
+    Args:
+        layer: The layer; a sliding window drops tokens from the front.
+        runs: Blocks, each with the number of its first tokens to use.
+        name: Name of the tensor.
+        tokens: Tokens of all runs, counted from the start of the context.
+        room: Zero-filled tokens to append, so that the next ones need no reallocation.
+    """
     pieces = []
     for block, count in runs:
         piece = block.tensors[name]
-        # A run that is cut is one of which every token is kept.
+        # Only blocks that keep all their tokens may be cut (spec.may_cut).
         pieces.append(piece if count == block.tokens else piece[:, :, :count])
     surplus = sum(piece.shape[TOKEN_AXIS] for piece in pieces) - layer.kept_tokens(tokens)
     if surplus > 0:

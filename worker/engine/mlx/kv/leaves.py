@@ -1,4 +1,7 @@
-"""The kinds of mlx-lm cache we can cut into blocks, and how one sequence lies in each."""
+"""The mlx-lm cache classes that can be cut into blocks, and where each stores one sequence.
+
+The layouts are those of ``mlx_lm.models.cache``: the ``state`` property of each class.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +21,27 @@ from mlx_lm.models.cache import (
 
 from worker.engine.mlx.kv.restored import RestoredBatchKVCache, RestoredKVCache
 
-# Exact classes: a subclass may store something else under the same names.
+# Compared by exact class, because a subclass may store other data in the same attributes.
 SLIDING_CLASSES = (RotatingKVCache, BatchRotatingKVCache)
 STATE_CLASSES = (ArraysCache,)
 
 
 class UnsupportedCache(Exception):
-    """A model keeps its context in a way we cannot cut and restore; it runs without reuse."""
+    """A model's caches cannot be cut into blocks and restored; it runs without a prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)
-class HeldTokens:
-    """Keys and values of one sequence inside a cache's buffers.
+class SequenceSpan:
+    """Where a cache's buffers store the keys and values of one sequence.
 
     Attributes:
-        keys: The whole buffer.
-        values: The whole buffer.
-        row: The sequence's row in them.
-        stop: Tokens the sequence has had.
-        length: How many of the last of those are held.
-        origin: Where in the token axis the oldest held one lies.
-        ring: Size of the buffer if it has wrapped around, or 0.
+        keys: The whole buffer, of the shape [batch, kv_heads, slots, head_dim].
+        values: The whole buffer, of the shape [batch, kv_heads, slots, head_dim].
+        row: The sequence's row in the batch axis.
+        stop: Tokens of the sequence that the cache has received.
+        length: How many of the last of those the buffer still stores.
+        origin: Slot of the oldest stored token.
+        ring: Number of slots if the buffer has wrapped around, else 0.
     """
 
     keys: mx.array
@@ -49,13 +52,17 @@ class HeldTokens:
     origin: int
     ring: int
 
-    def holds(self, start: int) -> bool:
-        """Tell whether the tokens from ``start`` on are still there."""
+    def covers(self, start: int) -> bool:
+        """Return whether the buffer still stores the tokens from ``start`` on."""
         return start >= self.stop - self.length
 
     def read(self, start: int, stop: int) -> tuple[mx.array, mx.array]:
-        """Return keys and values of the tokens ``start`` to ``stop`` in order, not yet computed."""
-        assert self.holds(start), "the window has moved past the start"
+        """Return keys and values of the tokens ``start`` to ``stop``, in order, as lazy arrays.
+
+        Returns:
+            Two arrays of the shape [1, kv_heads, stop - start, head_dim].
+        """
+        assert self.covers(start), "the window has moved past the start"
         assert start < stop <= self.stop, "no such tokens"
         first = self.origin + start - (self.stop - self.length)
         count = stop - start
@@ -72,7 +79,7 @@ class HeldTokens:
 
 
 def leaves(caches: Iterable[Any]) -> list[Any]:
-    """Return the caches with nested lists opened, in an order that depends on the model alone."""
+    """Return the caches with every ``CacheList`` flattened, in the order of the model's layers."""
     found: list[Any] = []
     for cache in caches:
         if type(cache) is CacheList:
@@ -82,61 +89,61 @@ def leaves(caches: Iterable[Any]) -> list[Any]:
     return found
 
 
-def held_tokens(found: Sequence[Any], row: int, tokens: int) -> list[HeldTokens | None]:
-    """Return where a sequence lies in each of ``leaves(...)``, and ``None`` for states.
+def locate_sequence(found: Sequence[Any], row: int, tokens: int) -> list[SequenceSpan | None]:
+    """Return where each cache of ``leaves(...)`` stores a sequence; ``None`` for state caches.
 
     Args:
         found: Caches of one sequence (then ``row`` is 0), or of a batch.
         row: The sequence's row.
-        tokens: Tokens of the sequence that the caches have seen.
+        tokens: Tokens of the sequence that the caches have received.
 
     Raises:
-        UnsupportedCache: Naming the class.
+        UnsupportedCache: A cache class is unknown; the message names it.
     """
     paddings = [leaf.left_padding for leaf in found if type(leaf) in _PADDED]
-    # All at once: reading them one by one would wait for the device as often.
+    # One evaluation for all layers, so that the device is waited for once.
     mx.eval(paddings)
-    return [_held(leaf, row, tokens) for leaf in found]
+    return [_locate(leaf, row, tokens) for leaf in found]
 
 
-def _held(leaf: Any, row: int, tokens: int) -> HeldTokens | None:  # noqa: ANN401 - mlx-lm ships no types
+def _locate(leaf: Any, row: int, tokens: int) -> SequenceSpan | None:  # noqa: ANN401 - mlx-lm ships no types
     if type(leaf) in STATE_CLASSES:
         return None
-    read = _READERS.get(type(leaf))
-    if read is None:
+    reader = _READERS.get(type(leaf))
+    if reader is None:
         raise UnsupportedCache(f"the cache class {type(leaf).__name__} is not known")
-    held = read(leaf, row, tokens)
-    assert held.stop == tokens, "the caches do not hold the tokens that the caller says"
-    return held
+    span = reader(leaf, row, tokens)
+    assert span.stop == tokens, "the caches hold another number of tokens"
+    return span
 
 
-def _of_full(leaf: Any, row: int, _tokens: int) -> HeldTokens:  # noqa: ANN401 - as above
+def _of_full(leaf: Any, row: int, _tokens: int) -> SequenceSpan:  # noqa: ANN401 - as above
     keys, values, offset = leaf.state
-    return HeldTokens(keys, values, row, offset, offset, 0, 0)
+    return SequenceSpan(keys, values, row, offset, offset, 0, 0)
 
 
-def _of_full_batch(leaf: Any, row: int, _tokens: int) -> HeldTokens:  # noqa: ANN401 - as above
+def _of_full_batch(leaf: Any, row: int, _tokens: int) -> SequenceSpan:  # noqa: ANN401 - as above
     keys, values, _, left_padding, index = leaf.state
     padding = left_padding.tolist()[row]
     length = index - padding
-    return HeldTokens(keys, values, row, length, length, padding, 0)
+    return SequenceSpan(keys, values, row, length, length, padding, 0)
 
 
-def _of_sliding(leaf: Any, row: int, _tokens: int) -> HeldTokens:  # noqa: ANN401 - as above
+def _of_sliding(leaf: Any, row: int, _tokens: int) -> SequenceSpan:  # noqa: ANN401 - as above
     keys, values, offset, _, _, index = leaf.state
     size = keys.shape[2]
     if index < size and index < offset:
-        return HeldTokens(keys, values, row, offset, size, index, size)
-    return HeldTokens(keys, values, row, offset, index, 0, 0)
+        return SequenceSpan(keys, values, row, offset, size, index, size)
+    return SequenceSpan(keys, values, row, offset, index, 0, 0)
 
 
-def _of_sliding_batch(leaf: Any, row: int, tokens: int) -> HeldTokens:  # noqa: ANN401 - as above
+def _of_sliding_batch(leaf: Any, row: int, tokens: int) -> SequenceSpan:  # noqa: ANN401 - as above
     keys, values, _, left_padding, window, _, index, rotated = leaf.state
     # Negative once the window has moved past the padding.
     padding = max(0, left_padding.tolist()[row])
     if rotated:
-        return HeldTokens(keys, values, row, tokens, window - padding, index + padding, window)
-    return HeldTokens(keys, values, row, tokens, index - padding, padding, 0)
+        return SequenceSpan(keys, values, row, tokens, window - padding, index + padding, window)
+    return SequenceSpan(keys, values, row, tokens, index - padding, padding, 0)
 
 
 _PADDED = (BatchKVCache, RestoredBatchKVCache, BatchRotatingKVCache)

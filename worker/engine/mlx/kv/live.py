@@ -1,4 +1,4 @@
-"""Where a sequence is while a batch generator works on it."""
+"""Find a running sequence in its batch, and copy blocks out of it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from worker.engine.mlx.kv.split import extract
 
 @dataclass(frozen=True, slots=True)
 class LiveSequence:
-    """A sequence in a batch, good until the next call of the generator.
+    """A sequence in a batch. Valid until the next call of the generator.
 
     Attributes:
-        caches: The batch's caches.
+        caches: The batch's caches, one for each layer.
         row: The sequence's row in them.
-        tokens: The tokens they hold of it; the generator's own list, which grows.
+        tokens: Ids of the sequence's tokens in the caches. The generator appends to this list.
     """
 
     caches: Sequence[Any]
@@ -29,20 +29,20 @@ class LiveSequence:
 
 
 def find_live(generator: Any, uid: int) -> LiveSequence | None:  # noqa: ANN401 - mlx-lm ships no types
-    """Return where a sequence is that is being prefilled or decoded.
+    """Return the batch row of a sequence that is in prefill or decode.
 
     Between two steps of the generator the caches hold exactly ``tokens``: in prefill, the
-    prompt up to the end of the last piece; once ``end_of_prompt`` was reported, the whole prompt;
-    in decode, the prompt and every token that was returned, the newest included.
+    prompt up to the end of the last piece; in decode, the prompt and every token that was
+    returned, the newest included.
 
     Args:
-        generator: Whatever tells its mlx-lm ``batches()``.
-        uid: What its ``insert`` returned.
+        generator: A ``DecodeBatches``, or another object whose ``batches()`` yields mlx-lm's.
+        uid: The sequence, as ``insert`` returned it.
 
     Returns:
-        The place, or ``None`` if the sequence waits, has finished or was removed.
+        The row, or ``None`` if the sequence waits, has finished or was removed.
     """
-    # mlx-lm's own extract_cache copies the whole context at every look.
+    # mlx-lm's extract_cache would copy the whole context at every call.
     for batch in generator.batches():
         if uid in batch.uids:
             row = batch.uids.index(uid)
@@ -51,35 +51,36 @@ def find_live(generator: Any, uid: int) -> LiveSequence | None:  # noqa: ANN401 
 
 
 def extract_live(generator: Any, uid: int, start: int, stop: int) -> BlockArrays | None:  # noqa: ANN401 - as above
-    """Copy a block out of a running sequence; see ``extract``.
+    """Copy the tokens ``start`` to ``stop`` of a running sequence; see ``extract``.
 
     Returns:
-        The block, or ``None`` when the sequence is not there, has not come so far, or no longer
-        holds the block.
+        The block, or ``None`` when the sequence is not running, has fewer than ``stop`` tokens,
+        or no longer holds the block.
     """
     live = find_live(generator, uid)
     if live is None or len(live.tokens) < stop:
         return None
-    # On the generator's stream, behind the step that it has already begun.
+    # On the generator's stream, so the copy comes after the step that it has already started.
     with mx.stream(generator.stream):
-        return extract(live.caches, start, stop, held=len(live.tokens), row=live.row)
+        return extract(live.caches, start, stop, cached_tokens=len(live.tokens), row=live.row)
 
 
-def cut_at_borders(tokens: Sequence[int], held: int, block_tokens: int) -> list[list[int]]:
-    """Cut a prompt so that prefill pauses wherever a block is complete.
+def cut_at_borders(
+    tokens: Sequence[int], restored_tokens: int, block_tokens: int
+) -> list[list[int]]:
+    """Split a prompt at block boundaries, so that prefill pauses when a block is complete.
 
-    A state can be had only there. Models without one can take longer pieces: after a piece, a
-    sliding window still holds all of it.
+    A recurrent state can be copied only at such a pause.
 
     Args:
         tokens: The prompt without the tokens that are restored.
-        held: How many those are.
-        block_tokens: Tokens in a block; at most the generator's ``prefill_step_size``.
+        restored_tokens: Number of restored tokens.
+        block_tokens: Tokens in a block.
 
     Returns:
-        The pieces. Reading pauses once more before the last token, and there a tail of the prompt
-        can be had.
+        The pieces. The generator itself pauses once more before the last token, where the tail
+        block of the prompt can be copied.
     """
-    first = block_tokens - held % block_tokens
+    first = block_tokens - restored_tokens % block_tokens
     borders = [0, *range(first, len(tokens), block_tokens), len(tokens)]
     return [list(tokens[start:stop]) for start, stop in pairwise(borders)]

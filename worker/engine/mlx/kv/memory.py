@@ -1,4 +1,4 @@
-"""The blocks in memory: accounts, names and arrays kept in step."""
+"""The blocks in memory: pool accounting, prefix index and arrays, kept consistent."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from worker.engine.mlx.kv.arrays import BlockArrays
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedPrefix:
-    """The start of a context, held so that it cannot be evicted.
+    """The blocks of a context's prefix, pinned so that they cannot be evicted.
 
     Attributes:
-        names: Names of its whole blocks, in order.
-        ids: The same blocks in the pool.
-        tail_id: The block after them of which only the beginning may serve, or ``None``.
-        tail_tokens: How much of it serves.
-        tokens: Tokens of all of this.
+        names: Hashes of its whole blocks, in order.
+        ids: Pool ids of the same blocks.
+        tail_id: Pool id of the block after them, of which a part may be used, or ``None``.
+        tail_tokens: Usable tokens of the tail block.
+        tokens: Tokens of the whole prefix, the usable tail included.
     """
 
     names: tuple[BlockHash, ...] = ()
@@ -33,15 +33,15 @@ class PinnedPrefix:
 
 
 class BlockMemory:
-    """Blocks of one model within a budget of bytes.
+    """Blocks of one model within a byte budget.
 
-    It belongs to the engine thread, which alone touches arrays. ``known_tokens`` may be called from
-    any thread: names and accounts are behind a lock.
+    Only the engine thread adds blocks and touches arrays. A lock guards the pool and the prefix
+    index, so ``known_tokens``, ``forget`` and ``stats`` may be called from any thread.
 
     Args:
-        fingerprint: What the blocks are computed with.
-        spec: What a block holds.
-        budget_bytes: What all blocks together may take; never exceeded.
+        fingerprint: Block fingerprint; see ``block_fingerprint``.
+        spec: Layers and sizes of a block.
+        budget_bytes: Upper bound for all blocks together; never exceeded.
     """
 
     def __init__(self, fingerprint: str, spec: ModelCacheSpec, budget_bytes: int) -> None:
@@ -52,12 +52,15 @@ class BlockMemory:
         self._arrays: dict[BlockId, BlockArrays] = {}
 
     def known_tokens(self, token_ids: Sequence[int]) -> int:
-        """Return how many of the first tokens are known now; later it may be more or less."""
+        """Return how many of the first tokens stored blocks cover at the moment."""
         with self._lock:
             return self._index.longest_match(token_ids).tokens
 
     def diverged_at(self, token_ids: Sequence[int]) -> int | None:
-        """Return where tokens contradict what is known to follow there, if they do."""
+        """Return the index of the first token that differs from every stored continuation.
+
+        ``None`` if the tokens agree with a stored context, or no stored context shares a prefix.
+        """
         with self._lock:
             divergence = self._index.nearest_divergence(token_ids)
         if divergence is None or not divergence.contradicted:
@@ -65,59 +68,59 @@ class BlockMemory:
         return divergence.token_index
 
     def __contains__(self, name: object) -> bool:
-        """Tell whether the block of that name is here."""
+        """Return whether the block of that name is stored."""
         with self._lock:
             return name in self._index
 
-    def hold(self, token_ids: Sequence[int], tokens_min: int) -> PinnedPrefix:
-        """Hold the blocks that save most of computing ``token_ids``, if that is ``tokens_min``."""
+    def pin(self, token_ids: Sequence[int], tokens_min: int) -> PinnedPrefix:
+        """Pin the longest stored prefix of ``token_ids``; empty if below ``tokens_min``."""
         with self._lock:
             match = self._index.longest_match(token_ids)
-            return self._held(match) if match.tokens >= tokens_min else PinnedPrefix()
+            return self._pin_match(match) if match.tokens >= tokens_min else PinnedPrefix()
 
     def acquire(self, name: BlockHash) -> BlockId | None:
-        """Hold the block of that name, if it is here."""
+        """Pin the block of that name; ``None`` if it is not stored."""
         with self._lock:
             return self._pool.acquire(name)
 
     def arrays(self, block: BlockId) -> BlockArrays:
-        """Return what a held block holds."""
+        """Return the arrays of a pinned block."""
         return self._arrays[block]
 
-    def keep(
+    def add(
         self,
         name: BlockHash,
         parent: BlockHash | None,
         token_ids: Sequence[int],
         cut: Callable[[], BlockArrays | None],
     ) -> BlockId | None:
-        """Hold the block of that name, cutting it where it is not known.
+        """Store a block unless it is stored already, and pin it.
 
         Args:
-            name: Of the block.
-            parent: Name of the block before it.
-            token_ids: Its tokens.
-            cut: Makes its arrays; called once there is room for them.
+            name: Hash of the block.
+            parent: Hash of the block before it, ``None`` at the start of a context.
+            token_ids: The block's tokens.
+            cut: Returns the block's arrays. Called only for a new block, after its memory is
+                allocated.
 
         Returns:
-            The block with a reference for the caller; ``None`` where there is no room or nothing
-            to cut.
+            The pinned block; ``None`` where no memory can be freed or ``cut`` returned ``None``.
         """
         with self._lock:
             known = self._pool.acquire(name)
             if known is not None:
                 return known
-            room = self._pool.allocate(1)
+            allocated = self._pool.allocate(1)
             self._drop_arrays()
-        if room is None:
+        if allocated is None:
             return None
-        (block,) = room
+        (block,) = allocated
         arrays = None
         try:
             arrays = cut()
         finally:
-            kept = self._fill(block, arrays, name, parent, token_ids)
-        return block if kept else None
+            filled = self._fill(block, arrays, name, parent, token_ids)
+        return block if filled else None
 
     def _fill(
         self,
@@ -127,7 +130,7 @@ class BlockMemory:
         parent: BlockHash | None,
         token_ids: Sequence[int],
     ) -> bool:
-        """Give an allocated block its content, or its room back."""
+        """Fill an allocated block, or release it where there are no arrays."""
         with self._lock:
             if arrays is None:
                 self._pool.release([block])
@@ -143,44 +146,44 @@ class BlockMemory:
         return True
 
     def release(self, ids: Sequence[BlockId]) -> None:
-        """Give back a reference to each block; they stay until room is needed."""
+        """Unpin the blocks once; they stay cached until their memory is needed."""
         with self._lock:
             self._pool.release(ids)
             self._drop_arrays()
 
     def forget(self, name: BlockHash) -> None:
-        """Give up a block that another has made superfluous."""
+        """Drop a block from the index; its memory is freed once it is not pinned."""
         with self._lock:
             self._pool.forget(name)
             self._index.remove(name)
             self._drop_arrays()
 
     def resize(self, budget_bytes: int) -> None:
-        """Change the budget, evicting what nobody holds."""
+        """Change the budget, evicting unpinned blocks that exceed it."""
         with self._lock:
             self._pool.reconfigure(budget_bytes)
             self._drop_arrays()
 
     def held_bytes(self) -> int:
-        """Return the size of the blocks that cannot be evicted."""
+        """Return the size in bytes of the pinned blocks."""
         return self._pool.stats().held * self._block_bytes
 
     def used_bytes(self) -> int:
-        """Return the size of all blocks."""
+        """Return the size in bytes of all blocks."""
         return self._pool.stats().used_bytes
 
     def close(self) -> None:
-        """Drop all blocks that nobody holds, and keep no others."""
+        """Drop all unpinned blocks and accept no new ones."""
         with self._lock:
             self._pool.reconfigure(0)
             self._drop_arrays()
 
     def stats(self) -> PoolStats:
-        """Return the accounts."""
+        """Return the pool's figures."""
         return self._pool.stats()
 
     def check_integrity(self) -> None:
-        """Assert that accounts, names and arrays are in step; for tests."""
+        """Assert that pool, index and arrays agree; for tests."""
         with self._lock:
             self._pool.check_integrity()
             stats = self._pool.stats()
@@ -189,18 +192,18 @@ class BlockMemory:
             used = sum(arrays.nbytes for arrays in self._arrays.values())
             assert used <= stats.used_bytes <= stats.budget_bytes, "the budget is exceeded"
 
-    def _held(self, match: Match) -> PinnedPrefix:
+    def _pin_match(self, match: Match) -> PinnedPrefix:
         tail = match.tail
-        ids = tuple(self._acquired(name) for name in match.full)
+        ids = tuple(self._acquire_known(name) for name in match.full)
         return PinnedPrefix(
             names=match.full,
             ids=ids,
-            tail_id=None if tail is None else self._acquired(tail.hash),
+            tail_id=None if tail is None else self._acquire_known(tail.hash),
             tail_tokens=0 if tail is None else tail.usable_tokens,
             tokens=match.tokens,
         )
 
-    def _acquired(self, name: BlockHash) -> BlockId:
+    def _acquire_known(self, name: BlockHash) -> BlockId:
         block = self._pool.acquire(name)
         assert block is not None, "what the index knows is in the pool"
         return block

@@ -1,4 +1,4 @@
-"""Find out from a model itself what it must remember of a context."""
+"""Derive a model's cache layout by running two short forward passes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ _PROBE = ([0, 1], [0, 1, 2])
 
 
 def probe_spec(model: Any, block_tokens: int = BLOCK_TOKENS) -> ModelCacheSpec:  # noqa: ANN401 - mlx-lm ships no types
-    """Return how the model's caches are cut into blocks, layer by layer in their order.
+    """Return the layers, dtypes and sizes of the model's caches, in the order of the layers.
+
+    Args:
+        model: An mlx-lm model.
+        block_tokens: Tokens in a block.
 
     Raises:
-        UnsupportedCache: The model keeps something of which we do not know how to restore it.
+        UnsupportedCache: A cache has a class or a layout that cannot be restored.
     """
     caches = make_prompt_cache(model)
     found = leaves(caches)
@@ -39,7 +43,7 @@ def _refuse_unknown(leaf: Any) -> None:  # noqa: ANN401 - as above
     if type(leaf) not in (KVCache, RotatingKVCache, *STATE_CLASSES):
         raise UnsupportedCache(f"the cache class {name} is not known")
     if type(leaf) is RotatingKVCache and leaf.keep:
-        # The batched form of this class forgets them.
+        # BatchRotatingKVCache does not keep them.
         raise UnsupportedCache(f"a {name} that always keeps its first {leaf.keep} tokens")
 
 

@@ -1,4 +1,7 @@
-"""Blocks as plain bytes, which other threads and the disk may have."""
+"""Blocks as plain bytes, which other threads and the disk can use.
+
+Dtype names are those of the safetensors format (``F16``, ``BF16``, ``U32`` …).
+"""
 
 from __future__ import annotations
 
@@ -32,20 +35,21 @@ _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 class BadPayload(Exception):
-    """A payload is not a block of the model at hand."""
+    """A payload is not a block of the loaded model."""
 
 
 def to_raw(block: BlockArrays) -> BlockPayload:
-    """Return the block as bytes: tensors of one shape stacked over the layers that have them.
+    """Return the block as bytes, with tensors of one shape and dtype stacked over their layers.
 
-    The names say which layers: ``0-4,6-10.k``. Nothing is copied: the parts of a stack are
-    read-only views of the block's own memory, which they keep, good on any thread.
+    A stack's name lists its layers: ``0-4,6-10.k``, of the shape [layers, 1, kv_heads, tokens,
+    head_dim]. Nothing is copied: the parts of a stack are read-only views that keep the block's
+    memory alive. They may be read from any thread.
     """
     alike: dict[tuple[str, mx.Dtype, tuple[int, ...]], list[int]] = defaultdict(list)
     for name, tensor in block.tensors.items():
         layer, part = name.split(".", 1)
         alike[part, tensor.dtype, tensor.shape].append(int(layer))
-    # Python's buffers know no bfloat16, so the elements leave as bytes.
+    # The buffer protocol has no bfloat16, so elements are exported as uint8.
     elements = {
         name: tensor.view(mx.uint8) for name, tensor in block.tensors.items() if tensor.size
     }
@@ -65,14 +69,14 @@ def to_raw(block: BlockArrays) -> BlockPayload:
 
 
 def from_raw(payload: BlockPayload, tokens: int) -> BlockArrays:
-    """Return the block of which ``to_raw`` made the payload; the bytes are copied once.
+    """Return the block that a payload of ``to_raw`` encodes; the bytes are copied once.
 
     Args:
-        payload: From ``to_raw``, with any way between.
-        tokens: Length of the run of tokens.
+        payload: A payload of ``to_raw``, possibly read from the disk.
+        tokens: Number of tokens in the block.
 
     Raises:
-        BadPayload: The tensors do not fit their description.
+        BadPayload: A tensor's name, dtype, shape and size do not agree.
     """
     tensors: dict[str, mx.array] = {}
     for name, raw in payload.items():
@@ -91,10 +95,10 @@ def from_raw(payload: BlockPayload, tokens: int) -> BlockArrays:
 
 
 def check_fit(spec: ModelCacheSpec, block: BlockArrays) -> None:
-    """Make sure that a block from elsewhere is one of this model, before it is gathered.
+    """Check that a block read from elsewhere has the tensors of this model.
 
     Raises:
-        BadPayload: Saying what is wrong.
+        BadPayload: A tensor is missing, superfluous, or of another shape or dtype.
     """
     rest = {name: tensor.nbytes for name, tensor in block.tensors.items()}
     for index, layer in enumerate(spec.layers):

@@ -1,9 +1,9 @@
-"""mlx-lm's caches of full attention, without the copies that a restored sequence does not need.
+"""mlx-lm's full-attention caches without the copies that a restored sequence does not need.
 
-To join a batch, ``KVCache`` is written into a new buffer of zeros, that is indexed by row when the
-sequence leaves prefill, and the result is concatenated with room for the next token: four copies of
-the whole context on top of the one that ``gather`` makes. Alone in its batch, a sequence can keep
-the buffer it came with.
+To join a batch, mlx-lm copies a ``KVCache`` into a new zero-filled buffer, indexes that buffer by
+row when the sequence leaves prefill, and concatenates the result with room for the next token.
+That is four copies of the whole context on top of the one that ``gather`` makes. A sequence that
+is alone in its batch keeps its buffer instead.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from mlx_lm.models.cache import BatchKVCache, KVCache
 
 
 class RestoredKVCache(KVCache):  # type: ignore[misc]  # mlx-lm ships no types
-    """A cache with keys and values of its own, whose buffers have room to grow."""
+    """A ``KVCache`` that owns its keys and values, in buffers with room for more tokens."""
 
     @classmethod
     def merge(cls, caches: Sequence[Any]) -> Any:  # noqa: ANN401 - as its base
-        """Return the cache of a batch; of a batch of one without a copy."""
+        """Return the cache of a batch; a batch of one is not copied."""
         if len(caches) > 1:
             return BatchKVCache.merge(caches)
         keys, values, tokens = caches[0].state
@@ -30,10 +30,10 @@ class RestoredKVCache(KVCache):  # type: ignore[misc]  # mlx-lm ships no types
 
 
 class RestoredBatchKVCache(BatchKVCache):  # type: ignore[misc]  # as above
-    """The cache of a batch that does not copy itself to keep its only row."""
+    """A ``BatchKVCache`` that is not copied when its only row is kept."""
 
     def filter(self, batch_indices: Sequence[int]) -> None:
         """Keep the given rows."""
-        # A row that is alone has no padding that could be cut away.
+        # A single row has no left padding to remove.
         if list(batch_indices) != [0] or self.left_padding.size > 1:
             super().filter(batch_indices)

@@ -1,4 +1,4 @@
-"""Cut a block out of the caches of a sequence."""
+"""Copy one block out of the caches of a sequence."""
 
 from __future__ import annotations
 
@@ -9,55 +9,55 @@ from typing import Any
 import mlx.core as mx
 
 from worker.engine.mlx.kv.arrays import BlockArrays, key_name, state_name, value_name
-from worker.engine.mlx.kv.leaves import SLIDING_CLASSES, held_tokens, leaves
+from worker.engine.mlx.kv.leaves import SLIDING_CLASSES, leaves, locate_sequence
 
 
 def extract(
-    caches: Iterable[Any], start: int, stop: int, *, held: int, row: int = 0
+    caches: Iterable[Any], start: int, stop: int, *, cached_tokens: int, row: int = 0
 ) -> BlockArrays | None:
-    """Copy what every layer remembers of the tokens ``start`` to ``stop``.
+    """Copy what every layer stores for the tokens ``start`` to ``stop``.
 
-    Only these tokens are read and copied, whatever the length of the context; the copies keep
-    nothing of the caches alive, so the next step can write into their buffers in place.
+    The cost depends on ``stop - start``, not on the length of the context. The copies keep no
+    buffer of the caches alive, so the next step can write into those buffers in place.
 
-    A full layer gives its block at any later time. A sliding layer gives it as long as its window
-    has not moved past the block's last ``min(window, stop - start)`` tokens. A layer with a state
-    gives it only at the moment when ``stop == held``. So models with such layers need a look at
-    every boundary.
+    A full-attention layer can be copied at any later time. A sliding-window layer can be copied
+    while its window still covers the block's last ``min(window, stop - start)`` tokens. A layer
+    with a recurrent state can be copied only while ``stop == cached_tokens``, so models with such
+    layers must be copied at every block boundary.
 
     Args:
-        caches: Per-layer caches of one sequence, or of the batch that it runs in.
-        start: First token of the run.
-        stop: End of the run.
-        held: Tokens of this sequence that the caches hold.
+        caches: Per-layer caches of one sequence, or of the batch that contains it.
+        start: First token of the block, counted from the start of the sequence.
+        stop: The token after the last one.
+        cached_tokens: Tokens of this sequence that the caches hold.
         row: The sequence's row in the batch.
 
     Returns:
         The block, or ``None`` when a layer no longer holds its part of it.
 
     Raises:
-        UnsupportedCache: Naming a cache class that is not known.
+        UnsupportedCache: A cache class is unknown; the message names it.
     """
-    assert 0 <= start < stop <= held, "no such tokens"
+    assert 0 <= start < stop <= cached_tokens, "no such tokens"
     found = leaves(caches)
-    places = held_tokens(found, row, held)
+    spans = locate_sequence(found, row, cached_tokens)
     tensors: dict[str, mx.array] = {}
-    for layer, (leaf, place) in enumerate(zip(found, places, strict=True)):
-        if place is None:
-            if stop != held:
+    for layer, (leaf, span) in enumerate(zip(found, spans, strict=True)):
+        if span is None:
+            if stop != cached_tokens:
                 return None
             for index, state in enumerate(leaf.cache):
                 tensors[state_name(layer, index)] = state[row : row + 1]
             continue
         first = max(start, stop - leaf.max_size) if type(leaf) in SLIDING_CLASSES else start
-        if not place.holds(first):
+        if not span.covers(first):
             return None
-        tensors[key_name(layer)], tensors[value_name(layer)] = place.read(first, stop)
+        tensors[key_name(layer)], tensors[value_name(layer)] = span.read(first, stop)
     return BlockArrays(stop - start, MappingProxyType(_owned(tensors)))
 
 
 def _owned(tensors: dict[str, mx.array]) -> dict[str, mx.array]:
-    """Compute the slices into memory of their own."""
+    """Return contiguous copies of the slices, evaluated."""
     copies = {name: mx.contiguous(tensor) for name, tensor in tensors.items()}
     mx.eval(copies)
     return copies

@@ -23,7 +23,7 @@ from worker.engine.grammar.channel_constraint import ChannelConstraints
 from worker.engine.grammar.constraints import Constraints
 from worker.engine.grammar.guidance import grammars_for
 from worker.engine.mlx.fingerprint import fingerprint
-from worker.engine.mlx.model.tool_families import end_ids_of, frames_of, tool_format_of
+from worker.engine.mlx.model.tool_families import channel_format_of, end_ids_of, tool_format_of
 from worker.engine.mlx.model.vocabulary import detokenizer_factory, spelling_of
 from worker.engine.mlx.prompt.incremental_prompt import IncrementalPrompts
 from worker.engine.mlx.prompt.renderer import PromptRenderer
@@ -81,7 +81,7 @@ def load_weights(source: ModelSource, answers: RecordedAnswers | None = None) ->
         # mlx, mlx-lm and transformers raise whatever they like on a broken directory.
         msg = f"the model in {model_dir} cannot be loaded: {type(error).__name__}: {error}"
         raise ModelLoadError(msg) from error
-    tool_format, channel_format = tool_format_of(tokenizer), frames_of(tokenizer)
+    tool_format, channel_format = tool_format_of(tokenizer), channel_format_of(tokenizer)
     renderer = PromptRenderer(tokenizer, tool_format, channel_format)
     card = _card(source, model_dir, config)
     render = renderer.render
@@ -118,8 +118,8 @@ def _constrained(model: LoadedModel, tokenizer: Any) -> LoadedModel:  # noqa: AN
     if grammars is None:
         return model
     if model.channel_format is not None:
-        framed = ChannelConstraints(grammars, model.detokenizer, model.channel_format)
-        return replace(model, constraint=framed.constraint)
+        channel_constraints = ChannelConstraints(grammars, model.detokenizer, model.channel_format)
+        return replace(model, constraint=channel_constraints.constraint)
     constraints = Constraints(
         grammars,
         model.detokenizer,

@@ -135,7 +135,7 @@ _HARMONY_CALLS = ToolFormat(
 )
 
 
-def frames_of(tokenizer: Any) -> ChannelFormat | None:  # noqa: ANN401 - mlx-lm ships no types
+def channel_format_of(tokenizer: Any) -> ChannelFormat | None:  # noqa: ANN401 - mlx-lm ships no types
     """Return how the model frames the messages of an answer, ``None`` if it does not.
 
     Args:
@@ -154,8 +154,8 @@ def end_ids_of(tokenizer: Any) -> frozenset[int]:  # noqa: ANN401 - as above
 
     Those of frames as well: a conversion that lost its generation settings knows only one of them.
     """
-    frames, vocabulary = frames_of(tokenizer), tokenizer.get_vocab()
-    marks = frames.last_ends if frames is not None else ()
+    channel_format, vocabulary = channel_format_of(tokenizer), tokenizer.get_vocab()
+    marks = channel_format.last_ends if channel_format is not None else ()
     if tokenizer.structural_markers:
         marks = (*marks, _KIMI_END)
     ids = {vocabulary[mark] for mark in marks if mark in vocabulary}
@@ -170,7 +170,7 @@ def tool_format_of(tokenizer: Any) -> ToolFormat | None:  # noqa: ANN401 - mlx-l
     """
     template = tokenizer.chat_template
     template = template if isinstance(template, str) else ""
-    if frames_of(tokenizer) is HARMONY:
+    if channel_format_of(tokenizer) is HARMONY:
         return _HARMONY_CALLS if "tools" in template else None
     if not tokenizer.has_tool_calling:
         return _LLAMA if _LLAMA_MARK in template else None

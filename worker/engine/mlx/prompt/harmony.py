@@ -75,10 +75,10 @@ def turn_of(message: Message, call_of: Callable[[ToolCall], Turn]) -> Turn:
     turn: Turn = {"role": message.role, "content": message.content}
     if message.tool_calls:
         # The template writes what is said before a call as reasoning anyway.
-        said = [part for part in (message.reasoning, message.content) if part]
+        reasoning = [part for part in (message.reasoning, message.content) if part]
         turn |= {
             "content": "",
-            "thinking": "\n\n".join(said),
+            "thinking": "\n\n".join(reasoning),
             "tool_calls": [call_of(call) for call in message.tool_calls],
         }
     return turn
@@ -90,12 +90,14 @@ def tool_of(tool: Mapping[str, Any]) -> dict[str, Any]:
     function["description"] = function.get("description") or ""
     parameters = function.get("parameters")
     if isinstance(parameters, Mapping) and isinstance(parameters.get("properties"), Mapping):
-        properties = {name: _settled(one) for name, one in parameters["properties"].items()}
+        properties = {
+            name: _with_text_default(one) for name, one in parameters["properties"].items()
+        }
         function["parameters"] = {**parameters, "properties": properties}
     return {**tool, "function": function}
 
 
-def _settled(schema: object) -> object:
+def _with_text_default(schema: object) -> object:
     if (
         not isinstance(schema, Mapping)
         or isinstance(schema.get("default", ""), str)

@@ -1,15 +1,14 @@
-"""Prompts that go on where the answer before them ended, token for token.
+"""Prompts that continue the previous prompt and its sampled answer token for token.
 
-Rendered anew, a conversation would not begin with the tokens that the model has read and sampled:
-an echoed call has other bytes, templates drop old reasoning, and a tokenizer cuts a text otherwise
-than the model did. So the prompt of a turn is the prompt of the turn before, then the tokens that
-were sampled, then what the template puts behind them::
+A conversation that is rendered anew does not start with the tokens that the model has computed and
+sampled: an echoed call has other bytes, templates drop old reasoning, and a tokenizer splits a
+text differently than the model did. So a turn's prompt is composed::
 
-    tokens(turn n) = tokens(turn n-1) + sampled(turn n-1) + encode(what follows that answer)
+    tokens(turn n) = tokens(turn n-1) + sampled(turn n-1) + encode(text after that answer)
 
-It is a function of the request and the log alone, so each attempt at a job reads the same prompt,
-after a restart too. Where a link is missing (erased, edited, another model, a template that cannot
-be cut) the rest is rendered as it stands.
+The result depends on the request and the log alone, so every attempt of a job gets the same
+prompt, also after a restart. Where a link is missing (an erased or edited answer, another model, a
+template that cannot be split) the whole request is rendered.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from domain.chat.request import ChatRequest, unattributed
 from domain.values import Digest, JobId, digest_of
 from worker.engine.ports import RenderedPrompt
 
-#: What the remembered prompts may take.
+#: Upper bound for the cached prompts, in bytes.
 PROMPTS_BYTES_MAX: Final = 64 << 20
-#: Turns that a prompt is followed back over; a longer conversation whose beginning is not
-#: remembered is rendered as it stands.
+#: Turns that a prompt is composed from; a longer conversation with no cached turn among the last
+#: ones is rendered whole.
 TURNS_MAX: Final = 1000
-#: Assistant turns at the end of a conversation that are looked up before it is given up.
-LOOKED_AT_MAX: Final = 8
+#: Assistant turns, from the end of a conversation, that are checked for a recorded answer.
+TURNS_CHECKED_MAX: Final = 8
 
 
 class Renderer(Protocol):
@@ -42,16 +41,16 @@ class Renderer(Protocol):
         """Return the prompt as the template writes it; raises ``InvalidRequest``."""
         ...
 
-    def says_only_messages(self, request: ChatRequest) -> bool:
-        """Whether the prompt holds no remark that is part of no message."""
+    def has_only_messages(self, request: ChatRequest) -> bool:
+        """Whether the prompt holds no instruction besides the messages."""
         ...
 
-    def begins_alike(self, before: ChatRequest, request: ChatRequest) -> bool:
-        """Whether what stands before the messages is the same, for the same tools."""
+    def shares_preamble(self, before: ChatRequest, request: ChatRequest) -> bool:
+        """Whether both prompts have the same text before the messages, given the same tools."""
         ...
 
     def render_after(self, request: ChatRequest, turn: int) -> RenderedPrompt | None:
-        """Return what follows the assistant turn at a place, ``None`` if that cannot be told."""
+        """Return the prompt's end after an assistant turn, ``None`` if it cannot be split there."""
         ...
 
 
@@ -60,13 +59,13 @@ class _Link:
     """An answer that a request echoes, and the request that it answered."""
 
     turn: int
-    said: RecordedAnswer
+    answer: RecordedAnswer
     before: ChatRequest
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """A prompt that was made already; its ids packed, four bytes each."""
+class _CachedPrompt:
+    """A rendered prompt; its ids packed as uint32."""
 
     request: ChatRequest
     ids: array[int]
@@ -79,15 +78,15 @@ class _Known:
 
 
 class IncrementalPrompts:
-    """Renders requests so that each begins with what the one before it left in the cache.
+    """Renders requests so that each prompt starts with the cached prefix of the turn before it.
 
     May be called from many threads at once.
 
     Args:
         renderer: Of the loaded model.
-        answers: What was said before.
-        fingerprint: Of the loaded model; tokens of another one are never taken over.
-        bytes_max: What remembered prompts may take; the least recently used go first.
+        answers: Answers recorded in the log.
+        fingerprint: Of the loaded model; tokens sampled by other models are not used.
+        bytes_max: Upper bound for the cached prompts; the least recently used are dropped first.
     """
 
     def __init__(
@@ -103,7 +102,7 @@ class IncrementalPrompts:
         self._bytes_max = bytes_max
         self._lock = Lock()
         self._bytes = 0
-        self._known: OrderedDict[Digest, _Known] = OrderedDict()
+        self._cached: OrderedDict[Digest, _CachedPrompt] = OrderedDict()
 
     def render(self, request: ChatRequest) -> RenderedPrompt:
         """Return the prompt.
@@ -112,28 +111,28 @@ class IncrementalPrompts:
             InvalidRequest: The template refuses the messages.
         """
         if request.raw is not None:
-            # It stands as it is: nothing goes before it, and no turn goes on from it.
+            # A raw prompt is encoded as given, and no other prompt continues it.
             return self._renderer.render(request)
-        # From the newest turn back to one whose prompt is known, or that begins the conversation.
+        # From the newest turn back to a cached prompt, or to the start of the conversation.
         chain: list[tuple[Digest, ChatRequest, _Link | None]] = []
-        asked, payload = request, request.to_bytes()
+        newest, payload = request, request.to_bytes()
         digest = digest_of(payload)
-        while (known := self._find(digest)) is None and len(chain) < TURNS_MAX:
-            link = self._link_of(request)
+        while (cached := self._find(digest)) is None and len(chain) < TURNS_MAX:
+            link = self._find_link(request)
             chain.append((digest, request, link))
             if link is None:
                 break
-            digest, request = link.said.request, link.before
-        rendered = known.rendered if known is not None else None
+            digest, request = link.answer.request, link.before
+        rendered = cached.rendered if cached is not None else None
         for name, one, link in reversed(chain):
-            rendered = self._joined(rendered, one, link) or self._renderer.render(one)
-            # Written once: it is long, and every request comes through here.
-            size = len(payload if one is asked else one.to_bytes())
+            rendered = self._append_turn(rendered, one, link) or self._renderer.render(one)
+            # The newest request is already serialised; it is long, and this path is hot.
+            size = len(payload if one is newest else one.to_bytes())
             self._remember(name, one, rendered, size)
-        assert rendered is not None, "the newest turn is a link or known"
+        assert rendered is not None, "the newest turn is in the chain or cached"
         return rendered
 
-    def _joined(
+    def _append_turn(
         self, before: RenderedPrompt | None, request: ChatRequest, link: _Link | None
     ) -> RenderedPrompt | None:
         if before is None or link is None:
@@ -141,42 +140,44 @@ class IncrementalPrompts:
         after = self._renderer.render_after(request, link.turn)
         if after is None:
             return None
-        return RenderedPrompt((*before.tokens, *link.said.token_ids, *after.tokens), after.opened)
+        return RenderedPrompt((*before.tokens, *link.answer.token_ids, *after.tokens), after.opened)
 
-    def _link_of(self, request: ChatRequest) -> _Link | None:
-        """Return the newest answer in a conversation whose prompt is its beginning."""
-        looked_at = 0
+    def _find_link(self, request: ChatRequest) -> _Link | None:
+        """Return the newest recorded answer in a conversation that the prompt can continue."""
+        checked = 0
         for number in range(len(request.messages) - 2, -1, -1):
             turn = request.messages[number]
             if not turn.origin:
                 continue
-            if (looked_at := looked_at + 1) > LOOKED_AT_MAX:
+            if (checked := checked + 1) > TURNS_CHECKED_MAX:
                 return None
-            said = self._answers.find(JobId(turn.origin))
-            if said is None or said.fingerprint != self._fingerprint:
+            answer = self._answers.find(JobId(turn.origin))
+            if (
+                answer is None
+                or answer.fingerprint != self._fingerprint
+                or not is_echo(turn, answer.answer)
+            ):
                 continue
-            if not is_echo(turn, said.answer):
-                continue
-            before = self._request(said.request)
+            before = self._request(answer.request)
             if (
                 before is not None
-                and _begins(before, request, number)
-                and self._renderer.begins_alike(before, request)
-                and self._renderer.says_only_messages(before)
+                and _is_prefix(before, request, number)
+                and self._renderer.shares_preamble(before, request)
+                and self._renderer.has_only_messages(before)
             ):
-                return _Link(number, said, before)
+                return _Link(number, answer, before)
         return None
 
     def _request(self, digest: Digest) -> ChatRequest | None:
-        known = self._find(digest)
-        return known.request if known is not None else self._answers.request(digest)
+        cached = self._find(digest)
+        return cached.request if cached is not None else self._answers.request(digest)
 
-    def _find(self, digest: Digest) -> _Known | None:
+    def _find(self, digest: Digest) -> _CachedPrompt | None:
         with self._lock:
-            known = self._known.get(digest)
-            if known is not None:
-                self._known.move_to_end(digest)
-            return known
+            cached = self._cached.get(digest)
+            if cached is not None:
+                self._cached.move_to_end(digest)
+            return cached
 
     def _remember(
         self, digest: Digest, request: ChatRequest, rendered: RenderedPrompt, request_bytes: int
@@ -184,15 +185,15 @@ class IncrementalPrompts:
         ids = array("I", rendered.tokens)
         size = request_bytes + ids.itemsize * len(ids)
         with self._lock:
-            if digest not in self._known and size <= self._bytes_max:
-                self._known[digest] = _Known(request, ids, rendered.opened, size)
+            if digest not in self._cached and size <= self._bytes_max:
+                self._cached[digest] = _CachedPrompt(request, ids, rendered.opened, size)
                 self._bytes += size
             while self._bytes > self._bytes_max:
-                self._bytes -= self._known.popitem(last=False)[1].size_bytes
+                self._bytes -= self._cached.popitem(last=False)[1].size_bytes
 
 
-def _begins(before: ChatRequest, request: ChatRequest, turns: int) -> bool:
-    """Whether an earlier request is the beginning of a conversation up to a turn."""
+def _is_prefix(before: ChatRequest, request: ChatRequest, turns: int) -> bool:
+    """Whether an earlier request has exactly the first ``turns`` messages of a conversation."""
     return (
         before.raw is None
         and len(before.messages) == turns

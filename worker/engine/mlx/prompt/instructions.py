@@ -13,7 +13,7 @@ from typing import Any
 from domain.chat.request import ChatRequest, Message, canonical_json
 
 
-def told(request: ChatRequest, *, is_opened: bool) -> ChatRequest:
+def with_instructions(request: ChatRequest, *, is_opened: bool) -> ChatRequest:
     """Return the request with what it asks for as a last remark.
 
     Args:

@@ -15,7 +15,7 @@ from jinja2 import TemplateError
 from domain.chat.request import ChatRequest, Message, ToolCall, canonical_json
 from domain.errors import InvalidRequest
 from worker.engine.mlx.prompt import harmony
-from worker.engine.mlx.prompt.instructions import told
+from worker.engine.mlx.prompt.instructions import with_instructions
 from worker.engine.mlx.prompt.raw_prompt import RawRenderer
 from worker.engine.mlx.prompt.segment_tokenizer import SegmentTokenizer, refusal
 from worker.engine.output.channel_format import HARMONY, ChannelFormat
@@ -52,11 +52,11 @@ class PromptRenderer:
         self,
         tokenizer: Any,  # noqa: ANN401 - mlx-lm ships no types
         tool_format: ToolFormat | None = None,
-        frames: ChannelFormat | None = None,
+        channel_format: ChannelFormat | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._tool_format = tool_format
-        self._is_harmony = frames is HARMONY
+        self._is_harmony = channel_format is HARMONY
         self._segments = _segments_of(tokenizer)
         self._raw = RawRenderer(tokenizer, self._ids_of)
 
@@ -110,12 +110,12 @@ class PromptRenderer:
             after = mark + after
         return RenderedPrompt(self._ids_of(after + opened), opened) if after else None
 
-    def says_only_messages(self, request: ChatRequest) -> bool:
+    def has_only_messages(self, request: ChatRequest) -> bool:
         """Whether the prompt holds no remark that is part of no message."""
-        is_opened = self._says_it_all(request, self._opening(request))
-        return told(request, is_opened=is_opened) is request
+        is_opened = self._opening_suffices(request, self._opening(request))
+        return with_instructions(request, is_opened=is_opened) is request
 
-    def begins_alike(self, before: ChatRequest, request: ChatRequest) -> bool:
+    def shares_preamble(self, before: ChatRequest, request: ChatRequest) -> bool:
         """Whether what stands before the messages is the same, for the same tools."""
         # Gpt-oss always reasons: its template knows levels and no switch.
         is_switched = not self._is_harmony and before.thinking != request.thinking
@@ -124,7 +124,9 @@ class PromptRenderer:
     def _whole(self, request: ChatRequest) -> tuple[str, str]:
         """Return the prompt's text, and the beginning of the answer that it opens."""
         opened = self._opening(request)
-        text = self._text(told(request, is_opened=self._says_it_all(request, opened)))
+        text = self._text(
+            with_instructions(request, is_opened=self._opening_suffices(request, opened))
+        )
         if opened and self._leaves_thinking_open(text):
             # Who must call a tool has thought enough.
             text += f"\n{self._tokenizer.think_end}\n\n"
@@ -158,7 +160,7 @@ class PromptRenderer:
         tag = self._tokenizer.think_start
         return tag is not None and text.rstrip().endswith(tag)
 
-    def _says_it_all(self, request: ChatRequest, opened: str) -> bool:
+    def _opening_suffices(self, request: ChatRequest, opened: str) -> bool:
         """Whether the beginning of a call leaves nothing to be said of it in words."""
         names_it = self._tool_format is not None and bool(self._tool_format.opening_named)
         return bool(opened) and (request.tool_choice.mode != "tool" or names_it)

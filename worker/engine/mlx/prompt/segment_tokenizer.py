@@ -62,7 +62,7 @@ class SegmentTokenizer:
         self._bytes_max = bytes_max
         self._lock = Lock()
         self._bytes = 0
-        self._known: OrderedDict[str, array[int]] = OrderedDict()
+        self._cached: OrderedDict[str, array[int]] = OrderedDict()
 
     @property
     def bytes_used(self) -> int:
@@ -87,9 +87,9 @@ class SegmentTokenizer:
         unknown: list[str] = []
         with self._lock:
             for piece in dict.fromkeys(pieces):
-                if piece in self._known:
-                    self._known.move_to_end(piece)
-                    ids[piece] = self._known[piece]
+                if piece in self._cached:
+                    self._cached.move_to_end(piece)
+                    ids[piece] = self._cached[piece]
                 elif piece:
                     unknown.append(piece)
         if unknown:
@@ -107,11 +107,11 @@ class SegmentTokenizer:
     def _remember(self, fresh: Mapping[str, array[int]]) -> None:
         with self._lock:
             for piece, ids in fresh.items():
-                if piece not in self._known:
-                    self._known[piece] = ids
+                if piece not in self._cached:
+                    self._cached[piece] = ids
                     self._bytes += _size_bytes(piece, ids)
             while self._bytes > self._bytes_max:
-                self._bytes -= _size_bytes(*self._known.popitem(last=False))
+                self._bytes -= _size_bytes(*self._cached.popitem(last=False))
 
 
 def refusal(tokenizer: Any) -> str | None:  # noqa: ANN401 - as above

@@ -35,25 +35,25 @@ class LogitMasks:
     def __init__(self) -> None:
         self._constraints: dict[int, Constraint] = {}
         self._drawn: dict[int, tuple[_Drawn, int]] = {}
-        self._as_they_are: set[int] = set()
+        self._unnormalised: set[int] = set()
 
-    def add(self, uid: int, constraint: Constraint, *, is_shared: bool = True) -> None:
+    def add(self, uid: int, constraint: Constraint, *, is_renormalised: bool = True) -> None:
         """Hold a sequence to something.
 
         Args:
             uid: The sequence.
             constraint: What it is held to.
-            is_shared: Whether its draws depend on shares of what is left, as with ``top_p``. To
-                make it a whole takes an exponential of each token, as much as all else here.
+            is_renormalised: Whether the allowed tokens' probabilities are made to sum to 1, which
+                ``top_p`` needs. Costs one exponential for each token of the vocabulary.
         """
         self._constraints[uid] = constraint
-        if not is_shared:
-            self._as_they_are.add(uid)
+        if not is_renormalised:
+            self._unnormalised.add(uid)
 
     def drop(self, uid: int) -> None:
         """Forget a sequence."""
         self._constraints.pop(uid, None)
-        self._as_they_are.discard(uid)
+        self._unnormalised.discard(uid)
         self._drawn.pop(uid, None)
 
     def apply(
@@ -80,8 +80,8 @@ class LogitMasks:
                 continue
             if mask is not None:
                 masks[row] = mask
-        shared = {row for row in masks if uids[row] not in self._as_they_are}
-        return masked(logprobs, masks, shared) if masks else logprobs
+        renormalised = {row for row in masks if uids[row] not in self._unnormalised}
+        return masked(logprobs, masks, renormalised) if masks else logprobs
 
     def note(self, uids: Sequence[int], tokens: mx.array) -> None:
         """Remember what was drawn."""
@@ -105,13 +105,13 @@ class LogitMasks:
         return constraint.mask()
 
 
-def masked(logprobs: mx.array, masks: dict[int, bytes], shared: Collection[int]) -> mx.array:
+def masked(logprobs: mx.array, masks: dict[int, bytes], renormalised: Collection[int]) -> mx.array:
     """Return rows without what their masks forbid; a row that has no mask stays as it is.
 
     Args:
         logprobs: The rows.
         masks: By row, as ``Constraint.mask`` gives them.
-        shared: Rows whose rest is made a whole.
+        renormalised: Rows whose allowed tokens are made to sum to probability 1.
     """
     size, vocabulary = logprobs.shape
     longest = max(map(len, masks.values()))
@@ -123,14 +123,14 @@ def masked(logprobs: mx.array, masks: dict[int, bytes], shared: Collection[int])
     if missing > 0:
         # Networks are often padded beyond their vocabulary.
         allowed = mx.pad(allowed, [(0, 0), (0, missing)], constant_values=False)
-    held = [row in masks for row in range(size)]
-    if not all(held):
+    has_mask = [row in masks for row in range(size)]
+    if not all(has_mask):
         places = [list(masks).index(row) if row in masks else 0 for row in range(size)]
-        allowed = allowed[mx.array(places)] | ~mx.array(held)[:, None]
+        allowed = allowed[mx.array(places)] | ~mx.array(has_mask)[:, None]
     kept = mx.where(allowed, logprobs.astype(mx.float32), -mx.inf)
-    if not shared:
+    if not renormalised:
         return kept
     whole = kept - mx.logsumexp(kept, axis=-1, keepdims=True)
-    if len(shared) == size:
+    if len(renormalised) == size:
         return whole
-    return mx.where(mx.array([row in shared for row in range(size)])[:, None], whole, kept)
+    return mx.where(mx.array([row in renormalised for row in range(size)])[:, None], whole, kept)

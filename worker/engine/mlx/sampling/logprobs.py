@@ -38,9 +38,9 @@ class _Drawn:
         logprobs, values_of, ids_of = self._lists
         best: list[tuple[int, float]] = []
         if top and values_of:
-            pairs = zip(ids_of[row], map(_told, values_of[row]), strict=True)
+            pairs = zip(ids_of[row], map(_clamped, values_of[row]), strict=True)
             best = sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
-        return TokenLikelihood(_told(logprobs[row]), tuple(islice(best, top)))
+        return TokenLikelihood(_clamped(logprobs[row]), tuple(islice(best, top)))
 
 
 class LogprobRows:
@@ -74,11 +74,11 @@ class LogprobRows:
         """
         if not self._tops or self._tops.keys().isdisjoint(uids):
             return
-        asking = [row for row, uid in enumerate(uids) if uid in self._tops]
-        if len(asking) < len(uids):
-            rows = mx.array(asking)
+        logged_rows = [row for row, uid in enumerate(uids) if uid in self._tops]
+        if len(logged_rows) < len(uids):
+            rows = mx.array(logged_rows)
             logprobs, tokens = logprobs[rows], tokens[rows]
-        widest = min(max(self._tops[uids[row]] for row in asking), logprobs.shape[-1])
+        widest = min(max(self._tops[uids[row]] for row in logged_rows), logprobs.shape[-1])
         whole = mx.logsumexp(logprobs.astype(mx.float32), axis=-1, keepdims=True)
         drawn = (_at(logprobs, tokens[:, None]) - whole)[:, 0]
         ids = top = None
@@ -86,9 +86,9 @@ class LogprobRows:
             ids = mx.argpartition(logprobs, -widest, axis=-1)[:, -widest:]
             top = _at(logprobs, ids) - whole
         # Together with the tokens, so that the step after does not come before it.
-        mx.async_eval(*(one for one in (tokens, drawn, top, ids) if one is not None))  # type: ignore[no-untyped-call]  # mlx ships it without types
+        mx.async_eval(*(each for each in (tokens, drawn, top, ids) if each is not None))  # type: ignore[no-untyped-call]  # mlx ships it without types
         known = _Drawn(drawn, top, ids)
-        for place, row in enumerate(asking):
+        for place, row in enumerate(logged_rows):
             self._drawn[uids[row]].append((known, place))
 
     def first(self, uid: int) -> TokenLikelihood | None:
@@ -119,7 +119,7 @@ def _at(logprobs: mx.array, ids: mx.array) -> mx.array:
     return mx.take_along_axis(logprobs, ids, axis=-1).astype(mx.float32)
 
 
-def _told(value: float) -> float:
+def _clamped(value: float) -> float:
     """Return a value as it is told: rounded, and neither infinite nor above certainty."""
     if not value > UNLIKELY:
         return UNLIKELY  # or what is no number at all

@@ -64,7 +64,7 @@ class BatchSampler:
         self._rows: dict[int, SamplerRow] = {}
         self._masks = LogitMasks()
         #: What is told of the tokens drawn.
-        self.likelihoods = LogprobRows()
+        self.logprob_rows = LogprobRows()
         self._rules: dict[tuple[int, ...], _Rules | None] = {}
         #: Rows that could not draw since the last look, and why; their tokens mean nothing.
         self.faults: dict[int, Exception] = {}
@@ -75,15 +75,15 @@ class BatchSampler:
         """Let a sequence draw by ``row``."""
         self._rows[uid] = row
         if row.constraint is not None:
-            self._masks.add(uid, row.constraint, is_shared=row.sampling.top_p < 1)
+            self._masks.add(uid, row.constraint, is_renormalised=row.sampling.top_p < 1)
         if row.logprobs is not None:
-            self.likelihoods.add(uid, row.logprobs)
+            self.logprob_rows.add(uid, row.logprobs)
 
     def drop(self, uid: int) -> None:
         """Forget a sequence."""
         self._rows.pop(uid, None)
         self._masks.drop(uid)
-        self.likelihoods.drop(uid)
+        self.logprob_rows.drop(uid)
 
     def __call__(self, logprobs: mx.array) -> mx.array:
         """Return one token per row of normalised log-probabilities."""
@@ -96,7 +96,7 @@ class BatchSampler:
         self.drawn_from = self._masks.apply(uids, logprobs, self.faults)
         tokens = self._drawn(self._rules[uids], uids, self.drawn_from)
         self._masks.note(uids, tokens)
-        self.likelihoods.note(uids, logprobs, tokens)
+        self.logprob_rows.note(uids, logprobs, tokens)
         return tokens
 
     def _drawn(self, rules: _Rules | None, uids: Sequence[int], logprobs: mx.array) -> mx.array:

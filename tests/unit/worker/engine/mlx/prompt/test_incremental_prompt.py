@@ -35,10 +35,10 @@ class PlainRenderer:
         self.rendered += 1
         return RenderedPrompt(_ids(request.messages) + _ids(()))
 
-    def says_only_messages(self, request: ChatRequest) -> bool:
+    def has_only_messages(self, request: ChatRequest) -> bool:
         return request.tool_choice.mode == "auto"
 
-    def begins_alike(self, before: ChatRequest, request: ChatRequest) -> bool:
+    def shares_preamble(self, before: ChatRequest, request: ChatRequest) -> bool:
         return (before.effort, before.thinking) == (request.effort, request.thinking)
 
     def render_after(self, request: ChatRequest, turn: int) -> RenderedPrompt | None:

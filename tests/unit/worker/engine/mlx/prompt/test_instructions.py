@@ -6,7 +6,7 @@ import pytest
 
 from domain.chat.request import ChatRequest, Message, ToolChoice
 from domain.values import SamplingWish
-from worker.engine.mlx.prompt.instructions import told
+from worker.engine.mlx.prompt.instructions import with_instructions
 
 _TOOL: dict[str, Any] = {"type": "function", "function": {"name": "Bash"}}
 _ASK = Message(role="user", content="hi")
@@ -19,7 +19,7 @@ def _request(*messages: Message, **more: Any) -> ChatRequest:
 
 
 def _remark(request: ChatRequest, *, is_opened: bool = False) -> str:
-    return told(request, is_opened=is_opened).messages[-1].content
+    return with_instructions(request, is_opened=is_opened).messages[-1].content
 
 
 @pytest.mark.parametrize(
@@ -42,9 +42,9 @@ def test_nothing_is_said_that_is_not_asked_for() -> None:
         _request(tools=(_TOOL,)),
         _request(tool_choice=ToolChoice(mode="none")),
     ):
-        assert told(request, is_opened=False) is request
+        assert with_instructions(request, is_opened=False) is request
     begun = _request(tools=(_TOOL,), tool_choice=ToolChoice(mode="any"))
-    assert told(begun, is_opened=True) is begun
+    assert with_instructions(begun, is_opened=True) is begun
 
 
 def test_schema_is_said_whole() -> None:
@@ -55,6 +55,9 @@ def test_schema_is_said_whole() -> None:
 def test_earlier_turns_stay_as_they_are() -> None:
     answered = (_ASK, Message(role="assistant", content="yes"))
     request = _request(*answered, answer_schema={})
-    assert told(request, is_opened=False).messages[:2] == answered
+    assert with_instructions(request, is_opened=False).messages[:2] == answered
     result = Message(role="tool", content="out", tool_call_id="c")
-    assert told(_request(result, answer_schema={}), is_opened=False).messages[0].role == "tool"
+    assert (
+        with_instructions(_request(result, answer_schema={}), is_opened=False).messages[0].role
+        == "tool"
+    )

@@ -51,7 +51,7 @@ def test_each_row_is_told_what_it_asked_for(
     drawn = [cast("list[int]", sampler(rows).tolist()) for rows in steps]
     for step, (rows, tokens) in enumerate(zip(steps, drawn, strict=True)):
         for row, (uid, top) in enumerate(zip(uids, tops, strict=True)):
-            likely = sampler.likelihoods.next(uid)
+            likely = sampler.logprob_rows.next(uid)
             if top is None:
                 assert likely is None
                 continue
@@ -80,13 +80,13 @@ def test_the_first_is_told_again_and_a_dropped_one_no_more() -> None:
     sampler = BatchSampler(lambda _: [1])
     sampler.add(1, SamplerRow(Sampling(temperature=0), 0, logprobs=1))
     sampler(rows_of(1, 1))
-    first = sampler.likelihoods.first(1)
+    first = sampler.logprob_rows.first(1)
     assert first is not None
-    assert sampler.likelihoods.next(1) == first
-    assert sampler.likelihoods.next(1) is None
+    assert sampler.logprob_rows.next(1) == first
+    assert sampler.logprob_rows.next(1) is None
     sampler(rows_of(1, 1))
     sampler.drop(1)
-    assert sampler.likelihoods.next(1) is None
+    assert sampler.logprob_rows.next(1) is None
 
 
 def test_what_the_network_rules_out_is_said_in_a_number_that_json_has() -> None:

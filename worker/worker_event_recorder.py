@@ -33,11 +33,11 @@ class WorkerEventRecorder:
         self._ids = ids
         self._run_id = ids.event_id()
 
-    def note(self, *events: Event) -> None:
+    def record(self, *events: Event) -> None:
         """Append events about this worker."""
         self._append(StreamName(self._worker), events)
 
-    def note_started(self, card: ModelCard, *, load_ms: float, versions: str) -> None:
+    def record_started(self, card: ModelCard, *, load_ms: float, versions: str) -> None:
         """Say that this worker is up, and with which model."""
         loaded = ModelLoaded(
             worker=self._worker,
@@ -48,7 +48,7 @@ class WorkerEventRecorder:
             created_at=card.created_at,
             load_ms=round(load_ms, 1),
         )
-        self.note(WorkerStarted(worker=self._worker, pid=os.getpid(), versions=versions))
+        self.record(WorkerStarted(worker=self._worker, pid=os.getpid(), versions=versions))
         stream = StreamName(f"model-{card.id}")
         before = self._fingerprint_before(stream)
         if before not in {None, card.fingerprint}:
@@ -67,7 +67,7 @@ class WorkerEventRecorder:
                 return event.fingerprint
         return None
 
-    def note_lost(self, last: WorkerId) -> bool:
+    def record_lost(self, previous: WorkerId) -> bool:
         """Say of the worker that was here before that it died, if it did not say that it stopped.
 
         Called under the worker lock of the directory that both have, so it does not run any more.
@@ -75,14 +75,14 @@ class WorkerEventRecorder:
         Returns:
             Whether it was lost.
         """
-        events = self._log.load(StreamName(last))
+        events = self._log.load(StreamName(previous))
         begun = [event for event in events if event.type == WorkerStarted.__name__]
         ends = {WorkerStopped.__name__, WorkerLost.__name__}
         if not begun or any(event.type in ends for event in events):
             return False
         started = decode_event(begun[0].type, begun[0].schema_version, begun[0].data)
         assert isinstance(started, WorkerStarted)
-        self._append(StreamName(last), [WorkerLost(worker=last, pid=started.pid)])
+        self._append(StreamName(previous), [WorkerLost(worker=previous, pid=started.pid)])
         return True
 
     def _append(self, stream: StreamName, events: Sequence[Event]) -> None:

@@ -39,7 +39,7 @@ from worker.retry_queue import RetryLater, RetryQueue
 #: Evictions of this long are one event.
 EVICTIONS_S = 5.0
 #: What the end leaves for notes that wait.
-LAST_NOTES_S = 2.0
+FINAL_FLUSH_S = 2.0
 #: Agents and streams whose latest state is remembered.
 REMEMBERED_MAX = 1024
 
@@ -48,13 +48,13 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
-class _Evictions:
+class _EvictionsDue:
     """It is time to write down what a tier has evicted."""
 
     tier: str
 
 
-_Note: TypeAlias = ContextReport | StoreEvent | _Evictions
+_Report: TypeAlias = ContextReport | StoreEvent | _EvictionsDue
 
 
 class CacheEventRecorder:
@@ -74,7 +74,7 @@ class CacheEventRecorder:
         self._log = log
         self._ids = ids
         self._run_id = ids.event_id()
-        self._notes: RetryQueue[_Note] = RetryQueue("cache-diary", self._write, clock.monotonic)
+        self._queue: RetryQueue[_Report] = RetryQueue("cache-diary", self._write, clock.monotonic)
         self._lock = threading.Lock()
         self._evicted: dict[str, tuple[int, int]] = {}
         # Below: the thread's own.
@@ -83,55 +83,55 @@ class CacheEventRecorder:
 
     def __enter__(self) -> Self:
         """Start writing."""
-        self._notes.start()
+        self._queue.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         """Write what is left."""
-        self._notes.close(LAST_NOTES_S)
+        self._queue.close(FINAL_FLUSH_S)
 
-    def tell(self, note: ContextReport | StoreEvent) -> None:
+    def record(self, report: ContextReport | StoreEvent) -> None:
         """Take a note of what engine or store tell."""
-        if isinstance(note, BlocksEvicted):
-            self.tell_evicted("disk", note.blocks, note.size_bytes)
+        if isinstance(report, BlocksEvicted):
+            self.record_evicted("disk", report.blocks, report.size_bytes)
         else:
-            self._notes.put(note)
+            self._queue.put(report)
 
-    def tell_evicted(self, tier: str, blocks: int, size_bytes: int) -> None:
+    def record_evicted(self, tier: str, blocks: int, size_bytes: int) -> None:
         """Take a note of evicted blocks; those of a few seconds become one event."""
         with self._lock:
             before = self._evicted.get(tier)
             blocks_before, bytes_before = before or (0, 0)
             self._evicted[tier] = blocks_before + blocks, bytes_before + size_bytes
         if before is None:
-            self._notes.put(_Evictions(tier), after_s=EVICTIONS_S)
+            self._queue.put(_EvictionsDue(tier), after_s=EVICTIONS_S)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until every note was written or given up; whether it was in time."""
-        return self._notes.flush(timeout_s)
+        return self._queue.flush(timeout_s)
 
     # --- the thread ------------------------------------------------------------------------
 
-    def _write(self, note: _Note) -> None:
-        match note:
+    def _write(self, report: _Report) -> None:
+        match report:
             case ContextStarted():
-                self._started(note)
+                self._record_started(report)
             case ContextKept():
-                self._kept(note)
-            case _Evictions(tier):
+                self._saved_context(report)
+            case _EvictionsDue(tier):
                 with self._lock:
                     blocks, size_bytes = self._evicted.pop(tier)
-                self._append_own(
+                self._append_to_worker(
                     CacheBlocksEvicted(
                         worker=self._worker, tier=tier, blocks=blocks, size_bytes=size_bytes
                     )
                 )
             case _:
-                self._append_own(_store_event(self._worker, note))
+                self._append_to_worker(_store_event(self._worker, report))
 
-    def _started(self, report: ContextStarted) -> None:
+    def _record_started(self, report: ContextStarted) -> None:
         job = JobId(report.label)
-        loaded, agent = self._whose(job)
+        loaded, agent = self._job_and_agent(job)
         if loaded is None or agent is None:
             return
         events: list[CacheEvent] = []
@@ -158,10 +158,10 @@ class CacheEventRecorder:
             )
         self._append_agent(agent, loaded, events)
 
-    def _kept(self, report: ContextKept) -> None:
+    def _saved_context(self, report: ContextKept) -> None:
         """Commit the manifest of a job that has said its last; its blocks are on disk already."""
         job, manifest = JobId(report.label), report.manifest
-        loaded, agent = self._whose(job)
+        loaded, agent = self._job_and_agent(job)
         if loaded is None or agent is None or not manifest.hashes:
             return
         if not loaded.job.status.is_terminal:
@@ -178,7 +178,7 @@ class CacheEventRecorder:
         self._append_agent(agent, loaded, [saved])
         _remember(self._saved, agent, saved)
 
-    def _whose(self, job: JobId) -> tuple[LoadedJob | None, AgentId | None]:
+    def _job_and_agent(self, job: JobId) -> tuple[LoadedJob | None, AgentId | None]:
         try:
             loaded = load_job(job, log=self._log)
         except JobNotFound:
@@ -188,16 +188,16 @@ class CacheEventRecorder:
 
     def _last_saved(self, agent: AgentId) -> AgentCacheSaved | None:
         if agent not in self._saved:
-            found: AgentCacheSaved | None = None
+            last_saved: AgentCacheSaved | None = None
             recorded = self._log.load(_stream_of(agent))
-            for one in recorded:
-                if one.type == AgentCacheSaved.__name__:
-                    event = decode_event(one.type, one.schema_version, one.data)
+            for entry in recorded:
+                if entry.type == AgentCacheSaved.__name__:
+                    event = decode_event(entry.type, entry.schema_version, entry.data)
                     assert isinstance(event, AgentCacheSaved)
-                    found = event
+                    last_saved = event
             # Not their number: old ones are archived.
             _remember(self._versions, _stream_of(agent), recorded[-1].version if recorded else 0)
-            _remember(self._saved, agent, found)
+            _remember(self._saved, agent, last_saved)
         return self._saved[agent]
 
     def _append_agent(
@@ -214,7 +214,7 @@ class CacheEventRecorder:
         ]
         self._append(_stream_of(agent), drafts)
 
-    def _append_own(self, event: CacheEvent) -> None:
+    def _append_to_worker(self, event: CacheEvent) -> None:
         draft = Draft(event_id=self._ids.event_id(), event=event, correlation_id=self._run_id)
         self._append(StreamName(self._worker), [draft])
 
@@ -243,25 +243,25 @@ def _stream_of(agent: AgentId) -> StreamName:
     return StreamName(f"agent-{agent}")
 
 
-def _store_event(worker: WorkerId, note: StoreEvent) -> CacheEvent:
-    match note:
+def _store_event(worker: WorkerId, report: StoreEvent) -> CacheEvent:
+    match report:
         case BlockRejected():
             return CacheBlockRejected(
                 worker=worker,
-                block=note.hash.hex(),
-                reason=note.reason.value,
-                detail=note.detail,
-                size_bytes=note.size_bytes,
+                block=report.hash.hex(),
+                reason=report.reason.value,
+                detail=report.detail,
+                size_bytes=report.size_bytes,
             )
         case PersistencePaused():
             return CachePersistencePaused(
-                worker=worker, error=note.error, message=note.message, retry_s=note.retry_s
+                worker=worker, error=report.error, message=report.message, retry_s=report.retry_s
             )
         case PersistenceResumed():
             return CachePersistenceResumed(
-                worker=worker, paused_s=round(note.paused_s, 3), dropped=note.dropped
+                worker=worker, paused_s=round(report.paused_s, 3), dropped=report.dropped
             )
         case BlocksEvicted():
             return CacheBlocksEvicted(
-                worker=worker, tier="disk", blocks=note.blocks, size_bytes=note.size_bytes
+                worker=worker, tier="disk", blocks=report.blocks, size_bytes=report.size_bytes
             )

@@ -20,10 +20,10 @@ from ops.clock import SystemClock
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import SequentialIds
-from worker import event_recorder as diary_module
+from worker import cache_event_recorder as recorder_module
+from worker.cache_event_recorder import CacheEventRecorder
 from worker.cachestore.manifest import Manifest
 from worker.cachestore.reports import ContextKept, ContextStarted
-from worker.event_recorder import CacheEventRecorder
 
 WAIT_S = 60.0
 JOB = JobId("job-1")
@@ -35,7 +35,7 @@ NAMES = tuple(BlockHash(bytes([number]) * 32) for number in range(4))
 class World:
     def __init__(self) -> None:
         self.log = InMemoryEventLog()
-        self.diary = CacheEventRecorder(
+        self.recorder = CacheEventRecorder(
             WORKER, log=self.log, ids=SequentialIds(), clock=SystemClock()
         )
 
@@ -50,13 +50,13 @@ class World:
         return [(one.type, dict(one.data)) for one in self.log.load(StreamName(stream))]
 
     def settle(self) -> None:
-        assert self.diary.flush(WAIT_S)
+        assert self.recorder.flush(WAIT_S)
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
     world = World()
-    with world.diary:
+    with world.recorder:
         yield world
 
 
@@ -89,7 +89,7 @@ def began(
 
 def test_manifest_is_written_after_the_end_of_its_job_and_follows_from_it(world: World) -> None:
     world.submit()
-    world.diary.tell(kept())
+    world.recorder.record(kept())
     assert not world.events()
     world.complete()
     world.settle()
@@ -107,12 +107,12 @@ def test_manifest_is_written_after_the_end_of_its_job_and_follows_from_it(world:
 def test_context_of_nobody_or_of_nothing_on_disk_is_not_written(world: World) -> None:
     world.submit(agent=None)
     world.complete()
-    world.diary.tell(began(restored=300))
-    world.diary.tell(kept())
+    world.recorder.record(began(restored=300))
+    world.recorder.record(kept())
     world.submit(JobId("job-2"))
     world.complete(JobId("job-2"))
-    world.diary.tell(kept((), JobId("job-2")))
-    world.diary.tell(kept(job=JobId("job-unknown")))
+    world.recorder.record(kept((), JobId("job-2")))
+    world.recorder.record(kept(job=JobId("job-unknown")))
     world.settle()
     assert not world.events()
 
@@ -120,7 +120,7 @@ def test_context_of_nobody_or_of_nothing_on_disk_is_not_written(world: World) ->
 @pytest.mark.parametrize(("disk", "source"), [(0, "ram"), (256, "disk")])
 def test_restore_says_where_it_came_from(world: World, disk: int, source: str) -> None:
     world.submit()
-    world.diary.tell(began(restored=768, disk=disk))
+    world.recorder.record(began(restored=768, disk=disk))
     world.settle()
     ((kind, data),) = world.events()
     assert kind == "AgentCacheRestored"
@@ -130,7 +130,7 @@ def test_restore_says_where_it_came_from(world: World, disk: int, source: str) -
 def saved_before(world: World) -> None:
     world.submit()
     world.complete()
-    world.diary.tell(kept())
+    world.recorder.record(kept())
     world.settle()
     world.submit(JobId("job-2"))
 
@@ -157,7 +157,7 @@ def test_miss_says_where_and_why(
     world: World, report: dict[str, Any], expected: tuple[str, int, int] | None
 ) -> None:
     saved_before(world)
-    world.diary.tell(began(**report, job=JobId("job-2")))
+    world.recorder.record(began(**report, job=JobId("job-2")))
     world.settle()
     missed = [data for kind, data in world.events() if kind == "AgentCacheMissed"]
     if expected is None:
@@ -172,8 +172,8 @@ def test_another_process_knows_what_was_saved(world: World) -> None:
     with CacheEventRecorder(
         WorkerId("worker-2"), log=world.log, ids=SequentialIds(), clock=SystemClock()
     ) as later:
-        later._ids = world.diary._ids  # ids are fresh in every process
-        later.tell(began(restored=512, job=JobId("job-2")))
+        later._ids = world.recorder._ids  # ids are fresh in every process
+        later.record(began(restored=512, job=JobId("job-2")))
         assert later.flush(WAIT_S)
     assert [kind for kind, _ in world.events()][-1] == "AgentCacheMissed"
 
@@ -181,15 +181,15 @@ def test_another_process_knows_what_was_saved(world: World) -> None:
 def test_store_events_go_to_the_workers_stream(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(diary_module, "EVICTIONS_S", 0.01)
-    world.diary.tell(
+    monkeypatch.setattr(recorder_module, "EVICTIONS_S", 0.01)
+    world.recorder.record(
         BlockRejected(hash=NAMES[0], reason=RejectReason.CHECKSUM, detail="bad", size_bytes=9)
     )
-    world.diary.tell(PersistencePaused(error="ENOSPC", message="full", retry_s=5))
-    world.diary.tell(PersistenceResumed(paused_s=7.25, dropped=3))
+    world.recorder.record(PersistencePaused(error="ENOSPC", message="full", retry_s=5))
+    world.recorder.record(PersistenceResumed(paused_s=7.25, dropped=3))
     for _ in range(3):
-        world.diary.tell(BlocksEvicted(blocks=2, size_bytes=10))
-    world.diary.tell_evicted("ram", 1, 5)
+        world.recorder.record(BlocksEvicted(blocks=2, size_bytes=10))
+    world.recorder.record_evicted("ram", 1, 5)
     world.settle()
     events = world.events(WORKER)
     assert [kind for kind, _ in events[:3]] == [
@@ -208,8 +208,8 @@ def test_store_events_go_to_the_workers_stream(
 def test_log_that_is_away_is_tried_again(world: World) -> None:
     world.submit()
     world.log.unavailable = True
-    world.diary.tell(began(restored=300))
-    assert not world.diary.flush(0.02)
+    world.recorder.record(began(restored=300))
+    assert not world.recorder.flush(0.02)
     world.log.unavailable = False
     world.settle()
     assert len(world.events()) == 1
@@ -220,6 +220,6 @@ def test_end_of_the_process_does_not_wait_for_a_log_that_is_away(world: World) -
     world.log.unavailable = True
     other = CacheEventRecorder(WORKER, log=world.log, ids=SequentialIds(), clock=SystemClock())
     with other:
-        other.tell(began(restored=300))
+        other.record(began(restored=300))
     assert other.flush(0)
     assert not world.events()

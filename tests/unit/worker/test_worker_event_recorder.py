@@ -6,7 +6,7 @@ from domain.events.worker import WorkerStopped
 from domain.values import ModelCard, StreamName, WorkerId
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import SequentialIds
-from worker.lifecycle import WorkerEventRecorder
+from worker.worker_event_recorder import WorkerEventRecorder
 
 MODEL = StreamName("model-tiny")
 
@@ -19,7 +19,7 @@ def start(log: InMemoryEventLog, ids: SequentialIds, worker: str, fingerprint: s
         description="",
         created_at="2026-01-01T00:00:00Z",
     )
-    WorkerEventRecorder(WorkerId(worker), log=log, ids=ids).note_started(
+    WorkerEventRecorder(WorkerId(worker), log=log, ids=ids).record_started(
         card, load_ms=1, versions=""
     )
 
@@ -42,11 +42,11 @@ def test_worker_that_was_here_and_did_not_stop_is_lost_and_no_other_one() -> Non
     for name in ("worker-mine", "worker-of-another-machine", "worker-stopped"):
         start(log, ids, name, "sha256:a")
     stopped = WorkerId("worker-stopped")
-    WorkerEventRecorder(stopped, log=log, ids=ids).note(WorkerStopped(worker=stopped))
-    diary = WorkerEventRecorder(WorkerId("worker-next"), log=log, ids=ids)
-    assert diary.note_lost(WorkerId("worker-mine"))
-    assert not diary.note_lost(WorkerId("worker-mine"))
-    assert not diary.note_lost(stopped)
-    assert not diary.note_lost(WorkerId("worker-that-never-began"))
+    WorkerEventRecorder(stopped, log=log, ids=ids).record(WorkerStopped(worker=stopped))
+    recorder = WorkerEventRecorder(WorkerId("worker-next"), log=log, ids=ids)
+    assert recorder.record_lost(WorkerId("worker-mine"))
+    assert not recorder.record_lost(WorkerId("worker-mine"))
+    assert not recorder.record_lost(stopped)
+    assert not recorder.record_lost(WorkerId("worker-that-never-began"))
     lost = [event for event in log.read_all(limit=100) if event.type == "WorkerLost"]
     assert [event.stream for event in lost] == ["worker-mine"]

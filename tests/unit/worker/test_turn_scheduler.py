@@ -9,16 +9,16 @@ from domain.job.fair_scheduler import TurnOrder
 from domain.values import JobId, JobStatus, Priority
 from tests.support.builders.job_world import JobWorld
 from tests.support.processes.brokers import wait_until
-from worker.turn_gate import TurnGate, WaitingTurn
+from worker.turn_scheduler import TurnScheduler, WaitingTurn
 
 WITHIN_S = 60.0
 
 
-def gate_of(slots: int) -> TurnGate:
-    return TurnGate(TurnOrder(slots=slots, interactive_reserved=0))
+def gate_of(slots: int) -> TurnScheduler:
+    return TurnScheduler(TurnOrder(slots=slots, interactive_reserved=0))
 
 
-def ask(gate: TurnGate, number: int) -> WaitingTurn:
+def ask(gate: TurnScheduler, number: int) -> WaitingTurn:
     return gate.ask(JobId(f"job-{number}"), agent=None, priority=Priority.INTERACTIVE)
 
 

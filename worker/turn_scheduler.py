@@ -9,7 +9,7 @@ from domain.job.fair_scheduler import TurnOrder, TurnState
 from domain.values import JobId, Priority
 
 
-class TurnGate:
+class TurnScheduler:
     """``domain.job.fair_scheduler.FairScheduler`` for the threads of one process.
 
     Args:
@@ -31,7 +31,7 @@ class TurnGate:
                 return turn
             self._order.add(job_id, agent=agent, priority=priority)
             self._waiting[job_id] = turn
-            self._call_next()
+            self._grant_next()
         return turn
 
     def state(self) -> TurnState:
@@ -56,15 +56,15 @@ class TurnGate:
                 self._order.remove(turn.job_id)
                 turn.decide(has_slot=False)
 
-    def leave(self, turn: WaitingTurn) -> None:
+    def release_turn(self, turn: WaitingTurn) -> None:
         """Take a turn back, had or not."""
         self.withdraw(turn)
         with self._lock:
-            if turn.give_back():
+            if turn.clear_slot():
                 self._order.release(turn.job_id)
-                self._call_next()
+                self._grant_next()
 
-    def _call_next(self) -> None:
+    def _grant_next(self) -> None:
         while (job_id := self._order.next()) is not None:
             self._waiting.pop(job_id).decide(has_slot=True)
 
@@ -77,9 +77,9 @@ class WaitingTurn:
         job_id: Whose turn it is.
     """
 
-    def __init__(self, gate: TurnGate, job_id: JobId) -> None:
+    def __init__(self, scheduler: TurnScheduler, job_id: JobId) -> None:
         self.job_id = job_id
-        self._gate = gate
+        self._scheduler = scheduler
         self._decided = threading.Event()
         self._has_slot = False
 
@@ -90,21 +90,21 @@ class WaitingTurn:
 
     def cancel(self) -> None:
         """Wait no longer; a turn that came already is kept."""
-        self._gate.withdraw(self)
+        self._scheduler.withdraw(self)
 
     def release(self) -> None:
         """Give the slot to the next."""
-        self._gate.leave(self)
+        self._scheduler.release_turn(self)
 
     def decide(self, *, has_slot: bool) -> None:
         """Say whether it may run; called by the gate, under its lock, once."""
         self._has_slot = has_slot
         self._decided.set()
 
-    def give_back(self) -> bool:
+    def clear_slot(self) -> bool:
         """Let go of the slot, if it is held; called by the gate, under its lock."""
-        held, self._has_slot = self._has_slot, False
-        return held
+        had_slot, self._has_slot = self._has_slot, False
+        return had_slot
 
     def __enter__(self) -> Self:
         return self
