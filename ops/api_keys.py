@@ -1,7 +1,7 @@
-"""Keys of the api: how they are written in the settings, and what of them is kept.
+"""API keys: their form in the settings, and the digest that is kept of each.
 
 ``KEY``, ``NAME=KEY`` or ``NAME=sha256:HEX``, where ``HEX`` is the SHA-256 of the key. A digest
-checks a key and cannot be sent as one, so it is all that the parts of a service ever hold.
+verifies a key and cannot be sent as one; the processes of the service hold digests only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ApiKey:
     """One key.
 
     Attributes:
-        name: What logs and limits call its holder.
+        name: The name of its holder in logs and limits.
         digest: SHA-256 of the key.
     """
 
@@ -42,15 +42,15 @@ class ApiKey:
 
 
 def digest_of_key(key: str) -> bytes:
-    """Return what is kept of a key."""
+    """Return the SHA-256 of a key."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
 def read_keys(texts: Iterable[str]) -> tuple[ApiKey, ...]:
-    """Read keys as the settings write them; one without a name is called by its place.
+    """Parse the keys of the settings; a key without a name is named ``key-`` and its place.
 
     Raises:
-        ValueError: One cannot be a key, or two have one name. The message names no key.
+        ValueError: A key is malformed, or two have one name. The message contains no key.
     """
     keys: dict[str, ApiKey] = {}
     for place, text in enumerate(texts, start=1):
@@ -71,7 +71,7 @@ def read_keys(texts: Iterable[str]) -> tuple[ApiKey, ...]:
 
 
 def first_sendable(texts: Iterable[str]) -> str | None:
-    """Return the first key that stands there itself, not as a digest."""
+    """Return the first key that is given as such, not as a digest."""
     keys = (_parts(text)[1] for text in texts)
     return next((key for key in keys if not _DIGEST.fullmatch(key)), None)
 

@@ -1,8 +1,8 @@
-"""What Claude Code must be told so that it works with a local model.
+"""Environment and arguments that make Claude Code work with a local model.
 
-Measured with version 2.1.329: a name that is not one of Claude's makes it believe the context that
-we state; without limits it assumes a million tokens. Its time-outs end an answer after five minutes
-of reading a prompt, and its attribution line makes every prompt differ from the one before.
+Measured with version 2.1.329: with a model name that is not one of Claude's it accepts the
+context length from the environment, else it assumes a million tokens. Its default time-outs end an
+answer after five minutes of prefill, and its attribution line changes every prompt.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Final
 
 #: The shortest context in which Claude Code's own prompt leaves room to work.
 CONTEXT_TOKENS_MIN: Final = 65_536
-#: Longest answer that we tell Claude Code to ask for.
+#: Longest answer that Claude Code is configured to request, in tokens.
 OUTPUT_TOKENS_MAX: Final = 16_384
 #: Half an hour, in milliseconds: a cold prefill of a long prompt may take minutes without a token.
 CLIENT_TIMEOUT_MS: Final = 1_800_000
 #: Tools that are enough to read, change and run things, for models with a short context.
 FEW_TOOLS: Final = "Bash,Read,Edit,Write"
-#: A service that asks for no key takes any; without one Claude Code would want a login.
-ANYBODY: Final = "local"
-#: Would be sent beside the token, and a key of the vendor's is nobody's business here.
+#: A service without keys accepts any token; without a token Claude Code demands a login.
+NO_KEY: Final = "local"
+#: Claude Code would send the vendor's key beside the token; it must not reach this service.
 UNSET: Final = ("ANTHROPIC_API_KEY",)
-#: Stands for the key in lines to paste: the shell puts it in, and no screen shows it.
+#: Stands for the key in lines to paste: the shell inserts it and no screen shows it.
 KEY_VARIABLE: Final = "$SEMANTIC_API_KEY"
 _TOKEN: Final = "ANTHROPIC_AUTH_TOKEN"  # noqa: S105 - the name of the variable, not its value
 _HEADERS: Final = "ANTHROPIC_CUSTOM_HEADERS"
@@ -42,13 +42,13 @@ _MODEL_NAMES = (
     "ANTHROPIC_DEFAULT_SONNET_MODEL",
     "ANTHROPIC_DEFAULT_HAIKU_MODEL",
 )
-#: Words of ``claude`` that start no session.
+#: Subcommands of ``claude`` that start no session.
 _COMMANDS = frozenset({"mcp", "config", "doctor", "update", "install", "plugin", "setup-token"})
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What clients see of the model: its name, and its context in tokens if that is known."""
+    """The model as clients see it: its name, and its context length in tokens if known."""
 
     id: str
     context_length: int | None
@@ -59,7 +59,7 @@ class ServedModel:
         return self.context_length is not None and self.context_length < CONTEXT_TOKENS_MIN
 
 
-def environment(base_url: str, model: ServedModel, *, token: str = ANYBODY) -> dict[str, str]:
+def environment(base_url: str, model: ServedModel, *, token: str = NO_KEY) -> dict[str, str]:
     """Return the variables that point Claude Code at this service, in the order to show them.
 
     Args:
@@ -84,9 +84,9 @@ def environment(base_url: str, model: ServedModel, *, token: str = ANYBODY) -> d
 def key_variable(key: str, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that carries a key as a header of its own.
 
-    A header that is named here beats every token, key and helper of the user's settings. Those
-    would beat a token of the environment, and a key in ``--settings`` could be read by everybody
-    on the machine.
+    A header named here overrides every token, key and helper of the user's settings. Those
+    would override a token of the environment, and every user of the machine could read a key in
+    ``--settings``.
 
     Args:
         key: Of this service.
@@ -97,15 +97,15 @@ def key_variable(key: str, inherited: Mapping[str, str]) -> dict[str, str]:
 
 
 def arguments(given: Sequence[str], variables: Mapping[str, str], model: ServedModel) -> list[str]:
-    """Return what to call ``claude`` with: the caller's words, and what they leave open.
+    """Return the arguments for ``claude``: those given, and defaults for the options left out.
 
-    The variables go along as ``--settings`` too, for this one session: the ``env`` of a settings
-    file would override the environment, and no file of the user's is touched. Keys and helpers
-    that the user keeps for others are switched off there.
+    The variables are passed as ``--settings`` too, for this session only: the ``env`` of a settings
+    file would override the environment, and no file of the user changes. ``--settings`` also
+    disables keys and helpers that the user keeps for other services.
 
     Args:
-        given: The caller's words.
-        variables: Without a secret: what a process is called with can be read by everybody.
+        given: Arguments of the user.
+        variables: Without a secret: every user of the machine can read the arguments of a process.
         model: What is served.
     """
     if given and given[0] in _COMMANDS:
@@ -113,7 +113,7 @@ def arguments(given: Sequence[str], variables: Mapping[str, str], model: ServedM
     names = {word.split("=", 1)[0] for word in given}
     added: list[str] = []
     if not names & _PERMISSION_OPTIONS:
-        # Its automatic mode asks the vendor's servers whether a command is safe.
+        # The automatic mode asks the vendor's servers whether a command is safe.
         added += ["--permission-mode", "default"]
     if model.is_small and not names & _TOOL_OPTIONS:
         # With an equals sign: the option takes all words that follow, a prompt among them.
@@ -125,7 +125,7 @@ def arguments(given: Sequence[str], variables: Mapping[str, str], model: ServedM
 
 
 def shell_lines(variables: Mapping[str, str]) -> Iterator[str]:
-    """Yield lines for a POSIX shell: what to unset, then the exports, several to a line."""
+    """Yield lines for a POSIX shell: ``unset``, then the exports, several to a line."""
     yield f"unset {' '.join(UNSET)}"
     line = ""
     for name, value in variables.items():

@@ -1,4 +1,4 @@
-"""Exit codes of the command line and of the parts.
+"""Exit codes of the command line and of the service's processes.
 
 Scripts and service managers read them: they are stable.
 """
@@ -9,13 +9,13 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a process says with its last breath; numbers from 64 on as in ``sysexits.h``."""
+    """Exit code of a process; numbers from 64 on follow ``sysexits.h``."""
 
     OK = 0
     FAILED = 1
     USAGE = 2
     NOT_RUNNING = 3
-    #: The same number: what was asked for cannot be done with what is here.
+    #: The same number: the request cannot be fulfilled with the present model or data.
     REFUSED = 3
     CRASHED = 70
     CONFIG = 78

@@ -1,4 +1,4 @@
-"""Who can reach an address, and what the settings must say before others than this machine may."""
+"""Refuse to listen beyond this machine unless the settings allow it and require a key."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from ops.settings import ServerSettings
 
 
 def why_not_listen(server: ServerSettings, address: str) -> str | None:
-    """Return why an address must not be listened on with these settings, in one line, if so.
+    """Return in one line why these settings forbid listening on an address, else ``None``.
 
     Args:
-        server: What was asked for.
-        address: What ``server.host`` stands for, as digits.
+        server: The requested settings.
+        address: The numeric address of ``server.host``.
     """
-    # A zone ("fe80::1%eth0") says nothing about who can reach it.
+    # A zone ("fe80::1%eth0") does not limit which machines reach the address.
     if ip_address(address.partition("%")[0]).is_loopback:
         return None
     missing = []

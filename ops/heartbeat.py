@@ -1,8 +1,8 @@
-"""How a supervisor learns that a child hangs or was stopped: signs of life down a pipe.
+"""Heartbeats of a child over a pipe, by which the supervisor notices that it hangs.
 
 The counterpart of ``ops.parent_watch``. A process that is stopped, or whose interpreter is held by
-a call that never returns, looks alive from outside but stops writing. Each child that
-is watched inherits the write end of a pipe of its own and writes a byte every ``BEAT_S``.
+a call that never returns, looks alive from outside but stops writing. Each watched
+child inherits the write end of its own pipe and writes a byte every ``BEAT_S``.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Callable
 
 #: Environment variable with the number of the inherited write end.
 HEARTBEAT_ENV = "SEMANTIC_HEARTBEAT_FD"
-#: Between two signs of life, in seconds.
+#: Interval between two heartbeats, in seconds.
 BEAT_S = 1.0
 
 
 def take_heartbeat() -> Callable[[], None]:
-    """Return what gives one sign of life; it does nothing where no supervisor listens.
+    """Return a function that sends one heartbeat; without a supervisor it does nothing.
 
-    The supervisor counts silence from the first sign on. The variable is taken out of the
-    environment, so that the children of this process do not mistake it for theirs.
+    The supervisor measures silence from the first heartbeat on. The variable is removed from the
+    environment, so that the children of this process do not inherit it.
 
     Raises:
         OSError: The variable names no open descriptor.
@@ -36,8 +36,8 @@ def take_heartbeat() -> Callable[[], None]:
         try:
             os.write(descriptor, b".")
         except OSError:
-            # Full: a supervisor that was stopped has not read for hours. Broken: it is gone, and
-            # the lifeline says so.
+            # Full: a stopped supervisor has not read for hours. Broken: the supervisor is gone,
+            # and the parent watch reports it.
             return
 
     return beat

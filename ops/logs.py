@@ -1,7 +1,7 @@
-"""Structured logs: one line per event on stderr, from our code and from the libraries alike.
+"""Structured logs: one line per log event on stderr, from this code and from libraries.
 
-Texts of prompts and answers are never logged. Callers do not pass them, values under the names
-they usually travel by are withheld here, and tracebacks are rendered without local variables.
+Texts of prompts and answers are never logged. Callers do not pass them, values under the
+usual names of texts are withheld here, and tracebacks are rendered without local variables.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import TypeAlias
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-#: What code that logs takes as an argument.
+#: The type of logger arguments.
 Logger: TypeAlias = structlog.stdlib.BoundLogger
 
-#: Libraries that tell of every request or message at INFO.
+#: Libraries that log every request or message at INFO.
 NOISY_LOGGERS = (
     "actix_http",
     "actix_server",
@@ -33,11 +33,11 @@ NOISY_LOGGERS = (
     "transformers",
     "urllib3",
 )
-#: Names under which texts of users travel.
+#: Keys of log events whose values may be texts of users.
 WITHHELD_KEYS = frozenset(
     {"answer", "body", "content", "messages", "output", "prompt", "system", "text", "thinking"}
 )
-#: Environment variable that asks for colour where no terminal is seen (https://force-color.org).
+#: Environment variable that requests colour without a terminal (https://force-color.org).
 FORCE_COLOR_ENV = "FORCE_COLOR"
 _OUR_LOGGER = "semantic"
 #: ``06:42:21.735`` of an ISO instant.
@@ -144,7 +144,7 @@ def _renderers(format_name: str) -> list[Processor]:
 
 
 def _shorten(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Leave out what people do not read on a terminal; the JSON form has it."""
+    """Drop fields that a reader at a terminal does not need; the JSON form keeps them."""
     if event.get("logger") == _OUR_LOGGER:
         del event["logger"]
     del event["pid"]

@@ -1,8 +1,8 @@
-"""How a child learns that its supervisor is gone, even by ``kill -9``.
+"""Notice the death of the supervisor from inside a child, even after ``kill -9``.
 
 The supervisor holds the only write end of a pipe for as long as it lives and never writes to it.
-Each child inherits the read end and blocks on it: end of file can mean one thing only. It needs no
-polling, no parent pid that may be reused, and works on Linux and macOS alike.
+Each child inherits the read end and blocks on it until end of file. That needs no polling and no
+parent pid, which may be reused, and it works on Linux and macOS.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ LIFELINE_ENV = "SEMANTIC_LIFELINE_FD"
 
 
 def watch_lifeline(on_lost: Callable[[], None]) -> None:
-    """Call ``on_lost`` once, from a daemon thread, when the supervisor is gone.
+    """Call ``on_lost`` once, from a daemon thread, when the supervisor has died.
 
-    Does nothing in a process that no supervisor started. The variable is taken out of the
-    environment, so that the children of this process do not mistake it for theirs.
+    In a process without a supervisor it does nothing. The variable is removed from the
+    environment, so that the children of this process do not inherit it.
 
     Args:
-        on_lost: Ends the process; the lines it logs may have no reader any more.
+        on_lost: Ends the process; its log lines may have no reader.
 
     Raises:
         OSError: The variable names no open descriptor.
@@ -39,6 +39,6 @@ def watch_lifeline(on_lost: Callable[[], None]) -> None:
 
 def _wait_for_end(descriptor: int, on_lost: Callable[[], None]) -> None:
     while os.read(descriptor, 1):
-        pass  # nobody writes; a stray byte would mean nothing
+        pass  # the supervisor never writes; ignore a stray byte
     os.close(descriptor)
     on_lost()

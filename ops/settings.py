@@ -134,7 +134,7 @@ class EngineSettings(_Group):
         default=20.0,
         ge=0,
         le=1000,
-        description="text that a fast model says within this time goes out together; 0: each step",
+        description="text that a fast model emits within this time is sent together; 0: each step",
     )
     reuse: bool = Field(default=True, description="start from what was read before")
     kv_budget_mb: int | None = Field(
@@ -193,7 +193,7 @@ class JobSettings(_Group):
     )
     reconcile_s: float = Field(default=5.0, gt=0)
     worker_deaths_max: int = Field(
-        default=2, ge=1, le=100, description="in a row, before the job says a word; then it fails"
+        default=2, ge=1, le=100, description="in a row, before the first item; then the job fails"
     )
     worker_silence_s: float = Field(
         default=15.0, ge=0, description="a worker that hangs so long is replaced; 0: never"
@@ -250,21 +250,21 @@ class BatchSettings(_Group):
     )
     results_kept_s: int = Field(default=29 * 24 * 3600, ge=1, description="after the creation")
     file_kept_s: int = Field(
-        default=30 * 24 * 3600, ge=1, description="of files whose owner does not say"
+        default=30 * 24 * 3600, ge=1, description="of files without an expiry of their own"
     )
 
 
 class WebhookSettings(_Group):
-    """Who is told of the ends of jobs and batches, and how often it is tried."""
+    """Webhooks on the ends of jobs and batches, and their retries."""
 
-    urls: tuple[str, ...] = Field(default=(), description="told of every end")
+    urls: tuple[str, ...] = Field(default=(), description="receivers of every end")
     secret: SecretStr | None = Field(
         default=None,
         description="whsec_ and base64; several, with spaces between them, while one is replaced;"
         " default: drawn once, in the data directory",
     )
     from_requests: bool = Field(default=True, description="a request may name a webhook of its own")
-    batch_lines: bool = Field(default=False, description="urls are told of each line of a batch")
+    batch_lines: bool = Field(default=False, description="also send each line of a batch to urls")
     allow_hosts: tuple[str, ...] = Field(
         default=(),
         description="host or host:port that may be this machine or in a private network",

@@ -1,1 +1,1 @@
-"""The broker child: a private redis-server, or else a server for trial in its own process."""
+"""The broker process: a private redis-server, or the in-memory trial broker."""

@@ -1,4 +1,4 @@
-"""Run the broker until told to stop: ``python -m ops.broker``."""
+"""Run the broker until SIGTERM: ``python -m ops.broker``."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ops.logs import Logger, configure_logging
 from ops.parent_watch import watch_lifeline
 from ops.settings import Settings, load_settings
 
-#: How often we look whether the broker still runs.
+#: Interval between two checks of the broker process, in seconds.
 WATCH_S = 0.2
 
 
 def main() -> int:
-    """Start the broker that the settings ask for, and stay until SIGTERM or until it ends."""
+    """Run the configured broker until SIGTERM or until the broker ends; return the exit code."""
     settings = load_settings()
     log = configure_logging("broker", level=settings.log.level, format=settings.log.format)
     stop = threading.Event()
@@ -37,7 +37,7 @@ def main() -> int:
             broker = _choose(settings, log)
             return int(ExitCode.CONFIG) if broker is None else _serve(broker, settings, stop, log)
     except (DataDirLocked, PermissionError) as error:
-        log.error("the broker cannot run", reason=str(error))  # noqa: TRY400 - the reason says it all
+        log.error("the broker cannot run", reason=str(error))  # noqa: TRY400 - the reason is the whole message
         return int(ExitCode.CONFIG)
     except QueueUnavailable as error:
         log.error("the broker did not start", reason=error.message)  # noqa: TRY400 - as above
@@ -64,7 +64,7 @@ def _serve(
 ) -> int:
     broker.start()
     try:
-        # Only now may threads exist: redis-server was forked before.
+        # Threads may exist from here on: redis-server was forked before.
         watch_lifeline(stop.set)
         write_url(settings, broker.url)
         log.info("the broker answers", url=broker.url)
@@ -89,5 +89,5 @@ def _on_signals(call: Callable[[], None]) -> None:
 if __name__ == "__main__":
     code = main()
     sys.stderr.flush()
-    # Connection threads of the trial broker may sit in a blocking command; they hold nothing.
+    # Connection threads of the trial broker may block in a command; they hold no state.
     os._exit(code)

@@ -1,4 +1,4 @@
-"""Where the private broker is: its socket, and the file that tells the other processes."""
+"""The address of the private broker: its socket, and the file that publishes its URL."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from ops.settings import Settings
 SOCKET_PATH_BYTES_MAX = 103
 SOCKET_NAME = "redis.sock"
 URL_FILE = "broker.url"
-#: How long a process waits for its broker before it gives up.
+#: How long a process waits for its broker, in seconds.
 BROKER_WAIT_S = 20.0
 _POLL_S = 0.05
 
 
 def socket_path(settings: Settings) -> Path:
-    """Return where the private redis-server listens.
+    """Return the socket path of the private redis-server.
 
-    That is in the data directory, or, where that path is too long for a socket, in a directory of
-    this user under the system's temporary one.
+    The socket lies in the data directory. Where that path is too long for a socket, it lies in a
+    directory of this user below the system's temporary directory.
 
     Raises:
-        PermissionError: That directory exists and belongs to somebody else.
+        PermissionError: That directory exists and belongs to another user.
     """
     wanted = settings.broker_dir / SOCKET_NAME
     if _fits(wanted):
@@ -50,7 +50,7 @@ def url_of_socket(path: Path) -> str:
 
 
 def write_url(settings: Settings, url: str) -> None:
-    """Tell the other processes where the broker is; they never see half a line."""
+    """Publish the URL of the broker to the other processes, atomically."""
     target = settings.data_dir / URL_FILE
     draft = target.with_name(f"{URL_FILE}.{os.getpid()}.tmp")
     draft.write_text(url + "\n", encoding="utf-8")
@@ -58,7 +58,7 @@ def write_url(settings: Settings, url: str) -> None:
 
 
 def forget_url(settings: Settings) -> None:
-    """Say that there is no broker any more."""
+    """Withdraw the URL of the broker."""
     (settings.data_dir / URL_FILE).unlink(missing_ok=True)
 
 
@@ -67,7 +67,7 @@ def resolve_broker_url(settings: Settings, *, wait_s: float = BROKER_WAIT_S) -> 
 
     Args:
         settings: ``redis.url`` wins and is not waited for.
-        wait_s: How long to wait for the private one.
+        wait_s: How long to wait for the private broker.
 
     Raises:
         QueueUnavailable: It did not answer in time.
@@ -86,7 +86,7 @@ def resolve_broker_url(settings: Settings, *, wait_s: float = BROKER_WAIT_S) -> 
 
 
 def answers(url: str) -> bool:
-    """Return whether a broker at ``url`` answers PING just now."""
+    """Return whether a broker at ``url`` answers PING."""
     client = connect(url)
     try:
         return bool(client.ping())

@@ -1,4 +1,4 @@
-"""A redis-server of our own, on a unix socket, that keeps its data and never outlives us."""
+"""A private redis-server on a unix socket: it keeps its data and ends with its parent process."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from domain.errors import QueueUnavailable
 from ops.adapters.redis.client import connect
 from ops.broker.address import answers, url_of_socket
 
-#: For a server to load its data and answer.
+#: Time for the server to load its data and answer, in seconds.
 START_MAX_S = 15.0
-#: For a server to write its last and go.
+#: Time for the server to write its data and end, in seconds.
 STOP_MAX_S = 10.0
 _POLL_S = 0.01
 _PR_SET_PDEATHSIG = 1
 
 
 class PrivateRedis:
-    """The server and its process.
+    """A redis-server and its process.
 
     Args:
         binary: Path of ``redis-server``.
         directory: Where it keeps its data.
-        socket: Where it listens; nobody else can connect.
+        socket: Path of its socket; only this user can connect.
     """
 
     def __init__(self, binary: str, *, directory: Path, socket: Path) -> None:
@@ -43,14 +43,14 @@ class PrivateRedis:
     def start(self) -> None:
         """Start the server and wait until it answers.
 
-        A server that an earlier run left behind (possible only where a dying parent cannot take
-        its child along) is ended first; its data is kept.
+        A server that an earlier run left behind is shut down first; its data is kept. That happens
+        only on systems where a child outlives its killed parent.
 
-        Call it from a thread that lives as long as the server should: Linux counts the end of that
-        thread as the death of the parent.
+        Call it from a thread that lives as long as the server: Linux treats the end of that thread
+        as the death of the parent.
 
         Raises:
-            QueueUnavailable: It ended at once or did not answer in time.
+            QueueUnavailable: The server ended at once or did not answer in time.
         """
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if answers(self.url):
@@ -60,7 +60,7 @@ class PrivateRedis:
             self._argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            # Ctrl-C reaches the whole foreground group; the broker goes last, when it is told to.
+            # Ctrl-C reaches the whole foreground group; the broker stops last, on SIGTERM.
             start_new_session=True,
             preexec_fn=_die_with_parent(),  # noqa: PLW1509 - called before any thread is started
         )
@@ -73,11 +73,11 @@ class PrivateRedis:
             time.sleep(_POLL_S)
 
     def exit_code(self) -> int | None:
-        """Return how the server ended, or ``None`` while it runs."""
+        """Return the exit code of the server, or ``None`` while it runs."""
         return self._process.poll() if self._process is not None else None
 
     def stop(self) -> None:
-        """End the server, letting it write what it has; a second call does nothing."""
+        """Stop the server after it has written its data; a second call does nothing."""
         if self._process is None or self._process.poll() is not None:
             return
         self._process.terminate()
@@ -112,7 +112,7 @@ def _shut_down(url: str) -> None:
     try:
         client.shutdown(nosave=True)
     except (redis.RedisError, OSError):
-        pass  # it hangs up instead of answering
+        pass  # the server closes the connection instead of replying
     finally:
         client.close()
     give_up_at = time.monotonic() + STOP_MAX_S
@@ -124,7 +124,7 @@ def _shut_down(url: str) -> None:
 
 
 def _die_with_parent() -> Callable[[], None] | None:
-    """Return what the child does to be told by the kernel when we are gone, where that exists."""
+    """Return a function that makes the child receive SIGTERM at the death of its parent (Linux)."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None, use_errno=True).prctl

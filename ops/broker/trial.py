@@ -1,8 +1,8 @@
-"""A broker for trial, inside this process: fakeredis' TCP server, mended.
+"""The trial broker: fakeredis' TCP server inside this process, with four faults corrected.
 
-As it ships, an error reply ends the connection (so no script can ever be loaded), small packets are
-held back for 40 ms, pushed messages wait for a poll, and a large reply overruns a socket that does
-not block. Here each connection's thread sleeps until its peer or its own reply queue has something.
+As shipped, an error reply ends the connection (so that no script can be loaded), small packets are
+delayed by 40 ms, pushed messages wait for a poll, and a large reply overruns a non-blocking socket.
+Here the thread of a connection sleeps until its peer or its reply queue has data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fakeredis._clients import _tcp_server as upstream
 
 #: Bytes read at once.
 READ_BYTES = 65_536
-#: The Redis that is imitated.
+#: The Redis version that is imitated.
 VERSION = (7, 0)
 _HOST = "127.0.0.1"
 
@@ -29,7 +29,7 @@ class TrialBroker:
     """The server and its thread.
 
     Args:
-        port_file: Remembers the port, so that a restart is found where the last one was.
+        port_file: Keeps the port, so that a restarted broker has the same address.
     """
 
     def __init__(self, port_file: Path) -> None:
@@ -43,21 +43,21 @@ class TrialBroker:
         port_file.write_text(f"{self.port}\n", encoding="ascii")
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start to serve."""
         self._thread.start()
 
     def exit_code(self) -> int | None:
-        """Return ``None`` while it runs; it cannot end by itself unless its thread failed."""
+        """Return ``None`` while the thread runs, else 1."""
         return None if self._thread.is_alive() else 1
 
     def stop(self) -> None:
-        """Hang up; everything that was kept is gone."""
+        """Close the server; its data is lost."""
         self._server.shutdown()
         self._server.server_close()
 
 
 class _ReplyQueue(queue.Queue[Any]):
-    """Replies and pushed messages; a byte on ``alarm`` says that there is one."""
+    """Replies and pushed messages; a byte on ``alarm`` announces each."""
 
     def __init__(self, alarm: socket.socket) -> None:
         super().__init__()
@@ -68,11 +68,11 @@ class _ReplyQueue(queue.Queue[Any]):
         try:
             self._alarm.send(b"\0")
         except OSError:
-            # Full: the reader has been told often enough. Closed: there is no reader any more.
+            # Full: the reader has unread bytes already. Closed: there is no reader.
             return
 
 
-class _Handler(upstream.TCPFakeRequestHandler):  # type: ignore[misc]  # mypy is told not to look into fakeredis
+class _Handler(upstream.TCPFakeRequestHandler):  # type: ignore[misc]  # mypy does not follow fakeredis
     """One connection."""
 
     disable_nagle_algorithm = True
@@ -80,18 +80,18 @@ class _Handler(upstream.TCPFakeRequestHandler):  # type: ignore[misc]  # mypy is
     def setup(self) -> None:
         super().setup()
         self.connection.setblocking(True)  # noqa: FBT003 - positional only
-        self._heard, self._alarm = socket.socketpair()
-        self._heard.setblocking(False)  # noqa: FBT003 - positional only
+        self._alarmed, self._alarm = socket.socketpair()
+        self._alarmed.setblocking(False)  # noqa: FBT003 - positional only
         self._alarm.setblocking(False)  # noqa: FBT003 - positional only
         self._peer = self.current_client.get_socket()
         self._peer.responses = _ReplyQueue(self._alarm)
 
     def handle(self) -> None:
         while True:
-            readable, _, _ = select.select([self.connection, self._heard], [], [])
+            readable, _, _ = select.select([self.connection, self._alarmed], [], [])
             try:
-                if self._heard in readable:
-                    self._heard.recv(READ_BYTES)
+                if self._alarmed in readable:
+                    self._alarmed.recv(READ_BYTES)
                     self._reply()
                 if self.connection in readable:
                     data = self.connection.recv(READ_BYTES)
@@ -106,7 +106,7 @@ class _Handler(upstream.TCPFakeRequestHandler):  # type: ignore[misc]  # mypy is
 
     def finish(self) -> None:
         super().finish()
-        self._heard.close()
+        self._alarmed.close()
         self._alarm.close()
 
     def _reply(self) -> None:

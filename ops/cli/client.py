@@ -1,4 +1,4 @@
-"""The running service, asked over HTTP like anybody else asks it."""
+"""HTTP client of the commands: the same routes that every client uses."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ops.settings import Settings
 from ops.supervisor.address import base_url
 from ops.supervisor.serve_record import read_record
 
-#: For a connection, and for an answer that is not a stream.
+#: Time limit of a connection and of a reply without a stream, in seconds.
 CONNECT_S, ANSWER_S = 5.0, 60.0
-#: A stream without as much as a ping for this long is taken for dead.
+#: Longest pause without an event or a ping on a stream, in seconds.
 SILENCE_S = 60.0
-#: How often a stream that broke off is taken up again.
+#: Attempts to resume a broken stream.
 RECONNECTS_MAX = 20
 _RECONNECT_PAUSE_S = 0.5
 _TERMINAL = frozenset({"finished", "failed"})
 
 
 def service_url(settings: Settings) -> str:
-    """Return where the service of this data directory is, or would be by its settings."""
+    """Return the URL of the running service, else the URL of the settings."""
     record = read_record(settings.data_dir)
     if record is not None:
         return record.base_url
@@ -35,17 +35,17 @@ def service_url(settings: Settings) -> str:
 
 
 def key_header(settings: Settings) -> dict[str, str]:
-    """Return the header that lets our own commands in, where there is a key to send."""
+    """Return the header with the configured API key, if there is one."""
     key = settings.own_key
     return {} if key is None else {"authorization": f"Bearer {key}"}
 
 
 @contextmanager
 def service(settings: Settings) -> Iterator[httpx.Client]:
-    """Give a client; a service that does not answer, or refuses, ends the command with one line."""
+    """Yield an HTTP client; an unreachable service or a refusal exits with one line."""
     url = service_url(settings)
     timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
-    # No proxy of the environment stands between us and this machine.
+    # A proxy of the environment is not for this machine.
     with httpx.Client(
         base_url=url, timeout=timeout, trust_env=False, headers=key_header(settings)
     ) as client:
@@ -62,7 +62,7 @@ def ask(client: httpx.Client, method: str, path: str, **arguments: Any) -> Any: 
 
     Raises:
         httpx.HTTPStatusError: The service refused.
-        httpx.TransportError: It does not answer.
+        httpx.TransportError: The service is unreachable.
     """
     response = client.request(method, path, **arguments)
     response.raise_for_status()
@@ -70,11 +70,11 @@ def ask(client: httpx.Client, method: str, path: str, **arguments: Any) -> Any: 
 
 
 def follow(client: httpx.Client, job_id: str) -> Iterator[dict[str, Any]]:
-    """Yield the items of a job up to the terminal one, taking up a stream that breaks off.
+    """Yield the items of a job up to the terminal item, resuming a broken stream.
 
     Raises:
         httpx.HTTPStatusError: There is no such job.
-        httpx.TransportError: The service stays away.
+        httpx.TransportError: The service stays unreachable.
     """
     last: str | None = None
     for attempt in range(RECONNECTS_MAX + 1):
@@ -103,7 +103,7 @@ def follow(client: httpx.Client, job_id: str) -> Iterator[dict[str, Any]]:
 
 
 def read_events(lines: Iterable[str]) -> Iterator[tuple[str | None, dict[str, Any]]]:
-    """Yield the id and the data of each server-sent event; comments are passed over."""
+    """Yield the id and the data of each server-sent event; comments are skipped."""
     event_id: str | None = None
     data: list[str] = []
     for line in lines:
@@ -117,7 +117,7 @@ def read_events(lines: Iterable[str]) -> Iterator[tuple[str | None, dict[str, An
 
 
 def _reason(response: httpx.Response) -> str:
-    """Return what the service said, in whichever dialect."""
+    """Return the error message of a reply, in any dialect."""
     try:
         body = response.json()
         text = body.get("detail") or body["error"]["message"]

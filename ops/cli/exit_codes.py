@@ -1,4 +1,4 @@
-"""The exit codes as the command line shows them."""
+"""The exit codes in the help of the command line."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from ops.exit_codes import MEANINGS, ExitCode
 
 __all__ = ["EPILOG", "ExitCode"]
 
-#: Ends every ``--help``.
+#: Last lines of each ``--help``.
 EPILOG = "Exit codes: " + "; ".join(f"{code:d} {MEANINGS[code]}" for code in ExitCode) + "."

@@ -15,7 +15,7 @@ from ops.cli.exit_codes import EPILOG
 from ops.cli.jobs import batch, jobs, replay, run, webhooks
 from ops.cli.service import claude, config, doctor, serve, status
 
-#: Groups whose modules load the database libraries: imported only when they are asked for.
+#: Groups whose modules import the database libraries: imported on use only.
 LAZY_GROUPS = {"events": "The event log.", "db": "The event log's tables."}
 #: Set by shells that complete a command line; every name is needed then.
 _COMPLETION_ENV = "_SEMANTIC_COMPLETE"
@@ -32,7 +32,7 @@ def build_app(asked: Collection[str] = frozenset(LAZY_GROUPS)) -> typer.Typer:
     """Return the application with every command.
 
     Args:
-        asked: Which of the ``LAZY_GROUPS`` to load; the others are only named in the help.
+        asked: Which of the ``LAZY_GROUPS`` to import; the others appear in the help only.
     """
     app = typer.Typer(
         name="semantic",
@@ -86,7 +86,7 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    del version  # its callback has seen to it
+    del version  # handled by its callback
 
 
 if __name__ == "__main__":

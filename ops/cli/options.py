@@ -1,4 +1,4 @@
-"""What several commands share: options, settings, and how a command fails."""
+"""Shared by the commands: options, settings, failure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def overrides(
     port: int | None = None,
     allow_remote: bool | None = None,
 ) -> dict[str, Any]:
-    """Return the options that were given, as settings."""
+    """Return the given options as settings."""
     server = {"host": host, "port": port, "allow_remote": allow_remote}
     given: dict[str, Any] = {
         "data_dir": data_dir,
@@ -46,7 +46,7 @@ def overrides(
 
 
 def settings_or_exit(given: dict[str, Any]) -> Settings:
-    """Read the settings, or end with one line for each that is not valid."""
+    """Read the settings, or exit with one line for each invalid one."""
     from pydantic import ValidationError  # noqa: PLC0415 - keeps --help fast
     from pydantic_settings import SettingsError  # noqa: PLC0415 - the same
 
@@ -65,7 +65,7 @@ def settings_or_exit(given: dict[str, Any]) -> Settings:
 
 
 def fail(message: str, code: ExitCode) -> NoReturn:
-    """Say one line on stderr and end."""
+    """Print one line on stderr and exit."""
     typer.echo(f"semantic: {message}", err=True)
     raise typer.Exit(int(code))
 

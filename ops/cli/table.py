@@ -1,4 +1,4 @@
-"""Plain tables: aligned for people, cut nowhere, the same on a terminal and in a pipe."""
+"""Plain aligned tables, the same on a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _GAP = "  "
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows under a head line."""
+    """Print rows under a header line."""
     lines = [tuple(head), *map(tuple, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:

@@ -1,4 +1,4 @@
-"""The public address: is it free, and how do clients write it."""
+"""The public address: check that it is free, and the URL under which clients reach it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def claim_port(host: str, port: int, *, server: ServerSettings | None = None) ->
     Args:
         host: A name or an address of this machine.
         port: 0 picks a free one.
-        server: Says whether others than this machine may reach it; without it anybody may.
+        server: Settings that allow or forbid other machines; without them every address is allowed.
 
     Returns:
         The port.
@@ -41,7 +41,7 @@ def claim_port(host: str, port: int, *, server: ServerSettings | None = None) ->
     except OSError as error:
         raise CannotServe(_why(host, port, error)) from error
     if port and _answers(_ANY.get(host, host), port):
-        # macOS lets us bind one address of a port that somebody holds on all addresses.
+        # macOS permits binding one address of a port that another process holds on all addresses.
         message = f"port {port} on {host} is taken; choose another with --port"
         raise CannotServe(message)
     return number

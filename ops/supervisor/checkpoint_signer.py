@@ -1,4 +1,4 @@
-"""Signs the head of the log now and then while a service runs, and once more when it has ended."""
+"""Sign checkpoints of the log at an interval while a service runs, and once after its end."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _JOIN_S = 10.0
 
 
 class CheckpointSigner:
-    """A thread of its own; use it in a ``with`` around the life of the service.
+    """A thread that signs checkpoints; a context manager around the life of the service.
 
     Args:
-        settings: Say where the log and its heads are, and how often to sign.
-        logger: Told of a log that is not where its last head left it.
+        settings: Location of the log and its checkpoints, and the interval.
+        logger: Receives an error if the log is behind its last checkpoint.
     """
 
     def __init__(self, settings: Settings, logger: Logger) -> None:
         self._settings = settings
         self._logger = logger
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="head-signer", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="checkpoint-signer", daemon=True)
 
     def sign(self) -> SignedCheckpoint | None:
-        """Note the head once; a failure is logged, as the service can do its work without."""
+        """Sign one checkpoint; a failure is logged and does not stop the service."""
         file = database_file(self._settings.log_url)
         if file is not None and not file.exists():
             return None
@@ -50,7 +50,7 @@ class CheckpointSigner:
         return None
 
     def __enter__(self) -> Self:
-        self.sign()  # says at once if the log was put back while nothing ran
+        self.sign()  # detects at once a log that was restored while no service ran
         self._thread.start()
         return self
 

@@ -1,4 +1,4 @@
-"""One run of a part: a process in a session of its own."""
+"""One run of a part: a process in its own session."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ops.parent_watch import LIFELINE_ENV
 from ops.supervisor.output import LineWriter, pump
 from ops.supervisor.parts import Part
 
-#: What the processes that a dead part left behind get between SIGTERM and SIGKILL.
+#: Time between SIGTERM and SIGKILL for processes that a dead part left behind, in seconds.
 SWEEP_GRACE_S = 3.0
-#: What every part gets once somebody pressed Ctrl-C twice.
+#: Time that every part has to end after the second Ctrl-C, in seconds.
 HURRY_GRACE_S = 1.0
 _POLL_S = 0.02
-#: Signs of life read at once; all that a pipe holds.
+#: Heartbeats read at once; the capacity of a pipe.
 _SIGNS_MAX = 65_536
 
 
@@ -27,9 +27,9 @@ class Child:
     """A running part. Belongs to one event loop.
 
     Args:
-        part: What runs.
+        part: The part.
         process: Its process.
-        heartbeat: Read end of its pipe; closed by ``sweep``.
+        heartbeat: Read end of its heartbeat pipe; closed by ``sweep``.
     """
 
     def __init__(self, part: Part, process: subprocess.Popen[bytes], heartbeat: int) -> None:
@@ -52,15 +52,15 @@ class Child:
     ) -> Child:
         """Start ``part``.
 
-        A session of its own keeps the terminal's Ctrl-C away from it: the supervisor decides who
-        is told to stop, and when.
+        Its own session keeps the terminal's Ctrl-C away from it: the supervisor decides the order
+        in which the parts stop.
 
         Args:
-            part: What to start.
-            environment: All of its variables.
-            lifeline: Read end of the supervisor's pipe.
-            writer: Where its lines go.
-            prefix: What each of them begins with.
+            part: The part to start.
+            environment: Its whole environment.
+            lifeline: Read end of the pipe that ends with the supervisor.
+            writer: Receives its output lines.
+            prefix: Put before each line.
 
         Raises:
             OSError: It cannot be executed.
@@ -83,7 +83,7 @@ class Child:
             raise
         finally:
             os.close(theirs)
-        assert process.stdout is not None  # noqa: S101 - asked for above; tells the type checker
+        assert process.stdout is not None  # noqa: S101 - requested above; narrows the type
         pump(process.stdout, prefix, writer)
         return cls(part, process, heartbeat)
 
@@ -97,7 +97,7 @@ class Child:
         return await asyncio.shield(self._exit)
 
     def has_beaten(self) -> bool:
-        """Return whether it gave a sign of life since the last call."""
+        """Return whether a heartbeat arrived since the last call."""
         if self._heartbeat is None:
             return False
         try:
@@ -106,22 +106,22 @@ class Child:
             return False
 
     def terminate(self) -> None:
-        """Ask for the end; nothing happens if it has ended."""
+        """Send SIGTERM; a process that has ended is ignored."""
         self._process.terminate()
 
     def kill(self) -> None:
-        """End it and what it started, whatever state they are in."""
+        """Kill the process and everything in its session."""
         self._signal_session(signal.SIGKILL)
 
     async def stop(self, grace_s: float, hurry: asyncio.Event) -> bool:
-        """Ask for the end, wait, and take the whole session down if it did not obey.
+        """Send SIGTERM, wait, and kill the whole session if the process did not end.
 
         Args:
             grace_s: How long to wait.
             hurry: Once set, ``HURRY_GRACE_S`` at most.
 
         Returns:
-            Whether it ended by itself.
+            Whether the process ended by itself.
         """
         self.terminate()
         hurried = asyncio.ensure_future(hurry.wait())
@@ -131,15 +131,15 @@ class Child:
         hurried.cancel()
         if hurry.is_set() and not self._exit.done():
             await asyncio.wait({self._exit}, timeout=min(grace_s, HURRY_GRACE_S))
-        obeyed = self._exit.done()
-        if not obeyed:
+        ended_itself = self._exit.done()
+        if not ended_itself:
             self._signal_session(signal.SIGKILL)
             await self.wait()
         await self.sweep()
-        return obeyed
+        return ended_itself
 
     async def sweep(self) -> None:
-        """End what the dead process left in its session: SIGTERM, a pause, SIGKILL."""
+        """End the processes that the part left in its session: SIGTERM, a pause, SIGKILL."""
         if self._heartbeat is not None:
             os.close(self._heartbeat)
             self._heartbeat = None
@@ -153,9 +153,9 @@ class Child:
         self._signal_session(signal.SIGKILL)
 
     def _signal_session(self, number: int) -> bool:
-        """Signal the process group, whose number is the pid of its leader; tell if one is there."""
+        """Signal the process group of the session; return whether it exists."""
         try:
             os.killpg(self.pid, number)
         except (ProcessLookupError, PermissionError):
-            return False  # macOS says EPERM where only zombies are left
+            return False  # macOS returns EPERM where only zombies are left
         return True

@@ -1,4 +1,4 @@
-"""Settings on their way to a child: as environment variables, which beat every file."""
+"""Settings of a child as environment variables, which override every file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ops.settings import Settings
 #: Directory that holds the packages ``api``, ``worker`` and ``ops``.
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _PREFIX = "SEMANTIC_"
-#: Only commands send it; no part needs it.
+#: Only commands send this key; no part needs it.
 _OWN_KEY = "SEMANTIC_API_KEY"
 #: Free memory at the end of the heap that is not given back to the system.
 _FREE_KEPT_BYTES = 2**31
@@ -32,7 +32,7 @@ _GLIBC_MALLOC = {
 def settings_environment(settings: Settings) -> dict[str, str]:
     """Return the variables that make ``load_settings()`` give the same values in a child.
 
-    A value of ``None`` has no form in the environment and is left out: no source had set it.
+    ``None`` has no form in the environment and is left out: no source had set it.
     """
     return dict(_variables(settings.model_copy(update={"data_dir": settings.data_dir.absolute()})))
 
@@ -46,7 +46,7 @@ def child_environment(
         inherited: The supervisor's own; spellings of our variables in other cases are dropped,
             since names are read without regard to case.
         settings: The effective settings.
-        extra: Variables of this child that beat everything else.
+        extra: Variables of this child that override all others.
     """
     ours = settings_environment(_without_raw_keys(settings)) | dict(extra)
     dropped = {*ours, _OWN_KEY}
@@ -70,16 +70,16 @@ def _without_raw_keys(settings: Settings) -> Settings:
 def allocator_environment(
     inherited: Mapping[str, str], platform: str = sys.platform
 ) -> dict[str, str]:
-    """Return variables that let a process keep the memory of large arrays it has freed.
+    """Return variables that let a process keep the memory of large freed arrays.
 
-    By default glibc maps each large block anew and gives it back at once, so that putting a context
-    together pays a page fault for every 4 kB of it. Up to ``_FREE_KEPT_BYTES`` that are free stay
-    with the process instead. Other C libraries and systems have no such variables. What the user
-    has set stays.
+    By default glibc maps each large allocation anew and unmaps it when it is freed, so that each
+    gather of a context pays a page fault per 4 kB. With these variables up to ``_FREE_KEPT_BYTES``
+    of free memory stay mapped. Other C libraries have no such variables. Values that the user has
+    set stay.
 
     Args:
         inherited: The supervisor's own environment.
-        platform: As ``sys.platform`` has it.
+        platform: ``sys.platform``.
     """
     if platform != "linux" or "glibc.malloc." in inherited.get("GLIBC_TUNABLES", ""):
         return {}
@@ -87,10 +87,10 @@ def allocator_environment(
 
 
 def with_console_logs(settings: Settings, *, on_terminal: bool) -> tuple[Settings, dict[str, str]]:
-    """Decide the log format for children that write into a pipe, not to our terminal.
+    """Decide the log format for children that write to a pipe instead of the terminal.
 
     Returns:
-        The settings with the format decided, and the variables that ask for colour.
+        The settings with the format decided, and the variables that request colour.
     """
     style = settings.log.format
     if style == "auto":

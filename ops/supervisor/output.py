@@ -1,4 +1,4 @@
-"""The parts' lines on their way to the supervisor's stderr."""
+"""Output lines of the parts, copied to the stderr of the supervisor."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import queue
 import threading
 from typing import IO, TextIO
 
-#: Lines that wait for a terminal that does not take them; further ones are dropped and counted.
+#: Lines queued for a blocked terminal; further lines are dropped and counted.
 LINES_MAX = 10_000
 #: A longer line is cut into pieces of this size.
 LINE_BYTES_MAX = 16_384
-#: How long the last lines may take to be written at the end.
+#: Time to write the last lines at the end, in seconds.
 FLUSH_S = 2.0
 
 
@@ -48,11 +48,11 @@ class LineWriter:
                 self._stream.write(line + "\n")
                 self._stream.flush()
             except (OSError, ValueError):
-                return  # nobody reads any more; the queue fills and drops
+                return  # the reader is gone; the queue fills and drops lines
 
 
 def pump(source: IO[bytes], prefix: str, writer: LineWriter) -> threading.Thread:
-    """Start a thread that hands every line of ``source`` to ``writer`` until its end."""
+    """Start a thread that copies every line of ``source`` to ``writer`` until its end."""
     thread = threading.Thread(
         target=_pump, args=(source, prefix, writer), name=f"pump {prefix}", daemon=True
     )

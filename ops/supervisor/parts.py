@@ -1,4 +1,4 @@
-"""The processes a service is made of."""
+"""The processes of a service."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from ops.settings import Settings
 
 BROKER, WORKER, API = "broker", "worker", "api"
 
-#: Time past its own drain deadline that the api has before it is killed.
+#: Time after its drain deadline before the api is killed, in seconds.
 API_MARGIN_S = 5.0
-#: The same for the worker, which ends its threads one after the other and writes its last events.
+#: The same for the worker, which joins its threads in turn and appends its last events.
 WORKER_MARGIN_S = 15.0
-#: For the broker to write its data.
+#: Time for the broker to write its data, in seconds.
 BROKER_GRACE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A process to keep alive.
+    """A process that the supervisor keeps alive.
 
     Attributes:
         name: Short name; it prefixes the part's lines on the terminal.
-        argv: How it is started.
-        grace_s: How long it may take to end after SIGTERM.
-        silence_max_s: How long it may give no sign of life once it gave one; 0 is for ever.
+        argv: Its command.
+        grace_s: Seconds it has to end after SIGTERM.
+        silence_max_s: Longest pause between two heartbeats, in seconds; 0 disables the check.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """All of them; no broker where somebody else runs one."""
+    """All parts of a service; ``broker`` is ``None`` where an external one is configured."""
 
     broker: Part | None
     worker: Part
@@ -48,10 +48,10 @@ class Parts:
 
 
 def module_argv(module: str) -> tuple[str, ...]:
-    """Return how a module of ours is run.
+    """Return the command that runs a module of this project.
 
-    ``-P`` keeps the working directory out of the search path: a project of the user's may well
-    have packages called ``api`` or ``worker``.
+    ``-P`` keeps the working directory out of the search path: a user's project may have packages
+    named ``api`` or ``worker``.
     """
     return (sys.executable, "-P", "-m", module)
 

@@ -1,4 +1,4 @@
-"""Is the broker up, is the service ready: asked from outside, over the wire."""
+"""Probes of the broker and the api over the network, as the supervisor sees them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import httpx
 
 from ops.claude_code import ServedModel
 
-#: Longest wait for one answer.
+#: Time limit of one probe, in seconds.
 PROBE_S = 2.0
 _PING = b"*1\r\n$4\r\nPING\r\n"
 _URL_NAME = "broker.url"
-#: Names under which servers tell the length of a model's context.
+#: Keys under which servers report the context length of a model.
 _CONTEXT_KEYS = ("context_length", "max_input_tokens", "context_window", "max_model_len")
 
 
 def forget_broker_url(data_dir: Path) -> None:
-    """Remove the address of a broker that is no more."""
+    """Remove the published address of a dead broker."""
     (data_dir / _URL_NAME).unlink(missing_ok=True)
 
 
 def read_broker_url(data_dir: Path) -> str | None:
-    """Return the address that the broker wrote, if it has."""
+    """Return the address that the broker published, else ``None``."""
     try:
         return (data_dir / _URL_NAME).read_text(encoding="utf-8").strip() or None
     except FileNotFoundError:
@@ -33,9 +33,9 @@ def read_broker_url(data_dir: Path) -> str | None:
 
 
 async def broker_answers(url: str) -> bool:
-    """Return whether a server at ``url`` understands Redis' protocol.
+    """Return whether a server at ``url`` speaks the Redis protocol.
 
-    A broker that asks for a password answers too: with an error, which counts.
+    The error of a broker that demands a password counts as an answer.
     """
     try:
         async with asyncio.timeout(PROBE_S):
@@ -55,7 +55,7 @@ async def broker_answers(url: str) -> bool:
 
 
 async def is_ready(client: httpx.AsyncClient) -> bool:
-    """Return whether ``/health/ready`` says 200."""
+    """Return whether ``/health/ready`` replies with 200."""
     try:
         return (await client.get("/health/ready", timeout=PROBE_S)).status_code == httpx.codes.OK
     except httpx.TransportError:
@@ -63,7 +63,7 @@ async def is_ready(client: httpx.AsyncClient) -> bool:
 
 
 async def served_model(client: httpx.AsyncClient) -> ServedModel | None:
-    """Return the model that ``/v1/models`` names first, if it can be read."""
+    """Return the first model of ``/v1/models``, else ``None``."""
     try:
         listing = (await client.get("/v1/models", timeout=PROBE_S)).json()
         first: dict[str, Any] = listing["data"][0]

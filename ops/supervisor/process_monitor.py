@@ -1,4 +1,4 @@
-"""Keeps one part alive."""
+"""Keep one part alive: restart it when it ends, kill it when it hangs."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from ops.supervisor.child import Child
 from ops.supervisor.parts import Part
 from ops.supervisor.restart_policy import GiveUp, decide
 
-#: How often signs of life are looked for. Silence is counted in these turns and not by a clock, so
-#: that the sleep of the machine, or of this process, is not held against anybody.
+#: Interval between two checks for heartbeats, in seconds. Silence is counted in checks and not by a
+#: clock: the sleep of the machine does not count as silence of the part.
 WATCH_S = 1.0
 
 
 class ProcessMonitor:
-    """Starts a part, and starts it again whenever it ends before it is told to.
+    """Starts a part, and restarts it whenever it ends before ``stop``.
 
-    A part that gives no sign of life for too long is killed; then it has ended.
+    A part without a heartbeat for ``silence_max_s`` is killed, then restarted.
 
     Args:
-        part: What to keep alive.
-        launch: Starts it; called once per life.
-        on_start: Told after each start.
-        on_give_up: Told once if the part must not be started again.
-        logger: Tells of ends and restarts.
+        part: The part to keep alive.
+        launch: Starts one run of it.
+        on_start: Called after each start.
+        on_give_up: Called once if the part must not be restarted.
+        logger: Receives ends and restarts.
     """
 
     def __init__(
@@ -49,18 +49,18 @@ class ProcessMonitor:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> Child:
-        """Begin, and return the first life.
+        """Start the part and return its first run.
 
         Raises:
             OSError: It cannot be executed.
         """
-        assert self._task is None  # noqa: S101 - a keeper is started once
+        assert self._task is None  # noqa: S101 - a monitor is started once
         child = self._launch_next()
-        self._task = asyncio.create_task(self._run(child), name=f"keeper {self.part.name}")
+        self._task = asyncio.create_task(self._run(child), name=f"monitor {self.part.name}")
         return child
 
     async def stop(self, hurry: asyncio.Event) -> None:
-        """End the part for good, within its grace."""
+        """Stop the part without a restart, within its grace time."""
         self._stopping = True
         if self._task is not None:
             self._task.cancel()
@@ -84,19 +84,19 @@ class ProcessMonitor:
             await child.sweep()
             if self._stopping:
                 return
-            verdict = decide(returncode, lived_s=lived_s, short_lives=short_lives)
-            if isinstance(verdict, GiveUp):
-                self._on_give_up(self.part, verdict)
+            decision = decide(returncode, lived_s=lived_s, short_lives=short_lives)
+            if isinstance(decision, GiveUp):
+                self._on_give_up(self.part, decision)
                 return
             self._logger.warning(
                 "ended, starting it again",
                 of=self.part.name,
                 returncode=returncode,
                 lived_s=round(lived_s, 1),
-                pause_s=verdict.delay_s,
+                pause_s=decision.delay_s,
             )
-            short_lives = verdict.short_lives
-            await asyncio.sleep(verdict.delay_s)
+            short_lives = decision.short_lives
+            await asyncio.sleep(decision.delay_s)
             self.restarts += 1
             try:
                 child = self._launch_next()

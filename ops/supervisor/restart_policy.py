@@ -1,4 +1,4 @@
-"""What to do about a part that has ended; pure decisions."""
+"""Decide whether a part that has ended is restarted. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from ops.exit_codes import ExitCode
 
-#: Pause before the second restart in a row; it doubles with every further short life. The first
-#: comes at once: clients wait for it.
+#: Pause before the second restart in a row, in seconds; it doubles with each further short run. The
+#: first restart has no pause: clients wait for it.
 BACKOFF_FIRST_S = 0.2
-#: Longest pause between two restarts.
+#: Longest pause between two restarts, in seconds.
 BACKOFF_MAX_S = 10.0
-#: A life of this length counts as healthy and resets the back-off.
+#: A run of this length counts as healthy and resets the back-off, in seconds.
 HEALTHY_AFTER_S = 30.0
-#: Short lives in a row before the service gives up: about two and a half minutes of trying.
+#: Short runs in a row before the service stops: about two and a half minutes of restarts.
 SHORT_LIVES_MAX = 20
 
 
@@ -34,12 +34,12 @@ class GiveUp:
 
 
 def decide(returncode: int, *, lived_s: float, short_lives: int) -> Restart | GiveUp:
-    """Judge a part that ended although nobody asked it to.
+    """Decide about a part that ended without a request to stop.
 
     Args:
-        returncode: As ``subprocess`` gives it; negative for a signal.
-        lived_s: How long it ran.
-        short_lives: How many lives in a row before this one were short.
+        returncode: Of the process; negative for a signal.
+        lived_s: Length of its run, in seconds.
+        short_lives: Short runs in a row before this one.
     """
     if returncode == ExitCode.CONFIG:
         return GiveUp(ExitCode.CONFIG, "its settings cannot work")

@@ -1,4 +1,4 @@
-"""Composes and runs a service; what ``semantic serve`` calls."""
+"""Compose and run a service: the body of ``semantic serve``."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def serve(settings: Settings, parts_for: Callable[[Settings], Parts] = parts_of)
     """Run the service in the foreground until it is stopped.
 
     Args:
-        settings: What was asked for.
-        parts_for: Says which processes make the service; tests have their own.
+        settings: The requested settings.
+        parts_for: Returns the processes of the service; tests pass their own.
 
     Returns:
         The exit code of the command.
@@ -73,7 +73,7 @@ def _run(settings: Settings, parts: Parts) -> ExitCode:
     logger = configure_logging("serve", level=settings.log.level, format=settings.log.format)
     on_terminal = sys.stderr.isatty()
     for_children, extra = with_console_logs(settings, on_terminal=on_terminal)
-    announcer = StartupBanner(Console())
+    banner = StartupBanner(Console())
     writer = LineWriter(sys.stderr)
     record = ServeRecord(
         pid=os.getpid(),
@@ -81,9 +81,9 @@ def _run(settings: Settings, parts: Parts) -> ExitCode:
         started_at=datetime.now(UTC).isoformat(),
     )
     write_record(settings.data_dir, record)
-    announcer.begin(_plan(settings))
+    banner.begin(_plan(settings))
     outlets = Outlets(
-        announcer=announcer,
+        banner=banner,
         logger=logger,
         writer=writer,
         prefixes=_prefixes(for_children, coloured=on_terminal),
@@ -105,7 +105,7 @@ def _run(settings: Settings, parts: Parts) -> ExitCode:
             return asyncio.run(main())
     finally:
         writer.close()
-        announcer.stopped()
+        banner.stopped()
 
 
 def _plan(settings: Settings) -> BannerFacts:
@@ -118,7 +118,7 @@ def _plan(settings: Settings) -> BannerFacts:
 
 
 def _prefixes(settings: Settings, *, coloured: bool) -> dict[str, str]:
-    """Return what the parts' lines begin with: nothing where they are JSON and name their part."""
+    """Return the line prefix of each part; none for JSON lines, which name their part."""
     if settings.log.format == "json":
         return {}
     if coloured:

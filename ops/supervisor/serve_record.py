@@ -1,4 +1,4 @@
-"""One service per data directory, and the note it leaves there for ``semantic status``."""
+"""The lock and the record of the one service that a data directory may have."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class CannotServe(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartRecord:
-    """A part that was started.
+    """A started part.
 
     Attributes:
         pid: Its process.
-        created: When the system says that the process began; a reused pid has another.
-        restarts: How often it was started again.
+        created: Start time of the process by the system's account; distinguishes a reused pid.
+        restarts: Number of its restarts.
     """
 
     pid: int
@@ -49,13 +49,13 @@ class PartRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeRecord:
-    """What runs for a data directory.
+    """The service of a data directory, for ``semantic status``.
 
     Attributes:
         pid: The supervisor.
-        base_url: Where the api answers.
+        base_url: Address of the api.
         started_at: RFC 3339 instant.
-        broker_url: What the parts use as their broker; ``None`` until it is known.
+        broker_url: Broker of the parts; ``None`` until it is known.
         model: The name of the model; ``None`` until it is loaded.
         ready: Whether every part has come up.
         parts: By name.
@@ -75,7 +75,7 @@ def serve_lock(data_dir: Path) -> Iterator[ServeRecord | None]:
     """Hold a data directory for as long as this process serves it.
 
     Yields:
-        What the service before this one left behind if it was killed; its parts may be ending.
+        The record of a service that was killed; its parts may still be ending.
 
     Raises:
         CannotServe: Another service holds it, or it cannot be written.
@@ -103,7 +103,7 @@ def serve_lock(data_dir: Path) -> Iterator[ServeRecord | None]:
 
 
 def write_record(data_dir: Path, record: ServeRecord) -> None:
-    """Replace the note in one step, so that no reader sees half of it."""
+    """Replace the record atomically."""
     path = data_dir / _RECORD_NAME
     fresh = path.with_suffix(".json.new")
     fresh.write_text(json.dumps(asdict(record), indent=2) + "\n", encoding="utf-8")
@@ -111,21 +111,21 @@ def write_record(data_dir: Path, record: ServeRecord) -> None:
 
 
 def read_record(data_dir: Path) -> ServeRecord | None:
-    """Return what runs for this data directory, or ``None`` if nothing does."""
+    """Return the record of the running service, or ``None`` without one."""
     try:
         with (data_dir / _LOCK_NAME).open("rb") as lock:
             if _try_lock(lock.fileno(), fcntl.LOCK_SH):
-                return None  # nobody holds it: a note that lies there is of the dead
+                return None  # no service holds the lock: the record is of a dead one
     except FileNotFoundError:
         return None
     return _read(data_dir)
 
 
 def wait_for_leftovers(record: ServeRecord, patience_s: float) -> bool:
-    """Wait for the parts of a killed service to end; they notice, and drain.
+    """Wait until the parts of a killed service have drained and ended.
 
     Returns:
-        Whether they all did.
+        Whether all have ended in time.
     """
     deadline = time.monotonic() + patience_s
     while any(part.is_alive() for part in record.parts.values()):
@@ -141,7 +141,7 @@ def _read(data_dir: Path) -> ServeRecord | None:
         parts = {name: PartRecord(**part) for name, part in values.pop("parts").items()}
         return ServeRecord(**values, parts=parts)
     except (FileNotFoundError, ValueError, LookupError, TypeError):
-        return None  # none, or one that another version wrote
+        return None  # no record, or the record of another version
 
 
 def _created(pid: int) -> float | None:

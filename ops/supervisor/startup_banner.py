@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from ops.claude_code import (
-    ANYBODY,
     FEW_TOOLS,
     KEY_VARIABLE,
+    NO_KEY,
     ServedModel,
     environment,
     shell_lines,
@@ -28,7 +28,7 @@ _PASSWORD_IN_QUERY = re.compile(r"(?<=password=)[^&]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BannerFacts:
-    """What is known before anything starts."""
+    """Facts that are known before the parts start."""
 
     version: str
     data_dir: Path
@@ -42,14 +42,14 @@ class StartupBanner:
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def begin(self, plan: BannerFacts) -> None:
-        """Say what is about to run."""
-        self._console.print(f"[bold]semantic[/] {escape(plan.version)}", highlight=False)
-        self._row("data", str(plan.data_dir))
-        self._row("log", f"{plan.log_url} · {plan.database}")
+    def begin(self, facts: BannerFacts) -> None:
+        """Print version, data directory and log."""
+        self._console.print(f"[bold]semantic[/] {escape(facts.version)}", highlight=False)
+        self._row("data", str(facts.data_dir))
+        self._row("log", f"{facts.log_url} · {facts.database}")
 
     def broker(self, url: str, pid: int | None) -> None:
-        """Say which broker carries the queue."""
+        """Print the broker; ``pid`` is ``None`` for an external one."""
         if pid is None:
             self._row("broker", f"{without_password(url)} (yours)")
         elif url.startswith("unix:"):
@@ -64,19 +64,19 @@ class StartupBanner:
             )
 
     def parts(self, model: str, worker_pid: int, base_url: str, api_pid: int) -> None:
-        """Say that the worker and the api have been started."""
+        """Print that the worker and the api have started."""
         self._row("worker", f"loading {model} · pid {worker_pid}")
         self._row("api", f"{base_url} · pid {api_pid}")
 
     def still_loading(self, model: str, seconds: float) -> None:
-        """Say that it is the model that takes its time."""
+        """Print that the model is still loading."""
         hint = "; a first download takes minutes" if seconds >= _DOWNLOAD_HINT_S else ""
         self._row("", f"still loading {model} ({seconds:.0f} s{hint})")
 
     def ready(
         self, base_url: str, model: ServedModel, seconds: float, *, keyed: bool = False
     ) -> None:
-        """Say that requests are answered now, and how to send one, with a key if ``keyed``."""
+        """Print that the service is ready, and example requests; with a key if ``keyed``."""
         length = f" · {model.context_length} tokens of context" if model.context_length else ""
         self._row("model", model.id + length)
         self._console.print(f"[bold green]ready[/] in {seconds:.1f} s\n", highlight=False)
@@ -89,11 +89,11 @@ class StartupBanner:
         self._console.print("\nCtrl-C stops everything.")
 
     def stopping(self) -> None:
-        """Say that the drain has begun."""
+        """Print that the drain has begun."""
         self._console.print("\nstopping: open answers may finish · Ctrl-C again to hurry")
 
     def stopped(self) -> None:
-        """Say that nothing runs any more."""
+        """Print that all parts have ended."""
         self._console.print("stopped")
 
     def _row(self, name: str, text: str, *, raw: bool = False) -> None:
@@ -102,8 +102,8 @@ class StartupBanner:
 
 
 def claude_code_lines(base_url: str, model: ServedModel, *, keyed: bool = False) -> Iterator[str]:
-    """Yield what to paste into a shell so that Claude Code talks to this service."""
-    token = KEY_VARIABLE if keyed else ANYBODY
+    """Yield shell lines that point Claude Code at this service."""
+    token = KEY_VARIABLE if keyed else NO_KEY
     yield "# Claude Code: `semantic claude` in another terminal, or paste"
     yield from shell_lines(environment(base_url, model, token=token))
     tools = f' --tools "{FEW_TOOLS}"' if model.is_small else ""
@@ -111,7 +111,7 @@ def claude_code_lines(base_url: str, model: ServedModel, *, keyed: bool = False)
 
 
 def curl_lines(base_url: str, model: str, *, keyed: bool = False) -> Iterator[str]:
-    """Yield one request that works when it is pasted."""
+    """Yield one ``curl`` request to paste."""
     yield "# or"
     message = {"role": "user", "content": "Hello!"}
     body = json.dumps({"model": model, "max_tokens": 64, "messages": [message]})
@@ -121,7 +121,7 @@ def curl_lines(base_url: str, model: str, *, keyed: bool = False) -> Iterator[st
 
 
 def without_password(url: str) -> str:
-    """Return a URL as it may be shown."""
+    """Return a URL without its password."""
     url = _PASSWORD_IN_QUERY.sub("***", url)
     scheme, separator, rest = url.partition("://")
     secret, at, host = rest.rpartition("@")

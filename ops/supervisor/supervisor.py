@@ -1,4 +1,4 @@
-"""The service as a whole: starts the parts in order, watches them, stops them in reverse."""
+"""Start the parts of a service in order, watch them, stop them in reverse order."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from ops.supervisor.restart_policy import GiveUp
 from ops.supervisor.serve_record import CannotServe, PartRecord, ServeRecord, write_record
 from ops.supervisor.startup_banner import StartupBanner
 
-#: For a broker to answer after its start.
+#: Time for a broker to answer after its start, in seconds.
 BROKER_START_MAX_S = 30.0
-#: For the whole service to come up; a first download of a large model is part of it.
+#: Time for the whole service to become ready, in seconds; includes the download of a model.
 START_MAX_S = 6 * 3600.0
-#: Between two lines that say that the model is still loading.
+#: Interval between two lines about a model that is still loading, in seconds.
 LOADING_NOTE_S = 5.0
-#: What the api calls the key of its supervisor.
+#: Name of the supervisor's own API key.
 OWN_KEY_NAME = "_serve"
 _POLL_S = 0.05
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -49,16 +49,16 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlets:
-    """Where a supervisor's words go.
+    """Where a supervisor writes.
 
     Attributes:
-        announcer: To the person at the terminal.
+        banner: To the terminal.
         logger: To the log.
-        writer: The parts' own lines.
-        prefixes: What each part's lines begin with.
+        writer: Output lines of the parts.
+        prefixes: Line prefix of each part.
     """
 
-    announcer: StartupBanner
+    banner: StartupBanner
     logger: Logger
     writer: LineWriter
     prefixes: Mapping[str, str]
@@ -69,10 +69,10 @@ class Supervisor:
 
     Args:
         settings: The effective settings, with the real port.
-        parts: What to run.
-        record: The note for ``semantic status`` to begin with.
-        prepare: Brings the event log's tables up to date; called in a thread.
-        outlets: Where words go.
+        parts: The parts to run.
+        record: The first record for ``semantic status``.
+        prepare: Upgrades the tables of the event log; called in a thread.
+        outlets: Where the supervisor writes.
         extra_environment: Further variables for every part.
     """
 
@@ -92,18 +92,18 @@ class Supervisor:
         self._prepare = prepare
         self._out = outlets
         self._extra_environment = extra_environment
-        self._keepers: dict[str, ProcessMonitor] = {}
+        self._monitors: dict[str, ProcessMonitor] = {}
         self._broker_url = settings.redis.url
-        #: Drawn anew by each supervisor: it may know only digests of the other keys.
+        #: Drawn by each supervisor: it may know only digests of the other keys.
         self._own_key = secrets.token_urlsafe(32)
         self._lifeline, self._write_end = os.pipe()
         self._exit_code: ExitCode | None = None
         self._ended = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._errands: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> ExitCode:
-        """Serve until the end and return why it came."""
+        """Serve until the end and return the exit code."""
         loop = asyncio.get_running_loop()
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, partial(self._on_signal, number))
@@ -117,18 +117,18 @@ class Supervisor:
             for number in _STOP_SIGNALS:
                 loop.remove_signal_handler(number)
         if self._exit_code is None:
-            await starting  # it failed; say how
+            await starting  # raises the reason of the failed start
         return self._exit_code or ExitCode.OK
 
     def _finish(self, code: ExitCode) -> None:
-        """Begin the end; the first reason counts."""
+        """Begin the shutdown; the first reason counts."""
         if not self._ended.is_set():
             self._exit_code = code
             self._ended.set()
 
     def _on_signal(self, number: int) -> None:
         if not self._ended.is_set():
-            self._out.announcer.stopping()
+            self._out.banner.stopping()
             self._finish(ExitCode.OK)
         elif number == signal.SIGINT:
             self._hurry.set()
@@ -144,14 +144,12 @@ class Supervisor:
         if broker is not None:
             self._broker_url = await self._wait_broker()
         self._note(broker_url=self._broker_url)
-        self._out.announcer.broker(self._broker_url or "", broker.pid if broker else None)
+        self._out.banner.broker(self._broker_url or "", broker.pid if broker else None)
         worker, api = self._keep(self._parts.worker), self._keep(self._parts.api)
-        self._out.announcer.parts(
-            self._settings.model.id, worker.pid, self._record.base_url, api.pid
-        )
+        self._out.banner.parts(self._settings.model.id, worker.pid, self._record.base_url, api.pid)
         model = await self._wait_ready(began)
         self._note(ready=True, model=model.id)
-        self._out.announcer.ready(
+        self._out.banner.ready(
             self._record.base_url,
             model,
             time.monotonic() - began,
@@ -182,20 +180,20 @@ class Supervisor:
                     raise CannotServe(message)
                 if now - noted >= LOADING_NOTE_S:
                     noted = now
-                    self._out.announcer.still_loading(model, now - began)
+                    self._out.banner.still_loading(model, now - began)
                 await asyncio.sleep(_POLL_S)
             return await served_model(client) or ServedModel(model, None)
 
     def _keep(self, part: Part) -> Child:
-        keeper = ProcessMonitor(
+        monitor = ProcessMonitor(
             part,
             launch=self._launch,
             on_start=lambda child: self._on_start(child),
             on_give_up=self._on_give_up,
             logger=self._out.logger,
         )
-        self._keepers[part.name] = keeper
-        return keeper.start()
+        self._monitors[part.name] = monitor
+        return monitor.start()
 
     def _launch(self, part: Part) -> Child:
         extra = dict(self._extra_environment)
@@ -214,7 +212,7 @@ class Supervisor:
         )
 
     def _settings_of(self, part: Part) -> Settings:
-        """Return the settings for a part: keys are the api's business, and ours is among them."""
+        """Return the settings of a part; only the api gets keys, also the supervisor's own."""
         given = read_keys(key.get_secret_value() for key in self._settings.server.api_keys)
         if part.name != API or not given:
             return with_keys(self._settings, ())
@@ -222,19 +220,19 @@ class Supervisor:
         return with_keys(self._settings, (*given, ours))
 
     def _on_start(self, child: Child) -> None:
-        keeper = self._keepers[child.part.name]
+        monitor = self._monitors[child.part.name]
         self._note(
             parts=self._record.parts
-            | {child.part.name: PartRecord.of(child.pid, restarts=keeper.restarts)}
+            | {child.part.name: PartRecord.of(child.pid, restarts=monitor.restarts)}
         )
-        if child.part.name == BROKER and keeper.restarts:
-            errand = asyncio.create_task(self._follow_broker(), name="follow broker")
-            self._errands.add(errand)
-            errand.add_done_callback(self._errands.discard)
+        if child.part.name == BROKER and monitor.restarts:
+            task = asyncio.create_task(self._follow_broker(), name="follow broker")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _follow_broker(self) -> None:
-        """Restart whoever still talks to the address of a broker that came back elsewhere."""
-        with suppress(CannotServe):  # a broker that ends instead is its keeper's business
+        """Restart the parts that use the old address of a broker that moved."""
+        with suppress(CannotServe):  # the monitor of the broker handles one that ends instead
             url = await self._wait_broker()
             if url == self._broker_url:
                 return
@@ -242,23 +240,23 @@ class Supervisor:
             self._note(broker_url=url)
             self._out.logger.warning("the broker has a new address, restarting its users", url=url)
             for part in (self._parts.worker, self._parts.api):
-                if (keeper := self._keepers.get(part.name)) and keeper.child:
-                    keeper.child.terminate()
+                if (monitor := self._monitors.get(part.name)) and monitor.child:
+                    monitor.child.terminate()
 
-    def _on_give_up(self, part: Part, verdict: GiveUp) -> None:
-        self._out.logger.error("stopping the service", because_of=part.name, reason=verdict.reason)
-        self._finish(verdict.exit_code)
+    def _on_give_up(self, part: Part, decision: GiveUp) -> None:
+        self._out.logger.error("stopping the service", because_of=part.name, reason=decision.reason)
+        self._finish(decision.exit_code)
 
     def _note(self, **changes: object) -> None:
         self._record = replace(self._record, **changes)  # type: ignore[arg-type] # names of fields
         write_record(self._settings.data_dir, self._record)
 
     async def _drain(self) -> None:
-        """Stop the parts one after the other, the ones that take requests first."""
-        for errand in self._errands:
-            errand.cancel()
+        """Stop the parts in turn, the api first."""
+        for task in self._tasks:
+            task.cancel()
         for part in self._parts.last_to_first():
-            if (keeper := self._keepers.get(part.name)) is not None:
-                await keeper.stop(self._hurry)
+            if (monitor := self._monitors.get(part.name)) is not None:
+                await monitor.stop(self._hurry)
         os.close(self._write_end)
         os.close(self._lifeline)

@@ -1,6 +1,6 @@
-"""``semantic agents``: who asked, and what was known of their contexts.
+"""``semantic agents``: agents, their turns and their contexts.
 
-Looking needs the log alone; forking and removing go through the service.
+``ls`` and ``show`` read the log; ``fork`` and ``rm`` go through the service.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
 def list_agents(
     limit: Limit = 50, as_of: AsOfOption = None, json: Json = False, data_dir: DataDir = None
 ) -> None:
-    """List agents, those seen last first; no service is needed."""
+    """List agents, latest activity first; needs no service."""
     views = _views(as_of, data_dir)
     if json:
         rows = [row_of(view) for view in views[:limit]]
@@ -71,7 +71,7 @@ def list_agents(
 def show(
     agent: AgentArgument, as_of: AsOfOption = None, json: Json = False, data_dir: DataDir = None
 ) -> None:
-    """Show one agent with its latest turns; no service is needed."""
+    """Show one agent with its latest turns; needs no service."""
     view = next((view for view in _views(as_of, data_dir) if view.id == agent), None)
     if view is None:
         fail(f"agent {agent} is not in the log", ExitCode.FAILED)
@@ -112,7 +112,7 @@ def fork(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Make an agent that begins where another one was after one of its turns."""
+    """Create an agent with the history of another one up to one of its turns."""
     wanted = {"from_turn": turn, "id": name}
     body = {key: value for key, value in wanted.items() if value is not None}
     child = _ask("POST", f"{_path(agent)}/fork", data_dir, json=body)
@@ -127,7 +127,7 @@ def remove(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Delete an agent that was made over HTTP; its texts stay until they are erased."""
+    """Delete an agent that was created over HTTP; its texts stay until they are erased."""
     if not yes:
         typer.confirm(f"Delete {agent}, and cancel its open turn?", abort=True)
     _ask("DELETE", _path(agent), data_dir)
@@ -135,7 +135,7 @@ def remove(
 
 
 def row_of(view: AgentView) -> dict[str, Any]:
-    """Return an agent as JSON shows it."""
+    """Return the JSON form of an agent."""
     row = asdict(view)
     row["turns"] = [
         asdict(turn) | {"prefilled_tokens": turn.prefilled_tokens} for turn in view.turns

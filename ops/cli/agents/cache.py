@@ -48,7 +48,7 @@ def ls(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show how much is stored, for which models."""
+    """Show the stored blocks and bytes of each model."""
     settings = settings_or_exit(overrides(data_dir=data_dir))
     found = _overview(settings)
     newest = list(reversed(found.blocks))[:limit] if blocks else []
@@ -68,9 +68,9 @@ def verify(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Read every block and check every byte; exit code 1 if one is not what its name promises.
+    """Read and check every block; exit code 1 if one does not match its name.
 
-    The service may run meanwhile. It checks each block itself before it uses it.
+    The service may run meanwhile; it checks each block before use.
     """
     from ops.blockstore import maintenance  # noqa: PLC0415 - keeps --help fast
 
@@ -257,7 +257,7 @@ def _size(size_bytes: int) -> str:
 
 @contextmanager
 def _progress(title: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-    """Give a function that moves a bar on, where somebody watches."""
+    """Yield a function that advances a progress bar on a terminal, else a no-op."""
     from rich.console import Console  # noqa: PLC0415 - keeps --help fast
     from rich.progress import (  # noqa: PLC0415 - the same
         BarColumn,

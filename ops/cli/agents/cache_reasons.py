@@ -1,4 +1,4 @@
-"""Why turns of an agent found less in the cache than there was, for ``agents show``."""
+"""Cache misses of an agent's turns with their causes, for ``agents show``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def read_reasons(jobs: Iterable[JobId], data_dir: Path | None) -> dict[JobId, CacheDiagnosis]:
-    """Return what each job missed; one that missed nothing, or is archived, is left out."""
+    """Return the cache miss of each job; jobs without one and archived jobs are left out."""
     from domain.usecases.cache_diagnostics import explain  # noqa: PLC0415 - keeps --help fast
     from ops.adapters.event_log.projections.job_views import SqlJobViews  # noqa: PLC0415 - the same
     from ops.adapters.event_log.reader import LogReader  # noqa: PLC0415 - the same
@@ -31,7 +31,7 @@ def read_reasons(jobs: Iterable[JobId], data_dir: Path | None) -> dict[JobId, Ca
 
 
 def reason_text(story: CacheDiagnosis | None) -> str:
-    """Return a miss in a few words."""
+    """Return a cache miss as a short text."""
     if story is None or story.divergence is None:
         return ""
     parted = story.divergence
@@ -39,16 +39,16 @@ def reason_text(story: CacheDiagnosis | None) -> str:
 
 
 def cache_line(cache: dict[str, Any] | None) -> str:
-    """Return what a job found, from the job as the service shows it."""
+    """Return the cached and missed tokens of a job object as one line."""
     if cache is None:
         return ""
-    told = f"{cache['cached_tokens']:,} of {cache['prompt_tokens']:,} tokens known"
+    line = f"{cache['cached_tokens']:,} of {cache['prompt_tokens']:,} tokens known"
     if cache["source"] != "none":
-        told += f", from {cache['source']}"
+        line += f", from {cache['source']}"
     parted = cache["divergence"]
     if parted is None:
-        return told
-    told += f"; {cache['missed_tokens']:,} missed: {parted['cause']} at {parted['place']}"
+        return line
+    line += f"; {cache['missed_tokens']:,} missed: {parted['cause']} at {parted['place']}"
     if parted["now"]:
-        told += f', "{parted["now"]}" where {cache["compared_with"]} had "{parted["before"]}"'
-    return told
+        line += f', "{parted["now"]}" where {cache["compared_with"]} had "{parted["before"]}"'
+    return line

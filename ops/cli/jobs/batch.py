@@ -1,4 +1,4 @@
-"""``semantic batch``: many requests at once, and what became of them."""
+"""``semantic batch``: submit, follow and read batches."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ MESSAGES: Final = "/v1/messages/batches"
 FILES: Final = "/v1/files"
 BATCHES: Final = "/v1/batches"
 _OPENAI_PREFIX: Final = "batch_"
-#: Between two looks at a batch that goes on, and how long a service that restarts may stay away.
+#: Poll interval of a batch, and longest restart of the service to wait for, in seconds.
 POLL_S: Final = 0.5
 AWAY_S_MAX: Final = 120.0
-#: How long an answer may take that begins after all lines were read.
+#: Time limit of the reply to an upload, in seconds.
 UPLOAD_S: Final = 600.0
 _ENDED: Final = frozenset({"ended", "completed", "failed", "expired", "cancelled"})
 
@@ -62,9 +62,9 @@ def submit(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Submit a file of requests and show how far they are; Ctrl-C leaves the batch running.
+    """Submit a file of requests and show the progress; Ctrl-C leaves the batch running.
 
-    With --out, the results are written there once the batch has ended.
+    With --out, writes the results there when the batch has ended.
     """
     from ops.cli.client import service  # noqa: PLC0415 - keeps --help fast
 
@@ -98,7 +98,7 @@ def list_batches(
             for path in (MESSAGES, BATCHES)
             for batch in ask(client, "GET", path, params={"limit": str(limit)})["data"]
         ]
-    # Ids of both kinds have the instant of their creation in front.
+    # Ids of both kinds begin with the instant of their creation.
     found.sort(key=lambda batch: str(batch["id"]).rpartition("_")[2], reverse=True)
     if json:
         _print_json(found[:limit])
@@ -116,7 +116,7 @@ def show(batch: BatchArgument, json: Json = False, data_dir: DataDir = None) -> 
 
 
 def cancel(batch: BatchArgument, json: Json = False, data_dir: DataDir = None) -> None:
-    """Cancel a batch; what is done stays done."""
+    """Cancel a batch; finished lines keep their results."""
     _print(_ask("POST", f"{_path(batch)}/cancel", data_dir), as_json=json)
 
 
@@ -169,15 +169,15 @@ def _lines(file: Path) -> Iterator[str]:
 
 
 def _follow(client: httpx.Client, batch: dict[str, Any]) -> dict[str, Any]:
-    """Return the batch as it ended; a service that restarts meanwhile is waited for."""
+    """Return the ended batch; a restart of the service is waited for."""
     import httpx  # noqa: PLC0415 - keeps --help fast
 
     from ops.cli.client import ask  # noqa: PLC0415 - the same
 
     away_since: float | None = None
-    with _bar() as told:
+    with _bar() as report:
         while _status(batch) not in _ENDED:
-            told(*_progress(batch))
+            report(*_progress(batch))
             try:
                 time.sleep(POLL_S)
                 batch = ask(client, "GET", _path(batch["id"]))
@@ -189,20 +189,20 @@ def _follow(client: httpx.Client, batch: dict[str, Any]) -> dict[str, Any]:
             except KeyboardInterrupt:
                 typer.echo(f"the batch goes on: semantic batch show {batch['id']}", err=True)
                 raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
-        told(*_progress(batch))
+        report(*_progress(batch))
     return batch
 
 
 @contextmanager
 def _bar() -> Iterator[Callable[[int, int], None]]:
-    """Give a function that shows how many lines are done of how many; silent in a pipe."""
+    """Yield a function that shows finished and total lines; silent in a pipe."""
     if not sys.stderr.isatty():
         yield lambda _done, _total: None
         return
     from ops.cli.log.log_options import progress_bar  # noqa: PLC0415 - keeps --help fast
 
-    with progress_bar("answering") as told:
-        yield lambda done, total: told(done, total) if told is not None else None
+    with progress_bar("answering") as report:
+        yield lambda done, total: report(done, total) if report is not None else None
 
 
 def _write_results(client: httpx.Client, batch: dict[str, Any], out: Path | None) -> None:
@@ -237,7 +237,7 @@ def _status(batch: dict[str, Any]) -> str:
 
 
 def _progress(batch: dict[str, Any]) -> tuple[int, int]:
-    """Return how many lines have their result, and how many there are."""
+    """Return the number of lines with a result and of all lines."""
     if "progress" in batch:
         counts = batch["progress"]
         total = sum(counts.values())
@@ -262,8 +262,8 @@ def _faults(batch: dict[str, Any]) -> str:
 
 def _pairs(batch: dict[str, Any]) -> list[tuple[str, str]]:
     counts = batch.get("progress") or batch["request_counts"]
-    said = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
-    return [("batch", batch["id"]), ("status", _status(batch)), ("lines", said or "none")]
+    lines = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
+    return [("batch", batch["id"]), ("status", _status(batch)), ("lines", lines or "none")]
 
 
 def _ask(method: str, path: str, data_dir: Path | None) -> Any:  # noqa: ANN401 - JSON

@@ -1,4 +1,4 @@
-"""``semantic jobs``: what was asked, and what became of it."""
+"""``semantic jobs``: submit, list, follow, cancel and retry jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JobIdArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.
 
 
 class Status(StrEnum):
-    """Where a job can be in its life."""
+    """Status of a job."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -89,7 +89,7 @@ def show(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show one job with its answer, what happened to it, or how it stood at some time."""
+    """Show one job with its answer, its timeline (--story), or an earlier state (--as-of)."""
     if story:
         print_story(job, as_json=json, data_dir=data_dir)
         return
@@ -100,17 +100,17 @@ def show(
 
 
 def cancel(job: JobIdArgument, json: Json = False, data_dir: DataDir = None) -> None:
-    """Cancel a job; one that has ended stays as it is."""
+    """Cancel a job; a job that has ended does not change."""
     _print_job(_ask("POST", f"/v1/jobs/{job}/cancel", data_dir), as_json=json)
 
 
 def retry(job: JobIdArgument, json: Json = False, data_dir: DataDir = None) -> None:
-    """Try a failed, cancelled or expired job again, from its beginning."""
+    """Retry a failed, cancelled or expired job from its beginning."""
     _print_job(_ask("POST", f"/v1/jobs/{job}/retry", data_dir), as_json=json)
 
 
 def stream(job: JobIdArgument, json: Json = False, data_dir: DataDir = None) -> None:
-    """Print a job's answer from its beginning and as it comes; leaving does not cancel it.
+    """Print the answer of a job from its beginning and follow it; Ctrl-C does not cancel the job.
 
     With --json, prints every stream item, one per line.
     """
@@ -183,14 +183,14 @@ def _print_job(job: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _expected(job: dict[str, Any]) -> str:
-    """Say what is to be expected of an open job, as far as anything is known."""
+    """Return the position and the ETA of an open job as one line."""
     estimate = job.get("estimate") or {}
     position = job.get("queue_position")
-    told = [] if position is None else [f"{position} before it"]
+    parts = [] if position is None else [f"{position} before it"]
     for name, words in (("starts_in_s", "starts"), ("finishes_in_s", "done")):
         if (seconds := estimate.get(name)) is not None:
-            told.append(f"{words} in about {seconds:,.0f} s" if seconds >= 1 else f"{words} now")
-    return " · ".join(told)
+            parts.append(f"{words} in about {seconds:,.0f} s" if seconds >= 1 else f"{words} now")
+    return " · ".join(parts)
 
 
 def _print_json(value: object) -> None:

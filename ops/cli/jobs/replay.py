@@ -1,4 +1,4 @@
-"""``semantic replay``: compute a recorded answer again and hold the two against each other."""
+"""``semantic replay``: compute a recorded answer again and compare the two."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Jobs read at a time.
 _PAGE = 500
-#: Longest wait for the process to end once it has said all, or was told to end.
+#: Time for the process to end after its last line or after SIGTERM, in seconds.
 _END_S = 30.0
 
 Jobs = Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="The jobs' ids.")]
@@ -50,11 +50,11 @@ def replay(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Compute a recorded answer again, from the log; no service is needed.
+    """Compute a recorded answer again from the log; needs no service.
 
     The model, the rendered prompt, the rules and the seed must be those of then; nothing is taken
     from a cache, and nothing is written. Exits with 0 if all tokens are the same, 1 if one is not,
-    3 if a job cannot be replayed, saying why. Without --verify, prints the text.
+    3 if a job cannot be replayed, with the reason. Without --verify, prints the text.
     """
     settings = settings_or_exit(overrides(data_dir=data_dir, model=model))
     _require_log(settings)
@@ -90,7 +90,7 @@ def _require_log(settings: Settings) -> None:
 
 
 def _completed(settings: Settings, since: str | None, sample: int | None) -> list[str]:
-    """Return the completed jobs, oldest first, or some of them at even distances."""
+    """Return the completed jobs, oldest first, or an even sample of them."""
     from datetime import UTC, datetime  # noqa: PLC0415 - keeps --help fast
 
     from domain.errors import LogUnavailable  # noqa: PLC0415 - the same
@@ -118,7 +118,7 @@ def _completed(settings: Settings, since: str | None, sample: int | None) -> lis
 
 
 def spread(jobs: Sequence[str], count: int | None) -> list[str]:
-    """Return so many of ``jobs``, the first and the last among them, at even distances."""
+    """Return an even sample of ``jobs`` with the first and the last."""
     if count is None or count >= len(jobs):
         return list(jobs)
     if count == 1:
@@ -130,7 +130,7 @@ def spread(jobs: Sequence[str], count: int | None) -> list[str]:
 def _replayed(
     settings: Settings, jobs: Sequence[str], *, verify: bool, only: bool
 ) -> Iterator[dict[str, Any]]:
-    """Yield what came of each job, and show how far it is where somebody watches."""
+    """Yield the result of each job, with a progress bar on a terminal."""
     from ops.cli.log.log_options import progress_bar  # noqa: PLC0415 - keeps --help fast
 
     if not jobs:
@@ -143,15 +143,15 @@ def _replayed(
             asked = {"jobs": list(jobs), "verify": verify, "only": only}
             request.write(jsonlib.dumps(asked))
         for line in child.stdout:
-            told = jsonlib.loads(line)
-            if told.pop("kind") == "progress":
+            line_data = jsonlib.loads(line)
+            if line_data.pop("kind") == "progress":
                 if progress is not None and len(jobs) == 1:
-                    progress(told["done"], told["total"])
+                    progress(line_data["done"], line_data["total"])
                 continue
             ended += 1
             if progress is not None and len(jobs) > 1:
                 progress(ended, len(jobs))
-            yield told
+            yield line_data
         code = child.wait(_END_S)
     if code or ended < len(jobs):
         fail(f"the replay ended early, with exit code {code}", ExitCode.REFUSED)
@@ -159,11 +159,11 @@ def _replayed(
 
 @contextmanager
 def _child(settings: Settings) -> Iterator[subprocess.Popen[str]]:
-    """Start what knows models; ``ops`` must not import the parts' code."""
+    """Start ``worker.replay`` as a process; ``ops`` must not import ``worker``."""
     from ops.supervisor.environment import child_environment  # noqa: PLC0415 - keeps --help fast
     from ops.supervisor.parts import module_argv  # noqa: PLC0415 - the same
 
-    # What is not here is refused, not fetched.
+    # A model that is not on this machine is refused, not downloaded.
     environment = child_environment(os.environ, settings, {"HF_HUB_OFFLINE": "1"})
     child = subprocess.Popen(
         module_argv("worker.replay"),

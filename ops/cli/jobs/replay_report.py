@@ -1,4 +1,4 @@
-"""How ``semantic replay`` tells what came of it."""
+"""Output of ``semantic replay``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FINGERPRINT_CHARS = len("sha256:") + _HASH_CHARS
 
 
 def print_replayed(result: dict[str, Any]) -> None:
-    """Print what came of one job."""
+    """Print the replay result of one job."""
     verdict = result["verdict"]
     if verdict == "replayed":
         typer.echo(result["text"])
@@ -30,7 +30,7 @@ def print_replayed(result: dict[str, Any]) -> None:
 
 
 def print_table_of(results: Sequence[dict[str, Any]]) -> None:
-    """Print what came of many jobs, and how many of each kind there were."""
+    """Print the replay results of many jobs and the number of each kind."""
     rows = [
         (
             result["job"],

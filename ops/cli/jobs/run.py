@@ -1,4 +1,4 @@
-"""``semantic run``: a prompt in, the answer as it comes."""
+"""``semantic run``: send a prompt, print the streamed answer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Ask the running service and print the answer as it comes; Ctrl-C cancels the job.
+    """Send a prompt to the service and print the streamed answer; Ctrl-C cancels the job.
 
     With --json, prints the finished job instead, its answer under "output".
     """
@@ -52,8 +52,8 @@ def run(
     if json:
         typer.echo(jsonlib.dumps(job, indent=2, ensure_ascii=False))
     if job["status"] != "completed":
-        said = (job.get("error") or {}).get("message") or f"the job was {job['status']}"
-        fail(said, ExitCode.FAILED)
+        message = (job.get("error") or {}).get("message") or f"the job was {job['status']}"
+        fail(message, ExitCode.FAILED)
 
 
 def job_body(prompt: str, **options: object) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def job_body(prompt: str, **options: object) -> dict[str, Any]:
 
 
 def _run_job(client: httpx.Client, body: dict[str, Any], *, show: bool) -> dict[str, Any]:
-    """Submit a job, print its text, and return it as it ended; whoever leaves cancels it."""
+    """Submit a job, print its text and return its end; an interrupt cancels the job."""
     from ops.cli.client import ask, follow  # noqa: PLC0415 - keeps --help fast
 
     job_id = ask(client, "POST", "/v1/jobs", json=body)["id"]

@@ -1,4 +1,4 @@
-"""``semantic jobs show JOB --story``: what happened to one request, from the log alone."""
+"""``semantic jobs show JOB --story``: the timeline of one job, from the log."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from ops.adapters.event_log.reader import LogReader
 
 StoryOption = Annotated[
-    bool, typer.Option("--story", help="Tell what happened, from the log; no service is needed.")
+    bool, typer.Option("--story", help="Print the timeline from the log; needs no service.")
 ]
 _AFTER_WIDTH = 12
 
 
 def print_story(job: str, *, as_json: bool, data_dir: Path | None) -> None:
-    """Print the story of a job; it is read from the log, whether or not a service runs."""
+    """Print the timeline of a job; the log is enough, no service is needed."""
     from domain.errors import SemanticError  # noqa: PLC0415 - keeps --help fast
 
     try:
@@ -67,7 +67,7 @@ def _story(job: str, data_dir: Path | None) -> Timeline | None:
 
 
 def _losses(log: LogReader, events: Sequence[RecordedEvent]) -> dict[WorkerId, str]:
-    """Return when the workers of a job were found dead."""
+    """Return when each worker of a job was found dead."""
     from domain.values import StreamName, WorkerId  # noqa: PLC0415 - keeps --help fast
 
     workers = {str(event.data["worker"]) for event in events if event.type == "AttemptStarted"}
@@ -86,7 +86,7 @@ def _lines(story: Timeline) -> list[str]:
     for step in story.steps:
         took: Any = "" if step.took_ms is None else f" ({show_duration(step.took_ms)})"
         if step.what == "attempt":
-            took = ""  # its text says how long it waited
+            took = ""  # the text of the step has the waiting time
         after = f"+{show_duration(step.after_ms)}"
         lines.append(f"{after:>{_AFTER_WIDTH}}  {step.text or step.what}{took}")
     state = "in all" if story.ended else "so far"

@@ -1,4 +1,4 @@
-"""``semantic webhooks``: what receivers were told of ends."""
+"""``semantic webhooks``: deliveries to receivers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WebhookArgument = Annotated[str, typer.Argument(metavar="WEBHOOK", help="The web
 
 
 class State(StrEnum):
-    """Where a webhook can be in its life."""
+    """State of a webhook."""
 
     PENDING = "pending"
     DELIVERED = "delivered"
@@ -28,9 +28,7 @@ class State(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(
-        no_args_is_help=True, help="List and resend what receivers were told; show the secret."
-    )
+    group = typer.Typer(no_args_is_help=True, help="List and resend webhooks; show the secret.")
     group.command("ls", epilog=EPILOG)(list_webhooks)
     group.command("retry", epilog=EPILOG)(retry)
     group.command("secret", epilog=EPILOG)(secret)
@@ -68,7 +66,7 @@ def list_webhooks(
 
 
 def retry(webhook: WebhookArgument, json: Json = False, data_dir: DataDir = None) -> None:
-    """Send a webhook again, at once and with all its tries."""
+    """Send a webhook again at once, with all its attempts."""
     shown = _ask("POST", f"/v1/webhooks/{webhook}/retry", data_dir)
     if json:
         _print_json(shown)
@@ -77,7 +75,7 @@ def retry(webhook: WebhookArgument, json: Json = False, data_dir: DataDir = None
 
 
 def secret(json: Json = False, data_dir: DataDir = None) -> None:
-    """Print the secret that receivers check signatures with; it is drawn if there is none."""
+    """Print the secret of the signatures; draws one if there is none."""
     from domain.errors import SemanticError  # noqa: PLC0415 - keeps --help fast
     from ops.adapters.webhooks.secret import webhook_secret  # noqa: PLC0415 - the same
 
@@ -93,7 +91,7 @@ def secret(json: Json = False, data_dir: DataDir = None) -> None:
 
 
 def webhook_line(webhook: dict[str, Any]) -> str:
-    """Return how telling a receiver goes, in a line."""
+    """Return the state of a delivery as one line."""
     tries = webhook["attempts"]
     parts = [f"{webhook['state']} after {tries} {'try' if tries == 1 else 'tries'}"]
     if webhook["error"]:

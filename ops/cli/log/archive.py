@@ -12,7 +12,7 @@ import typer
 from ops.adapters.event_log.archives import directory_of
 from ops.adapters.log_admin.archive import archive_log
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
-from ops.cli.log.log_options import log_engine, parse_instant, read_settings, told
+from ops.cli.log.log_options import errors_as_one_line, log_engine, parse_instant, read_settings
 from ops.cli.options import DataDir
 from ops.clock import RandomIds, SystemClock
 
@@ -29,16 +29,16 @@ def archive(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Move old events into a compressed file; jobs that are not over stay, and the chain holds.
+    """Move old events into a compressed file; open jobs stay, and the hash chain holds.
 
     The service may run. Keep the files: verify, rebuild and --as-of read them.
     """
     settings = read_settings(data_dir)
     url = settings.log_url
     limit = parse_instant(before, datetime.now(UTC))
-    with told(), log_engine(settings) as engine:
+    with errors_as_one_line(), log_engine(settings) as engine:
         done = archive_log(url, before=limit, clock=SystemClock(), ids=RandomIds())
-        # So that the file's end is vouched for from now on.
+        # A checkpoint vouches for the end of the file from here on.
         sign_log(engine, CheckpointFiles.of(settings.data_dir), clock=SystemClock())
     if as_json:
         stretch = asdict(done.archive) if done.archive else None

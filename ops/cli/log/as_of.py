@@ -1,4 +1,4 @@
-"""``--as-of``: what ``status``, ``jobs`` and ``agents`` would have shown at some time before."""
+"""``--as-of``: ``status``, ``jobs`` and ``agents`` at an earlier position of the log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PROGRESS_EVENTS = 1000
 
 
 def print_past_status(as_of: str, *, as_json: bool, data_dir: Path | None) -> None:
-    """Print how many jobs there were in each status."""
+    """Print the number of jobs in each status as of a position."""
     past = _past(as_of, data_dir)
     counts = {status.value: count for status, count in past.counts().items()}
     if as_json:
@@ -50,7 +50,7 @@ def print_past_status(as_of: str, *, as_json: bool, data_dir: Path | None) -> No
 def print_past_jobs(
     as_of: str, *, status: str | None, limit: int, as_json: bool, data_dir: Path | None
 ) -> None:
-    """Print the newest jobs of that time."""
+    """Print the newest jobs as of a position."""
     past = _past(as_of, data_dir)
     jobs = [job for job in past.jobs if status in {None, job.status.value}]
     if as_json:
@@ -77,7 +77,7 @@ def print_past_jobs(
 
 
 def print_past_job(job_id: str, as_of: str, *, as_json: bool, data_dir: Path | None) -> None:
-    """Print one job of that time; what it had said by then is not told."""
+    """Print one job as of that position, without its answer."""
     past = _past(as_of, data_dir)
     job = next((job for job in past.jobs if job.id == job_id), None)
     if job is None:
@@ -111,12 +111,12 @@ def _past(as_of: str, data_dir: Path | None) -> JobsAsOf:
 def folded(
     fold: Callable[[Iterator[RecordedEvent]], _Folded], as_of: str | None, data_dir: Path | None
 ) -> _Folded:
-    """Return what the log adds up to, up to the time asked for or to its end.
+    """Return the fold of the log up to a position or to its end.
 
     Args:
         fold: Takes every event from the first on.
         as_of: A position, an age or an instant; ``None`` for now.
-        data_dir: Where the log lies, if not where the settings say.
+        data_dir: Directory of the log, if not that of the settings.
     """
     from domain.errors import SemanticError  # noqa: PLC0415 - keeps --help fast
     from ops.adapters.event_log.archives import each_event  # noqa: PLC0415 - the same
@@ -140,7 +140,7 @@ def folded(
 
 
 def _position(as_of: str | None, engine: Engine) -> int:
-    """Return the last position of the time asked for."""
+    """Return the last position of an instant."""
     from datetime import UTC, datetime  # noqa: PLC0415 - keeps --help fast
 
     from domain.log.record import EventFilter  # noqa: PLC0415 - the same

@@ -1,4 +1,4 @@
-"""``semantic events verify``, ``head`` and ``rebuild``: is the log whole, and what it leads to."""
+"""``semantic events verify``, ``head`` and ``rebuild``: check the log, derive its tables."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ops.cli.log.log_options import (
     HeadsOption,
     JsonOption,
     KeyOption,
+    errors_as_one_line,
     log_engine,
     opened,
     progress_bar,
     read_settings,
-    told,
 )
 from ops.cli.options import DataDir
 from ops.clock import SystemClock
@@ -51,10 +51,10 @@ def verify(
 ) -> None:
     """Check the whole hash chain; exit code 1 and the first bad position if it is broken.
 
-    Signed heads, where there are any, show that nothing is missing at the end either.
+    Signed heads, if there are any, prove that the end of the log is complete.
     """
     settings = read_settings(data_dir)
-    with told():
+    with errors_as_one_line():
         try:
             report = _verified(settings, file, heads, key)
         except CorruptLog as error:
@@ -85,7 +85,7 @@ def show_head(
     as_json: JsonOption = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Print the last position and its hash, to be noted elsewhere; --sign prints a signed note."""
+    """Print the last position and its hash; --sign prints a signed checkpoint."""
     settings = read_settings(data_dir)
     with opened(settings) as engine:
         if sign:
@@ -100,7 +100,7 @@ def show_head(
 
 
 def rebuild(data_dir: DataDir = None) -> None:
-    """Drop the list of jobs and make it again from the events."""
+    """Drop the projections and rebuild them from the events."""
     settings = read_settings(data_dir)
     with opened(settings):
         with progress_bar("rebuilding jobs") as progress:
@@ -143,11 +143,11 @@ def _verified_file(file: Path, noted: dict[int, str]) -> dict[str, Any]:
 
 
 def _noted(settings: Settings, heads: Path | None, key: Path | None) -> dict[int, str]:
-    """Return the heads to hold the log against.
+    """Return the checkpoints to compare the log with.
 
     Raises:
-        LogUnavailable: A file that was asked for is not there.
-        ForgedHead: A head was not signed with the key.
+        LogUnavailable: A named file does not exist.
+        ForgedCheckpoint: A checkpoint was not signed with the key.
     """
     own = CheckpointFiles.of(settings.data_dir)
     files = CheckpointFiles(key=key or own.key, checkpoints=heads or own.checkpoints)

@@ -1,4 +1,4 @@
-"""``semantic db``: the tables of the event log, and copies of them."""
+"""``semantic db``: schema, backup and restore of the event log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ops.adapters.event_log.sqlite_driver import reader_engine
 from ops.adapters.log_admin.backup import back_up, restore
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_restore
 from ops.cli.log.exclusive import nothing_runs
-from ops.cli.log.log_options import opened, progress_bar, read_settings, told
+from ops.cli.log.log_options import errors_as_one_line, opened, progress_bar, read_settings
 from ops.cli.options import DataDir
 from ops.clock import SystemClock
 
@@ -32,8 +32,8 @@ def register(app: typer.Typer) -> None:
 
 
 def upgrade_tables(data_dir: DataDir = None) -> None:
-    """Create or upgrade the tables; safe to repeat, and done at every start anyway."""
-    with told():
+    """Create or upgrade the tables; each start does it too."""
+    with errors_as_one_line():
         url = read_settings(data_dir).log_url
         before = current(url)
         after = upgrade(url)
@@ -43,7 +43,7 @@ def upgrade_tables(data_dir: DataDir = None) -> None:
 
 def show_current(data_dir: DataDir = None) -> None:
     """Print the schema of the tables; exit code 1 if it is not the one this program needs."""
-    with told():
+    with errors_as_one_line():
         found = current(read_settings(data_dir).log_url)
     typer.echo(f"event log at schema {found}, this program needs {expected()}")
     if found != expected():
@@ -59,11 +59,15 @@ def back_up_log(copy: CopyArgument, data_dir: DataDir = None) -> None:
 
 
 def restore_log(copy: CopyArgument, data_dir: DataDir = None) -> None:
-    """Put a copy in the place of the log, which is kept; refused while a service runs."""
+    """Replace the log by a copy and keep the old one; refused while a service runs."""
     settings = read_settings(data_dir)
     files = CheckpointFiles.of(settings.data_dir)
     kept_as = f"before-restore-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
-    with told(), nothing_runs(settings), progress_bar("verifying the copy") as progress:
+    with (
+        errors_as_one_line(),
+        nothing_runs(settings),
+        progress_bar("verifying the copy") as progress,
+    ):
         heads = binding_heads(files.read())
         done = restore(
             settings.log_url, copy, kept_as=kept_as, signed_hashes=heads, progress=progress

@@ -1,4 +1,4 @@
-"""``semantic events erase``: take an agent's texts out of everything that is ours."""
+"""``semantic events erase``: remove an agent's texts from log, broker and cache."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ops.adapters.log_admin.erase import Erased, erase_agent
 from ops.adapters.redis.client import Keys, broker_errors, connect
 from ops.blockstore import maintenance
 from ops.cli.log.exclusive import nothing_runs
-from ops.cli.log.log_options import log_engine, read_settings, told
+from ops.cli.log.log_options import errors_as_one_line, log_engine, read_settings
 from ops.cli.options import DataDir
 from ops.clock import RandomIds, SystemClock
 from ops.settings import Settings
 
-#: Keys that one command deletes.
+#: Keys per DEL command.
 _KEYS_AT_ONCE = 500
-#: What a redis-server of ours keeps in its directory, besides its log of warnings.
+#: Data files of the private redis-server.
 _BROKER_DATA = ("appendonlydir", "dump.rdb", "appendonly.aof")
 
 
@@ -38,12 +38,12 @@ def erase(
 ) -> None:
     """Erase the prompts and answers of an agent for good; its events stay, and verify.
 
-    The service must be stopped: what a model holds in memory cannot be taken from it.
+    The service must be stopped: its memory may hold the texts.
     """
     settings = read_settings(data_dir)
     if not yes:
         typer.confirm(f"Erase every text of {agent}, and cancel its open jobs?", abort=True)
-    with told(), nothing_runs(settings):
+    with errors_as_one_line(), nothing_runs(settings):
         with log_engine(settings):
             pass  # there is one
         erased = erase_agent(settings.log_url, AgentId(agent), clock=SystemClock(), ids=RandomIds())
@@ -75,13 +75,13 @@ def erase(
 
 
 def _erase_items(settings: Settings, erased: Erased) -> None:
-    """Delete what a broker keeps of the answers.
+    """Delete the stream items that the broker keeps.
 
-    A private broker that does not run is emptied as a whole, since its files keep even what was
-    deleted; all that it knows is made again from the log.
+    A private broker that does not run is emptied, since its files keep even what was
+    deleted; its state is rebuilt from the log.
 
     Raises:
-        QueueUnavailable: A broker of somebody else's cannot be reached.
+        QueueUnavailable: An external broker cannot be reached.
     """
     if settings.redis.url is None:
         for name in _BROKER_DATA:
@@ -103,7 +103,7 @@ def _erase_items(settings: Settings, erased: Erased) -> None:
 
 
 def _erase_blocks(settings: Settings, erased: Erased) -> int:
-    """Delete the blocks that only this agent's contexts used; return how many there were."""
+    """Delete the blocks that only this agent's contexts use; return their number."""
     if not erased.blocks or not settings.cache_dir.is_dir():
         return 0
     found = maintenance.overview(settings.cache_dir)

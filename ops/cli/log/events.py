@@ -1,4 +1,4 @@
-"""``semantic events``: look at the log, follow it, take it elsewhere."""
+"""``semantic events``: list, follow and export the log."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ def tail_events(
     as_json: JsonOption = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show the last events and then each new one as it is recorded, until Ctrl-C."""
+    """Show the last events and follow new ones until Ctrl-C."""
     choice = wanted(stream=stream, types=types, agent=agent, since=since)
     with opened(read_settings(data_dir)) as engine, leaving_quietly():
         query = EventQuery(engine, choice)
-        # Read first, so that nothing recorded in between is missed.
+        # Read first: an event that is recorded in between is not missed.
         head = LogReader(engine).head().position
         past = query.last(lines)
         print_event = printer(as_json=as_json)
@@ -102,7 +102,7 @@ def show(
     as_json: JsonOption = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show one event, and whether it is as it was written."""
+    """Show one event and whether its hash holds."""
     with opened(read_settings(data_dir)) as engine:
         found = LogReader(engine).read_all(after=position - 1, limit=1)
     if not found or found[0].position != position:
@@ -133,7 +133,7 @@ def export(
     limit: Annotated[int | None, typer.Option(min=1)] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Write events with their hashes as JSON lines; check them with ``verify --file``."""
+    """Write events with their hashes as JSON lines; ``verify --file`` checks them."""
     choice = wanted(stream=stream, types=types, agent=agent, since=since, until=until)
     with opened(read_settings(data_dir)) as engine, leaving_quietly():
         events = EventQuery(engine, choice).each(after=after, limit=limit)

@@ -1,4 +1,4 @@
-"""For commands that must have the data directory to themselves."""
+"""Exclusive access to the data directory, for commands that need it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ops.supervisor.serve_record import CannotServe, serve_lock
 
 @contextmanager
 def nothing_runs(settings: Settings) -> Iterator[None]:
-    """Hold what a service would hold.
+    """Hold the locks of a service and its parts.
 
     Raises:
         LogUnavailable: A service, or one of its parts, runs.

@@ -1,4 +1,4 @@
-"""What the ``events`` commands share: options, the log, progress, and how an event is printed."""
+"""Shared by the log commands: options, engines, progress, printing of events."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def wanted(
     since: str | None = None,
     until: str | None = None,
 ) -> EventFilter:
-    """Return the filter that the options ask for."""
+    """Return the filter of the options."""
     return EventFilter(
         stream=stream,
         types=tuple(types or ()),
@@ -89,7 +89,7 @@ def parse_instant(text: str, now: datetime) -> str:
         if ago is not None:
             return instant(now - timedelta(**{_UNITS[ago[2]]: int(ago[1])}))
         moment = datetime.fromisoformat(text)
-        # Without an offset it is UTC, as everything the log shows.
+        # Without an offset it is UTC, as in the log.
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         return instant(moment.astimezone(UTC))
     except (ValueError, OverflowError) as error:
@@ -98,13 +98,13 @@ def parse_instant(text: str, now: datetime) -> str:
 
 
 def read_settings(data_dir: Path | None) -> Settings:
-    """Return the settings, or end with a line that says what is wrong with them."""
+    """Return the settings, or exit with one line about the invalid setting."""
     return settings_or_exit(overrides(data_dir=data_dir))
 
 
 @contextmanager
 def log_engine(settings: Settings) -> Iterator[Engine]:
-    """Give an engine on an existing log; where there is none the command ends."""
+    """Yield an engine on an existing log; exit where there is none."""
     if current(settings.log_url) is None:
         place = database_file(settings.log_url) or without_password(settings.log_url)
         typer.echo(f"there is no event log at {place}", err=True)
@@ -118,14 +118,14 @@ def log_engine(settings: Settings) -> Iterator[Engine]:
 
 @contextmanager
 def opened(settings: Settings) -> Iterator[Engine]:
-    """Give what ``log_engine`` gives; failures of ours become one line and exit code 1."""
-    with told(), log_engine(settings) as engine:
+    """Yield the engine of ``log_engine``; typed errors become one line and exit code 1."""
+    with errors_as_one_line(), log_engine(settings) as engine:
         yield engine
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Turn a failure of ours into one line and exit code 1."""
+def errors_as_one_line() -> Iterator[None]:
+    """Turn a ``SemanticError`` into one line and exit code 1."""
     try:
         yield
     except SemanticError as error:
@@ -135,28 +135,28 @@ def told() -> Iterator[None]:
 
 @contextmanager
 def leaving_quietly() -> Iterator[None]:
-    """End well when the reader of our output has gone, or the person at the keys wants it."""
+    """Exit with success when the reader of the output is gone or on Ctrl-C."""
     try:
         yield
         sys.stdout.flush()
     except KeyboardInterrupt:
         return
     except BrokenPipeError:
-        # Python flushes stdout once more at its end, and must find something that takes it.
+        # Python flushes stdout at exit, and needs a descriptor that accepts the bytes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class PipeClosed(threading.Event):
-    """Set once nobody reads our standard output any more, noticed while we wait to write."""
+    """Set when the reader of standard output is gone; checked while waiting."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the reader to go, or for the time to pass."""
+        """Wait until the reader is gone or the time is over."""
         try:
             output = sys.stdout.fileno()
-        except OSError:  # a captured output has no descriptor, and no reader that could go
+        except OSError:  # a captured output has no descriptor and no reader
             return super().wait(timeout)
         poll = select.poll()
-        poll.register(output, 0)  # an error of the pipe is told without being asked for
+        poll.register(output, 0)  # poll reports a pipe error without a flag
         if poll.poll(None if timeout is None else timeout * 1000):
             self.set()
         return self.is_set()
@@ -164,7 +164,7 @@ class PipeClosed(threading.Event):
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Give a progress bar to report to, or nothing where nobody watches."""
+    """Yield a function that advances a progress bar, or ``None`` without a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None
@@ -181,7 +181,7 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
 
 
 def printer(*, as_json: bool) -> Callable[[RecordedEvent], None]:
-    """Return what prints an event on one line."""
+    """Return a function that prints an event on one line."""
     if as_json:
         return lambda event: typer.echo(json.dumps(dataclasses.asdict(event)))
     console = Console()

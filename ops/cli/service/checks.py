@@ -1,4 +1,4 @@
-"""What ``semantic doctor`` looks at; every check says what it found and what would mend it."""
+"""Checks of ``semantic doctor``; each reports a finding and a remedy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ops.supervisor.address import claim_port
 from ops.supervisor.serve_record import CannotServe, read_record
 from ops.supervisor.startup_banner import without_password
 
-#: Below this the log may soon be refused its next commit.
+#: Free space below which the next commit of the log may fail, in bytes.
 FREE_BYTES_MIN = 1024 * 1024 * 1024
 _PYTHON_MIN = (3, 11)
 _REDIS_VERSION_S = 5.0
@@ -41,7 +41,7 @@ class Check:
 
 
 def all_checks(settings: Settings) -> Iterator[Check]:
-    """Yield every finding, in the order in which a start needs them."""
+    """Yield every finding, in the order of a start."""
     yield check_python()
     yield Check("platform", "ok", f"{platform.system()} {platform.release()} {platform.machine()}")
     yield check_log(settings.log_url)
@@ -65,7 +65,7 @@ def check_log(url: str) -> Check:
 
 
 def check_postgres(url: str) -> Check:
-    """The server answers, can be written and waits for its disk."""
+    """PostgreSQL answers, accepts writes and syncs commits."""
     try:
         found = report_server(url)
     except LogUnavailable as error:
@@ -86,13 +86,13 @@ def check_sqlite(found: str) -> Check:
 
 
 def check_broker(settings: Settings) -> Check:
-    """A broker can be started, or is somebody else's."""
+    """A broker can be started, or an external one is configured."""
     if settings.redis.url:
         return Check("broker", "ok", f"yours: {without_password(settings.redis.url)}")
     binary = shutil.which("redis-server")
     match settings.redis.mode, binary:
         case "trial", _:
-            return Check("broker", "warn", "trial mode, as redis.mode says: slower, for trying out")
+            return Check("broker", "warn", "trial mode by redis.mode: slower, for trials")
         case "redis", None:
             return Check("broker", "fail", "no redis-server on the PATH, and redis.mode is 'redis'")
         case _, None:
@@ -104,7 +104,7 @@ def check_broker(settings: Settings) -> Check:
 
 def _check_redis_server(binary: str) -> Check:
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             [binary, "--version"],
             capture_output=True,
             check=True,
@@ -113,7 +113,7 @@ def _check_redis_server(binary: str) -> Check:
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         return Check("broker", "fail", f"{binary} does not run: {error}")
-    words = [word.removeprefix("v=") for word in said.split() if word.startswith("v=")]
+    words = [word.removeprefix("v=") for word in output.split() if word.startswith("v=")]
     return Check("broker", "ok", f"redis-server {words[0] if words else '?'} at {binary}")
 
 
@@ -128,7 +128,7 @@ def check_mlx() -> Check:
 
 
 def check_data_dir(data_dir: Path) -> Check:
-    """Data can be written, and there is room."""
+    """The data directory is writable and has free space."""
     nearest = data_dir.absolute()
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent
@@ -140,7 +140,7 @@ def check_data_dir(data_dir: Path) -> Check:
 
 
 def check_port(settings: Settings) -> Check:
-    """The port is free, or it is our own service that holds it."""
+    """The port is free or held by this service."""
     server = settings.server
     record = read_record(settings.data_dir)
     if record is not None:

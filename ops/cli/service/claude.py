@@ -40,16 +40,16 @@ def claude(
     binary: Binary = "claude",
     data_dir: DataDir = None,
 ) -> None:
-    """Start Claude Code on the running service; every other word goes to it as it stands.
+    """Start Claude Code on the running service; all other arguments are passed to it.
 
-    It gets the address, the model's name and its limits for this one session. Your own settings
+    It receives the address, the model's name and its limits for this session. Your settings
     and login stay as they are.
 
     Examples: semantic claude; semantic claude -p "What does this project do?"; semantic claude -c
     """
     from ops.claude_code import (  # noqa: PLC0415 - keeps --help fast
-        ANYBODY,
         KEY_VARIABLE,
+        NO_KEY,
         UNSET,
         arguments,
         environment,
@@ -61,7 +61,7 @@ def claude(
     base_url, model = _served(settings)
     key = settings.own_key
     if print_env:
-        token = ANYBODY if key is None else KEY_VARIABLE
+        token = NO_KEY if key is None else KEY_VARIABLE
         for line in shell_lines(environment(base_url, model, token=token)):
             typer.echo(line)
         return
@@ -75,7 +75,7 @@ def claude(
 
 
 def _served(settings: Settings) -> tuple[str, ServedModel]:
-    """Return where the service is and what it serves."""
+    """Return the URL of the service and its model."""
     from ops.claude_code import ServedModel  # noqa: PLC0415 - keeps --help fast
     from ops.cli.client import ask, service  # noqa: PLC0415 - the same
 
@@ -89,6 +89,6 @@ def _served(settings: Settings) -> tuple[str, ServedModel]:
 
 
 def _become(program: str, words: list[str], variables: dict[str, str]) -> NoReturn:
-    """Let Claude Code take the place of this process, so that keys and signals are its own."""
+    """Replace this process by Claude Code, so that it owns the terminal and signals."""
     sys.stdout.flush()
     os.execve(program, [program, *words], variables)  # noqa: S606 - the user asked for it

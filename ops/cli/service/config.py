@@ -25,7 +25,9 @@ def _group() -> None:
 
 
 def show(
-    origin: Annotated[bool, typer.Option("--origin", help="Say who set each value.")] = False,
+    origin: Annotated[
+        bool, typer.Option("--origin", help="Print the source of each value.")
+    ] = False,
     model: Model = None,
     port: Port = None,
     host: Host = None,

@@ -1,4 +1,4 @@
-"""``semantic doctor``: would a start work here?"""
+"""``semantic doctor``: check the preconditions of a start."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def doctor(
 ) -> None:
     """Check Python, the database, the broker, MLX, the data directory, the port and the model.
 
-    Exits with 1 if anything would keep the service from starting; warnings do not count.
+    Exits with 1 if a check would prevent a start; warnings do not count.
     """
     settings = settings_or_exit(overrides(data_dir=data_dir, model=model, host=host, port=port))
     from ops.cli.service.checks import all_checks  # noqa: PLC0415 - keeps --help fast

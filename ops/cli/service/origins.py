@@ -1,4 +1,4 @@
-"""Where the value of each setting came from."""
+"""The source of each setting's value."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ops.supervisor.startup_banner import without_password
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A setting, its value, and who set it."""
+    """A setting, its value and its source."""
 
     name: str
     value: Any
@@ -34,8 +34,8 @@ def origins(settings: Settings, given: Mapping[str, Any]) -> Iterator[Origin]:
     """Yield every setting in the order of the groups.
 
     Args:
-        settings: As they were read.
-        given: What the command line said.
+        settings: The effective settings.
+        given: Values of the command line.
     """
     sources = [(_label(source), _flat(source())) for source in _sources(given)]
     for name, value in _leaves(settings):
@@ -44,7 +44,7 @@ def origins(settings: Settings, given: Mapping[str, Any]) -> Iterator[Origin]:
 
 
 def _sources(given: Mapping[str, Any]) -> tuple[PydanticBaseSettingsSource, ...]:
-    """Return the very sources that ``load_settings`` reads, strongest first."""
+    """Return the sources that ``load_settings`` reads, strongest first."""
     return Settings.settings_customise_sources(
         Settings,
         InitSettingsSource(Settings, init_kwargs=dict(given)),

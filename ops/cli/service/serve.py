@@ -43,7 +43,7 @@ def api(
     allow_remote: AllowRemote = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Run the HTTP side alone; broker and worker run elsewhere."""
+    """Run the api alone; broker and worker run elsewhere."""
     given = overrides(
         data_dir=data_dir, model=model, host=host, port=port, allow_remote=allow_remote
     )
@@ -51,7 +51,7 @@ def api(
 
 
 def worker(model: Model = None, data_dir: DataDir = None) -> None:
-    """Run the model alone; broker and api run elsewhere."""
+    """Run the worker alone; broker and api run elsewhere."""
     _become("worker.main", overrides(data_dir=data_dir, model=model))
 
 
@@ -61,7 +61,7 @@ def broker(data_dir: DataDir = None) -> None:
 
 
 def _become(module: str, given: dict[str, Any]) -> None:
-    """Turn this process into a part; ``ops`` must not import the parts' code."""
+    """Replace this process by a part; ``ops`` must not import ``api`` or ``worker``."""
     settings = settings_or_exit(given)
     from ops.supervisor.environment import child_environment  # noqa: PLC0415 - keeps --help fast
     from ops.supervisor.parts import module_argv  # noqa: PLC0415 - the same

@@ -1,4 +1,4 @@
-"""``semantic status``: what runs, and what is in the log even when nothing does."""
+"""``semantic status``: the running parts, and the log even without a service."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def register(app: typer.Typer) -> None:
 
 
 def status(as_of: AsOfOption = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """Show what runs, the jobs by status and the head of the log.
+    """Show the running parts, the jobs by status and the head of the log.
 
     Exits with 0 if the service is ready, 1 if it runs but is not, 3 if it does not run.
-    With --as-of, shows the jobs by status as they were.
+    With --as-of, shows the jobs by status at that position.
     """
     if as_of is not None:
         print_past_status(as_of, as_json=json, data_dir=data_dir)
@@ -70,7 +70,7 @@ def _part(part: PartRecord) -> dict[str, Any]:
 
 
 def _cache(settings: Settings, record: ServeRecord) -> dict[str, Any] | None:
-    """Return what the worker keeps of contexts, as it said last."""
+    """Return the cache figures of the worker's last pulse."""
     if not record.broker_url:
         return None
     from dataclasses import asdict  # noqa: PLC0415 - keeps --help fast
@@ -108,7 +108,7 @@ def _is_ready(settings: Settings, record: ServeRecord) -> bool:
 
 
 def _log(settings: Settings) -> dict[str, Any]:
-    """Read the log itself: it is there whether or not a service runs."""
+    """Read the log directly; needs no service."""
     from domain.errors import LogUnavailable  # noqa: PLC0415 - keeps --help fast
     from ops.adapters.event_log.projections.job_counts import count_jobs  # noqa: PLC0415 - the same
     from ops.adapters.event_log.reader import LogReader  # noqa: PLC0415 - the same

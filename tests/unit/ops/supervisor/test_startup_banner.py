@@ -61,8 +61,8 @@ def test_body_of_the_curl_line_is_json(name: str) -> None:
 
 def test_narrow_pipe_wraps_no_line() -> None:
     out = io.StringIO()
-    announcer = StartupBanner(Console(file=out, width=20))
-    announcer.begin(
+    banner = StartupBanner(Console(file=out, width=20))
+    banner.begin(
         BannerFacts(
             version="1",
             data_dir=Path("/some/[bold]rather/long/directory"),
@@ -70,7 +70,7 @@ def test_narrow_pipe_wraps_no_line() -> None:
             database="SQLite 3",
         )
     )
-    announcer.ready(_URL, ServedModel("m", 4096), 1.0)
+    banner.ready(_URL, ServedModel("m", 4096), 1.0)
     shown = out.getvalue()
     assert "/some/[bold]rather/long/directory" in shown
     assert all(line in shown.splitlines() for line in curl_lines(_URL, "m"))
