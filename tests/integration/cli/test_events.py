@@ -198,7 +198,9 @@ def test_a_follower_sees_each_new_event_once(log: SqlEventLog, url: str) -> None
 
 
 def test_an_interrupted_tail_ends_well(log: SqlEventLog) -> None:
-    code = "import typer; from ops.cli import events; a = typer.Typer(); events.register(a); a()"
+    code = (
+        "import typer; from ops.cli.log import events; a = typer.Typer(); events.register(a); a()"
+    )
     command = [sys.executable, "-c", code, "events", "tail", "-n", "1", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as follower:
         assert follower.stdout is not None

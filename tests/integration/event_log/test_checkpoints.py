@@ -303,7 +303,9 @@ def test_a_linked_event_of_somebody_elses_does_not_fit_the_heads(
 
 def test_a_tail_ends_when_its_reader_has_gone_although_nothing_happens(signed: str) -> None:
     assert signed
-    code = "import typer; from ops.cli import events; a = typer.Typer(); events.register(a); a()"
+    code = (
+        "import typer; from ops.cli.log import events; a = typer.Typer(); events.register(a); a()"
+    )
     command = [sys.executable, "-c", code, "events", "tail", "-n", "1", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as follower:
         assert follower.stdout is not None
