@@ -1,4 +1,8 @@
-"""The thread that turns raw tokens into text and items, so that the engine waits for nobody."""
+"""The thread that turns token ids into text and stream items, apart from the engine thread.
+
+Text assembly and publishing take as long as they take; the engine thread computes the next step
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +28,11 @@ from worker.engine.sequence import Sequence
 
 _log = structlog.get_logger(__name__)
 
-#: Messages put together in one publish when the emitter has fallen behind.
+#: Most messages that one publish combines when the emitter has fallen behind.
 MESSAGES_PER_PUBLISH_MAX = 64
-#: Messages that may wait here before the engine pauses.
+#: Messages in the inbox from which on the engine pauses.
 MESSAGES_WAITING_MAX = 2048
-#: How long the engine pauses before it looks again.
+#: Seconds between two looks of the paused engine at the inbox.
 PAUSE_S = 0.005
 
 
@@ -43,7 +47,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """A generation waits, or its prompt is being read."""
+    """A generation waits in the queue, or its prompt is being computed."""
 
     sequence: Sequence
     progress: Progress
@@ -51,7 +55,7 @@ class Advanced:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The engine gave a generation up."""
+    """The engine ended a generation: it was cancelled or failed, or its tokens were complete."""
 
     sequence: Sequence
     at: float
@@ -61,14 +65,14 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The attempt stands in the log: its generation may speak."""
+    """The log contains the attempt: its items may be published."""
 
     sequence: Sequence
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Nothing follows."""
+    """The last message: publish the rest and end the thread."""
 
 
 Message = Tokens | Advanced | Ended | Released | Close
@@ -77,15 +81,16 @@ Message = Tokens | Advanced | Ended | Released | Close
 class Emitter:
     """Owns text assembly, stop detection and the outbox. One thread, started by ``start``.
 
-    ``put`` may be called from any thread and never waits.
+    Any thread may call ``put``, which never blocks.
 
     Args:
-        sink: Where items go.
+        sink: Publishes the items.
         clock: For the retries of the outbox.
-        remove: Tells the engine to drop a generation whose text has ended.
-        on_ended: Called once per generation, after its outcome was told.
-        on_death: Called if the thread ends by a defect.
-        interval_s: Between two publishes; the first item and the end of a generation never wait.
+        remove: Asks the engine to remove a generation whose text has ended.
+        on_ended: Called once per generation, after its handle has the outcome.
+        on_death: Called if a defect ends the thread.
+        interval_s: Seconds between two publishes; the first item and the end of a generation are
+            published at once.
     """
 
     def __init__(
@@ -98,7 +103,7 @@ class Emitter:
         *,
         interval_s: float = 0.0,
     ) -> None:
-        self._outbox = Outbox(sink, self._tell, interval_s=interval_s)
+        self._outbox = Outbox(sink, self._resolve, interval_s=interval_s)
         self._clock = clock
         self._remove = remove
         self._on_ended = on_ended
@@ -116,19 +121,19 @@ class Emitter:
         return self._thread.is_alive()
 
     def put(self, message: Message) -> None:
-        """Hand over what happened."""
+        """Append a message to the inbox."""
         self._inbox.put(message)
 
     def wait_for_room(self) -> None:
-        """Hold the engine back while too much waits here; bounded memory beats a running start."""
+        """Block the engine thread while the inbox is full, so that memory stays bounded."""
         while self._inbox.qsize() > MESSAGES_WAITING_MAX and self.is_alive():
             time.sleep(PAUSE_S)
 
     def close(self, timeout_s: float) -> bool:
-        """Publish what is left and end the thread.
+        """Publish the remaining items and end the thread.
 
         Returns:
-            Whether it ended in time.
+            Whether the thread ended within ``timeout_s``.
         """
         self._inbox.put(Close())
         self._thread.join(timeout_s)
@@ -140,12 +145,12 @@ class Emitter:
                 for message in self._receive():
                     self._handle(message)
                 self._publish()
-        except BaseException as error:  # noqa: BLE001 - the last words of a thread nobody joins
+        except BaseException as error:  # noqa: BLE001 - the thread reports any defect, then ends
             _log.critical("emitter_died", exc_info=error)
             self._on_death(error)
 
     def _receive(self) -> list[Message]:
-        """Wait for a message, or until held items may be tried again, and take what is there."""
+        """Wait for a message or the outbox's next publish; return the messages in the inbox."""
         messages: list[Message] = []
         try:
             messages.append(self._inbox.get(timeout=self._outbox.wait_s(self._clock.monotonic())))
@@ -162,34 +167,36 @@ class Emitter:
     def _handle(self, message: Message) -> None:
         match message:
             case Tokens():
-                self._tokens(message)
+                self._process_tokens(message)
             case Advanced(sequence, progress):
                 if sequence.unreleased is None:
                     item = StreamItem(n=None, attempt=sequence.task.attempt, body=progress)
                     self._outbox.add(sequence, item)
             case Ended():
-                self._ended(message)
+                self._process_ended(message)
             case Released(sequence):
-                self._released(sequence)
+                self._release(sequence)
             case Close():
                 self._closing = True
 
-    def _tokens(self, message: Tokens) -> None:
+    def _process_tokens(self, message: Tokens) -> None:
         for sequence, token, finish in message.tokens:
-            likely = message.likelihoods.get(sequence)
+            likelihood = message.likelihoods.get(sequence)
             if sequence.unreleased is None:
-                self._guarded(sequence, token, finish, message.at, likely)
+                self._process_token_safely(sequence, token, finish, message.at, likelihood)
             else:
                 sequence.unreleased.append(
-                    partial(self._guarded, sequence, token, finish, message.at, likely)
+                    partial(
+                        self._process_token_safely, sequence, token, finish, message.at, likelihood
+                    )
                 )
 
-    def _released(self, sequence: Sequence) -> None:
+    def _release(self, sequence: Sequence) -> None:
         unreleased, sequence.unreleased = sequence.unreleased or [], None
-        for happen in unreleased:
-            happen()
+        for action in unreleased:
+            action()
 
-    def _ended(self, message: Ended) -> None:
+    def _process_ended(self, message: Ended) -> None:
         sequence, at, reason, failure = (
             message.sequence,
             message.at,
@@ -205,17 +212,17 @@ class Emitter:
         else:
             self._end(sequence, at, reason, failure)
 
-    def _guarded(
+    def _process_token_safely(
         self,
         sequence: Sequence,
         token: int,
         finish: Finish | None,
         at: float,
-        likely: TokenLikelihood | None,
+        likelihood: TokenLikelihood | None,
     ) -> None:
         try:
-            self._token(sequence, token, finish, at, likely)
-        except Exception as error:  # noqa: BLE001 - one text must not take the others with it
+            self._process_token(sequence, token, finish, at, likelihood)
+        except Exception as error:  # noqa: BLE001 - concerns this generation alone
             _log.exception("text_failed", job=sequence.task.job_id)
             failure = Failed(
                 error=EngineFailure.code,
@@ -225,13 +232,13 @@ class Emitter:
             self._end(sequence, at, StopReason.END_TURN, failure)
             self._remove(sequence)
 
-    def _token(
+    def _process_token(
         self,
         sequence: Sequence,
         token: int,
         finish: Finish | None,
         at: float,
-        likely: TokenLikelihood | None,
+        likelihood: TokenLikelihood | None,
     ) -> None:
         if sequence.ended:
             return
@@ -241,7 +248,7 @@ class Emitter:
             self._end(sequence, at, StopReason.END_TURN)
             return
         sequence.token_ids.append(token)
-        piece = sequence.assembler.feed(token, likely)
+        piece = sequence.assembler.feed(token, likelihood)
         if piece is not None:
             self._outbox.add(sequence, sequence.number(piece))
         if sequence.assembler.is_over:
@@ -258,7 +265,7 @@ class Emitter:
             return
         sequence.ended = True
         if failure is None and sequence.unreleased is None:
-            # A failed attempt is continued by another, which says what was held back.
+            # The next attempt of a failed generation emits the items held back.
             for item in sequence.last_items(reason):
                 self._outbox.add(sequence, item)
         self._outbox.end(sequence, sequence.outcome(at, reason, failure))
@@ -273,8 +280,8 @@ class Emitter:
             sequence.ended = True
             self._remove(sequence)
         now = self._clock.monotonic()
-        self._tell(sequence, sequence.outcome(now, StopReason.END_TURN, failure))
+        self._resolve(sequence, sequence.outcome(now, StopReason.END_TURN, failure))
 
-    def _tell(self, sequence: Sequence, outcome: Outcome) -> None:
+    def _resolve(self, sequence: Sequence, outcome: Outcome) -> None:
         sequence.handle.resolve(outcome)
         self._on_ended(sequence)

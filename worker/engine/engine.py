@@ -1,4 +1,16 @@
-"""The thread that owns the model: schedule, run, commit, over and over."""
+"""The batch engine: one thread owns the model and repeats schedule, run, commit.
+
+The way of a generation:
+
+1. ``preparation`` renders and tokenises the request, on the caller's thread.
+2. The engine thread schedules sequences (``scheduling``), runs one step of the batch
+   (``ports.ModelRunner``) and commits the sampled tokens.
+3. While it runs, a constraint (``grammar``, ``reasoning_limit``) masks the tokens that the answer
+   may not contain.
+4. The emitter thread (``emitter``) turns token ids into items: ``text_assembler`` feeds them
+   through a detokenizer and an answer parser (``output``).
+5. The outbox (``outbox``) publishes the items and delivers the outcome.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +39,9 @@ from worker.engine.text_assembler import assembler_for
 
 _log = structlog.get_logger(__name__)
 
-#: What ``close`` leaves the emitter to bring the last items out.
+#: Seconds that ``close`` waits for the emitter to publish the last items.
 LAST_ITEMS_S = 5.0
-#: What ``close`` leaves the engine thread to finish its step.
+#: Seconds that ``close`` waits for the engine thread to finish its step.
 LAST_STEP_S = 30.0
 
 _STOPPED = Failed(error=Draining.code, message="the worker stopped", retryable=True)
@@ -38,19 +50,18 @@ _STOPPED = Failed(error=Draining.code, message="the worker stopped", retryable=T
 class BatchEngine:
     """``domain.chat.ports.InferenceEngine`` with continuous batching.
 
-    The engine thread alone touches the runner; the emitter thread alone touches text and the sink;
-    callers' threads only render prompts and put messages into the inbox. A generation moves one
-    way: waiting, running, ended.
+    The engine thread alone calls the runner. The emitter thread alone assembles text and calls the
+    sink. Callers' threads render prompts and put messages into the inbox. A generation waits, runs
+    and ends; a preempted one waits again.
 
     Args:
         runner_factory: Makes the runner, on the engine thread.
-        sink: Where items go.
+        sink: Publishes the items.
         clock: For timings and retries.
-        max_batch_size: Generations that run at once; of the others the shortest is next, within the
-            bounds of ``schedule.FairLine``.
-        stream_interval_s: Between two publishes of items; the first and the last never wait.
-        batch_window_s: How long generations that arrive together are held for others; one that
-            arrives alone is not.
+        max_batch_size: Most generations that run at once; ``FairQueue`` orders the others.
+        stream_interval_s: Seconds between two publishes of items; the first and the last item of a
+            generation are published at once.
+        batch_window_s: Length of the ``BatchWindow``, in seconds.
     """
 
     def __init__(
@@ -63,7 +74,7 @@ class BatchEngine:
         stream_interval_s: float = 0.0,
         batch_window_s: float = 0.0,
     ) -> None:
-        assert max_batch_size >= 1, "an engine without a place never answers"
+        assert max_batch_size >= 1, "a batch needs at least one place"
         self._runner_factory = runner_factory
         self._clock = clock
         self._max_batch_size = max_batch_size
@@ -71,7 +82,7 @@ class BatchEngine:
         self._emitter = Emitter(
             sink,
             clock,
-            self._ask_removal,
+            self._request_removal,
             self._ended,
             self._emitter_died,
             interval_s=stream_interval_s,
@@ -79,13 +90,13 @@ class BatchEngine:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._loaded = threading.Event()
         self._model: LoadedModel | None = None
-        self._cause_of_death: BaseException | None = None
+        self._fatal_error: BaseException | None = None
         self._live_lock = threading.Lock()
         self._live: set[Sequence] = set()
         self._idle = threading.Condition(self._live_lock)
         self._accepting = True
         self._arrivals = count()
-        # Below: the engine thread's own.
+        # The engine thread owns the attributes below.
         self._waiting: WaitingQueue[Sequence] = WaitingQueue(batch_window_s)
         self._running: dict[int, Sequence] = {}
         self._stopped = False
@@ -93,36 +104,36 @@ class BatchEngine:
     # -- life cycle ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Load the model and start serving; returns when it is ready.
+        """Load the model and start both threads; return when the model is ready.
 
         Raises:
-            ModelLoadFailed: Saying what was tried.
-            EngineFailure: Loading failed in a way nobody foresaw.
+            ModelLoadError: The model cannot be loaded.
+            EngineFailure: Loading failed with an unexpected error.
         """
         self._emitter.start()
         self._thread.start()
         self._loaded.wait()
-        if self._cause_of_death is not None:
+        if self._fatal_error is not None:
             self._thread.join(LAST_STEP_S)
             self._emitter.close(LAST_ITEMS_S)
-            if isinstance(self._cause_of_death, EngineFailure):
-                raise self._cause_of_death
-            msg = f"the model could not be loaded: {self._cause_of_death}"
-            raise EngineFailure(msg) from self._cause_of_death
+            if isinstance(self._fatal_error, EngineFailure):
+                raise self._fatal_error
+            msg = f"the model could not be loaded: {self._fatal_error}"
+            raise EngineFailure(msg) from self._fatal_error
 
     def set_batch_window(self, window_s: float) -> None:
-        """Change how long generations that arrive together are held, from now on."""
-        assert window_s >= 0, "a window has a length"
+        """Set the length of the batch window, in seconds, from now on."""
+        assert window_s >= 0, "a window is not negative"
         self._waiting.window.window_s = window_s
 
     def is_alive(self) -> bool:
-        """Whether both threads run and generations can be taken."""
+        """Whether both threads run."""
         return self._thread.is_alive() and self._emitter.is_alive()
 
     def close(self, drain_s: float) -> None:
-        """Take no more work, let running generations finish for ``drain_s``, then end both threads.
+        """Accept no more work, wait ``drain_s`` for running generations, then end both threads.
 
-        What is unfinished then fails retryably: the next worker continues it.
+        Unfinished generations fail retryably, so that the next worker continues them.
         """
         with self._live_lock:
             self._accepting = False
@@ -136,26 +147,26 @@ class BatchEngine:
     # -- domain.chat.ports.InferenceEngine ---------------------------------------------------
 
     def card(self) -> ModelCard:
-        """Return what is loaded."""
+        """Return the description of the loaded model."""
         return self._require_model().card
 
     def prepare(self, request: ChatRequest) -> PreparedPrompt:
-        """Render and tokenise a request; safe to call from many threads at once."""
+        """Render and tokenise a request. Safe to call from any thread."""
         return prepare(request, self._require_model())
 
     def submit(self, task: GenerationTask) -> GenerationHandle:
-        """Hand a task over; it joins the running batch as soon as there is room."""
+        """Enqueue a task; it joins the running batch as soon as there is room."""
         sequence = self._sequence(task)
         is_over = sequence.assembler.is_over
         reason = sequence.natural_stop_reason() if is_over else sequence.limit_reached()
         with self._live_lock:
             if not self._accepting:
-                raise self._unfit()
+                raise self._unavailable()
             self._live.add(sequence)
             if reason is None:
                 self._inbox.put(SubmitSequence(sequence))
         if reason is not None:
-            # The attempt before had said everything but the end.
+            # The earlier attempt emitted all items except the last one.
             self._emitter.put(Ended(sequence, self._clock.monotonic(), reason))
         return sequence.handle
 
@@ -181,7 +192,7 @@ class BatchEngine:
             ),
             context_length=model.card.context_length,
         )
-        sequence.prime()
+        sequence.replay_earlier_tokens()
         return sequence
 
     # -- the engine thread -----------------------------------------------------------------------
@@ -196,9 +207,9 @@ class BatchEngine:
                 self._serve(runner)
             finally:
                 runner.close()
-        except BaseException as error:  # noqa: BLE001 - the last words of a thread nobody joins
-            self._cause_of_death = error
-            failure = _died(error)
+        except BaseException as error:  # noqa: BLE001 - the thread reports any defect, then ends
+            self._fatal_error = error
+            failure = _failure_of(error)
             if self._loaded.is_set():
                 _log.critical("engine_died", exc_info=error)
         self._end_all(failure)
@@ -222,7 +233,7 @@ class BatchEngine:
                     self._commit(step)
 
     def _receive(self, runner: ModelRunner) -> None:
-        """Take what came in; wait for something if there is nothing to do."""
+        """Handle the messages in the inbox; wait for one if no sequence runs."""
         wait_s: float | None = 0.0
         if not self._running:
             wait_s = self._waiting.wait_s(self._clock.monotonic())
@@ -232,33 +243,33 @@ class BatchEngine:
             except Empty:
                 return
             wait_s = 0.0
-            self._take(message, runner)
+            self._handle(message, runner)
 
-    def _take(self, message: Message, runner: ModelRunner) -> None:
+    def _handle(self, message: Message, runner: ModelRunner) -> None:
         match message:
             case SubmitSequence(sequence):
                 cost = len(sequence.admission.tokens) - sequence.task.prompt.cached_tokens
                 self._waiting.add(sequence, cost=cost, at=sequence.times.submitted)
-                self._tell_place(sequence)
+                self._report_queue_position(sequence)
             case Cancel(sequence):
-                self._leave(sequence, runner)
+                self._withdraw(sequence, runner)
                 self._emitter.put(Ended(sequence, self._clock.monotonic()))
             case Remove(sequence):
-                self._leave(sequence, runner)
+                self._withdraw(sequence, runner)
             case Stop():
                 self._stopped = True
 
     def _schedule(self, runner: ModelRunner) -> None:
-        """Let those join whose turn it is, while there is room."""
+        """Insert waiting sequences in the order of the queue, while there is room."""
         now = self._clock.monotonic()
         self._waiting.admit(
             now,
             self._max_batch_size - len(self._running),
-            must_wait=lambda one: runner.must_wait(one.admission),
-            join=lambda one: self._join(one, runner, now),
+            must_wait=lambda sequence: runner.must_wait(sequence.admission),
+            join=lambda sequence: self._insert(sequence, runner, now),
         )
 
-    def _join(self, sequence: Sequence, runner: ModelRunner, now: float) -> bool:
+    def _insert(self, sequence: Sequence, runner: ModelRunner, now: float) -> bool:
         try:
             admitted = runner.insert(sequence.admission)
         except Exception as error:  # noqa: BLE001 - concerns this generation alone
@@ -278,10 +289,10 @@ class BatchEngine:
         return True
 
     def _commit(self, step: StepResult) -> None:
-        """Hand the step's tokens over and let the finished leave."""
+        """Send the step's tokens to the emitter; drop finished, failed and preempted sequences."""
         running, now = self._running, self._clock.monotonic()
         tokens = [(running[uid], token, finish) for uid, token, finish in step.tokens]
-        likelihoods = {running[uid]: likely for uid, likely in step.likelihoods.items()}
+        likelihoods = {running[uid]: likelihood for uid, likelihood in step.likelihoods.items()}
         for uid, token, finish in step.tokens:
             running[uid].decoded.append(token)
             if finish is not None:
@@ -289,7 +300,7 @@ class BatchEngine:
         if tokens:
             self._emitter.put(Tokens(now, tokens, likelihoods))
         for uid, done, total in step.prefilled:
-            self._tell_prefill(running.get(uid), done, total, now)
+            self._report_prefill(running.get(uid), done, total, now)
         for fault in step.faults:
             self._fail(running.pop(fault.uid), fault.error, retryable=fault.retryable)
         for uid in step.preempted:
@@ -297,12 +308,12 @@ class BatchEngine:
             sequence.prepare_resume()
             self._waiting.put_back(sequence)
 
-    def _tell_place(self, sequence: Sequence) -> None:
+    def _report_queue_position(self, sequence: Sequence) -> None:
         ahead = len(self._running) + len(self._waiting) - self._max_batch_size
         if ahead > 0:
             self._emitter.put(Advanced(sequence, Progress(phase="queued", done=0, total=ahead)))
 
-    def _tell_prefill(self, sequence: Sequence | None, done: int, total: int, now: float) -> None:
+    def _report_prefill(self, sequence: Sequence | None, done: int, total: int, now: float) -> None:
         if sequence is None:
             return
         if sequence.times.prefilled is not None:
@@ -313,8 +324,8 @@ class BatchEngine:
             progress = Progress(phase="prefill", done=done, total=total)
             self._emitter.put(Advanced(sequence, progress))
 
-    def _leave(self, sequence: Sequence, runner: ModelRunner) -> None:
-        """Free the place of a generation, wherever it is."""
+    def _withdraw(self, sequence: Sequence, runner: ModelRunner) -> None:
+        """Remove a generation from the batch or from the queue."""
         if sequence.uid is not None and self._running.pop(sequence.uid, None) is not None:
             runner.remove(sequence.uid)
         else:
@@ -327,13 +338,13 @@ class BatchEngine:
         self._emitter.put(Ended(sequence, now, StopReason.END_TURN, failure))
 
     def _fail_running(self, error: BaseException) -> None:
-        """Give back every generation of a broken batch; their next attempts continue them."""
+        """Fail all generations of a broken batch retryably; their next attempts continue them."""
         for sequence in self._running.values():
             self._fail(sequence, error, retryable=True)
         self._running.clear()
 
     def _end_all(self, failure: Failed) -> None:
-        """Give every generation back; nothing is taken after this."""
+        """End all generations with ``failure`` and accept no more."""
         with self._live_lock:
             self._accepting = False
         arrived = []
@@ -348,7 +359,7 @@ class BatchEngine:
 
     # -- called from other threads ---------------------------------------------------------------
 
-    def _ask_removal(self, sequence: Sequence) -> None:
+    def _request_removal(self, sequence: Sequence) -> None:
         self._inbox.put(Remove(sequence))
 
     def _ended(self, sequence: Sequence) -> None:
@@ -357,14 +368,14 @@ class BatchEngine:
             self._idle.notify_all()
 
     def _emitter_died(self, error: BaseException) -> None:
-        self._cause_of_death = error
+        self._fatal_error = error
         with self._live_lock:
             self._accepting = False
         self._inbox.put(Stop())
-        self._abandon(_died(error))
+        self._abandon(_failure_of(error))
 
     def _abandon(self, failure: Failed) -> None:
-        """Free every waiter when no thread is left to do it."""
+        """Resolve all handles when no thread is left to do it."""
         with self._live_lock:
             left, self._live = self._live, set()
             self._idle.notify_all()
@@ -373,17 +384,17 @@ class BatchEngine:
             sequence.handle.resolve(sequence.outcome(now, StopReason.END_TURN, failure))
 
     def _require_model(self) -> LoadedModel:
-        if self._model is None or self._cause_of_death is not None:
-            raise self._unfit()
+        if self._model is None or self._fatal_error is not None:
+            raise self._unavailable()
         return self._model
 
-    def _unfit(self) -> EngineFailure:
-        failure = _STOPPED if self._cause_of_death is None else _died(self._cause_of_death)
+    def _unavailable(self) -> EngineFailure:
+        failure = _STOPPED if self._fatal_error is None else _failure_of(self._fatal_error)
         error = EngineFailure(failure.message)
         error.retryable = True
         return error
 
 
-def _died(cause: BaseException) -> Failed:
+def _failure_of(cause: BaseException) -> Failed:
     message = f"the engine has stopped: {type(cause).__name__}: {cause}"
     return Failed(error=EngineFailure.code, message=message, retryable=True)

@@ -1,4 +1,4 @@
-"""What other threads ask of the engine thread."""
+"""Messages from other threads to the engine thread."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from worker.engine.sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class SubmitSequence:
-    """A generation is to run."""
+    """Run a generation."""
 
     sequence: Sequence
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Its caller wants a generation to end."""
+    """End a generation at its caller's request."""
 
     sequence: Sequence
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """The emitter has ended a generation; only its place in the batch is left."""
+    """Remove a generation from the batch; the emitter has decided its outcome."""
 
     sequence: Sequence
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Nothing is to run any more."""
+    """End the engine thread."""
 
 
 Message = SubmitSequence | Cancel | Remove | Stop

@@ -1,4 +1,4 @@
-"""Items on their way to the sink, kept while the sink cannot be reached."""
+"""Buffer stream items and outcomes, and publish them in order, also across outages of the sink."""
 
 from __future__ import annotations
 
@@ -15,83 +15,83 @@ from worker.engine.sequence import Sequence
 
 _log = structlog.get_logger(__name__)
 
-#: Items kept while the sink is away; at 200 tokens a second that is over four minutes.
+#: Most items buffered while the sink is unreachable: over four minutes at 200 tokens a second.
 ITEMS_BUFFERED_MAX = 50_000
-#: How long the sink may be away before the jobs that wait for it are given back.
+#: Seconds of an outage after which the waiting generations fail retryably.
 OUTAGE_S_MAX = 30.0
-#: Pause after the first failed publish; it doubles up to the limit below.
+#: Seconds until the first retry; they double with each failure up to the limit below.
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class PendingOutcome:
-    """An outcome to tell once the items before it are out."""
+    """An outcome to deliver after the items before it are published."""
 
     sequence: Sequence
     outcome: Outcome
 
 
 class Outbox:
-    """Collects items and endings and brings them out in order. Belongs to the emitter thread.
+    """Buffers items and outcomes and publishes them in order. Belongs to the emitter thread.
 
-    What every publish costs (a script in Redis, a wake-up of the front, a write to each client) is
-    shared by the items of ``interval_s``. The first item and the end of a generation never wait.
+    Each publish costs a Redis script, a wake-up of the API and a write to each client, so the items
+    of ``interval_s`` share one. The first item and the end of a generation are published at once.
 
     Args:
-        sink: Where items go.
-        tell: Gives a generation its outcome.
-        interval_s: Between two publishes; 0 is one for each engine step.
+        sink: Publishes the items.
+        deliver: Gives a generation its outcome.
+        interval_s: Seconds between two publishes; 0 publishes after each engine step.
     """
 
     def __init__(
         self,
         sink: ItemSink,
-        tell: Callable[[Sequence, Outcome], None],
+        deliver: Callable[[Sequence, Outcome], None],
         *,
         interval_s: float = 0.0,
     ) -> None:
         self._sink = sink
-        self._tell = tell
+        self._deliver = deliver
         self._interval_s = interval_s
         self._next_at = 0.0
         self._items: list[tuple[Sequence, StreamItem]] = []
-        self._endings: list[PendingOutcome] = []
-        self._away_since: float | None = None
+        self._outcomes: list[PendingOutcome] = []
+        self._unreachable_since: float | None = None
         self._retry_at = 0.0
         self._backoff_s = BACKOFF_S_MIN
 
     def add(self, sequence: Sequence, item: StreamItem) -> None:
-        """Take an item; one without a number is dropped while the sink is away."""
-        if item.n is not None or self._away_since is None:
+        """Append an item; one without a number is dropped while the sink is unreachable."""
+        if item.n is not None or self._unreachable_since is None:
             self._items.append((sequence, item))
         if item.n == sequence.task.first_item:
             self._next_at = 0.0
 
     def end(self, sequence: Sequence, outcome: Outcome) -> None:
-        """Take an outcome, to be told after the items that are held now."""
-        self._endings.append(PendingOutcome(sequence, outcome))
+        """Append an outcome, to deliver after the items appended so far."""
+        self._outcomes.append(PendingOutcome(sequence, outcome))
         self._next_at = 0.0
 
     def is_empty(self) -> bool:
-        """Whether nothing is held."""
-        return not self._items and not self._endings
+        """Whether no item or outcome waits."""
+        return not self._items and not self._outcomes
 
     def wait_s(self, now: float) -> float | None:
-        """Return how long to wait for the next publish, ``None`` if nothing is held."""
+        """Return the seconds until the next publish, ``None`` if the outbox is empty."""
         if self.is_empty():
             return None
         return max(0.0, self._retry_at - now, self._next_at - now)
 
     def flush(self, now: float) -> list[Sequence]:
-        """Publish all that is held, in one call, if it is time to.
+        """Publish all buffered items in one call, if a publish is due.
 
         Returns:
-            The generations to give up, because the sink was away for too long; empty if all is
-            well or the next try may still help.
+            The generations to fail, because the sink was unreachable for too long or is broken;
+            their items are dropped.
         """
         if now < self._retry_at:
-            return self._overdue(now)
+            return self._give_up_if_overdue(now)
         if now < self._next_at:
             return []
         try:
@@ -99,42 +99,42 @@ class Outbox:
                 self._next_at = now + self._interval_s
                 self._sink.publish([(seq.task.job_id, item) for seq, item in self._items])
         except QueueUnavailable as error:
-            self._away(now, error)
-            return self._overdue(now)
-        except Exception:  # noqa: BLE001 - a foreign sink may raise anything
-            # A sink that fails in another way would fail again; the jobs must not hang on it.
+            self._record_failure(now, error)
+            return self._give_up_if_overdue(now)
+        except Exception:  # noqa: BLE001 - a sink may raise anything
+            # Another kind of failure would repeat; the jobs must not wait for it.
             _log.exception("items_not_published", items=len(self._items))
-            return self._drop()
-        self._back()
+            return self._drop_all()
+        self._record_success()
         return []
 
-    def _away(self, now: float, error: QueueUnavailable) -> None:
-        if self._away_since is None:
-            self._away_since = now
-            _log.warning("sink_away", error=error.message, items=len(self._items))
+    def _record_failure(self, now: float, error: QueueUnavailable) -> None:
+        if self._unreachable_since is None:
+            self._unreachable_since = now
+            _log.warning("sink_unreachable", error=error.message, items=len(self._items))
             self._items = [entry for entry in self._items if entry[1].n is not None]
         self._retry_at = now + self._backoff_s
         self._backoff_s = min(BACKOFF_S_MAX, self._backoff_s * 2)
 
-    def _overdue(self, now: float) -> list[Sequence]:
-        assert self._away_since is not None, "no retry is due unless the sink is away"
-        if now - self._away_since < OUTAGE_S_MAX and len(self._items) < ITEMS_BUFFERED_MAX:
+    def _give_up_if_overdue(self, now: float) -> list[Sequence]:
+        assert self._unreachable_since is not None, "a retry implies an outage"
+        if now - self._unreachable_since < OUTAGE_S_MAX and len(self._items) < ITEMS_BUFFERED_MAX:
             return []
-        self._away_since = now
-        return self._drop()
+        self._unreachable_since = now
+        return self._drop_all()
 
-    def _drop(self) -> list[Sequence]:
-        held = dict.fromkeys(
-            [seq for seq, _ in self._items] + [ending.sequence for ending in self._endings]
+    def _drop_all(self) -> list[Sequence]:
+        dropped = dict.fromkeys(
+            [seq for seq, _ in self._items] + [pending.sequence for pending in self._outcomes]
         )
-        self._items, self._endings = [], []
-        return list(held)
+        self._items, self._outcomes = [], []
+        return list(dropped)
 
-    def _back(self) -> None:
-        if self._away_since is not None:
-            _log.info("sink_back", items=len(self._items))
+    def _record_success(self) -> None:
+        if self._unreachable_since is not None:
+            _log.info("sink_reachable", items=len(self._items))
         self._items.clear()
-        endings, self._endings = self._endings, []
-        self._away_since, self._retry_at, self._backoff_s = None, 0.0, BACKOFF_S_MIN
-        for ending in endings:
-            self._tell(ending.sequence, ending.outcome)
+        outcomes, self._outcomes = self._outcomes, []
+        self._unreachable_since, self._retry_at, self._backoff_s = None, 0.0, BACKOFF_S_MIN
+        for pending in outcomes:
+            self._deliver(pending.sequence, pending.outcome)

@@ -1,7 +1,7 @@
-"""What the scheduling side asks of the side that computes.
+"""The port between the engine and the code that computes: ``ModelRunner`` and its values.
 
-``ModelRunner`` belongs to the engine thread from ``load`` on. What ``load`` returns may be used
-from any thread.
+The engine thread alone calls a ``ModelRunner`` after ``load``. Any thread may use the
+``LoadedModel`` that ``load`` returns.
 """
 
 from __future__ import annotations
@@ -23,33 +23,36 @@ from worker.engine.output.tool_calls.reader import ToolFormat
 
 
 class ModelLoadError(EngineFailure):
-    """The model cannot be served; says what was tried."""
+    """The model cannot be loaded; the message lists what was tried."""
 
     code = "model_load_failed"
 
 
 class Finish(StrEnum):
-    """Why a runner ended a sequence by itself."""
+    """Why a runner finished a sequence."""
 
-    #: The token is one of the model's end-of-turn tokens.
+    #: The model sampled one of its end-of-turn tokens.
     END = "end"
-    #: The limit of tokens is reached; the token counts.
+    #: The sequence reached its limit of tokens; the last token is part of the answer.
     LENGTH = "length"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """A sequence that joins the batch.
+    """A sequence to insert into the batch.
 
     Attributes:
-        tokens: Everything to compute before the first new token, at least one id.
-        first_index: Index in the generation of the first new token, for the sampler.
-        max_new_tokens: At least 1.
-        sampling: How to draw.
-        label: Whose it is, for what is told about it.
-        arrival: Its place among all that ever came; the youngest has to give way first.
-        constraint: What its tokens are held to; knows every token of the answer so far.
-        logprobs: How many of the likeliest tokens to tell at each place; ``None`` for nothing.
+        tokens: Token ids before the first new token: the prompt and the tokens of earlier
+            attempts; at least one.
+        first_index: Index of the first new token in the generation; the sampler's randomness
+            depends on it.
+        max_new_tokens: Most tokens to generate, at least 1.
+        sampling: Sampling parameters.
+        label: The job's id, for logs.
+        arrival: Number of the sequence in order of arrival; the youngest is preempted first.
+        constraint: Masks the tokens that may not come next; has accepted all tokens so far.
+        logprobs: Number of most likely tokens to report at each position; ``None`` reports no
+            log probabilities.
     """
 
     tokens: Sequence[int]
@@ -63,12 +66,12 @@ class Admission:
 
 
 class TokenLikelihood(NamedTuple):
-    """How likely a network thought a token, before any rule of drawing; natural logarithms.
+    """Log probabilities at one position, before temperature, filters and masks; natural logarithms.
 
     Attributes:
-        logprob: Of the token that was drawn.
-        top: The likeliest ids with theirs, likeliest first, of equals the lowest id first. Which
-            of some equals is the last one that is told is left open.
+        logprob: Log probability of the sampled token.
+        top: Pairs of token id and log probability, most likely first, equal ones by ascending id.
+            Where equal ones compete for the last place, any of them may be reported.
     """
 
     logprob: float
@@ -77,12 +80,12 @@ class TokenLikelihood(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A sequence that has joined the batch.
+    """A sequence that joined the batch.
 
     Attributes:
-        uid: Its name in the batch.
-        cached_tokens: How many of the first tokens of its admission need not be computed.
-        block_tokens: Tokens of the blocks in which what it computes is kept; 0 if nothing is.
+        uid: Identifies the sequence in the batch.
+        cached_tokens: Length of the prefix that comes from the cache and is not computed.
+        block_tokens: Tokens in a cache block; 0 if the runner keeps no blocks.
     """
 
     uid: int
@@ -92,12 +95,12 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A sequence that failed alone and has left.
+    """A sequence that failed without affecting the others; it is no longer in the batch.
 
     Attributes:
-        uid: Its name in the batch.
-        error: Why.
-        retryable: Whether it may succeed next time.
+        uid: Identifies the sequence in the batch.
+        error: The cause.
+        retryable: Whether another attempt may succeed.
     """
 
     uid: int
@@ -107,16 +110,17 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one step of the batch brought.
+    """The result of one step of the batch.
 
     Attributes:
-        tokens: ``(uid, token, finish)`` of every sequence that decodes; a finished one has left.
-        prefilled: ``(uid, done, total)`` of every sequence whose prompt advanced; what it did not
-            have to compute counts as done.
+        tokens: ``(uid, token, finish)`` for each decoding sequence; one with a ``finish`` is no
+            longer in the batch.
+        prefilled: ``(uid, done, total)`` in tokens for each sequence whose prompt advanced; cached
+            tokens count as done.
         faults: Sequences that failed alone.
-        preempted: Sequences that had to leave for lack of memory; they go on from where they are
-            once there is room, and a step before this one returned their last token.
-        likelihoods: By uid, those of ``tokens`` whose sequences asked for them.
+        preempted: Sequences removed for lack of memory. The engine inserts them again when there
+            is room; an earlier step returned their last token.
+        likelihoods: By uid, for the sequences of ``tokens`` that request log probabilities.
     """
 
     tokens: Sequence[tuple[int, int, Finish | None]]
@@ -127,11 +131,11 @@ class StepResult:
 
 
 class CachedPrefix(NamedTuple):
-    """How much of a prompt need not be computed, and where it is.
+    """The longest prefix of a prompt that is in the cache.
 
     Attributes:
-        tokens: How many of its first tokens.
-        source: ``none``, ``ram`` or ``disk``; the last if any of it is only there.
+        tokens: Its length in tokens.
+        source: ``none``, ``ram``, or ``disk`` if at least one block is on disk only.
     """
 
     tokens: int = 0
@@ -139,12 +143,13 @@ class CachedPrefix(NamedTuple):
 
 
 class RenderedPrompt(NamedTuple):
-    """A request as the model reads it.
+    """A request as the token ids that the model reads.
 
     Attributes:
-        tokens: The prompt's ids.
-        opened: Its last part as text, where that is the beginning of the answer.
-        echoed: All of it as text, where the answer is to begin with it.
+        tokens: Token ids of the prompt.
+        opened: Text at the end of the prompt that is the beginning of the answer, such as the
+            start of a forced tool call.
+        echoed: The whole prompt as text, if the client wants the answer to begin with it.
     """
 
     tokens: tuple[int, ...]
@@ -154,22 +159,23 @@ class RenderedPrompt(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """What a loaded model offers to any thread.
+    """The parts of a loaded model that any thread may use.
 
     Attributes:
-        card: How it presents itself.
-        think_tags: How it marks reasoning, if it does.
-        render: From a request to its prompt; raises ``InvalidRequest``.
+        card: Its public description.
+        think_tags: Tags around its reasoning, if it uses tags.
+        render: Turns a request into a prompt; raises ``InvalidRequest``.
         opens_thinking: Whether a prompt ends inside a reasoning section.
         tool_format: How it writes tool calls, if it can.
-        channel_format: How it frames the messages of an answer, if it does; there are no tags then.
-        dropped: Marks around its text that are no part of it, where it has tags.
-        detokenizer: Makes a fresh one.
-        sampling: How it draws where the caller does not say; its seed means nothing.
-        cached_prefix: How much of a prompt need not be computed as things stand now.
-        constraint: What the answer to a prompt is held to, ``None`` if it may say anything; raises
-            ``InvalidRequest`` if the caller wants none rather than less than was asked.
-        token_bytes: The bytes that a token adds to a text; none for an id that is no token.
+        channel_format: How it delimits the messages of an answer, if it writes several (as gpt-oss
+            does); ``think_tags`` do not apply then.
+        dropped: Markers around its text that are removed, for models with ``think_tags``.
+        detokenizer: Makes a fresh detokenizer.
+        sampling: Default sampling parameters; the seed is ignored.
+        cached_prefix: Looks up how much of a prompt is in the cache now.
+        constraint: Makes the constraint of the answer to a prompt, ``None`` if every token is
+            allowed; raises ``InvalidRequest`` if a strict request cannot be satisfied.
+        token_bytes: The bytes that a token adds to the text; empty for an unknown id.
     """
 
     card: ModelCard
@@ -190,44 +196,44 @@ class ModelRunner(Protocol):
     """A batch of sequences on a loaded model. Not thread-safe."""
 
     def load(self) -> LoadedModel:
-        """Load weights and tokenizer; call first, once.
+        """Load weights and tokenizer. Called once, before any other method.
 
         Raises:
-            ModelLoadFailed: Saying what was tried.
+            ModelLoadError: The model cannot be loaded.
         """
         ...
 
     def must_wait(self, admission: Admission) -> bool:
-        """Tell whether what this one could start from is about to be there.
+        """Return whether cache blocks that the sequence can reuse will be ready soon.
 
-        A running sequence computes it, or it is being read from the disk, also while nothing runs:
-        ask again soon. It becomes false within a bounded time.
+        A running sequence computes them, or they are being read from disk (also while no sequence
+        runs). The engine retries soon. The result becomes false within a bounded time.
         """
         ...
 
     def insert(self, admission: Admission) -> Admitted | None:
-        """Let a sequence join at the next step, or return ``None`` if there is no room now.
+        """Add a sequence to the batch for the next step; return ``None`` if it does not fit now.
 
-        There is room, at the latest, soon after all others have left. Any exception concerns this
-        sequence alone and leaves the batch as it was.
+        A sequence fits at the latest when the batch is empty. An exception concerns this sequence
+        alone and leaves the batch unchanged.
         """
         ...
 
     def step(self) -> StepResult:
-        """Decode one token of every running sequence, and perhaps read a piece of a prompt before.
+        """Decode one token of each sequence; compute at most one chunk of a prompt before.
 
-        An exception concerns the whole batch; ``reset`` must follow.
+        An exception concerns the whole batch, and ``reset`` must follow.
         """
         ...
 
     def remove(self, uid: int) -> None:
-        """Take a sequence out; one that has left already is ignored."""
+        """Remove a sequence from the batch, if it is there."""
         ...
 
     def reset(self) -> None:
-        """Drop every sequence and start an empty batch."""
+        """Drop all sequences and start with an empty batch."""
         ...
 
     def close(self) -> None:
-        """Free what the model holds."""
+        """Free the memory of the model."""
         ...

@@ -1,4 +1,4 @@
-"""From a request to what the engine computes, and what holds the answer to its form."""
+"""Turn a request into a ``PreparedPrompt``, and make the constraint of its answer."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from worker.engine.ports import LoadedModel
 
 
 def prepare(request: ChatRequest, model: LoadedModel) -> PreparedPrompt:
-    """Render and tokenise a request; safe to call from many threads at once.
+    """Render and tokenise a request. Safe to call from any thread.
 
     Raises:
-        PromptTooLong: The prompt leaves no room for one token.
-        InvalidRequest: The template refuses it, or its answer cannot be held to its schema and the
-            caller would rather know.
+        PromptTooLong: The prompt leaves no room for a token of the answer.
+        InvalidRequest: The template refuses the request, or a strict schema cannot be enforced.
     """
     rendered = model.render(request)
     tokens = rendered.tokens
     room = model.card.context_length - len(tokens)
     if room < 1:
         raise PromptTooLong(len(tokens), model.card.context_length - 1)
-    # As things stand; what is true in the end is known at admission and goes into the outcome.
-    known = model.cached_prefix(tokens)
+    # An estimate: the outcome reports how many tokens the cache held at admission.
+    cached = model.cached_prefix(tokens)
     max_tokens = min(request.max_tokens, room)
     prompt = PreparedPrompt(
         tokens=tokens,
-        cached_tokens=known.tokens,
-        cache_source=known.source,
+        cached_tokens=cached.tokens,
+        cache_source=cached.source,
         max_tokens=max_tokens,
         sampling=request.sampling.resolve(model.sampling),
         opened=rendered.opened,
@@ -44,13 +43,13 @@ def prepare(request: ChatRequest, model: LoadedModel) -> PreparedPrompt:
         thinking_limit=request.thinking_limit.within(max_tokens),
     )
     if prompt.is_strict or prompt.strict_tools:
-        # Refused now, before anything is said, or not at all.
+        # Raises before the first item is emitted; afterwards it is too late.
         model.constraint(prompt)
     return prompt
 
 
 def constraint_of(model: LoadedModel, task: GenerationTask) -> Constraint | None:
-    """Return what the answer is held to, standing behind what earlier attempts said."""
+    """Return the constraint of the answer, advanced past the tokens of earlier attempts."""
     constraint = model.constraint(task.prompt)
     if constraint is not None:
         for token in task.emitted:

@@ -16,7 +16,7 @@ from worker.engine.text_assembler import TextAssembler
 
 @dataclass(slots=True)
 class SequenceTimes:
-    """Instants on the monotonic clock, in seconds; ``None`` until they come."""
+    """Instants of one generation on the monotonic clock, in seconds; ``None`` until reached."""
 
     submitted: float
     admitted: float | None = None
@@ -24,7 +24,7 @@ class SequenceTimes:
     first_token: float | None = None
 
     def timings(self, ended: float) -> Timings:
-        """Return the durations up to ``ended``."""
+        """Return the durations of the phases, in milliseconds, up to the instant ``ended``."""
         return Timings(
             prefill_ms=_between_ms(self.admitted, self.prefilled),
             first_token_ms=_between_ms(self.submitted, self.first_token),
@@ -36,8 +36,8 @@ class Handle:
     """``domain.chat.ports.GenerationHandle``: safe to use from any thread.
 
     Args:
-        on_cancel: Tells the engine, without waiting.
-        on_release: Tells the emitter, without waiting.
+        on_cancel: Sends the cancellation to the engine; does not block.
+        on_release: Sends the release to the emitter; does not block.
     """
 
     def __init__(self, on_cancel: Callable[[], None], on_release: Callable[[], None]) -> None:
@@ -49,11 +49,11 @@ class Handle:
         self._outcome: Outcome | None = None
 
     def release(self) -> None:
-        """Let the items out; the first call counts."""
+        """Publish the items held back so far; later calls do nothing."""
         self._on_release()
 
     def cancel(self) -> None:
-        """Ask for the end at the next step; a second call does nothing."""
+        """Request the end of the generation at the next step; later calls do nothing."""
         with self._lock:
             if self._cancelled or self._outcome is not None:
                 return
@@ -61,12 +61,12 @@ class Handle:
         self._on_cancel()
 
     def wait(self, timeout_s: float | None = None) -> Outcome | None:
-        """Block until the generation ended; ``None`` if the time ran out first."""
+        """Block until the generation ends and return its outcome; ``None`` after the timeout."""
         self._done.wait(timeout_s)
         return self._outcome
 
     def resolve(self, outcome: Outcome) -> None:
-        """Set the outcome; the first one counts."""
+        """Set the outcome and wake the waiters; later outcomes are ignored."""
         with self._lock:
             if self._outcome is None:
                 self._outcome = outcome
@@ -77,26 +77,27 @@ class Handle:
 class Sequence:
     """One generation.
 
-    The engine thread owns ``uid``, ``decoded``, ``admission``, both counts and the first three
-    marks; from the first message about it on, the emitter thread owns the rest. ``submit``
-    fills it before either knows it.
+    The engine thread owns ``uid``, ``decoded``, ``admission``, ``cached_tokens``, ``kept_tokens``
+    and the times before the first token. The emitter thread owns the rest from the first message
+    about the sequence on. ``BatchEngine.submit`` fills it before either thread sees it.
 
     Attributes:
-        task: What to generate.
-        assembler: Primed with the tokens of earlier attempts.
-        handle: What the caller waits on.
-        marks: When things happened.
-        admission: What the runner is to compute.
-        context_length: The model's, to tell which limit ended the generation.
-        uid: Name in the runner while it is in the batch.
-        decoded: What it said since its admission was made; the engine thread's own.
-        cached_tokens: Tokens of the prompt that were not computed; set before the first message.
-        kept_tokens: Tokens of the prompt in whole blocks that are kept; set with them.
-        token_ids: Everything generated over all attempts.
-        next_item: Number of the next item to write.
-        emitted_at_end: Items that an earlier attempt wrote while ending; they are not said again.
-        ended: Whether later tokens are surplus.
-        unreleased: What happened before the attempt stood in the log; ``None`` once it does.
+        task: The prompt, and what earlier attempts emitted.
+        assembler: Turns token ids into items; has replayed the tokens of earlier attempts.
+        handle: The caller's handle.
+        times: When the generation reached each phase.
+        admission: What the runner computes.
+        context_length: The model's context length in tokens, which decides the stop reason.
+        uid: Identifies the sequence in the runner while it is in the batch.
+        decoded: Tokens generated since ``admission`` was made.
+        cached_tokens: Prompt tokens that came from the cache.
+        kept_tokens: Prompt tokens in whole blocks, which the cache keeps.
+        token_ids: Tokens generated over all attempts.
+        next_item: Number of the next stream item.
+        emitted_at_end: Items that an earlier attempt emitted while ending; they are skipped.
+        ended: Whether the outcome is decided; later tokens are ignored.
+        unreleased: Deferred actions, until the log contains ``AttemptStarted``; ``None`` after the
+            release.
     """
 
     task: GenerationTask
@@ -116,40 +117,40 @@ class Sequence:
     unreleased: list[Callable[[], None]] | None = field(default_factory=list)
 
     def prepare_resume(self) -> None:
-        """Make an admission that continues after what was decoded."""
-        said, admission = self.decoded, self.admission
+        """Make an admission that continues after the decoded tokens."""
+        decoded, admission = self.decoded, self.admission
         constraint = admission.constraint
         if constraint is not None and not constraint.is_free:
-            # It knows all but perhaps the last, which nothing was drawn after.
-            for token in said[constraint.accepted_count - admission.first_index :]:
+            # The sampler accepts a token when it samples the next one, so the last may be missing.
+            for token in decoded[constraint.accepted_count - admission.first_index :]:
                 constraint.accept(token)
         self.admission = replace(
             admission,
-            tokens=(*admission.tokens, *said),
-            first_index=admission.first_index + len(said),
-            max_new_tokens=admission.max_new_tokens - len(said),
+            tokens=(*admission.tokens, *decoded),
+            first_index=admission.first_index + len(decoded),
+            max_new_tokens=admission.max_new_tokens - len(decoded),
         )
         self.uid, self.decoded = None, []
 
-    def prime(self) -> None:
-        """Bring the assembler to where the attempt before stopped."""
+    def replay_earlier_tokens(self) -> None:
+        """Feed the tokens of earlier attempts to the assembler, without emitting their items."""
         task = self.task
-        said = 1  # ``Started`` is item 0.
+        emitted = 1  # ``Started`` is item 0.
         for token in task.emitted:
             if self.assembler.is_over:
                 break
-            said += self.assembler.feed(token) is not None
+            emitted += self.assembler.feed(token) is not None
             self.token_ids.append(token)
         self.next_item = task.first_item
-        self.emitted_at_end = max(0, task.first_item - said)
+        self.emitted_at_end = max(0, task.first_item - emitted)
 
     def natural_stop_reason(self) -> StopReason:
-        """Return why an answer that is over is over."""
+        """Return the stop reason of an answer that ended by itself."""
         is_stop = self.assembler.stop_sequence is not None
         return StopReason.STOP_SEQUENCE if is_stop else StopReason.END_TURN
 
     def limit_reached(self) -> StopReason | None:
-        """Return why no further token may come, if so."""
+        """Return the limit that allows no further token, ``None`` if none is reached."""
         if len(self.token_ids) < self.task.prompt.max_tokens:
             return None
         if len(self.task.prompt.tokens) + len(self.token_ids) >= self.context_length:
@@ -163,13 +164,13 @@ class Sequence:
         return item
 
     def last_items(self, reason: StopReason) -> list[StreamItem]:
-        """Return what the assembler still held back, less what was said of it before."""
+        """Return the items that the assembler held back, without those emitted before."""
         cut = reason not in (StopReason.END_TURN, StopReason.STOP_SEQUENCE)
         pieces = self.assembler.flush(cut=cut)
         return [self.number(piece) for piece in pieces[self.emitted_at_end :]]
 
     def outcome(self, ended: float, reason: StopReason, failure: Failed | None = None) -> Outcome:
-        """Return how it ended."""
+        """Return the outcome, as of the instant ``ended``."""
         prompt = self.task.prompt
         stop_text = self.assembler.stop_sequence
         return Outcome(

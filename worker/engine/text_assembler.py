@@ -1,4 +1,7 @@
-"""From token ids to numbered stream items; the same ids always give the same items."""
+"""Turn token ids into the bodies of stream items; equal ids always give equal items.
+
+Detokenizer, parser (``output``) and log probability tracker work in a row, for one generation.
+"""
 
 from __future__ import annotations
 
@@ -20,83 +23,83 @@ ItemBody = Text | Thinking | ToolStart | ToolInput | ToolEnd
 
 
 class TextAssembler:
-    """Turns the tokens of one generation into items.
+    """Turns the tokens of one generation into item bodies.
 
-    A pure function of the token sequence: a new attempt that feeds the ids of the items said so
-    far, and drops what comes back, stands exactly where the attempt before stood after the last of
-    those items. That is why a token gives at most one item (two would share ids, and a crash
-    between them would lose the second), and why each item carries every id since the one before.
-    What one token brings beyond that, such as a whole tool call, is said with the tokens after it.
+    The result is a pure function of the token sequence. A new attempt that feeds the ids of the
+    items emitted so far, and drops the returned items, reaches the state in which the earlier
+    attempt emitted the last of them. Therefore a token yields at most one item (two would share
+    their ids, and a crash between them would lose the second), and each item carries all ids since
+    the item before. If one token completes several items, such as a whole tool call, the further
+    ones are emitted with the following tokens.
 
     Args:
-        detokenizer: Fresh.
-        splitter: Fresh.
-        job_id: From which the ids of calls are made, the same in every attempt.
-        opened: What the prompt began on the model's behalf; it belongs to the answer.
-        is_single: Whether the answer is over after the first call.
-        ledger: Knows how likely tokens are, if that is to be told; fresh.
-        echoed: Text that the answer begins with, said with its first token and looked through for
-            nothing.
+        detokenizer: A fresh one.
+        parser: A fresh one.
+        job_id: Source of the ids of tool calls, so that each attempt gives them the same ids.
+        opened: Text at the end of the prompt that is the beginning of the answer.
+        is_single: Whether the answer ends after its first tool call.
+        tracker: A fresh one if the client requests log probabilities.
+        echoed: Text that is emitted with the first token, without being parsed.
     """
 
     def __init__(
         self,
         detokenizer: Detokenizer,
-        splitter: AnswerParser,
+        parser: AnswerParser,
         *,
         job_id: str = "",
         opened: str = "",
         is_single: bool = False,
-        ledger: LogprobTracker | None = None,
+        tracker: LogprobTracker | None = None,
         echoed: str = "",
     ) -> None:
         self._detokenizer = detokenizer
-        self._splitter = splitter
+        self._parser = parser
         self._call_prefix = f"toolu_{job_id.removeprefix('job-')}"
         self._is_single = is_single
         self._ids: list[int] = []
         self._ready: deque[Part] = deque()
-        self._said: dict[Section, list[str]] = {section: [] for section in Section}
+        self._emitted: dict[Section, list[str]] = {section: [] for section in Section}
         self._calls: list[EmittedCall] = []
         #: Arguments of the call that is open.
         self._arguments: list[str] = []
-        self._ledger = ledger
-        if ledger is not None:
-            ledger.skip(opened)
+        self._tracker = tracker
+        if tracker is not None:
+            tracker.skip(opened)
         if echoed:
-            # No token stands for it, so the ledger does not hear of it.
+            # The echo belongs to no token, so the tracker skips it.
             self._ready.append(TextPiece(Section.TEXT, echoed))
         self._take(opened)
-        self._reasoning = ReasoningCount(splitter)
+        self._reasoning = ReasoningCount(parser)
 
     @property
     def stop_sequence(self) -> str | None:
-        """The stop text that was met; nothing may be fed after it."""
-        return self._splitter.stop_sequence
+        """The stop sequence that ended the answer; no token may be fed after it."""
+        return self._parser.stop_sequence
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing may be fed any more."""
-        return self.stop_sequence is not None or self._has_its_call
+        """Whether the answer is complete; no token may be fed after it."""
+        return self.stop_sequence is not None or self._has_single_call
 
     @property
     def text(self) -> str:
-        """The answer said so far."""
-        return "".join(self._said[Section.TEXT])
+        """The answer emitted so far."""
+        return "".join(self._emitted[Section.TEXT])
 
     @property
     def thinking(self) -> str:
-        """The reasoning said so far."""
-        return "".join(self._said[Section.THINKING])
+        """The reasoning emitted so far."""
+        return "".join(self._emitted[Section.THINKING])
 
     @property
     def reasoning_tokens(self) -> int:
-        """How many of the tokens are reasoning, those of its tags included."""
+        """Number of tokens of reasoning, including those of its tags."""
         return self._reasoning.tokens
 
     @property
     def calls(self) -> tuple[EmittedCall, ...]:
-        """The calls said so far; the last one may lack its end."""
+        """The tool calls emitted so far; the last one may be incomplete."""
         return tuple(
             call if call.is_complete else replace(call, arguments="".join(self._arguments))
             for call in self._calls
@@ -104,83 +107,83 @@ class TextAssembler:
 
     @property
     def logprobs(self) -> tuple[TokenLogprob, ...] | None:
-        """Of the answer said so far; ``None`` if they are not told."""
-        return None if self._ledger is None else tuple(self._ledger.told)
+        """Log probabilities of the answer emitted so far; ``None`` if not requested."""
+        return None if self._tracker is None else tuple(self._tracker.emitted)
 
     def feed(self, token: int, likelihood: TokenLikelihood | None = None) -> ItemBody | None:
-        """Take the next token and return the item it completes, if it does."""
-        assert not self.is_over, "tokens after the end are not part of the answer"
+        """Feed the next token and return the next item, if one is ready."""
+        assert not self.is_over, "tokens after the end do not belong to the answer"
         self._ids.append(token)
         text = self._detokenizer.feed(token)
-        if self._ledger is not None:
-            self._ledger.add(token, likelihood, text)
+        if self._tracker is not None:
+            self._tracker.add(token, likelihood, text)
         self._take(text)
         self._reasoning.note()
         return self._pop() if self._ready else None
 
     def flush(self, *, cut: bool = False) -> tuple[ItemBody, ...]:
-        """Return the items still held back, at the end of the generation.
+        """Return the remaining items at the end of the generation.
 
         Args:
-            cut: The model did not come to its own end.
+            cut: Whether a limit, a cancellation or a failure cut the answer short.
         """
         if self.stop_sequence is None:
             text = self._detokenizer.flush()
-            if self._ledger is not None:
-                self._ledger.close(text)
+            if self._tracker is not None:
+                self._tracker.close(text)
             self._take(text)
-            self._queue(self._splitter.flush(cut=cut))
+            self._queue(self._parser.flush(cut=cut))
         pieces = []
-        while self._ready and not self._has_its_call:
+        while self._ready and not self._has_single_call:
             pieces.append(self._pop())
         return tuple(pieces)
 
     @property
-    def _has_its_call(self) -> bool:
+    def _has_single_call(self) -> bool:
         return self._is_single and bool(self._calls) and self._calls[0].is_complete
 
     def _take(self, text: str) -> None:
         if text:
-            self._queue(self._splitter.feed(text))
+            self._queue(self._parser.feed(text))
 
     def _queue(self, parts: Iterable[Part]) -> None:
-        for part in parts if self._ledger is None else map(self._attributed, parts):
+        for part in parts if self._tracker is None else map(self._with_logprobs, parts):
             joined = _joined(self._ready[-1], part) if self._ready else None
             if joined is not None:
                 self._ready[-1] = joined
             else:
                 self._ready.append(part)
 
-    def _attributed(self, part: Part) -> Part:
-        """Return a part of the answer with the tokens that it begins."""
-        assert self._ledger is not None, "nothing is known of tokens"
+    def _with_logprobs(self, part: Part) -> Part:
+        """Return a part of the output with the log probabilities of its tokens."""
+        assert self._tracker is not None, "no log probabilities are requested"
         if not isinstance(part, TextPiece):
-            self._ledger.let_go()
+            self._tracker.discard()
             return part
         end = part.start + len(part.text)
         if part.section is Section.THINKING:
-            self._ledger.let_go(end)
+            self._tracker.discard(end)
             return part
-        return replace(part, logprobs=self._ledger.take(part.start, end))
+        return replace(part, logprobs=self._tracker.take(part.start, end))
 
-    def _later(self) -> tuple[TokenLogprob, ...]:
-        """Return what is known of the tokens of the next item and is told with another."""
-        if self._ledger is None:
+    def _pending_logprobs(self) -> tuple[TokenLogprob, ...]:
+        """Return log probabilities of the next item's tokens that a later item will emit."""
+        if self._tracker is None:
             return ()
         ready = [part.logprobs for part in self._ready if isinstance(part, TextPiece)]
-        return self._ledger.later(len(self._ids), ready)
+        return self._tracker.pending(len(self._ids), ready)
 
     def _pop(self) -> ItemBody:
-        part, later = self._ready.popleft(), self._later()
+        part, later = self._ready.popleft(), self._pending_logprobs()
         ids, self._ids = tuple(self._ids), []
         match part:
             case TextPiece(Section.TEXT, text):
-                self._said[Section.TEXT].append(text)
-                if self._ledger is not None:
-                    self._ledger.told += part.logprobs
+                self._emitted[Section.TEXT].append(text)
+                if self._tracker is not None:
+                    self._tracker.emitted += part.logprobs
                 return Text(text=text, ids=ids, logprobs=part.logprobs, later=later)
             case TextPiece(section, text):
-                self._said[section].append(text)
+                self._emitted[section].append(text)
                 return Thinking(text=text, ids=ids, later=later)
             case CallOpened(name):
                 call = EmittedCall(id=f"{self._call_prefix}_{len(self._calls)}", name=name)
@@ -197,7 +200,7 @@ class TextAssembler:
 
 
 def assembler_for(model: LoadedModel, task: GenerationTask) -> TextAssembler:
-    """Return what puts the answer to ``task`` together, from its first token on."""
+    """Return the assembler for the answer to ``task``, before its first token."""
     prompt = task.prompt
     return TextAssembler(
         model.detokenizer(),
@@ -205,13 +208,13 @@ def assembler_for(model: LoadedModel, task: GenerationTask) -> TextAssembler:
         job_id=task.job_id,
         opened=prompt.opened,
         is_single=prompt.single_call,
-        ledger=None if prompt.logprobs is None else LogprobTracker(model.token_bytes, task.known),
+        tracker=None if prompt.logprobs is None else LogprobTracker(model.token_bytes, task.known),
         echoed=prompt.echoed,
     )
 
 
 def _joined(before: Part, part: Part) -> Part | None:
-    """Return two parts as one, if they are alike."""
+    """Return two consecutive parts as one if they are of one kind, else ``None``."""
     if (
         isinstance(before, TextPiece)
         and isinstance(part, TextPiece)

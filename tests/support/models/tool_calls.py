@@ -79,9 +79,9 @@ def assembler_of(
     **options: Any,
 ) -> TextAssembler:
     rules = CallRules(format=tool_format, tools=tools)
-    splitter = SectionParser(ThinkTags("<think>", "</think>"), stop, thinking=False, calls=rules)
+    parser = SectionParser(ThinkTags("<think>", "</think>"), stop, thinking=False, calls=rules)
     table = [token.encode("utf-8", "replace") for token in tokens]
-    return TextAssembler(ByteDetokenizer(table), splitter, job_id=JOB, **options)
+    return TextAssembler(ByteDetokenizer(table), parser, job_id=JOB, **options)
 
 
 def items_of(

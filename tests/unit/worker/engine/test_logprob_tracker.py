@@ -41,7 +41,7 @@ def assembler_of(
     return TextAssembler(
         detokenizer,
         SectionParser(TAGS, stop, thinking=thinking, calls=calls),
-        ledger=LogprobTracker(detokenizer.bytes_of, known),
+        tracker=LogprobTracker(detokenizer.bytes_of, known),
     )
 
 
@@ -110,9 +110,9 @@ def test_the_tokens_of_the_answer_are_told_with_its_texts(
 
 @given(tokens=tokenised(MIXED))
 def test_plain_text_is_told_token_by_token(tokens: list[bytes]) -> None:
-    splitter = SectionParser(None, (), thinking=False)
+    parser = SectionParser(None, (), thinking=False)
     detokenizer = ByteDetokenizer(tokens)
-    assembler = TextAssembler(detokenizer, splitter, ledger=LogprobTracker(detokenizer.bytes_of))
+    assembler = TextAssembler(detokenizer, parser, tracker=LogprobTracker(detokenizer.bytes_of))
     fed(assembler, range(len(tokens)))
     values = assembler.logprobs
     assert values is not None

@@ -54,7 +54,7 @@ def _sequence(name: str) -> Sequence:
         admission=Admission(tokens=(1,), first_index=0, max_new_tokens=99, sampling=Sampling()),
         context_length=1000,
     )
-    sequence.prime()
+    sequence.replay_earlier_tokens()
     return sequence
 
 

@@ -38,8 +38,8 @@ def assembler_of(
     thinking: bool = False,
     tags: ThinkTags | None = TAGS,
 ) -> TextAssembler:
-    splitter = SectionParser(tags, stop, thinking=thinking)
-    return TextAssembler(ByteDetokenizer(tokens), splitter)
+    parser = SectionParser(tags, stop, thinking=thinking)
+    return TextAssembler(ByteDetokenizer(tokens), parser)
 
 
 def items_of(

@@ -78,15 +78,15 @@ def _read(
     family: ToolFormat, tools: Iterable[dict[str, Any]], ids: Iterable[int], opened: str = ""
 ) -> tuple[str, tuple[EmittedCall, ...]]:
     rules = CallRules(format=family, tools=tuple(tools))
-    splitter = SectionParser(None, (), thinking=False, calls=rules)
-    assembler = TextAssembler(ByteDetokenizer(TABLE), splitter, opened=opened)
+    parser = SectionParser(None, (), thinking=False, calls=rules)
+    assembler = TextAssembler(ByteDetokenizer(TABLE), parser, opened=opened)
     for token in ids:
         assembler.feed(token)
     assembler.flush(cut=True)
     return assembler.text, assembler.calls
 
 
-def _said(constraint: Constraint, text: str) -> str:
+def _emitted(constraint: Constraint, text: str) -> str:
     """Say a text as long as it is allowed; return what was."""
     ids = TOKENIZER.encode(text, add_special_tokens=False).ids
     for number, token in enumerate(ids):
@@ -308,19 +308,19 @@ def _cut_at_tags(call: str) -> Iterable[list[int]]:
 def test_what_the_schema_forbids_cannot_be_written(said: str, allowed: str) -> None:
     lead = "So. <tool_call>\n"
     constraint = _constraint(FAMILIES["qwen"], _READ, _WAIT)
-    assert _said(constraint, lead + said) == lead + allowed
+    assert _emitted(constraint, lead + said) == lead + allowed
 
 
 def test_an_argument_is_given_once() -> None:
     given_once = "<tool_call><function=Read>\n<parameter=path>\na\n</parameter>\n"
     constraint = _constraint(FAMILIES["qwen"], _READ)
-    assert _said(constraint, f"{given_once}<parameter=path>") == f"{given_once}<parameter="
+    assert _emitted(constraint, f"{given_once}<parameter=path>") == f"{given_once}<parameter="
 
 
 def test_a_call_without_the_tag_before_it_is_held_too() -> None:
     said = "<function=Wait>\n</function>\n</tool_call> so"
-    assert _said(_constraint(FAMILIES["qwen"], _READ, _WAIT), said) == said
-    assert _said(_constraint(FAMILIES["qwen"], _READ), said) == "<function="
+    assert _emitted(_constraint(FAMILIES["qwen"], _READ, _WAIT), said) == said
+    assert _emitted(_constraint(FAMILIES["qwen"], _READ), said) == "<function="
     _, calls = _read(FAMILIES["qwen"], [_WAIT], TOKENIZER.encode(said).ids)
     assert [one.arguments for one in calls] == ["{}"]
 
@@ -335,7 +335,7 @@ def test_many_arguments_come_in_the_order_of_the_schema() -> None:
     }
     parts = "".join(f"<parameter={name}>\ntrue\n</parameter>\n" for name in ("p05", "p01", "p69"))
     said = f"<tool_call>\n<function=Try>\n{parts}</function>\n</tool_call>"
-    assert _said(_constraint(FAMILIES["qwen"], _tool(schema)), said) == said
+    assert _emitted(_constraint(FAMILIES["qwen"], _tool(schema)), said) == said
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ def test_what_cannot_be_kept_is_left_out_for_that_argument_alone(inner: dict[str
     is_array = inner.get("type") == "array"
     odd = f"<parameter=odd>\n{'[1, 1]' if is_array else 'any text'}\n</parameter>\n"
     lead = f"<tool_call>\n<function=Try>\n{odd}<parameter=n>\n"
-    assert _said(_constraint(FAMILIES["qwen"], _tool(schema)), f"{lead}7") == lead
+    assert _emitted(_constraint(FAMILIES["qwen"], _tool(schema)), f"{lead}7") == lead
 
 
 @pytest.mark.parametrize("family", ["qwen", "glm", "kimi", "hermes"])

@@ -44,8 +44,8 @@ def _assembler(
 ) -> TextAssembler:
     rules = CallRules(format=_FORMATS[form], tools=TOOLS) if may_call else None
     table = [token.encode("utf-8", "replace") for token in tokens]
-    splitter = ChannelParser(form, stop, calls=rules)
-    return TextAssembler(ByteDetokenizer(table), splitter, job_id=JOB, **options)
+    parser = ChannelParser(form, stop, calls=rules)
+    return TextAssembler(ByteDetokenizer(table), parser, job_id=JOB, **options)
 
 
 def _told(
@@ -237,8 +237,8 @@ def test_only_tokens_of_the_answer_are_told_of() -> None:
     tokens = ["<|channel|>", "analysis", "<|message|>", "Hm", "<|end|>", "<|start|>", "assistant",
               "<|channel|>", "commentary", "<|message|>", "a", "<|end|>", "<|start|>", "assistant",
               "<|channel|>", "final", "<|message|>", "b", " c"]  # fmt: skip
-    ledger = LogprobTracker(lambda token: tokens[token].encode())
-    assembler = _assembler(tokens, ledger=ledger)
+    tracker = LogprobTracker(lambda token: tokens[token].encode())
+    assembler = _assembler(tokens, tracker=tracker)
     for token in range(len(tokens)):
         assembler.feed(token, TokenLikelihood(-0.5, ()))
     assembler.flush()

@@ -33,9 +33,9 @@ def _assembler(
     tokens: Sequence[str], *, thinking: bool = False, may_call: bool = True, opened: str = ""
 ) -> TextAssembler:
     rules = CallRules(format=_FORMAT, tools=TOOLS) if may_call else None
-    splitter = SectionParser(_TAGS, ("STOP",), thinking=thinking, calls=rules, dropped=_DROPPED)
+    parser = SectionParser(_TAGS, ("STOP",), thinking=thinking, calls=rules, dropped=_DROPPED)
     table = [token.encode() for token in tokens]
-    return TextAssembler(ByteDetokenizer(table), splitter, job_id=JOB, opened=opened)
+    return TextAssembler(ByteDetokenizer(table), parser, job_id=JOB, opened=opened)
 
 
 def _whole(said: str, *, cut: bool = False, by: int = 1, **options: Any) -> Any:
