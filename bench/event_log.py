@@ -21,10 +21,10 @@ from bench.figures import percentile
 from domain.log.record import GENESIS_HASH, Draft, LogHead, verify_link
 from domain.usecases.jobs.commit import load_job
 from domain.values import JobId, StreamName, digest_of
+from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.event_log.sqlite_driver import reader_engine
 from ops.adapters.log_admin.verify import verify_log
 from ops.clock import RandomIds, SystemClock
 from tests.support.builders.job_events import completed, started, submitted

@@ -8,7 +8,7 @@ from typing import Self
 
 from domain.errors import CorruptLog, SemanticError
 from domain.log.checkpoints import SignedCheckpoint
-from ops.adapters.event_log.sqlite_driver import database_file, reader_engine
+from ops.adapters.event_log.database import database_file, reader_engine
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
 from ops.clock import SystemClock
 from ops.logs import Logger

@@ -12,8 +12,9 @@ from importlib.metadata import PackageNotFoundError, version
 from rich.console import Console
 
 from domain.errors import LogUnavailable
+from ops.adapters.event_log.database import is_sqlite
 from ops.adapters.event_log.migrate import upgrade
-from ops.adapters.event_log.sqlite_driver import is_sqlite, sqlite_version
+from ops.adapters.event_log.sqlite_driver import sqlite_version
 from ops.exit_codes import ExitCode
 from ops.logs import configure_logging
 from ops.settings import Settings

@@ -12,11 +12,11 @@ from sqlalchemy import Connection, Engine, bindparam, inspect, select
 from domain.errors import CorruptLog, LogUnavailable
 from domain.events.log import LogArchived
 from domain.log.record import GENESIS_HASH, EventFilter, LogHead, RecordedEvent
+from ops.adapters.event_log.database import database_file
 from ops.adapters.event_log.event_file import read_events, verify_file
 from ops.adapters.event_log.event_query import EventQuery
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.reader import reading
-from ops.adapters.event_log.sqlite_driver import database_file
 from ops.adapters.event_log.tables import ARCHIVES, EVENTS
 
 #: Beside the database.

@@ -20,12 +20,7 @@ from alembic.util.exc import CommandError
 from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import LogUnavailable
-from ops.adapters.event_log.sqlite_driver import (
-    database_file,
-    reader_engine,
-    reason_of,
-    writer_engine,
-)
+from ops.adapters.event_log.database import database_file, reader_engine, reason_of, writer_engine
 
 #: How long a process waits for another one that is migrating the same file.
 MIGRATION_WAIT_MAX_S = 60.0

@@ -1,39 +1,36 @@
-"""Engines on a PostgreSQL server that keep the promises that the SQLite ones keep.
+"""PostgreSQL: engines that keep the same promises as those on a SQLite file.
 
-A writing transaction begins with an advisory lock of its own, so that writers of all machines take
-turns as they do on SQLite: positions have no gaps, commit in their order, and whoever polls above
-the last position that he saw misses nothing.
+A writing transaction first takes an advisory lock of its own, so the writers of all machines take
+turns as they do on SQLite: positions have no gaps and commit in their order. A reader that polls
+above the last position it has read misses no event.
 """
 
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make_url, select
 
 from domain.errors import LogUnavailable
-from ops.adapters.event_log.hot_statements import run_text
 
 if TYPE_CHECKING:
     from psycopg import Connection as PostgresConnection
 
-#: What the transactions that write the log lock: ``semantic`` in ASCII, as a signed 64-bit number.
+#: Key of the advisory lock of writers: ``semantic`` in ASCII, as a signed 64-bit number.
 WRITE_LOCK = 0x73656D616E746963
-#: How long a transaction waits for its turn.
+_LOCK = select(func.pg_advisory_xact_lock(WRITE_LOCK))
+#: How long a transaction waits for the lock.
 LOCK_TIMEOUT_MS = 10_000
-#: A writer that froze in the middle of a transaction loses it after this, and its lock with it.
+#: After this the server ends the transaction of a writer that froze, and so frees its lock.
 IDLE_IN_TRANSACTION_MAX_MS = 30_000
-#: Connections of one process that read at once; the next reader waits for ``READER_WAIT_MAX_S``.
-READERS_MAX = 16
-READER_WAIT_MAX_S = 10.0
 #: The oldest release that is tested and still maintained.
 SERVER_MIN = 15
 
 _OPTIONS = {
     "application_name": "semantic",
     "connect_timeout": 5,
-    # A server whose machine is gone says nothing; without these a reply would be awaited for hours.
+    # A machine that is gone sends no reset; without these a client waits hours for its reply.
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
@@ -42,35 +39,41 @@ _OPTIONS = {
 
 
 def postgres_url(url: str) -> URL:
-    """Return the URL with the driver that we use named in it."""
+    """Return the URL with psycopg as its driver."""
     return make_url(url).set(drivername="postgresql+psycopg")
 
 
-def postgres_writer(url: str) -> Engine:
-    """Return an engine with one connection, each of whose transactions holds the write lock.
+def postgres_writer(url: str, *, connections: int, wait_max_s: float) -> Engine:
+    """Return an engine each of whose transactions holds the write lock.
 
     Raises:
         LogUnavailable: The driver is not installed.
     """
-    # Under a stricter level a transaction would see the log as it was before it got the lock.
-    engine = _engine(url, connections=1, isolation_level="READ COMMITTED")
+    # A stricter level would give the transaction a snapshot from before it got the lock.
+    engine = _engine(url, connections, wait_max_s, isolation_level="READ COMMITTED")
     event.listen(engine, "connect", _prepare_writer)
     event.listen(engine, "begin", _take_write_lock)
     return engine
 
 
-def postgres_reader(url: str) -> Engine:
+def postgres_reader(url: str, *, connections: int, wait_max_s: float) -> Engine:
     """Return an engine whose connections refuse to write; each statement is its own snapshot.
 
     Raises:
         LogUnavailable: The driver is not installed.
     """
-    engine = _engine(url, connections=READERS_MAX, isolation_level="AUTOCOMMIT")
+    engine = _engine(url, connections, wait_max_s, isolation_level="AUTOCOMMIT")
     event.listen(engine, "connect", _prepare_reader)
     return engine
 
 
-def _engine(url: str, *, connections: int, isolation_level: Any) -> Engine:  # noqa: ANN401 - a literal of SQLAlchemy's
+def _engine(
+    url: str,
+    connections: int,
+    wait_max_s: float,
+    *,
+    isolation_level: Literal["READ COMMITTED", "AUTOCOMMIT"],
+) -> Engine:
     if find_spec("psycopg") is None:
         msg = "a log on PostgreSQL needs psycopg: pip install 'semantic[postgres]'"
         raise LogUnavailable(msg)
@@ -81,8 +84,8 @@ def _engine(url: str, *, connections: int, isolation_level: Any) -> Engine:  # n
         hide_parameters=True,
         pool_size=connections,
         max_overflow=0,
-        pool_timeout=READER_WAIT_MAX_S,
-        # The server may have been started anew since a connection was last used.
+        pool_timeout=wait_max_s,
+        # The server may have restarted since a connection was last used.
         pool_pre_ping=True,
     )
 
@@ -93,7 +96,7 @@ def _prepare_writer(connection: PostgresConnection, _record: object) -> None:
         lock_timeout=LOCK_TIMEOUT_MS,
         idle_in_transaction_session_timeout=IDLE_IN_TRANSACTION_MAX_MS,
     )
-    # "off" would lose the last commits in a crash; what is stricter than "on" is left alone.
+    # "off" would lose the last commits in a crash; stricter settings than "on" stay.
     connection.execute(
         "SELECT set_config('synchronous_commit', 'on', false)"
         " WHERE current_setting('synchronous_commit') = 'off'"
@@ -111,4 +114,4 @@ def _set(connection: PostgresConnection, **parameters: str | int) -> None:
 
 
 def _take_write_lock(connection: Connection) -> None:
-    run_text(connection, f"SELECT pg_advisory_xact_lock({WRITE_LOCK})")
+    connection.execute(_LOCK).close()

@@ -14,10 +14,10 @@ from domain.errors import LogUnavailable, PayloadMissing
 from domain.log.ports import EventLog
 from domain.log.record import EventFilter, LogHead, RecordedEvent
 from domain.values import Digest, StreamName
+from ops.adapters.event_log.database import reason_of
 from ops.adapters.event_log.event_filter import where
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.row_codec import event_of, read_head
-from ops.adapters.event_log.sqlite_driver import reason_of
 from ops.adapters.event_log.tables import EVENTS, PAYLOADS
 
 #: Bounds of the pause between two looks at a log that says nothing new.

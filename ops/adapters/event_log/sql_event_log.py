@@ -10,13 +10,13 @@ from domain.errors import LogUnavailable
 from domain.log.record import Draft, RecordedEvent
 from domain.ports import Clock
 from domain.values import Digest, StreamName, digest_of
+from ops.adapters.event_log.database import reader_engine, writer_engine
 from ops.adapters.event_log.migrate import current, expected
 from ops.adapters.event_log.projections.batch_views import SqlBatchViews
 from ops.adapters.event_log.projections.job_views import SqlJobViews
 from ops.adapters.event_log.projections.queue_views import SqlQueueViews
 from ops.adapters.event_log.projections.rebuild import ensure_jobs
 from ops.adapters.event_log.reader import LogReader
-from ops.adapters.event_log.sqlite_driver import reader_engine, writer_engine
 from ops.adapters.event_log.transaction import Append
 from ops.adapters.event_log.writer import LogWriter
 

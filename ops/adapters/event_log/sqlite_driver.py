@@ -1,11 +1,9 @@
-"""Which SQLite library is in use, and engines on the log that do not lose a commit.
+"""SQLite: which library is in use, and engines whose commits survive a power cut.
 
-A log on a database server is handed to ``postgres_driver``; what follows is about files.
-
-Writers begin with ``BEGIN IMMEDIATE``: a transaction that reads first and asks for the write lock
-later is refused at once when another process holds it, whatever the busy timeout says. Readers run
-single statements on connections of their own that refuse to write, so no reader holds a snapshot
-open and stops the write-ahead log from being folded back.
+Writers begin with ``BEGIN IMMEDIATE``. SQLite refuses a transaction that reads first and requests
+the write lock later at once if another process holds the lock, whatever the busy timeout is.
+Readers run single statements on connections of their own that refuse to write, so no reader keeps
+a snapshot open that would stop the write-ahead log from being checkpointed.
 """
 
 from __future__ import annotations
@@ -13,26 +11,18 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.pool import QueuePool
-
-from ops.adapters.event_log.hot_statements import run_text
-from ops.adapters.event_log.postgres_driver import postgres_reader, postgres_writer
 
 if TYPE_CHECKING:
     from sqlite3 import Connection as SqliteConnection
 
 #: How long a connection waits for another process's write lock.
 BUSY_TIMEOUT_MS = 10_000
-#: Connections that read at once; the next reader waits for ``READER_WAIT_MAX_S``.
-READERS_MAX = 16
-READER_WAIT_MAX_S = 10.0
-#: The write-ahead log is cut back to this after a checkpoint.
+#: The write-ahead log is truncated to this size after a checkpoint.
 WAL_BYTES_MAX = 64 * 1024 * 1024
 
 #: The first release without the WAL-reset corruption bug, and one that was withdrawn.
@@ -57,63 +47,22 @@ def has_wal_reset_fix(version: str) -> bool:
     return numbers >= _WAL_RESET_FIXED and numbers != _WITHDRAWN
 
 
-def is_sqlite(url: str) -> bool:
-    """Whether the URL names a SQLite database."""
-    return make_url(url).get_backend_name() == "sqlite"
-
-
-def database_file(url: str) -> Path | None:
-    """Return the file of a SQLite URL; ``None`` for a database server.
-
-    Raises:
-        ValueError: If it is an in-memory database: its connections would not see each other.
-    """
-    if not is_sqlite(url):
-        return None
-    name = make_url(url).database
-    if not name or name == ":memory:":
-        msg = "the event log needs a database file, not an in-memory database"
-        raise ValueError(msg)
-    return Path(name)
-
-
-def reason_of(error: Exception) -> str:
-    """Return what the database said, without the statement and the data that it was about."""
-    said = error.orig if isinstance(error, DBAPIError) else error
-    # A server also says where in the statement; only what it says first is for people.
-    diagnosis = getattr(said, "diag", None)
-    return " ".join(str(getattr(diagnosis, "message_primary", None) or said).split())
-
-
-def writer_engine(url: str) -> Engine:
-    """Return an engine with one connection, each of whose transactions holds the write lock.
-
-    Raises:
-        LogUnavailable: The driver of a database server is not installed.
-    """
-    if not is_sqlite(url):
-        return postgres_writer(url)
-    engine = _sqlite_engine(url, connections=1)
+def sqlite_writer(url: str, *, connections: int, wait_max_s: float) -> Engine:
+    """Return an engine each of whose transactions holds the write lock of the file."""
+    engine = _engine(url, connections, wait_max_s)
     event.listen(engine, "connect", _prepare_writer)
     event.listen(engine, "begin", _begin_immediate)
     return engine
 
 
-def reader_engine(url: str) -> Engine:
-    """Return an engine whose connections refuse to write; each statement is its own snapshot.
-
-    Raises:
-        LogUnavailable: The driver of a database server is not installed.
-    """
-    if not is_sqlite(url):
-        return postgres_reader(url)
-    engine = _sqlite_engine(url, connections=READERS_MAX)
+def sqlite_reader(url: str, *, connections: int, wait_max_s: float) -> Engine:
+    """Return an engine whose connections refuse to write."""
+    engine = _engine(url, connections, wait_max_s)
     event.listen(engine, "connect", _prepare_reader)
     return engine
 
 
-def _sqlite_engine(url: str, *, connections: int) -> Engine:
-    database_file(url)
+def _engine(url: str, connections: int, wait_max_s: float) -> Engine:
     return create_engine(
         url,
         module=driver_module(),
@@ -121,7 +70,7 @@ def _sqlite_engine(url: str, *, connections: int) -> Engine:
         poolclass=QueuePool,
         pool_size=connections,
         max_overflow=0,
-        pool_timeout=READER_WAIT_MAX_S,
+        pool_timeout=wait_max_s,
     )
 
 
@@ -137,7 +86,7 @@ def _prepare_writer(connection: SqliteConnection, _record: object) -> None:
         "recursive_triggers = ON",
     ]
     if sys.platform == "darwin":
-        # Only F_FULLFSYNC reaches the platter there.
+        # On macOS only F_FULLFSYNC empties the drive's cache.
         pragmas += ["fullfsync = ON", "checkpoint_fullfsync = ON"]
     for pragma in pragmas:
         connection.execute(f"PRAGMA {pragma}").close()
@@ -149,10 +98,10 @@ def _prepare_reader(connection: SqliteConnection, _record: object) -> None:
 
 
 def _prepare(connection: SqliteConnection) -> None:
-    # The driver's own idea of when a transaction begins is switched off.
+    # The driver begins no transactions of its own.
     connection.isolation_level = None
     connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}").close()
 
 
 def _begin_immediate(connection: Connection) -> None:
-    run_text(connection, "BEGIN IMMEDIATE")
+    connection.exec_driver_sql("BEGIN IMMEDIATE").close()

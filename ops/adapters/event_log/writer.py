@@ -18,8 +18,8 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from domain.errors import LogUnavailable
 from domain.log.record import RecordedEvent
 from domain.ports import Clock
+from ops.adapters.event_log.database import reason_of
 from ops.adapters.event_log.row_codec import instant
-from ops.adapters.event_log.sqlite_driver import reason_of
 from ops.adapters.event_log.transaction import Append, LogTransaction
 
 #: Appends that may wait, and what their payloads may weigh together.

@@ -19,11 +19,11 @@ from domain.log.record import Draft, EventFilter, LogHead
 from domain.ports import Clock, IdSource
 from domain.values import JobStatus, StreamName
 from ops.adapters.event_log.archives import Archive, directory_of, read_anchor
+from ops.adapters.event_log.database import reader_engine, reason_of, writer_engine
 from ops.adapters.event_log.event_file import verify_file, write_events
 from ops.adapters.event_log.event_query import EventQuery
 from ops.adapters.event_log.reader import LogReader, reading
 from ops.adapters.event_log.row_codec import instant
-from ops.adapters.event_log.sqlite_driver import reader_engine, reason_of, writer_engine
 from ops.adapters.event_log.tables import ARCHIVES, EVENTS
 from ops.adapters.event_log.transaction import Append, LogTransaction
 

@@ -11,8 +11,8 @@ from domain.errors import LogUnavailable
 from domain.log.record import RecordedEvent
 from domain.values import StreamName
 from ops.adapters.event_log.archives import archived_stream
+from ops.adapters.event_log.database import database_file, reader_engine
 from ops.adapters.event_log.reader import LogReader
-from ops.adapters.event_log.sqlite_driver import database_file, reader_engine
 
 
 class AsOfLog(LogReader):

@@ -17,14 +17,10 @@ from typing import Any
 from domain.errors import CorruptLog, LogUnavailable
 from domain.log.record import LogHead
 from ops.adapters.data_dir.sync import sync_directory
+from ops.adapters.event_log.database import database_file, reader_engine
 from ops.adapters.event_log.migrate import current
 from ops.adapters.event_log.reader import LogReader
-from ops.adapters.event_log.sqlite_driver import (
-    BUSY_TIMEOUT_MS,
-    database_file,
-    driver_module,
-    reader_engine,
-)
+from ops.adapters.event_log.sqlite_driver import BUSY_TIMEOUT_MS, driver_module
 from ops.adapters.log_admin.verify import Progress, verify_log
 
 _PART = ".part"

@@ -27,16 +27,12 @@ from domain.ports import Clock, IdSource
 from domain.usecases.jobs.commit import commit
 from domain.values import AgentId, Digest, JobId, StreamName, Usage
 from ops.adapters.event_log.archives import read_archives
+from ops.adapters.event_log.database import database_file, reason_of, writer_engine
 from ops.adapters.event_log.event_file import read_events
 from ops.adapters.event_log.hot_statements import HotStatement, run_text
 from ops.adapters.event_log.row_codec import instant
 from ops.adapters.event_log.sql_event_log import open_log
-from ops.adapters.event_log.sqlite_driver import (
-    database_file,
-    driver_module,
-    reason_of,
-    writer_engine,
-)
+from ops.adapters.event_log.sqlite_driver import driver_module
 from ops.adapters.event_log.tables import EVENTS, JOBS, PAYLOADS
 from ops.adapters.event_log.transaction import Append, LogTransaction
 

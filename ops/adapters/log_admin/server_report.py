@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import text
 
+from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.migrate import current, expected
 from ops.adapters.event_log.postgres_driver import SERVER_MIN
 from ops.adapters.event_log.reader import reading
-from ops.adapters.event_log.sqlite_driver import reader_engine
 
 _QUESTIONS = text(
     "SELECT current_setting('server_version'), current_setting('server_version_num')::int,"

@@ -82,7 +82,7 @@ def _exit_code(verdicts: set[str]) -> ExitCode:
 
 
 def _require_log(settings: Settings) -> None:
-    from ops.adapters.event_log.sqlite_driver import database_file  # noqa: PLC0415 - keeps --help fast
+    from ops.adapters.event_log.database import database_file  # noqa: PLC0415 - keeps --help fast
 
     file = database_file(settings.log_url)
     if file is not None and not file.exists():
@@ -95,8 +95,8 @@ def _completed(settings: Settings, since: str | None, sample: int | None) -> lis
 
     from domain.errors import LogUnavailable  # noqa: PLC0415 - the same
     from domain.values import JobStatus  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.database import reader_engine  # noqa: PLC0415 - the same
     from ops.adapters.event_log.projections.job_views import SqlJobViews  # noqa: PLC0415 - the same
-    from ops.adapters.event_log.sqlite_driver import reader_engine  # noqa: PLC0415 - the same
     from ops.cli.log.log_options import parse_instant  # noqa: PLC0415 - the same
 
     instant = since and parse_instant(since, datetime.now(UTC))

@@ -48,8 +48,8 @@ def _story(job: str, data_dir: Path | None) -> Timeline | None:
     from domain.job.timeline import tell  # noqa: PLC0415 - keeps --help fast
     from domain.values import StreamName  # noqa: PLC0415 - the same
     from ops.adapters.event_log.archives import archived_stream  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.database import database_file, reader_engine  # noqa: PLC0415 - the same
     from ops.adapters.event_log.reader import LogReader  # noqa: PLC0415 - the same
-    from ops.adapters.event_log.sqlite_driver import database_file, reader_engine  # noqa: PLC0415 - the same
 
     settings = settings_or_exit(overrides(data_dir=data_dir))
     file = database_file(settings.log_url)

@@ -120,7 +120,7 @@ def folded(
     """
     from domain.errors import SemanticError  # noqa: PLC0415 - keeps --help fast
     from ops.adapters.event_log.archives import each_event  # noqa: PLC0415 - the same
-    from ops.adapters.event_log.sqlite_driver import database_file, reader_engine  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.database import database_file, reader_engine  # noqa: PLC0415 - the same
     from ops.cli.log.log_options import progress_bar  # noqa: PLC0415 - the same
 
     settings = settings_or_exit(overrides(data_dir=data_dir))

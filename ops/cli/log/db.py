@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from domain.log.checkpoints import binding_heads
+from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.migrate import current, expected, upgrade
-from ops.adapters.event_log.sqlite_driver import reader_engine
 from ops.adapters.log_admin.backup import back_up, restore
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_restore
 from ops.cli.log.exclusive import nothing_runs

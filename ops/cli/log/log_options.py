@@ -23,9 +23,9 @@ from sqlalchemy import Engine
 
 from domain.errors import SemanticError
 from domain.log.record import EventFilter, RecordedEvent
+from ops.adapters.event_log.database import database_file, reader_engine
 from ops.adapters.event_log.migrate import current
 from ops.adapters.event_log.row_codec import instant
-from ops.adapters.event_log.sqlite_driver import database_file, reader_engine
 from ops.cli.options import overrides, settings_or_exit
 from ops.settings import Settings
 from ops.supervisor.startup_banner import without_password

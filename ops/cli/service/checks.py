@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Literal
 
 from domain.errors import LogUnavailable
-from ops.adapters.event_log.sqlite_driver import has_wal_reset_fix, is_sqlite, sqlite_version
+from ops.adapters.event_log.database import is_sqlite
+from ops.adapters.event_log.sqlite_driver import has_wal_reset_fix, sqlite_version
 from ops.adapters.log_admin.server_report import report_server
 from ops.settings import DEMO_MODEL, Settings
 from ops.supervisor.address import claim_port

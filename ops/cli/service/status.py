@@ -110,9 +110,9 @@ def _is_ready(settings: Settings, record: ServeRecord) -> bool:
 def _log(settings: Settings) -> dict[str, Any]:
     """Read the log directly; needs no service."""
     from domain.errors import LogUnavailable  # noqa: PLC0415 - keeps --help fast
+    from ops.adapters.event_log.database import database_file, reader_engine  # noqa: PLC0415 - the same
     from ops.adapters.event_log.projections.job_counts import count_jobs  # noqa: PLC0415 - the same
     from ops.adapters.event_log.reader import LogReader  # noqa: PLC0415 - the same
-    from ops.adapters.event_log.sqlite_driver import database_file, reader_engine  # noqa: PLC0415 - the same
 
     file = database_file(settings.log_url)
     nothing: dict[str, Any] = {"jobs": None, "queue_depth": None, "log": None}

@@ -15,10 +15,10 @@ from typer.testing import CliRunner, Result
 
 from domain.values import StreamName
 from ops.adapters.event_log import event_query
+from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.migrate import expected
 from ops.adapters.event_log.reader import LogReader, tail
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.event_log.sqlite_driver import reader_engine
 from ops.cli.log import db, events
 from ops.clock import SystemClock
 from tests.support.builders.job_events import draft, submitted, worker_event

@@ -22,10 +22,11 @@ from domain.log.record import LogHead
 from domain.usecases.agents import load_agent
 from domain.values import AgentId, Digest, JobId, StreamName
 from ops.adapters.event_log.archives import each_event, verify_archives
+from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.projections.rebuild import rebuild_jobs
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.event_log.sqlite_driver import driver_module, reader_engine
+from ops.adapters.event_log.sqlite_driver import driver_module
 from ops.adapters.log_admin import verify as verify_module
 from ops.adapters.log_admin.archive import Archived, archive_log
 from ops.adapters.log_admin.erase import erase_agent

@@ -15,10 +15,10 @@ from domain.job.as_of import fold_past
 from domain.job.view import JobView
 from domain.log.record import EventFilter
 from domain.values import JobStatus, StreamName
+from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.event_query import EventQuery
 from ops.adapters.event_log.projections.job_counts import count_jobs
 from ops.adapters.event_log.sql_event_log import open_log
-from ops.adapters.event_log.sqlite_driver import reader_engine
 from ops.cli.main import build_app
 from ops.clock import SystemClock
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event

@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 from domain.errors import CorruptLog, LogUnavailable
 from domain.log.record import LogHead
 from domain.values import StreamName
+from ops.adapters.event_log.database import database_file
 from ops.adapters.event_log.sql_event_log import open_log
-from ops.adapters.event_log.sqlite_driver import database_file
 from ops.adapters.log_admin.backup import back_up, restore, verify_copy
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles
 from ops.cli.log import db, events

@@ -23,12 +23,12 @@ from domain.log.record import EventFilter
 from domain.values import AgentId, JobId, StreamName
 from ops.adapters.event_log import postgres_driver
 from ops.adapters.event_log.archives import each_event
+from ops.adapters.event_log.database import reader_engine, writer_engine
 from ops.adapters.event_log.event_query import EventQuery
 from ops.adapters.event_log.migrate import current, expected, upgrade
 from ops.adapters.event_log.projections.rebuild import rebuild_jobs
 from ops.adapters.event_log.reader import tail
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.event_log.sqlite_driver import reader_engine, writer_engine
 from ops.adapters.event_log.tables import METADATA
 from ops.adapters.log_admin.archive import archive_log
 from ops.adapters.log_admin.backup import back_up

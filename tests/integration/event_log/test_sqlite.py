@@ -16,15 +16,10 @@ from sqlalchemy.exc import OperationalError
 
 from domain.errors import CorruptLog, LogUnavailable
 from domain.values import StreamName
+from ops.adapters.event_log.database import reader_engine, writer_engine
 from ops.adapters.event_log.migrate import current, expected, upgrade
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.event_log.sqlite_driver import (
-    driver_module,
-    has_wal_reset_fix,
-    reader_engine,
-    sqlite_version,
-    writer_engine,
-)
+from ops.adapters.event_log.sqlite_driver import driver_module, has_wal_reset_fix, sqlite_version
 from ops.adapters.event_log.tables import METADATA
 from ops.clock import SystemClock
 from tests.support.builders.job_events import draft, submitted

@@ -7,9 +7,10 @@ from typing import Any
 
 from domain.log.record import LogHead
 from domain.values import StreamName
+from ops.adapters.event_log.database import database_file, reader_engine
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sql_event_log import SqlEventLog
-from ops.adapters.event_log.sqlite_driver import database_file, driver_module, reader_engine
+from ops.adapters.event_log.sqlite_driver import driver_module
 from ops.adapters.log_admin.verify import verify_log
 from tests.support.builders.job_events import completed, draft, started, submitted
 

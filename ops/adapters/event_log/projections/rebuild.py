@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from domain.errors import CorruptLog, LogUnavailable
 from domain.log.record import RecordedEvent
 from ops.adapters.event_log.archives import archived_stretch, read_archives
+from ops.adapters.event_log.database import reason_of, writer_engine
 from ops.adapters.event_log.projections.jobs import (
     CATCH_UP_EVENTS_MAX,
     Checkpoint,
@@ -26,7 +27,6 @@ from ops.adapters.event_log.projections.jobs import (
     write_checkpoint,
 )
 from ops.adapters.event_log.row_codec import read_head
-from ops.adapters.event_log.sqlite_driver import reason_of, writer_engine
 from ops.adapters.event_log.tables import JOBS, NEXT_JOBS
 
 #: Called with the position reached and the last position there is.

@@ -1,0 +1,71 @@
+"""SQLAlchemy engines on the log's database, for the driver that the URL names.
+
+A log is a SQLite file (``sqlite_driver``) or a database of a PostgreSQL server
+(``postgres_driver``). Both drivers keep the same rules: a writing transaction holds the write lock
+of the whole log from its first statement on, and readers cannot write.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import Engine, make_url
+from sqlalchemy.exc import DBAPIError
+
+from ops.adapters.event_log.postgres_driver import postgres_reader, postgres_writer
+from ops.adapters.event_log.sqlite_driver import sqlite_reader, sqlite_writer
+
+#: Connections of one process that read at once; the next reader waits.
+READERS_MAX = 16
+#: How long a caller waits for a connection of an engine.
+CONNECTION_WAIT_MAX_S = 10.0
+
+
+def is_sqlite(url: str) -> bool:
+    """Whether the URL names a SQLite database."""
+    return make_url(url).get_backend_name() == "sqlite"
+
+
+def database_file(url: str) -> Path | None:
+    """Return the file of a SQLite URL; ``None`` for a database server.
+
+    Raises:
+        ValueError: The URL names an in-memory database, of which each connection has its own.
+    """
+    if not is_sqlite(url):
+        return None
+    name = make_url(url).database
+    if not name or name == ":memory:":
+        msg = "the event log needs a database file, not an in-memory database"
+        raise ValueError(msg)
+    return Path(name)
+
+
+def writer_engine(url: str) -> Engine:
+    """Return an engine with one connection, each of whose transactions holds the write lock.
+
+    Raises:
+        LogUnavailable: The driver of a database server is not installed.
+        ValueError: The URL names an in-memory database.
+    """
+    make = postgres_writer if database_file(url) is None else sqlite_writer
+    return make(url, connections=1, wait_max_s=CONNECTION_WAIT_MAX_S)
+
+
+def reader_engine(url: str) -> Engine:
+    """Return an engine whose connections refuse to write; each statement has its own snapshot.
+
+    Raises:
+        LogUnavailable: The driver of a database server is not installed.
+        ValueError: The URL names an in-memory database.
+    """
+    make = postgres_reader if database_file(url) is None else sqlite_reader
+    return make(url, connections=READERS_MAX, wait_max_s=CONNECTION_WAIT_MAX_S)
+
+
+def reason_of(error: Exception) -> str:
+    """Return the database's message, without the statement and its parameters."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    # PostgreSQL appends where in the statement the error is; its primary message leaves that out.
+    diagnosis = getattr(cause, "diag", None)
+    return " ".join(str(getattr(diagnosis, "message_primary", None) or cause).split())
