@@ -1,1 +1,1 @@
-"""Models found, loaded and identified."""
+"""Finds, loads and identifies models, their vocabularies and their tool-call families."""

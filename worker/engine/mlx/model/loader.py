@@ -1,4 +1,4 @@
-"""Find a model, load it, and say what it is."""
+"""Find a model, load it, and describe it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from worker.engine.reasoning_limit import with_reasoning_limit
 
 _log = structlog.get_logger(__name__)
 
-#: Context of a model whose configuration does not say.
+#: Context length of a model whose configuration has none, in tokens.
 CONTEXT_LENGTH_DEFAULT = 4096
 _CONTEXT_KEYS = (
     "max_position_embeddings",
@@ -49,13 +49,13 @@ _HUB_FILES = ("*.json", "*.safetensors", "*.py", "*.model", "*.tiktoken", "*.txt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """What to load.
+    """Which model to load.
 
     Attributes:
-        id: A directory, a hub id, or ``semantic-demo``.
-        name: What clients call it; by default the id, or the name of the directory.
-        context_length: Lowers the model's own.
-        digest_cache: Where digests of weights are remembered.
+        id: A directory, a hub id (``owner/name``), or ``semantic-demo``.
+        name: The name for clients; by default the id, or the name of the directory.
+        context_length: Lowers the model's own context length, in tokens.
+        digest_cache: File that caches digests of weights; see ``fingerprint``.
     """
 
     id: str
@@ -65,20 +65,21 @@ class ModelSource:
 
 
 def load_weights(source: ModelSource, answers: RecordedAnswers | None = None) -> LoadedWeights:
-    """Load a model on the calling thread, which must be the one that computes.
+    """Load a model on the calling thread, which must be the engine thread.
 
     Args:
-        source: What to load.
-        answers: What was said before, so that prompts go on where it ended.
+        source: Which model.
+        answers: Answers recorded in the log, so that prompts continue them token for token;
+            ``None`` to render every request whole.
 
     Raises:
-        ModelLoadFailed: Saying what was tried.
+        ModelLoadError: The model is not found or cannot be loaded; the message lists the attempts.
     """
     model_dir = find_model(source.id)
     try:
         network, tokenizer, config = mlx_lm.utils.load(str(model_dir), return_config=True)
     except Exception as error:
-        # mlx, mlx-lm and transformers raise whatever they like on a broken directory.
+        # mlx, mlx-lm and transformers raise exceptions of many types on a broken directory.
         msg = f"the model in {model_dir} cannot be loaded: {type(error).__name__}: {error}"
         raise ModelLoadError(msg) from error
     tool_format, channel_format = tool_format_of(tokenizer), channel_format_of(tokenizer)
@@ -107,7 +108,7 @@ def load_weights(source: ModelSource, answers: RecordedAnswers | None = None) ->
 
 
 def _constrained(model: LoadedModel, tokenizer: Any) -> LoadedModel:  # noqa: ANN401 - mlx-lm ships no types
-    """Return the model, able to hold its answers to a form if its vocabulary can be read."""
+    """Return the model with a grammar constraint, if its tokenizer is a fast one."""
     if not getattr(tokenizer, "is_fast", False):
         _log.warning("answers_unconstrained", why="the tokenizer is not a fast one")
         return model
@@ -131,10 +132,10 @@ def _constrained(model: LoadedModel, tokenizer: Any) -> LoadedModel:  # noqa: AN
 
 
 def find_model(model_id: str) -> Path:
-    """Return the directory that holds a model, fetching it from the hub if need be.
+    """Return the directory that holds a model, downloading it from the hub where needed.
 
     Raises:
-        ModelLoadFailed: Saying what was tried.
+        ModelLoadError: The model is not found; the message lists the attempts.
     """
     if model_id == DEMO_MODEL:
         return _checked(Path(worker.demo_model.__file__).parent)
@@ -159,7 +160,7 @@ def _from_hub(hub_id: str) -> Path:
     try:
         return Path(snapshot_download(hub_id, allow_patterns=patterns))
     except Exception as error:
-        # The hub's client lets its HTTP library's errors through, and which one that is changes.
+        # The hub client passes on the errors of its HTTP library, which differs by version.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
         msg = (
             f"there is no directory {Path(hub_id).absolute()}, the hub's cache does not hold"
@@ -203,9 +204,9 @@ def _context_length(config: Mapping[str, Any]) -> int:
 
 
 def _sampling_defaults(model_dir: Path) -> Sampling:
-    """Read what the model's makers recommend in ``generation_config.json``, as vLLM does.
+    """Read the model's recommended sampling from ``generation_config.json``, as vLLM does.
 
-    ``do_sample: false`` means greedy; a value that is missing or of no use keeps everything.
+    ``do_sample: false`` means greedy decoding. A missing value applies no restriction.
     """
     file = model_dir / "generation_config.json"
     try:

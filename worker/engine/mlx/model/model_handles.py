@@ -1,4 +1,4 @@
-"""The models that are here, asked for by what they compute with."""
+"""Loads local models by fingerprint, for replay."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _FINGERPRINT_CHARS = len("sha256:") + 12
 
 @dataclass(slots=True)
 class ModelHandles:
-    """Loads models, one at a time, on the thread that computes.
+    """Loads models by fingerprint, one at a time, on the calling thread.
 
     Attributes:
-        source: The model of the settings, looked at first.
-        answers: What was said before: prompts go on where it ended.
-        only: Whether no other may be looked at: somebody asked for this one.
+        source: The configured model, which is tried first.
+        answers: Answers recorded in the log, so that prompts continue them.
+        only: Whether only the configured model may be used.
     """
 
     source: ModelSource
@@ -34,14 +34,14 @@ class ModelHandles:
     _loaded: dict[str, LoadedWeights] = field(default_factory=dict)
 
     def load(self, model: str, wanted: str) -> LoadedWeights:
-        """Return the model that computes with ``wanted``.
+        """Return the model with the fingerprint ``wanted``.
 
         Args:
-            model: What it was called.
-            wanted: Its fingerprint: weights, their type, tokenizer, template and configuration.
+            model: The model's id or directory when the answer was recorded.
+            wanted: Fingerprint over weights, tokenizer, chat template and configuration.
 
         Raises:
-            ReplayRefused: None that is here does.
+            ReplayRefused: No local model has this fingerprint.
         """
         if wanted not in self._loaded:
             self._loaded.clear()
@@ -49,10 +49,10 @@ class ModelHandles:
         return self._loaded[wanted]
 
     def close(self) -> None:
-        """Free what the model holds."""
+        """Free the loaded model's memory."""
         self._loaded.clear()
         mx.clear_cache()
-        # A stream's own thread that is still there when the process exits aborts it.
+        # A stream thread that is alive at exit aborts the process.
         mx.clear_streams()
 
     def _load(self, model: str, wanted: str) -> LoadedWeights:

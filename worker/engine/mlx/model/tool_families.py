@@ -1,4 +1,4 @@
-"""How a loaded model writes tool calls, as mlx-lm has found out, and what we know beyond that."""
+"""Choose a model's tool-call format: the family that mlx-lm detects, with additions of ours."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from worker.engine.output.tool_calls.tool_syntax import (
 )
 
 _NAMED_JSON = '{"name": "NAME", "arguments":'
-#: Families whose calls are JSON, which is read as it comes instead of by mlx-lm's parser, and what
-#: is special about others; by the name of mlx-lm's parser. The formats are those of the models' own
-#: chat templates.
+#: Additions to mlx-lm's formats, by the name of its parser. Families with ``json`` are parsed
+#: incrementally instead of by mlx-lm. The formats are those of the models' own chat templates.
 _KNOWN: Final[Mapping[str, ToolFormat]] = MappingProxyType(
     {
         "json_tools": ToolFormat(
@@ -84,7 +83,7 @@ _KNOWN: Final[Mapping[str, ToolFormat]] = MappingProxyType(
             opening_named="<|tool_call_start|>[NAME(",
             syntax=PYTHON_SYNTAX,
         ),
-        # The prompt stands inside the response, where it asks for no reasoning.
+        # Without reasoning, the prompt ends inside the response channel.
         "kimi_k3": ToolFormat(
             start="",
             end="",
@@ -106,7 +105,7 @@ _KNOWN: Final[Mapping[str, ToolFormat]] = MappingProxyType(
 )
 #: In the templates of GLM 4.5 and 4.6.
 _LINES_MARK: Final = "</arg_key>\n<arg_value>"
-#: Tried before mlx-lm's, which reads some of what JSON says in another way.
+#: Tried before mlx-lm's parsers, which decode some JSON values differently.
 _OWN_PARSERS: Final[Mapping[str, Callable[[str], Any]]] = MappingProxyType(
     {"pythonic": parse_keyword_calls, "kimi_k2": parse_numbered_calls}
 )
@@ -120,13 +119,13 @@ _LLAMA = ToolFormat(
     opening_named='{"name": "NAME", "parameters":',
     json=JsonCallStyle.BARE,
 )
-#: Behind the last mark of an answer of Kimi K3.
+#: The marker after the last message of an answer of Kimi K3.
 _KIMI_END: Final = "<|end_of_msg|>"
-#: What such a template tells the model about its calls.
+#: Text by which a chat template of this family is recognised.
 _LLAMA_MARK: Final = '"parameters": dictionary of argument name'
 
 
-#: gpt-oss; mlx-lm has no parser for it. A header makes the call, whose arguments are JSON.
+#: gpt-oss; mlx-lm has no parser for it. The channel header names the tool, the body is JSON.
 _HARMONY_CALLS = ToolFormat(
     start="<|channel|>commentary to=functions.",
     end="<|call|>",
@@ -136,7 +135,7 @@ _HARMONY_CALLS = ToolFormat(
 
 
 def channel_format_of(tokenizer: Any) -> ChannelFormat | None:  # noqa: ANN401 - mlx-lm ships no types
-    """Return how the model frames the messages of an answer, ``None`` if it does not.
+    """Return the channel format of the model's answers, ``None`` if it has none.
 
     Args:
         tokenizer: mlx-lm's wrapper.
@@ -152,7 +151,11 @@ def channel_format_of(tokenizer: Any) -> ChannelFormat | None:  # noqa: ANN401 -
 def end_ids_of(tokenizer: Any) -> frozenset[int]:  # noqa: ANN401 - as above
     """Return the tokens that end an answer.
 
-    Those of frames as well: a conversion that lost its generation settings knows only one of them.
+    The end markers of a channel format are included, because a conversion without its generation
+    settings declares only one of them.
+
+    Args:
+        tokenizer: mlx-lm's wrapper.
     """
     channel_format, vocabulary = channel_format_of(tokenizer), tokenizer.get_vocab()
     marks = channel_format.last_ends if channel_format is not None else ()
@@ -163,10 +166,10 @@ def end_ids_of(tokenizer: Any) -> frozenset[int]:  # noqa: ANN401 - as above
 
 
 def tool_format_of(tokenizer: Any) -> ToolFormat | None:  # noqa: ANN401 - mlx-lm ships no types
-    """Return how the model writes calls, ``None`` if it knows no tools.
+    """Return the model's tool-call format, ``None`` if it has no tools.
 
     Args:
-        tokenizer: mlx-lm's wrapper, which finds the family by the chat template.
+        tokenizer: mlx-lm's wrapper, which detects the family from the chat template.
     """
     template = tokenizer.chat_template
     template = template if isinstance(template, str) else ""

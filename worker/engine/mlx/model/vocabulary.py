@@ -1,4 +1,4 @@
-"""Choose how a tokenizer's ids become text."""
+"""Choose the detokenizer of a vocabulary."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _SPACE = "\u2581".encode()
 
 
 def detokenizer_factory(tokenizer: Any) -> Callable[[], Detokenizer]:  # noqa: ANN401 - mlx-lm ships no types
-    """Return a maker of fresh detokenizers; the table of bytes is built once.
+    """Return a factory of fresh detokenizers; the byte table is built once.
 
     Args:
-        tokenizer: mlx-lm's wrapper, which has found out what kind of vocabulary it is.
+        tokenizer: mlx-lm's wrapper, which has detected the kind of the vocabulary.
     """
     kind = tokenizer.detokenizer
     if isinstance(kind, BPEStreamingDetokenizer):
@@ -35,7 +35,7 @@ def detokenizer_factory(tokenizer: Any) -> Callable[[], Detokenizer]:  # noqa: A
 
 
 def spelling_of(detokenizer: Callable[[], Detokenizer]) -> Callable[[int], bytes]:
-    """Return what tells the bytes that a token adds to a text.
+    """Return a function from a token id to the bytes that the token adds to a text.
 
     Args:
         detokenizer: Makes the detokenizers of the vocabulary.
@@ -58,7 +58,7 @@ def spelling_of(detokenizer: Callable[[], Detokenizer]) -> Callable[[int], bytes
 def _byte_level_table(tokenizer: Any) -> list[bytes]:  # noqa: ANN401 - mlx-lm ships no types
     """Return the bytes of each id of a byte-level vocabulary.
 
-    Such a vocabulary writes every byte as one printable character; added tokens are plain text.
+    Such a vocabulary maps each byte to one printable character. Added tokens are plain text.
     """
     byte_of = _byte_of_character()
     added = set(tokenizer.get_added_vocab().values())
@@ -72,7 +72,10 @@ def _byte_level_table(tokenizer: Any) -> list[bytes]:  # noqa: ANN401 - mlx-lm s
 
 
 def _byte_of_character() -> dict[str, bytes]:
-    """Return GPT-2's alphabet: printable bytes stand for themselves, the others from U+0100 on."""
+    """Return GPT-2's byte alphabet (``bytes_to_unicode`` of the GPT-2 encoder), inverted.
+
+    Printable bytes map to themselves, the others to characters from U+0100 on.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     alphabet = {chr(byte): bytes([byte]) for byte in printable}

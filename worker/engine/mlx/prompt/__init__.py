@@ -1,1 +1,1 @@
-"""From a request to the token ids of its prompt."""
+"""Renders a request to the token ids of its prompt."""

@@ -1,8 +1,9 @@
-"""What the chat template of gpt-oss takes: other messages than the templates of other families.
+"""Converts messages and tools to the form that the chat template of gpt-oss takes.
 
-It takes one call to a message, followed by its result, reasoning as ``thinking`` and only beside a
-call, and no text beside both; a tool without a description, or a default that is no text where a
-choice has one, makes it fail. Facts: https://huggingface.co/openai/gpt-oss-20b (the template) and
+Its turns hold at most one call, followed by that call's result. Reasoning is ``thinking`` and is
+allowed only beside a call, where there is no other text. The template fails on a tool without a
+description, and on a default that is not a string for a property with choices. Sources:
+https://huggingface.co/openai/gpt-oss-20b (the template) and
 https://github.com/openai/harmony/blob/main/docs/format.md.
 """
 
@@ -18,7 +19,7 @@ from domain.chat.request import Message, ToolCall
 
 Turn = dict[str, Any]
 
-#: What callers name and the model was not trained on, by the level that comes nearest.
+#: The trained effort level that is nearest to each level of the API.
 _EFFORTS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "none": "low",
@@ -30,20 +31,20 @@ _EFFORTS: Final[Mapping[str, str]] = MappingProxyType(
         "max": "high",
     }
 )
-#: Keywords beside which the template takes a default for a text.
+#: Schema keywords beside which the template requires a default that is a string.
 _CHOICES: Final = ("enum", "oneOf")
 
 
 def effort_of(wanted: str | None) -> dict[str, str]:
-    """Return what the template is told of the effort; nothing leaves it its own default."""
+    """Return the template's effort argument; empty leaves the template's default."""
     effort = _EFFORTS.get(wanted or "")
     return {"reasoning_effort": effort} if effort else {}
 
 
 def one_call_each(messages: Sequence[Message]) -> list[Message]:
-    """Return a conversation in which a turn makes one call, and its result follows at once.
+    """Return the conversation with one call in each turn, followed at once by its result.
 
-    A result of a call that is not there is said by the user.
+    A result whose call is missing becomes a user message.
     """
     turns: list[Message] = []
     at = 0
@@ -66,15 +67,15 @@ def one_call_each(messages: Sequence[Message]) -> list[Message]:
 
 
 def turn_of(message: Message, call_of: Callable[[ToolCall], Turn]) -> Turn:
-    """Return a turn of ``one_call_each`` as the template takes it.
+    """Return a turn of ``one_call_each`` in the template's form.
 
     Args:
         message: The turn.
-        call_of: From a call to what templates take.
+        call_of: Converts a call to the form of chat templates.
     """
     turn: Turn = {"role": message.role, "content": message.content}
     if message.tool_calls:
-        # The template writes what is said before a call as reasoning anyway.
+        # The template renders text before a call as reasoning anyway.
         reasoning = [part for part in (message.reasoning, message.content) if part]
         turn |= {
             "content": "",
@@ -85,7 +86,7 @@ def turn_of(message: Message, call_of: Callable[[ToolCall], Turn]) -> Turn:
 
 
 def tool_of(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a definition that the template can write as a type."""
+    """Return a tool definition that the template can render."""
     function = dict(tool["function"])
     function["description"] = function.get("description") or ""
     parameters = function.get("parameters")

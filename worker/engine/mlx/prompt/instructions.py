@@ -1,7 +1,7 @@
-"""What a request asks for beside its messages, said in words where the model has no other way.
+"""Adds instructions to a request: tool choice and answer format, as text for the model.
 
-The words stand at the very end of the last turn: everything before it, the tools above all, stays
-as it is in the turns that ask for nothing, so that its computed prefix serves them all.
+The text is appended to the last turn. Everything before it, the tools above all, is the same as
+in turns without instructions, so the cached prefix serves them too.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from domain.chat.request import ChatRequest, Message, canonical_json
 
 
 def with_instructions(request: ChatRequest, *, is_opened: bool) -> ChatRequest:
-    """Return the request with what it asks for as a last remark.
+    """Return the request with its tool choice and answer format as a final remark.
 
     Args:
-        request: Any.
-        is_opened: Whether the prompt begins the call that must be made.
+        request: The request.
+        is_opened: Whether the prompt already opens the call that the request demands.
     """
     remarks = [remark for remark in (_on_tools(request, is_opened), _on_form(request)) if remark]
     if not remarks:

@@ -1,4 +1,4 @@
-"""Prompts that are gone on from as they stand: texts, token ids, and texts with a gap."""
+"""Encodes raw prompts: texts, token ids, and texts with a gap to fill."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from domain.chat.request import RawPrompt
 from domain.errors import InvalidRequest
 from worker.engine.ports import RenderedPrompt
 
-#: How families mark what stands before a gap, behind it, and the place where it is filled, in this
-#: order; from the model cards of Qwen2.5-Coder (CodeGemma, Granite 4), StarCoder, SantaCoder and
-#: DeepSeek-Coder.
+#: Fill-in-the-middle tokens of each family: before the text ahead of the gap, before the text
+#: behind it, and before the text that fills it. From the model cards of Qwen2.5-Coder (CodeGemma,
+#: Granite 4), StarCoder, SantaCoder and DeepSeek-Coder.
 GAP_MARKS: Final = (
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
@@ -21,11 +21,11 @@ GAP_MARKS: Final = (
 
 
 class RawRenderer:
-    """Makes token ids of raw prompts. May be called from many threads at once.
+    """Encodes raw prompts to token ids. May be called from many threads at once.
 
     Args:
         tokenizer: mlx-lm's wrapper around the model's tokenizer.
-        encode: From a text to its ids, nothing put around them.
+        encode: From a text to its ids, without special tokens.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class RawRenderer:
         self._gap = _gap_marks_of(tokenizer)
 
     def render(self, raw: RawPrompt) -> RenderedPrompt:
-        """Return the prompt, with the token before it that the model expects at a beginning.
+        """Return the prompt, preceded by the start token if the model expects one.
 
         Raises:
-            InvalidRequest: It is empty, names ids that there are not, or has a gap that the model
-                has no tokens for.
+            InvalidRequest: The prompt is empty or has unknown token ids, or it has a gap and the model
+                has no tokens for one.
         """
         ids = self._ids_of(raw)
         if not ids:
@@ -60,7 +60,7 @@ class RawRenderer:
         before = raw.ids or self._encode(raw.text)
         if raw.suffix is not None:
             before = self._around_gap(before, raw.suffix)
-        # Ids are taken as they are: whoever sends them has thought of the start.
+        # Token ids are used unchanged: a client that sends ids includes the start token itself.
         is_begun = bool(raw.ids) or before[: len(self._start)] == self._start
         return before if is_begun else (*self._start, *before)
 
@@ -79,7 +79,7 @@ class RawRenderer:
 
 
 def _start_of(tokenizer: Any) -> tuple[int, ...]:  # noqa: ANN401 - as above
-    """Return what the tokenizer itself puts before a text, if it puts anything there."""
+    """Return the start token that the tokenizer adds to a text; empty if it adds none."""
     start = tokenizer.bos_token_id
     framed = tokenizer.encode("a", add_special_tokens=True)
     return (start,) if start is not None and framed[:1] == [start] else ()

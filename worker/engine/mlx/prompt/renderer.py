@@ -1,4 +1,4 @@
-"""From a request to the token ids the model reads."""
+"""Renders a request to the token ids that the model reads."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from worker.engine.ports import RenderedPrompt
 
 _log = structlog.get_logger(__name__)
 
-#: Tokens at the end of a prompt in which the template opens a reasoning section.
+#: Tokens at the end of a prompt that are searched for an opened reasoning section.
 OPENING_TOKENS_MAX = 16
 MISTRAL_ID_CHARS = 9
-#: Stands where an answer stood; no template has a reason to change it.
-STAND_IN = "[[what was said here]]"
-#: Behind a call, where the header makes it one.
+#: Replaces an answer's text, to find its place in the rendered prompt.
+STAND_IN = "[[placeholder of an answer]]"
+#: The marker after a gpt-oss call.
 CALL_END = HARMONY.last_ends[1]
 _AROUND_ONE = 2
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-#: What a template that cannot render a conversation raises.
+#: Exceptions that a chat template raises when it cannot render a conversation.
 _REFUSALS = (TemplateError, TypeError, ValueError, LookupError, AttributeError)
 
 Turn = dict[str, Any]
 
 
 class PromptRenderer:
-    """Renders requests by the model's chat template. May be called from many threads at once.
+    """Renders requests with the model's chat template. May be called from many threads at once.
 
     Args:
         tokenizer: mlx-lm's wrapper around the model's tokenizer.
-        tool_format: How the model writes calls, if it can.
-        frames: How it frames the messages of an answer, if it does.
+        tool_format: The model's tool-call format, ``None`` if it has no tools.
+        channel_format: The channel format of its answers, ``None`` if it has none.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class PromptRenderer:
         """Return the prompt.
 
         Raises:
-            InvalidRequest: The template refuses the messages, as they are and simplified, or the
-                model cannot read a raw prompt.
+            InvalidRequest: The template refuses the messages, also in simplified form, or the model
+                cannot read a raw prompt.
         """
         if request.raw is not None:
             return self._raw.render(request.raw)
@@ -77,14 +77,14 @@ class PromptRenderer:
         return RenderedPrompt(ids, opened)
 
     def render_after(self, request: ChatRequest, turn: int) -> RenderedPrompt | None:
-        """Return what follows an assistant turn in the prompt, from the mark of its end on.
+        """Return the part of the prompt after an assistant turn, starting with its end marker.
 
         Args:
             request: A conversation.
-            turn: Place of the turn among the messages, not the last.
+            turn: Index of the turn among the messages; not the last message.
 
         Returns:
-            ``None`` if the template does not let the turn stand as it is, or refuses it.
+            ``None`` if the template changes the turn's text, or refuses it.
         """
         assert request.messages[turn].role == "assistant", "only answers are echoed"
         calls = request.messages[turn].tool_calls if self._is_harmony else ()
@@ -93,7 +93,7 @@ class PromptRenderer:
         stand_in = Message(
             role="assistant",
             content="" if calls else STAND_IN,
-            # A result takes its name from the call before it.
+            # The calls stay, because a result takes its tool name from its call.
             tool_calls=tuple(replace(call, arguments={STAND_IN: ""}) for call in calls),
         )
         messages = (*request.messages[:turn], stand_in, *request.messages[turn + 1 :])
@@ -111,13 +111,13 @@ class PromptRenderer:
         return RenderedPrompt(self._ids_of(after + opened), opened) if after else None
 
     def has_only_messages(self, request: ChatRequest) -> bool:
-        """Whether the prompt holds no remark that is part of no message."""
+        """Whether the prompt holds no instruction besides the messages."""
         is_opened = self._opening_suffices(request, self._opening(request))
         return with_instructions(request, is_opened=is_opened) is request
 
     def shares_preamble(self, before: ChatRequest, request: ChatRequest) -> bool:
-        """Whether what stands before the messages is the same, for the same tools."""
-        # Gpt-oss always reasons: its template knows levels and no switch.
+        """Whether both prompts have the same text before the messages, given the same tools."""
+        # gpt-oss always reasons: its template has effort levels and no switch.
         is_switched = not self._is_harmony and before.thinking != request.thinking
         return not is_switched and self._effort(before) == self._effort(request)
 
@@ -128,7 +128,7 @@ class PromptRenderer:
             with_instructions(request, is_opened=self._opening_suffices(request, opened))
         )
         if opened and self._leaves_thinking_open(text):
-            # Who must call a tool has thought enough.
+            # A demanded call starts at once, so the open reasoning section is closed.
             text += f"\n{self._tokenizer.think_end}\n\n"
         return text, opened
 
@@ -136,12 +136,12 @@ class PromptRenderer:
         return self.encode(_LONE_SURROGATE.sub("\ufffd", text))
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Return the ids of a text that holds its special tokens already."""
+        """Return the ids of a text that already holds its special tokens."""
         if self._segments is not None:
             return self._segments.encode(text)
         if getattr(self._tokenizer, "is_fast", False):
-            # The batch call lets other threads run meanwhile; a single encode would hold the
-            # interpreter, and with it the engine, for as long as a long prompt takes.
+            # encode_batch releases the interpreter lock. A single encode would hold it, and block
+            # the engine thread, for as long as a long prompt takes.
             (encoding,) = self._tokenizer.backend_tokenizer.encode_batch(
                 [text], add_special_tokens=False
             )
@@ -149,7 +149,7 @@ class PromptRenderer:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
     def opens_thinking(self, prompt: Sequence[int]) -> bool:
-        """Whether the template left a reasoning section open at the end of the prompt."""
+        """Whether the template leaves a reasoning section open at the end of the prompt."""
         tag = self._tokenizer.think_start
         if tag is None:
             return False
@@ -161,12 +161,12 @@ class PromptRenderer:
         return tag is not None and text.rstrip().endswith(tag)
 
     def _opening_suffices(self, request: ChatRequest, opened: str) -> bool:
-        """Whether the beginning of a call leaves nothing to be said of it in words."""
+        """Whether the opened call expresses the tool choice, so that no instruction is needed."""
         names_it = self._tool_format is not None and bool(self._tool_format.opening_named)
         return bool(opened) and (request.tool_choice.mode != "tool" or names_it)
 
     def _opening(self, request: ChatRequest) -> str:
-        """Return the beginning of a call that must be made."""
+        """Return the beginning of the call that the tool choice demands, or an empty text."""
         choice, tool_format = request.tool_choice, self._tool_format
         if tool_format is None or not request.callable_tools:
             return ""
@@ -190,12 +190,12 @@ class PromptRenderer:
             raise InvalidRequest(msg, field="messages") from error
 
     def _spellings(self, messages: Sequence[Message]) -> Iterator[list[Turn]]:
-        """Yield the conversation in the forms that templates may take."""
+        """Yield the conversation in the forms that chat templates accept."""
         if self._is_harmony:
             yield [harmony.turn_of(one, _call) for one in harmony.one_call_each(messages)]
             return
         yield _turns(messages)
-        # Mistral's templates take no other ids than those of nine letters and digits.
+        # Mistral's templates accept only call ids of nine letters and digits.
         yield _turns(messages, id_chars=MISTRAL_ID_CHARS)
 
     def _apply(self, request: ChatRequest, turns: list[Turn]) -> str:
@@ -252,14 +252,14 @@ def _call(call: ToolCall) -> Turn:
 
 
 def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    # Templates test ``is mapping`` and call ``tojson``, which know a dict best.
+    # Templates test ``is mapping`` and call ``tojson``, which need a dict.
     return dict(arguments)
 
 
 def _simplified(messages: Sequence[Message]) -> list[Turn]:
-    """Return the conversation as user and assistant in turn, for templates that know no more.
+    """Return the conversation as alternating user and assistant turns, for simple templates.
 
-    Instructions and tool results are said by the user; neighbours of one role become one turn.
+    Instructions and tool results become user text; neighbours of one role become one turn.
     """
     turns: list[Turn] = []
     for message in messages:
@@ -283,6 +283,6 @@ def _with_calls(message: Message) -> str:
 
 
 def _plain_dialogue(messages: Sequence[Message]) -> str:
-    """Return the form that models without a chat template continue best."""
+    """Return a plain transcript, for models without a chat template."""
     lines = [f"{message.role.capitalize()}: {_with_calls(message)}" for message in messages]
     return "\n\n".join([*lines, "Assistant:"])

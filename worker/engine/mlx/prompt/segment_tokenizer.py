@@ -1,8 +1,8 @@
-"""Tokenise a text piece by piece, and remember the pieces.
+"""Tokenises a text segment by segment, and caches the segments.
 
-Every turn of a conversation sends its beginning again. A tokenizer cuts a text at its added tokens
-(the marks of turns and calls) before it does anything else, and reads what lies between on its own.
-So what lies between has the same ids wherever it stands, and need not be read twice.
+Every turn of a conversation sends its beginning again. A tokenizer first splits a text at its added
+tokens (turn and call markers), and then encodes each segment between them on its own. So a segment
+has the same ids wherever it occurs, and needs no second encoding.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Any
 
-#: What the remembered pieces may take.
+#: Upper bound for the cached segments, in bytes.
 SEGMENTS_BYTES_MAX = 32 << 20
-#: Of one piece, besides its text and its ids.
+#: Overhead of one cached segment, besides its text and its ids.
 _ENTRY_BYTES = 256
-#: No model has a longer mark; the pattern that looks for them is as deep as they are long.
+#: Longest marker that is accepted; the pattern that finds markers is as deep as they are long.
 _MARK_CHARS_MAX = 200
-#: The parts of a tokenizer that read a piece the same way wherever it stands. Left out are those
-#: that treat the first piece, or a piece's edges, differently (``Metaspace``, ``Prepend``,
-#: ``Strip``), and whatever is not known here.
+#: Tokenizer components that encode a segment independently of its position. Components that treat
+#: the first segment or a segment's edges differently (``Metaspace``, ``Prepend``, ``Strip``) are
+#: not listed, and neither are unknown ones.
 _NORMALIZERS = frozenset({"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Replace", "Sequence"})
 _PRE_TOKENIZERS = frozenset(
     {
@@ -42,11 +42,11 @@ _MODELS = frozenset({"BPE", "WordLevel", "WordPiece"})
 
 
 class SegmentTokenizer:
-    """Gives the ids that a tokenizer would, without its special frame. For many threads at once.
+    """Returns the ids that a tokenizer would, without its special frame. For many threads at once.
 
     Args:
-        tokenizer: Of the library ``tokenizers``; ``refusal`` has nothing against it.
-        bytes_max: What the remembered pieces may take; the least recently used go first.
+        tokenizer: Of the library ``tokenizers``; ``refusal`` must return ``None`` for it.
+        bytes_max: Upper bound for the cached segments; the least recently used are dropped first.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class SegmentTokenizer:
         tokenizer: Any,  # noqa: ANN401 - tokenizers ships no types
         bytes_max: int = SEGMENTS_BYTES_MAX,
     ) -> None:
-        assert refusal(tokenizer) is None, "this tokenizer does not read its pieces one by one"
+        assert refusal(tokenizer) is None, "this tokenizer's segments depend on each other"
         self._tokenizer = tokenizer
         self._marks = {token.content: token_id for token_id, token in _marks(tokenizer)}
-        # The tokenizer takes the longest mark at the first place where there is one.
+        # Like the tokenizer, the pattern takes the longest marker at the first match.
         self._cut = re.compile(f"({_longest_of(self._marks)})")
         self._bytes_max = bytes_max
         self._lock = Lock()
@@ -66,12 +66,12 @@ class SegmentTokenizer:
 
     @property
     def bytes_used(self) -> int:
-        """Return what the remembered pieces take."""
+        """Return the size of the cached segments."""
         return self._bytes
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Return the ids of a text that holds its special tokens already."""
-        # Every second piece is a mark.
+        """Return the ids of a text that already holds its special tokens."""
+        # Every second piece is a marker.
         pieces = self._cut.split(text)
         ids = self._ids_of(pieces[::2])
         whole: list[int] = []
@@ -93,8 +93,8 @@ class SegmentTokenizer:
                 elif piece:
                     unknown.append(piece)
         if unknown:
-            # The batch call lets other threads run meanwhile; a single encode would hold the
-            # interpreter, and with it the engine, for as long as a long prompt takes.
+            # encode_batch releases the interpreter lock. A single encode would hold it, and block
+            # the engine thread, for as long as a long prompt takes.
             encodings = self._tokenizer.encode_batch(unknown, add_special_tokens=False)
             fresh = {
                 piece: array("I", encoding.ids)
@@ -115,11 +115,11 @@ class SegmentTokenizer:
 
 
 def refusal(tokenizer: Any) -> str | None:  # noqa: ANN401 - as above
-    """Return why a tokenizer cannot be trusted to read pieces one by one; ``None`` if it can."""
+    """Return why a tokenizer's segments may not be encoded separately; ``None`` if they may."""
     if tokenizer.truncation is not None or tokenizer.padding is not None:
-        return "it cuts or pads what it reads"
+        return "it truncates or pads"
     if tokenizer.encode_special_tokens:
-        return "it reads the marks as text"
+        return "it encodes markers as text"
     return _refusal_of_marks([token for _, token in _marks(tokenizer)]) or _refusal_of_parts(
         tokenizer
     )
@@ -127,13 +127,13 @@ def refusal(tokenizer: Any) -> str | None:  # noqa: ANN401 - as above
 
 def _refusal_of_marks(marks: Sequence[Any]) -> str | None:
     if not marks:
-        return "it has no marks to cut at"
+        return "it has no markers to split at"
     if len({token.content for token in marks}) < len(marks):
-        return "a mark has two ids"
+        return "a marker has two ids"
     if any(token.lstrip or token.rstrip or token.single_word for token in marks):
-        return "a mark depends on what is beside it"
+        return "a marker depends on its neighbours"
     if any(len(token.content) > _MARK_CHARS_MAX for token in marks):
-        return "a mark is very long"
+        return "a marker is very long"
     return None
 
 
@@ -144,8 +144,8 @@ def _refusal_of_parts(tokenizer: Any) -> str | None:  # noqa: ANN401 - as above
     try:
         normalizers = _parts(tokenizer.normalizer, "normalizers")
         pre_tokenizers = _parts(tokenizer.pre_tokenizer, "pretokenizers")
-    except Exception:  # noqa: BLE001 - what a part written in Python raises when asked is its own affair
-        return "a part that does not say what it does"
+    except Exception:  # noqa: BLE001 - a component written in Python may raise anything
+        return "a component that cannot be inspected"
     for part in normalizers:
         if part["type"] not in _NORMALIZERS:
             return f"normalizer {part['type']}"
@@ -156,10 +156,9 @@ def _refusal_of_parts(tokenizer: Any) -> str | None:  # noqa: ANN401 - as above
 
 
 def _marks(tokenizer: Any) -> Iterator[tuple[int, Any]]:  # noqa: ANN401 - as above
-    """Yield the added tokens that are looked for before anything is done to the text.
+    """Yield the added tokens that are split off before the text is normalised.
 
-    The others are looked for in each piece once it is normalized, so they are the tokenizer's own
-    affair. ``normalized`` means just that.
+    The tokenizer looks for the others (``normalized``) inside each segment.
     """
     for token_id, token in tokenizer.get_added_tokens_decoder().items():
         if token.content and not token.normalized:
@@ -167,7 +166,7 @@ def _marks(tokenizer: Any) -> Iterator[tuple[int, Any]]:  # noqa: ANN401 - as ab
 
 
 def _parts(component: Any, nested: str) -> list[dict[str, Any]]:  # noqa: ANN401 - as above
-    """Return a component and what it is made of, as its file would say it."""
+    """Return a component and its nested components, in the form of ``tokenizer.json``."""
     parts: list[dict[str, Any]] = []
     waiting = [] if component is None else [json.loads(component.__getstate__())]
     while waiting:
@@ -177,7 +176,7 @@ def _parts(component: Any, nested: str) -> list[dict[str, Any]]:  # noqa: ANN401
 
 
 def _longest_of(words: Collection[str]) -> str:
-    """Return a pattern for the longest of some words; there may be thousands."""
+    """Return a trie-shaped pattern for the longest of the words, of which there may be many."""
     rests: dict[str, list[str]] = {}
     for word in words:
         if word:

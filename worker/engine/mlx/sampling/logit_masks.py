@@ -1,4 +1,4 @@
-"""Keep each row of a batch to what its constraint allows."""
+"""Restrict each row of a batch to the tokens that its constraint allows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BITS = 8
 
 
 class _Drawn:
-    """A step's tokens, fetched at most once."""
+    """The tokens of one step, fetched from the device at most once."""
 
     def __init__(self, tokens: mx.array) -> None:
         self._tokens = tokens
@@ -28,8 +28,8 @@ class _Drawn:
 class LogitMasks:
     """The constraints of the sequences in a batch.
 
-    A constraint takes a token when the next one is about to be drawn, not before: what was drawn
-    and never returned, since its sequence had to leave, is drawn again.
+    A constraint accepts a token when the next one is about to be drawn, not earlier. A token that
+    was drawn but never returned, because its sequence was preempted, is drawn again.
     """
 
     def __init__(self) -> None:
@@ -38,11 +38,11 @@ class LogitMasks:
         self._unnormalised: set[int] = set()
 
     def add(self, uid: int, constraint: Constraint, *, is_renormalised: bool = True) -> None:
-        """Hold a sequence to something.
+        """Restrict a sequence.
 
         Args:
             uid: The sequence.
-            constraint: What it is held to.
+            constraint: Returns the mask of allowed tokens before each draw.
             is_renormalised: Whether the allowed tokens' probabilities are made to sum to 1, which
                 ``top_p`` needs. Costs one exponential for each token of the vocabulary.
         """
@@ -59,16 +59,16 @@ class LogitMasks:
     def apply(
         self, uids: Sequence[int], logprobs: mx.array, faults: dict[int, Exception]
     ) -> mx.array:
-        """Return the rows without what may not be drawn; what is left is the whole, if that counts.
+        """Return the rows with forbidden tokens at minus infinity, renormalised where needed.
 
         Args:
-            uids: Whose rows they are.
-            logprobs: The rows.
-            faults: Takes those whose constraint cannot be followed, and why.
+            uids: The sequences of the rows.
+            logprobs: Log-probabilities, [rows, vocabulary].
+            faults: Receives the error of each sequence whose constraint failed.
         """
         if self._constraints.keys().isdisjoint(uids):
             return logprobs
-        # The network computes while the masks are found.
+        # The device computes the rows while the masks are built.
         mx.async_eval(logprobs)  # type: ignore[no-untyped-call]  # mlx ships it without types
         masks: dict[int, bytes] = {}
         for row, uid in enumerate(uids):
@@ -84,7 +84,7 @@ class LogitMasks:
         return masked(logprobs, masks, renormalised) if masks else logprobs
 
     def note(self, uids: Sequence[int], tokens: mx.array) -> None:
-        """Remember what was drawn."""
+        """Keep the drawn tokens, [rows], for the constraints to accept."""
         if self._constraints.keys().isdisjoint(uids):
             return
         drawn = _Drawn(tokens)
@@ -106,12 +106,15 @@ class LogitMasks:
 
 
 def masked(logprobs: mx.array, masks: dict[int, bytes], renormalised: Collection[int]) -> mx.array:
-    """Return rows without what their masks forbid; a row that has no mask stays as it is.
+    """Return rows with forbidden tokens at minus infinity; rows without a mask are unchanged.
 
     Args:
-        logprobs: The rows.
-        masks: By row, as ``Constraint.mask`` gives them.
+        logprobs: Log-probabilities, [rows, vocabulary].
+        masks: Packed bit masks by row, as ``Constraint.mask`` returns them.
         renormalised: Rows whose allowed tokens are made to sum to probability 1.
+
+    Returns:
+        [rows, vocabulary], float32.
     """
     size, vocabulary = logprobs.shape
     longest = max(map(len, masks.values()))
@@ -121,7 +124,7 @@ def masked(logprobs: mx.array, masks: dict[int, bytes], renormalised: Collection
     allowed = allowed.reshape(len(masks), -1)[:, :vocabulary].astype(mx.bool_)
     missing = vocabulary - allowed.shape[1]
     if missing > 0:
-        # Networks are often padded beyond their vocabulary.
+        # A model's output is often padded beyond its vocabulary.
         allowed = mx.pad(allowed, [(0, 0), (0, missing)], constant_values=False)
     has_mask = [row in masks for row in range(size)]
     if not all(has_mask):

@@ -1,7 +1,7 @@
-"""How likely the tokens of some rows of a batch are, computed along with the step that draws them.
+"""Log-probabilities of drawn tokens, computed in the step that draws them.
 
-The values are those of the network's own distribution, in single precision whatever it computes
-in: what a plain pass over the same tokens gives. Rows that nobody asks about cost nothing.
+The values are those of the model's own distribution, before any sampling rule, in float32 whatever
+the model computes in. Rows without a request for them cost nothing.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import mlx.core as mx
 from domain.chat.logprobs import UNLIKELY
 from worker.engine.ports import TokenLikelihood
 
-#: Digits that are kept behind the point: more than single precision has of a usual value.
+#: Decimal places of a returned value: more than float32 has for usual values.
 DIGITS = 6
 
 
 class _Drawn:
-    """What one step knows of some rows; fetched at most once."""
+    """The log-probabilities of one step, fetched from the device at most once."""
 
     def __init__(self, drawn: mx.array, top: mx.array | None, ids: mx.array | None) -> None:
         self._arrays = (drawn, top, ids)
@@ -44,10 +44,11 @@ class _Drawn:
 
 
 class LogprobRows:
-    """What is to be told of the sequences in a batch.
+    """The log-probabilities of the sequences in a batch.
 
-    mlx-lm draws a token one step before it returns it, so what is known of a sequence waits here in
-    the order of its tokens. What was drawn and never returned goes with its sequence.
+    mlx-lm draws a token one step before it returns it, so the values of a sequence wait here in the
+    order of its tokens. Values of tokens that were drawn and never returned are dropped with their
+    sequence.
     """
 
     def __init__(self) -> None:
@@ -55,7 +56,7 @@ class LogprobRows:
         self._drawn: dict[int, deque[tuple[_Drawn, int]]] = {}
 
     def add(self, uid: int, top: int) -> None:
-        """Tell of a sequence, and of so many tokens that it might have said at each place."""
+        """Record a sequence, with the ``top`` most likely tokens at each position."""
         self._tops[uid] = top
         self._drawn[uid] = deque()
 
@@ -65,12 +66,12 @@ class LogprobRows:
         self._drawn.pop(uid, None)
 
     def note(self, uids: Sequence[int], logprobs: mx.array, tokens: mx.array) -> None:
-        """Begin to compute what is to be told of a draw, in the step that draws.
+        """Start to compute the log-probabilities of a draw.
 
         Args:
-            uids: Whose rows they are.
-            logprobs: The rows as the network gave them.
-            tokens: What was drawn from each.
+            uids: The sequences of the rows.
+            logprobs: The model's log-probabilities, [rows, vocabulary].
+            tokens: The drawn token ids, [rows].
         """
         if not self._tops or self._tops.keys().isdisjoint(uids):
             return
@@ -85,21 +86,21 @@ class LogprobRows:
         if widest:
             ids = mx.argpartition(logprobs, -widest, axis=-1)[:, -widest:]
             top = _at(logprobs, ids) - whole
-        # Together with the tokens, so that the step after does not come before it.
+        # Evaluated with the tokens, so that the device does not run the next step first.
         mx.async_eval(*(each for each in (tokens, drawn, top, ids) if each is not None))  # type: ignore[no-untyped-call]  # mlx ships it without types
         known = _Drawn(drawn, top, ids)
         for place, row in enumerate(logged_rows):
             self._drawn[uids[row]].append((known, place))
 
     def first(self, uid: int) -> TokenLikelihood | None:
-        """Return what is known of the next token of a sequence; it is asked for again."""
+        """Return the values of a sequence's next token, and keep them."""
         if not self._drawn.get(uid):
             return None
         known, row = self._drawn[uid][0]
         return known.of(row, self._tops[uid])
 
     def next(self, uid: int) -> TokenLikelihood | None:
-        """Return what is known of the next token of a sequence, once."""
+        """Return the values of a sequence's next token, and remove them."""
         if uid not in self._tops:
             return None
         likelihood = self.first(uid)
@@ -109,7 +110,7 @@ class LogprobRows:
 
 
 def logprobs_of(row: mx.array, tokens: Sequence[int]) -> list[float]:
-    """Return the log-probabilities of some tokens in one row, in single precision."""
+    """Return the log-probabilities of some tokens in one row [vocabulary], in float32."""
     row = row.astype(mx.float32)
     whole = mx.logsumexp(row)
     return cast("list[float]", (mx.take(row, mx.array(list(tokens))) - whole).tolist())
@@ -120,7 +121,7 @@ def _at(logprobs: mx.array, ids: mx.array) -> mx.array:
 
 
 def _clamped(value: float) -> float:
-    """Return a value as it is told: rounded, and neither infinite nor above certainty."""
+    """Return a value rounded, at least ``UNLIKELY`` and at most 0."""
     if not value > UNLIKELY:
-        return UNLIKELY  # or what is no number at all
+        return UNLIKELY  # also for NaN
     return min(0.0, round(value, DIGITS))

@@ -1,4 +1,4 @@
-"""Draw the tokens of a whole batch at once, each row by its own rules and its own randomness."""
+"""Draw the tokens of a whole batch at once, each row with its own rules and its own random key."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from worker.engine.grammar.ports import Constraint
 from worker.engine.mlx.sampling.logit_masks import LogitMasks
 from worker.engine.mlx.sampling.logprobs import LogprobRows
 
-#: Likeliest tokens among which ``top_p`` and ``top_k`` choose. Sorting a whole vocabulary takes
-#: longer than a step of a small model; a nucleus wider than this is cut to it.
+#: Most likely tokens among which ``top_p`` and ``top_k`` choose. Sorting a whole vocabulary takes
+#: longer than a step of a small model; a wider nucleus is cut to this size.
 CANDIDATES_MAX = 1024
-#: Batches whose rules are remembered; several take turns, and their members change now and then.
+#: Compositions of a batch whose rule columns are cached.
 RULES_MAX = 64
 
 
@@ -27,10 +27,10 @@ class SamplerRow:
     """How one sequence draws.
 
     Attributes:
-        sampling: The caller's rules.
+        sampling: The request's sampling parameters.
         index: Index in the generation of the next token drawn.
-        constraint: What may be drawn; knows every token before.
-        logprobs: How many of the likeliest tokens to tell at each place; ``None`` for nothing.
+        constraint: Restricts what may be drawn; has accepted every token before.
+        logprobs: How many of the most likely tokens to record at each position; ``None`` for none.
     """
 
     sampling: Sampling
@@ -39,7 +39,7 @@ class SamplerRow:
     logprobs: int | None = None
 
     def next_key(self) -> tuple[int, int]:
-        """Return the random key of the next token: a function of seed and index alone.
+        """Return the random key of the next token, two uint32: a function of seed and index alone.
 
         Raises:
             struct.error: The seed does not fit 64 bits.
@@ -53,7 +53,7 @@ class SamplerRow:
 
 
 class BatchSampler:
-    """One callable for every row of the batch, so that a step costs one draw and not one per row.
+    """One sampler for every row of the batch, so that a step costs one draw and not one per row.
 
     Args:
         rows_of: Returns the uids of the rows of a batch of a given size, in order.
@@ -63,16 +63,17 @@ class BatchSampler:
         self._rows_of = rows_of
         self._rows: dict[int, SamplerRow] = {}
         self._masks = LogitMasks()
-        #: What is told of the tokens drawn.
+        #: Log-probabilities of the drawn tokens.
         self.logprob_rows = LogprobRows()
         self._rules: dict[tuple[int, ...], _Rules | None] = {}
-        #: Rows that could not draw since the last look, and why; their tokens mean nothing.
+        #: Errors of sequences that could not draw, until the runner clears them; their tokens are
+        #: meaningless.
         self.faults: dict[int, Exception] = {}
-        #: The rows that were drawn from last, without what their constraints forbid.
+        #: The rows of the last draw, masked by their constraints.
         self.drawn_from: mx.array | None = None
 
     def add(self, uid: int, row: SamplerRow) -> None:
-        """Let a sequence draw by ``row``."""
+        """Add a sequence that draws by ``row``."""
         self._rows[uid] = row
         if row.constraint is not None:
             self._masks.add(uid, row.constraint, is_renormalised=row.sampling.top_p < 1)
@@ -86,7 +87,14 @@ class BatchSampler:
         self.logprob_rows.drop(uid)
 
     def __call__(self, logprobs: mx.array) -> mx.array:
-        """Return one token per row of normalised log-probabilities."""
+        """Return one token id per row.
+
+        Args:
+            logprobs: Normalised log-probabilities, [rows, vocabulary].
+
+        Returns:
+            Token ids, [rows].
+        """
         uids = tuple(self._rows_of(logprobs.shape[0]))
         if uids not in self._rules:
             if len(self._rules) >= RULES_MAX:
@@ -115,7 +123,7 @@ class BatchSampler:
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """The rows' rules as columns; ``None`` where no row asks for it."""
+    """The sampling rules of the rows as columns [rows, 1]; ``None`` where no row uses a rule."""
 
     greedy: mx.array | None
     sharpness: mx.array
@@ -126,7 +134,7 @@ class _Rules:
 
     @classmethod
     def of(cls, rows: Sequence[Sampling], vocabulary: int) -> _Rules | None:
-        """Return the columns, or ``None`` if every row takes the likeliest token."""
+        """Return the columns, or ``None`` if every row is greedy."""
         if all(row.temperature <= 0 for row in rows):
             return None
         widest = min(vocabulary, CANDIDATES_MAX)
@@ -160,7 +168,7 @@ class _Rules:
         return kept * self.sharpness
 
     def _floor(self, logprobs: mx.array) -> mx.array | None:
-        """Return the log-probability below which a row draws nothing."""
+        """Return the log-probability below which a row draws nothing, [rows, 1]."""
         floors = []
         if self.candidates:
             best = mx.sort(mx.topk(logprobs, self.candidates, axis=-1), axis=-1)[:, ::-1]
@@ -180,7 +188,7 @@ class _Rules:
 
     @staticmethod
     def _nucleus_floor(best: mx.array, top_p: mx.array) -> mx.array:
-        """Return the likelihood of the last token needed to hold ``top_p`` of the mass."""
+        """Return the log-probability of the last token needed to hold ``top_p`` of the mass."""
         mass_before = mx.cumsum(mx.exp(best), axis=-1, inclusive=False)
         needed = (mass_before < top_p).sum(axis=-1, keepdims=True)
         last = mx.take_along_axis(best, mx.maximum(needed - 1, 0), axis=-1)
@@ -188,15 +196,18 @@ class _Rules:
 
 
 def draw_scores(logprobs: mx.array, sampling: Sampling, index: int) -> mx.array:
-    """Return what each token scored when one was drawn: the highest is the one.
+    """Return the score of each token in one draw; the highest score was drawn.
 
-    A draw is the maximum of the sharpened log-probabilities plus noise of the Gumbel distribution
-    (https://arxiv.org/abs/1611.01144), which ``mx.random.categorical`` takes from the same key.
+    A draw is the maximum of the scaled log-probabilities plus Gumbel noise
+    (https://arxiv.org/abs/1611.01144), which ``mx.random.categorical`` derives from the same key.
 
     Args:
-        logprobs: Normalised log-probabilities of one row.
-        sampling: How it draws.
-        index: Index in the generation of the token.
+        logprobs: Normalised log-probabilities of one row, [vocabulary].
+        sampling: Sampling parameters.
+        index: Index of the token in the generation.
+
+    Returns:
+        [vocabulary], float32.
     """
     logprobs = logprobs.astype(mx.float32)
     rules = _Rules.of([sampling], logprobs.shape[-1])
