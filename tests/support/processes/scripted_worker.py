@@ -19,6 +19,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+import worker.composition
 import worker.demo_model
 import worker.main
 from domain.chat.generation import PreparedPrompt
@@ -91,5 +92,5 @@ class ScriptedRunner(BatchRunner):
 
 
 if __name__ == "__main__":
-    vars(worker.main)["BatchRunner"] = ScriptedRunner
+    vars(worker.composition)["BatchRunner"] = ScriptedRunner
     sys.exit(worker.main.main())

@@ -43,8 +43,8 @@ class RawRenderer:
         """Return the prompt, preceded by the start token if the model expects one.
 
         Raises:
-            InvalidRequest: The prompt is empty or has unknown token ids, or it has a gap and the model
-                has no tokens for one.
+            InvalidRequest: The prompt is empty, has unknown token ids, or has a gap, for which the
+                model has no tokens.
         """
         ids = self._ids_of(raw)
         if not ids:

@@ -162,7 +162,7 @@ def _cutting() -> Tokenizer:
 @pytest.mark.parametrize(
     ("tokenizer", "why"),
     [
-        (_cutting(), "cuts"),
+        (_cutting(), "truncates"),
         (_with(encode_special_tokens=True), "as text"),
         (_with(pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=True)), "ByteLevel"),
         (_with(pre_tokenizer=pre_tokenizers.Metaspace()), "Metaspace"),
@@ -172,13 +172,13 @@ def _cutting() -> Tokenizer:
             ),
             "Prepend",
         ),
-        (trained(pre_tokenizers.ByteLevel(add_prefix_space=False), marks=()), "no marks"),
+        (trained(pre_tokenizers.ByteLevel(add_prefix_space=False), marks=()), "no markers"),
         (
             trained(
                 pre_tokenizers.ByteLevel(add_prefix_space=False),
                 marks=(AddedToken("<x>", normalized=False, rstrip=True),),
             ),
-            "beside it",
+            "neighbours",
         ),
     ],
 )

@@ -1,0 +1,107 @@
+"""The pulse of a worker process, and its reaction to a dead engine and a forgetful broker."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import structlog
+
+from domain.job.fair_scheduler import TurnOrder
+from domain.job.ports import WorkerPulse
+from domain.values import WorkerId
+from tests.support.fakes.broker import FakeItems
+from tests.support.fakes.engine import FakeEngine
+from tests.support.models.engine_probe import ask, submit
+from worker.cache_gauge import CacheGauge
+from worker.pulse import PulseReporter, WorkerState
+from worker.turn_scheduler import TurnScheduler
+
+SLOTS, BATCH = 6, 4
+
+
+class Exited(BaseException):
+    """Instead of the end of the process."""
+
+
+class Pulses:
+    """``WorkerPulses`` that keeps them."""
+
+    def __init__(self) -> None:
+        self.beats: list[WorkerPulse] = []
+
+    def beat(self, pulse: WorkerPulse) -> bool:
+        self.beats.append(pulse)
+        return len(self.beats) > 1
+
+    def alive(self) -> tuple[WorkerPulse, ...]:
+        return tuple(self.beats)
+
+
+class World:
+    """A reporter and what it reports to."""
+
+    def __init__(self, engine: FakeEngine, state: WorkerState) -> None:
+        self.pulses = Pulses()
+        self.reconciles: list[str] = []
+        scheduler = TurnScheduler(TurnOrder(slots=SLOTS, interactive_reserved=0))
+        self.reporter = PulseReporter(
+            worker=WorkerId("worker-1"),
+            pulses=self.pulses,
+            engine=engine,
+            gauge=CacheGauge(None, lambda *_: None),
+            turns=scheduler.state,
+            max_batch_size=BATCH,
+            on_forgotten=lambda: self.reconciles.append("look"),
+            state=lambda: state,
+            logger=structlog.get_logger(),
+        )
+
+    def pulse(self) -> WorkerPulse:
+        self.reporter.beat()
+        (pulse,) = self.pulses.beats
+        return pulse
+
+
+def test_pulse_of_a_ready_worker_names_its_model() -> None:
+    with FakeEngine(FakeItems()) as engine:
+        pulse = World(engine, WorkerState.READY).pulse()
+    assert pulse.state == "ready"
+    assert pulse.model is not None
+    assert pulse.model.id == "scripted"
+    assert pulse.turns is not None
+    assert pulse.turns.slots == BATCH
+
+
+def test_pulse_of_a_loading_worker_names_none() -> None:
+    with FakeEngine(FakeItems()) as engine:
+        assert World(engine, WorkerState.LOADING).pulse().model is None
+
+
+def test_worker_whose_engine_died_ends_so_that_the_next_one_takes_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def leave(code: int) -> None:
+        raise Exited(code)
+
+    monkeypatch.setattr("worker.pulse.os._exit", leave)
+    with FakeEngine(FakeItems()) as engine:
+        engine.runner.step_error = SystemExit("a defect that no handler takes")
+        submit(engine, "job-a", ask("x"))
+        deadline = time.monotonic() + 60
+        while engine.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        with pytest.raises(Exited) as exited:
+            World(engine, WorkerState.READY).pulse()
+    assert exited.value.args[0] != 0
+
+
+def test_broker_that_has_forgotten_the_worker_causes_a_reconciliation() -> None:
+    with FakeEngine(FakeItems()) as engine:
+        world = World(engine, WorkerState.LOADING)
+        world.reporter.beat()
+        world.reporter.beat()
+        assert world.reconciles == ["look"]
+        world.pulses.beats.clear()
+        world.reporter.beat()
+    assert world.reconciles == ["look", "look"]

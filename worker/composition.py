@@ -1,0 +1,130 @@
+"""Builds the engine, its disk tier and the recorder of cache events from the settings."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+
+from domain.chat.ports import RecordedAnswers
+from domain.job.ports import ItemSink
+from domain.log.ports import EventLog
+from domain.values import WorkerId
+from ops.blockstore.report import ScanReport
+from ops.blockstore.store import BlockStore
+from ops.clock import RandomIds, SystemClock
+from ops.logs import Logger
+from ops.settings import Settings
+from worker.cache_event_recorder import CacheEventRecorder
+from worker.cache_gauge import CacheGauge
+from worker.cachestore.tier import DiskTier, Storage
+from worker.engine.engine import BatchEngine
+from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.runner import BatchRunner
+
+#: Seconds at the end of the process for blocks that wait to be written.
+LAST_BLOCKS_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheParts:
+    """The parts that observe and persist the KV cache.
+
+    Attributes:
+        recorder: Appends cache events to the log.
+        tier: Stores blocks on the disk; ``None`` where blocks stay in memory.
+        gauge: Reads the sizes of memory and disk.
+    """
+
+    recorder: CacheEventRecorder
+    tier: DiskTier | None
+    gauge: CacheGauge
+
+
+def open_cache(
+    stack: ExitStack, settings: Settings, *, worker: WorkerId, log: EventLog, logger: Logger
+) -> CacheParts:
+    """Start the recorder of cache events and, where configured, the disk tier.
+
+    Args:
+        stack: Closes both, the tier first.
+        settings: The worker's settings.
+        worker: The stream of events that belong to no agent.
+        log: Receives the events.
+        logger: For the operator.
+    """
+    recorder = CacheEventRecorder(worker, log=log, ids=RandomIds(), clock=SystemClock())
+    stack.enter_context(recorder)
+    tier = _open_tier(stack, settings, recorder, logger)
+    gauge = CacheGauge(tier, partial(recorder.record_evicted, "ram"))
+    return CacheParts(recorder=recorder, tier=tier, gauge=gauge)
+
+
+def _open_tier(
+    stack: ExitStack, settings: Settings, recorder: CacheEventRecorder, logger: Logger
+) -> DiskTier | None:
+    if not (settings.cache.persist and settings.engine.reuse):
+        return None
+
+    def log_scan(report: ScanReport) -> None:
+        logger.info(
+            "cache_scanned",
+            blocks=report.blocks,
+            size_mb=report.size_bytes // 10**6,
+            took_ms=round(report.took_ms),
+        )
+
+    clock = SystemClock()
+    store = BlockStore(
+        settings.cache_dir,
+        budget_bytes=settings.cache.disk_budget_bytes,
+        clock=clock,
+        on_event=recorder.record,
+    )
+    tier = DiskTier(
+        store,
+        clock=clock,
+        storage=Storage(settings.cache.storage),
+        on_event=recorder.record,
+        on_scanned=log_scan,
+    )
+    tier.start()
+    stack.callback(tier.close, LAST_BLOCKS_S)
+    return tier
+
+
+def build_engine(
+    settings: Settings, *, sink: ItemSink, cache: CacheParts, answers: RecordedAnswers
+) -> BatchEngine:
+    """Return the engine, not started; ``start`` loads the model.
+
+    Args:
+        settings: The worker's settings.
+        sink: Receives the stream items.
+        cache: Disk tier, recorder and gauge of the KV cache.
+        answers: Answers recorded in the log, so that prompts continue them.
+    """
+    source = ModelSource(
+        id=settings.model.id,
+        name=settings.model.name,
+        context_length=settings.model.context_length,
+        digest_cache=settings.data_dir / "digests.json",
+    )
+    return BatchEngine(
+        runner_factory=lambda: cache.gauge.watch(
+            BatchRunner(
+                load_weights=lambda: load_weights(source, answers),
+                prefill_step_tokens=settings.engine.prefill_step_tokens,
+                gap_max_ms=settings.engine.gap_max_ms,
+                kv_budget_bytes=settings.engine.kv_budget_bytes,
+                reuse=settings.engine.reuse,
+                tier=cache.tier,
+                on_context=cache.recorder.record,
+            )
+        ),
+        sink=sink,
+        clock=SystemClock(),
+        max_batch_size=settings.engine.max_batch_size,
+        stream_interval_s=settings.engine.stream_interval_ms / 1000,
+        batch_window_s=settings.engine.batch_window_ms / 1000,
+    )

@@ -1,0 +1,237 @@
+"""The worker process, from its lock to its drain.
+
+lock → log → broker → engine (loads the model) → take over deliveries → work → drain
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from domain.errors import SemanticError
+from domain.events.model import ModelLoadFailed
+from domain.events.worker import WorkerDraining, WorkerStopped
+from domain.job.fair_scheduler import TurnOrder
+from domain.job.ports import JobQueue, WorkerPulses
+from domain.log.ports import EventLog
+from domain.usecases.jobs.count_tokens import count_tokens
+from domain.usecases.jobs.reconcile import reconcile
+from domain.usecases.jobs.run_attempt import Runner
+from domain.usecases.recorded_answers import LoggedAnswers
+from domain.values import Priority, WorkerId
+from ops.adapters.data_dir.lock import DataLock
+from ops.adapters.data_dir.worker_identity import WorkerIdentity
+from ops.adapters.event_log.migrate import upgrade
+from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
+from ops.adapters.redis.client import BrokerClient, Keys, connect
+from ops.adapters.redis.control import ControlListener, RedisWorkerPulses
+from ops.adapters.redis.dramatiq_queue import BlockingRedisBroker, DramatiqJobQueue
+from ops.adapters.redis.items import RedisItemBacklog, RedisItemSink
+from ops.adapters.redis.token_counts import TokenCountServer
+from ops.broker.address import resolve_broker_url
+from ops.clock import RandomIds, SystemClock, uuid7_hex
+from ops.exit_codes import ExitCode
+from ops.heartbeat import BEAT_S, take_heartbeat
+from ops.logs import Logger
+from ops.settings import Settings
+from worker.active_jobs import ActiveJobs, cancel_if_recorded, cancel_where_recorded
+from worker.actors import declare_actors
+from worker.cache_gauge import CacheGauge
+from worker.cachestore.tier import DiskTier
+from worker.composition import build_engine, open_cache
+from worker.consumers import Consumers
+from worker.engine.engine import BatchEngine
+from worker.periodic_tasks import PeriodicTask
+from worker.pulse import PULSE_S, PulseReporter, WorkerState
+from worker.turn_scheduler import TurnScheduler
+from worker.worker_event_recorder import WorkerEventRecorder, library_versions
+
+#: Jobs handed to the engine beyond its batch, so that a free place in the batch is filled at once.
+SLOTS_AHEAD = 2
+#: Longest wait for the scan of the block store after the model is loaded, in seconds. Blocks that
+#: the scan finds later become available then.
+SCAN_S_MAX = 5.0
+#: Seconds after the drain time for the last events and items.
+DRAIN_GRACE_S = 5.0
+
+
+class WorkerProcess:
+    """The running worker.
+
+    Args:
+        settings: The service's settings.
+        logger: For the operator.
+    """
+
+    def __init__(self, settings: Settings, logger: Logger) -> None:
+        self._settings = settings
+        self._logger = logger
+        self._worker = WorkerId(f"worker-{uuid7_hex()}")
+        self._stop = threading.Event()
+        self._state = WorkerState.LOADING
+        self._slots = settings.engine.max_batch_size + SLOTS_AHEAD
+        reserved = settings.jobs.interactive_reserved
+        self._turns = TurnScheduler(TurnOrder(slots=self._slots, interactive_reserved=reserved))
+        self._request_reconcile: Callable[[], None] = lambda: None
+
+    def request_stop(self) -> None:
+        """Drain and end. While the model is loading, the process exits at once."""
+        if self._state is WorkerState.LOADING:
+            os._exit(int(ExitCode.OK))
+        self._stop.set()
+
+    def run(self) -> int:
+        """Work until ``request_stop``; return the exit code.
+
+        Raises:
+            SemanticError: The log, the broker or the model is not available at the start.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(DataLock(self._settings.data_dir / "worker.lock"))
+            return self._run(stack)
+
+    def _run(self, stack: ExitStack) -> int:
+        settings, clock, ids = self._settings, SystemClock(), RandomIds()
+        upgrade(settings.log_url)
+        log = stack.enter_context(open_log(settings.log_url, clock=clock))
+        recorder = WorkerEventRecorder(self._worker, log=log, ids=ids)
+        broker_id = self._record_identity(recorder)
+        keys = Keys(settings.redis.prefix)
+        client = connect(resolve_broker_url(settings))
+        stack.callback(client.close)
+        redis = settings.redis
+        sink = RedisItemSink(client, keys, items_max=redis.items_max, ttl_s=redis.items_ttl_s)
+        cache = open_cache(stack, settings, worker=self._worker, log=log, logger=self._logger)
+        answers = LoggedAnswers(log=log, payloads=log)
+        engine = build_engine(settings, sink=sink, cache=cache, answers=answers)
+        pulse = self._pulse(RedisWorkerPulses(client, keys), engine, cache.gauge)
+        stack.enter_context(PeriodicTask("pulse", PULSE_S, pulse.beat))
+        self._load(engine, recorder, cache.tier)
+        stack.enter_context(PeriodicTask("heartbeat", BEAT_S, take_heartbeat()))
+
+        active = ActiveJobs()
+        runner = Runner(
+            worker=self._worker,
+            log=log,
+            payloads=log,
+            engine=engine,
+            sink=sink,
+            backlog=RedisItemBacklog(client, keys),
+            clock=clock,
+            ids=ids,
+            running=active,
+            turns=self._turns,
+        )
+        reconciler = self._reconciler(log, DramatiqJobQueue(client, keys), active)
+        self._request_reconcile = reconciler.wake
+        self._listen(stack, client, keys, active, log)
+        stack.enter_context(
+            TokenCountServer(client, keys, count=lambda request: count_tokens(request, engine))
+        )
+        broker = BlockingRedisBroker(client, keys, broker_id=broker_id, shared_hand_max=self._slots)
+        declare_actors(broker, runner, draining=self._stop)
+        if taken_over := broker.requeue_in_hand():
+            self._logger.info("took_over", jobs=taken_over)
+        reconciler.start()
+        consumers = self._consume(broker)
+        self._state = WorkerState.READY
+        self._stop.wait()
+        self._state = WorkerState.DRAINING
+        recorder.record(WorkerDraining(worker=self._worker))
+        reconciler.close()
+        self._drain(engine, consumers, active)
+        recorder.record(WorkerStopped(worker=self._worker))
+        return int(ExitCode.OK)
+
+    def _pulse(self, pulses: WorkerPulses, engine: BatchEngine, gauge: CacheGauge) -> PulseReporter:
+        return PulseReporter(
+            worker=self._worker,
+            pulses=pulses,
+            engine=engine,
+            gauge=gauge,
+            turns=self._turns.state,
+            max_batch_size=self._settings.engine.max_batch_size,
+            on_forgotten=lambda: self._request_reconcile(),
+            state=lambda: self._state,
+            logger=self._logger,
+        )
+
+    def _reconciler(self, log: SqlEventLog, queue: JobQueue, active: ActiveJobs) -> PeriodicTask:
+        """Return the task that recovers lost cancellations and lost queue entries from the log."""
+
+        def recover() -> None:
+            cancel_where_recorded(active, log)
+            reconcile(views=log.views, queue=queue)
+
+        return PeriodicTask("reconcile", self._settings.jobs.reconcile_s, recover)
+
+    def _listen(
+        self, stack: ExitStack, client: BrokerClient, keys: Keys, active: ActiveJobs, log: EventLog
+    ) -> None:
+        """Receive cancel messages; after each (re)connect, recover those that were missed."""
+
+        def recover() -> None:
+            self._request_reconcile()
+            cancel_where_recorded(active, log)
+
+        listener = ControlListener(
+            client,
+            keys,
+            on_cancel=lambda job_id: cancel_if_recorded(job_id, active, log),
+            on_listening=recover,
+        )
+        listener.start()
+        stack.callback(listener.stop)
+
+    def _record_identity(self, recorder: WorkerEventRecorder) -> str:
+        """Record this worker in the data directory; return the directory's broker id."""
+        identity = WorkerIdentity(self._settings.data_dir / "worker.json")
+        previous = identity.previous_worker
+        if previous is not None and recorder.record_lost(previous):
+            self._logger.warning("worker_lost", worker=previous)
+        identity.record(self._worker)
+        return identity.broker_id
+
+    def _load(
+        self, engine: BatchEngine, recorder: WorkerEventRecorder, tier: DiskTier | None
+    ) -> None:
+        model = self._settings.model.id
+        self._logger.info("model_loading", model=model)
+        started_s = time.monotonic()
+        try:
+            engine.start()
+        except SemanticError as error:
+            failed = ModelLoadFailed(worker=self._worker, model=model, message=error.message)
+            recorder.record(failed)
+            raise
+        load_ms = (time.monotonic() - started_s) * 1000
+        card = engine.card()
+        recorder.record_started(card, load_ms=load_ms, versions=library_versions())
+        self._logger.info(
+            "model_ready", model=card.id, context=card.context_length, load_ms=round(load_ms)
+        )
+        if tier is not None and not tier.wait_scanned(SCAN_S_MAX):
+            self._logger.warning("cache_not_scanned_yet", dir=str(self._settings.cache_dir))
+
+    def _consume(self, broker: BlockingRedisBroker) -> Consumers:
+        jobs = self._settings.jobs
+        threads = {
+            Priority.INTERACTIVE: jobs.worker_threads,
+            Priority.BATCH: jobs.batch_threads,
+        }
+        consumers = Consumers(broker, threads)
+        consumers.start()
+        return consumers
+
+    def _drain(self, engine: BatchEngine, consumers: Consumers, active: ActiveJobs) -> None:
+        """Give running generations the drain time to finish; the next worker takes the rest."""
+        self._turns.close()
+        drain_s = self._settings.server.drain_s
+        self._logger.info("draining", jobs=len(active), seconds=drain_s)
+        closer = threading.Thread(target=engine.close, args=(drain_s,), name="engine-close")
+        closer.start()
+        consumers.stop(drain_s + DRAIN_GRACE_S)
+        closer.join(DRAIN_GRACE_S)

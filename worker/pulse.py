@@ -1,0 +1,81 @@
+"""Publishes the worker's pulse: state, model, cache sizes and queue turns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from domain.job.fair_scheduler import TurnState
+from domain.job.ports import WorkerPulse, WorkerPulses
+from domain.values import WorkerId
+from ops.exit_codes import ExitCode
+from ops.logs import Logger
+from worker.cache_gauge import CacheGauge
+from worker.engine.engine import BatchEngine
+
+#: Seconds between two pulses.
+PULSE_S = 1.0
+
+
+class WorkerState(StrEnum):
+    """The phase of the worker process; a pulse carries it."""
+
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PulseReporter:
+    """Publishes one pulse for each call of ``beat``.
+
+    Attributes:
+        worker: The worker.
+        pulses: Stores the pulses in the broker.
+        engine: The engine; a dead one ends the process.
+        gauge: Reads the sizes of memory and disk.
+        turns: Returns the queue turns.
+        max_batch_size: Sequences that the engine computes at once.
+        on_forgotten: Called when the broker had lost the last pulse, and so may have lost jobs.
+        state: Returns the phase of the process.
+        logger: For the operator.
+    """
+
+    worker: WorkerId
+    pulses: WorkerPulses
+    engine: BatchEngine
+    gauge: CacheGauge
+    turns: Callable[[], TurnState]
+    max_batch_size: int
+    on_forgotten: Callable[[], None]
+    state: Callable[[], WorkerState]
+    logger: Logger
+
+    def beat(self) -> None:
+        """Publish a pulse; end the process if the engine thread has died.
+
+        Raises:
+            QueueUnavailable: The broker cannot be reached.
+        """
+        state = self.state()
+        is_ready = state is WorkerState.READY
+        if is_ready and not self.engine.is_alive():
+            self.logger.critical("engine_dead")
+            # The supervisor starts a new worker, which takes over every job in hand.
+            os._exit(int(ExitCode.FAILED))
+        pulse = WorkerPulse(
+            worker=self.worker,
+            pid=os.getpid(),
+            state=state.value,
+            model=self.engine.card() if is_ready else None,
+            cache=self.gauge.read(),
+            turns=self._turn_state() if is_ready else None,
+        )
+        if not self.pulses.beat(pulse):
+            self.on_forgotten()
+
+    def _turn_state(self) -> TurnState:
+        # The scheduler's own slots include jobs that the engine receives ahead of time.
+        return replace(self.turns(), slots=self.max_batch_size)
