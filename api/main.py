@@ -25,6 +25,7 @@ from api.http_server.listener import open_listener_or_exit
 from api.lifecycle import Service, serve
 from api.presenters.jobs import job_object
 from api.protocols.shared.efforts import Efforts
+from api.protocols.shared.parsed_request import RequestDefaults
 from api.routes.table import routes
 from api.services import JobRules, Services
 from domain.batch.ports import BatchViews
@@ -137,12 +138,14 @@ def _lines(
     settings: Settings, *, ids: IdSource, payloads: PayloadStore, views: BatchViews
 ) -> BatchLines:
     return BatchLines(
-        ids=ids,
         payloads=payloads,
         views=views,
-        max_tokens_default=settings.jobs.max_tokens_default,
+        defaults=RequestDefaults(
+            ids=ids,
+            max_tokens=settings.jobs.max_tokens_default,
+            efforts=_efforts(settings.reasoning),
+        ),
         lines_max=settings.batches.file_lines_max,
-        efforts=_efforts(settings.reasoning),
     )
 
 

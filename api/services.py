@@ -15,6 +15,7 @@ from api.background.tasks import Background
 from api.background.webhooks import WebhookServices
 from api.connection_registry import ConnectionRegistry
 from api.protocols.shared.efforts import Efforts
+from api.protocols.shared.parsed_request import RequestDefaults
 from domain.job.eta import EtaSource
 from domain.job.listing import JobViews
 from domain.job.ports import (
@@ -131,6 +132,16 @@ class Services:
     opening_s: float = 0.0
     look_s: float = 2.0
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+    @property
+    def request_defaults(self) -> RequestDefaults:
+        """Values for the fields that a request leaves open."""
+        return RequestDefaults(
+            ids=self.ids,
+            max_tokens=self.max_tokens_default,
+            model=self.model,
+            efforts=self.efforts,
+        )
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking function on the executor and return what it returns."""

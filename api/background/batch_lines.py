@@ -10,8 +10,7 @@ from api.protocols.batches.endpoints import ANTHROPIC
 from api.protocols.batches.line_requests import file_faults, parse_line
 from api.protocols.batches.line_results import LineResult, encode_result
 from api.protocols.shared.answer import AssembledAnswer, ending_or_error
-from api.protocols.shared.assembled_answer import assembled_answer
-from api.protocols.shared.efforts import Efforts
+from api.protocols.shared.parsed_request import RequestDefaults
 from domain.batch.jsonl import read_lines
 from domain.batch.ports import BatchLine, BatchViews
 from domain.batch.state import Batch
@@ -20,7 +19,6 @@ from domain.chat.stored_answer import StoredAnswer
 from domain.errors import PayloadMissing, SemanticError
 from domain.job.view import JobView
 from domain.log.ports import PayloadStore
-from domain.ports import IdSource
 from domain.values import Digest, JobStatus
 
 #: Lines whose jobs are looked up together.
@@ -32,30 +30,20 @@ class BatchLines:
     """``domain.batch.ports.LineProtocol`` for Anthropic's batches and OpenAI's.
 
     Attributes:
-        ids: Draws seeds.
         payloads: Lines and answers.
         views: The jobs of the lines.
-        max_tokens_default: Token limit of a line that sets none.
-        efforts: Shares of the tokens that reasoning efforts get.
+        defaults: Values for the open fields of a line.
         lines_max: Most lines of one file.
     """
 
-    ids: IdSource
     payloads: PayloadStore
     views: BatchViews
-    max_tokens_default: int
+    defaults: RequestDefaults
     lines_max: int
-    efforts: Efforts = Efforts()
 
     def read(self, batch: Batch, raw: bytes) -> BatchLine:
         """See ``LineProtocol.read``."""
-        return parse_line(
-            batch,
-            raw,
-            ids=self.ids,
-            max_tokens_default=self.max_tokens_default,
-            efforts=self.efforts,
-        )
+        return parse_line(batch, raw, self.defaults)
 
     def faults(
         self, batch: Batch, lines: Iterable[tuple[int, bytes]]
@@ -105,4 +93,4 @@ class BatchLines:
             answer = StoredAnswer.from_bytes(self.payloads.get(Digest(view.output)))
         except PayloadMissing as error:
             return error
-        return assembled_answer(view, answer)
+        return AssembledAnswer.from_stored(view, answer)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from api.protocols.batches.endpoints import unix_seconds
 from api.protocols.openai_responses.items import Item
 from api.protocols.openai_responses.parse import decode_fields, input_items, requested_fields
 from api.protocols.openai_responses.response_object import (
@@ -20,7 +19,7 @@ from api.protocols.openai_responses.response_object import (
     unfinished_status,
 )
 from api.protocols.shared.answer import AssembledAnswer
-from api.protocols.shared.assembled_answer import assembled_answer
+from api.protocols.shared.timestamps import unix_seconds
 from api.schemas.responses import RESPONSE_ID_PATTERN, ResponseObject, ResponsesBody
 from api.services import Services
 from api.streaming.log_backfill import read_stored
@@ -178,7 +177,7 @@ def _load(job_id: JobId, services: Services) -> StoredResponse:
 
 def _answer_of(view: JobView, services: Services) -> AssembledAnswer:
     output = read_stored(view, services)
-    answer = AssembledAnswer() if output is None else assembled_answer(view, output)
+    answer = AssembledAnswer() if output is None else AssembledAnswer.from_stored(view, output)
     answer.ending = _ending(view)
     return answer
 

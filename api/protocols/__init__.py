@@ -1,1 +1,4 @@
-"""Pure translation: wire request to domain command, stream item to wire event."""
+"""Dialects on the wire: request bodies to domain requests, stream items to events and replies.
+
+Everything here is pure. Handlers live in ``api.routes``, JSON shapes in ``api.schemas``.
+"""

@@ -44,12 +44,7 @@ async def create_completion(
     request: Request, *, services: Services, kind: CompletionKind
 ) -> Reply | StreamReply:
     """Answer a turn or a text, once or several times; the reply repeats the model name."""
-    parse = partial(
-        kind.parse,
-        ids=services.ids,
-        max_tokens_default=kind.max_tokens_default or services.max_tokens_default,
-        efforts=services.efforts,
-    )
+    parse = partial(kind.parse, defaults=services.request_defaults)
     parsed = await parse_request(parse, request, services)
     jobs = await open_jobs(parsed, request, services, protocol=kind.protocol)
     envelope = CompletionEnvelope(

@@ -14,7 +14,7 @@ from api.http.multipart import parse_upload
 from api.http.operation import Operation
 from api.http.parameters import Order, choice, page_size, path, text
 from api.http.replies import json_reply
-from api.protocols.batches.endpoints import unix_seconds
+from api.protocols.shared.timestamps import unix_seconds
 from api.schemas.base import parse_body
 from api.schemas.batches import (
     DeletedFile,

@@ -52,13 +52,7 @@ _SINCE: Final = moment("since", "only jobs accepted at this instant or later")
 async def create_job(request: Request, *, services: Services) -> Reply:
     """Accept a job; the client may wait for its end for a while."""
     wait_s = PREFERRED_WAIT_S.read(request)
-    parse = partial(
-        native.parse,
-        ids=services.ids,
-        max_tokens_default=services.max_tokens_default,
-        efforts=services.efforts,
-        model_default=services.model,
-    )
+    parse = partial(native.parse, defaults=services.request_defaults)
     parsed = await parse_request(parse, request, services)
     accepted = await accept(parsed, request, services, protocol="jobs")
     return await accepted_reply(accepted, wait_s, request, services)

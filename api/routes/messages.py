@@ -24,7 +24,7 @@ async def create_message(request: Request, *, services: Services) -> Reply | Str
 
     Claude Code sends some of its requests under names of its vendor, whatever its settings.
     """
-    parse = partial(anthropic.parse, ids=services.ids, efforts=services.efforts)
+    parse = partial(anthropic.parse, defaults=services.request_defaults)
     parsed = await parse_request(parse, request, services)
     chat = parsed.chat
     return await generate(
@@ -52,7 +52,7 @@ async def create_message(request: Request, *, services: Services) -> Reply | Str
 
 async def count_tokens(request: Request, *, services: Services) -> Reply:
     """Return the length of the prompt of a request; a generation reports the same number."""
-    parse = partial(anthropic.parse_count, ids=services.ids)
+    parse = partial(anthropic.parse_count, defaults=services.request_defaults)
     parsed = await parse_request(parse, request, services)
     tokens = await services.call(_count, parsed, services)
     return json_reply({"input_tokens": tokens})

@@ -11,7 +11,8 @@ from api.http.messages import Reply, Request
 from api.http.operation import Operation
 from api.http.parameters import page_size, path, text
 from api.http.replies import json_reply
-from api.protocols.batches.endpoints import OPENAI_ENDPOINTS, unix_seconds
+from api.protocols.batches.endpoints import OPENAI_ENDPOINTS
+from api.protocols.shared.timestamps import unix_seconds
 from api.routes.files import find_file
 from api.routes.message_batches import BATCHES_FULL, CLIENT_CHARS_MAX, batch_progress
 from api.schemas.base import parse_body

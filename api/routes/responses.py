@@ -142,12 +142,7 @@ async def _parse(request: Request, services: Services) -> tuple[ParsedRequest, b
     else:
         wire = await services.call(responses.read_body, request.body)
     requested, before = await services.call(prepare, wire, services)
-    parse = partial(
-        responses.parse_request,
-        ids=services.ids,
-        max_tokens_default=services.max_tokens_default,
-        efforts=services.efforts,
-    )
+    parse = partial(responses.parse_request, defaults=services.request_defaults)
     parsed = await services.call(parse, wire, requested, before, request.headers)
     return parsed, requested.is_background
 

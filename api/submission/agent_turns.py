@@ -76,10 +76,7 @@ def read_turn(
         agent_id,
         planned.profile,
         planned.before,
-        ids=services.ids,
-        max_tokens_default=services.max_tokens_default,
-        efforts=services.efforts,
-        model_default=services.model,
+        services.request_defaults,
     )
     return planned, parsed
 

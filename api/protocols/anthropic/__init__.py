@@ -1,1 +1,1 @@
-"""Anthropic Messages: pure parsers and encoders."""
+"""Anthropic Messages (``/v1/messages``): parsers and encoders."""

@@ -1,4 +1,4 @@
-"""Whether a request of Anthropic's marks what is to be kept; only then it is told what was."""
+"""Finds ``cache_control`` in Anthropic requests."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from api.schemas.anthropic import ContentBlock, CountBody
 
 
 def has_cache_control(wire: CountBody) -> bool:
-    """Whether ``cache_control`` stands anywhere in a request.
+    """Whether a request contains ``cache_control``.
 
-    It changes nothing of what is kept: whole blocks of every prompt are. Clients that send it read
-    the counts; others would be told of something that they never asked for.
+    It does not change the prefix cache, which stores the whole blocks of every prompt. It decides
+    whether the usage reports written cache tokens, since only clients that send it read them.
     """
     return any(mark is not None for mark in _marks(wire))
 
@@ -29,6 +29,6 @@ def _marks(wire: CountBody) -> Iterator[Any]:
 
 def _marks_of(block: ContentBlock) -> Iterator[Any]:
     yield block.cache_control
-    # What a tool gave back has blocks of its own.
+    # A tool result contains blocks of its own.
     inner = block.content if isinstance(block.content, list) else ()
     yield from (part.get("cache_control") for part in inner if isinstance(part, dict))

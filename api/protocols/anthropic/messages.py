@@ -1,4 +1,4 @@
-"""Anthropic's messages and blocks as domain values."""
+"""Anthropic messages and content blocks as domain messages."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from api.schemas.anthropic import ContentBlock, InputMessage
 from domain.chat.request import Message, ToolCall
 from domain.errors import InvalidRequest
 
-#: Claude Code puts this line first. It changes from request to request, and would keep any prefix
-#: of the prompt from being recognised.
+#: First line of Claude Code's system prompt. It changes with every request, so the cache could not
+#: reuse any prefix of the prompt.
 BILLING_PREFIX: Final = "x-anthropic-billing-header:"
-#: Claude Code counts its budget down in a line of just this shape, and keeps the old counts.
+#: Claude Code appends a line of this shape with its remaining budget to every request.
 _COUNTER_TAG: Final = "<total_tokens>"
 _COUNTER: Final = re.compile(r"\s*<total_tokens>[\d,]+ tokens left</total_tokens>\s*")
 IMAGE_NOTE: Final = "[image left out: this model reads text only]"
 IMAGE_REFUSED: Final = "this model reads text only: an image cannot be part of the question"
-#: What texts of failed tools begin with already.
-_ERROR_MARKS: Final = ("error", "<error", "<tool_use_error")
+#: Beginnings of tool results that already report an error.
+_ERROR_PREFIXES: Final = ("error", "<error", "<tool_use_error")
 
 
 def system_texts(system: str | Sequence[ContentBlock] | None) -> list[str]:
@@ -31,19 +31,19 @@ def system_texts(system: str | Sequence[ContentBlock] | None) -> list[str]:
     if system is None:
         return []
     texts = [system] if isinstance(system, str) else [block_text(block) for block in system]
-    return [kept for kept in map(_lasting, texts) if kept]
+    return [kept for kept in map(_without_volatile_lines, texts) if kept]
 
 
 def message_turns(messages: Sequence[InputMessage], toolbox: AnthropicTools) -> Iterator[Message]:
-    """Yield the turns that the messages stand for: results of tools are turns of their own.
+    """Yield the messages as domain messages; each tool result is a message of its own.
 
     Args:
         messages: The conversation.
         toolbox: Describes the tools that results refer to.
 
     Raises:
-        InvalidRequest: The newest question holds an image. One in an earlier turn, or in what a
-            tool gave back, is replaced by a note: the conversation can go on without it.
+        InvalidRequest: The newest user message contains an image. A note replaces an image in an
+            earlier message or in a tool result, so that the conversation can go on.
     """
     newest = max((n for n, one in enumerate(messages) if one.role == "user"), default=-1)
     for number, message in enumerate(messages):
@@ -53,7 +53,7 @@ def message_turns(messages: Sequence[InputMessage], toolbox: AnthropicTools) -> 
 
 
 def block_text(block: ContentBlock) -> str:
-    """Return what a text model can read of a block; blocks of unknown types are never refused."""
+    """Return the text of a block; a note replaces a block without text."""
     if block.type in ("text", "thinking"):
         return (block.text if block.type == "text" else block.thinking) or ""
     if block.type == "image":
@@ -108,7 +108,7 @@ def _assistant_turn(blocks: Sequence[ContentBlock]) -> Message:
 
 
 def _reasoning(block: ContentBlock) -> str:
-    """Return reasoning as it was thought, whether or not the client was shown it."""
+    """Return the reasoning of a block, also if the client received it in a signature only."""
     if block.type == "thinking":
         return block.thinking or signed_reasoning(block.signature)
     return signed_reasoning(block.data) if block.type == "redacted_thinking" else ""
@@ -133,13 +133,13 @@ def _user_turns(blocks: Sequence[ContentBlock], toolbox: AnthropicTools) -> Iter
 
 def _result_text(block: ContentBlock, toolbox: AnthropicTools) -> str:
     text = _text_in(block.content, toolbox)
-    if block.is_error and not text.lower().startswith(_ERROR_MARKS):
+    if block.is_error and not text.lower().startswith(_ERROR_PREFIXES):
         return f"Error: {text}"
     return text
 
 
 def _text_in(content: Any, toolbox: AnthropicTools | None = None) -> str:  # noqa: ANN401 - any JSON
-    """Return the text inside the content of a block, which may be a text, a block or many."""
+    """Return the text of a block's content: a text, a block or a list of either."""
     if isinstance(content, str):
         return content
     if isinstance(content, Mapping):
@@ -173,8 +173,8 @@ def _label(block: ContentBlock) -> str:
     return " ".join(part for part in (block.type, block.name or block.title) if part)
 
 
-def _lasting(text: str) -> str:
-    """Return what of a system text does not change from request to request."""
+def _without_volatile_lines(text: str) -> str:
+    """Return a system text without the lines that change with every request."""
     if BILLING_PREFIX not in text and _COUNTER_TAG not in text:
         return text
     kept = "\n".join(

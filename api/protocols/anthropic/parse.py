@@ -1,4 +1,4 @@
-"""Anthropic Messages: the request as a domain request."""
+"""Parses Anthropic messages."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from api.protocols.anthropic.cache_control import has_cache_control
 from api.protocols.anthropic.messages import message_turns, system_texts
 from api.protocols.anthropic.tools import AnthropicTools, answer_schema_of, tool_choice_of
-from api.protocols.shared.efforts import EFFORTS, Efforts
+from api.protocols.shared.agent_hints import agent_of
+from api.protocols.shared.efforts import Efforts
 from api.protocols.shared.parsed_request import (
     ParsedRequest,
+    RequestDefaults,
     ThinkingShown,
-    agent_of,
     clamp_max_tokens,
     effort_of,
     sampling_of,
@@ -22,26 +23,22 @@ from api.schemas.anthropic import CountBody, MessagesBody, ThinkingSpec
 from api.schemas.base import MAX_TOKENS_CEILING, parse_body
 from domain.chat.reasoning_limit import ThinkingLimit
 from domain.chat.request import ChatRequest
-from domain.ports import IdSource
 
 
-def parse(
-    body: bytes, headers: Mapping[str, str], *, ids: IdSource, efforts: Efforts = EFFORTS
-) -> ParsedRequest:
-    """Translate a body of ``POST /v1/messages``.
+def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) -> ParsedRequest:
+    """Parse a body of ``POST /v1/messages``.
 
     Args:
-        body: As it came.
-        headers: By lower-case name.
-        ids: Draws the seed if the caller gave none.
-        efforts: What efforts are worth.
+        body: The body of the request.
+        headers: Headers by lower-case name.
+        defaults: Values for open fields; the token limit is required in this dialect.
 
     Raises:
-        InvalidRequest: Naming the first field that does not fit.
+        InvalidRequest: The error names the first invalid field.
     """
     wire = parse_body(MessagesBody, body)
     return ParsedRequest(
-        chat=_chat(wire, wire.max_tokens, ids, efforts),
+        chat=_chat(wire, wire.max_tokens, defaults),
         stream=bool(wire.stream),
         agent=agent_of(headers, user_id=wire.user_id),
         seeded=wire.seed is not None,
@@ -50,42 +47,38 @@ def parse(
     )
 
 
-def parse_count(body: bytes, headers: Mapping[str, str], *, ids: IdSource) -> ParsedRequest:
-    """Translate a body of ``POST /v1/messages/count_tokens``; see ``parse``."""
+def parse_count(
+    body: bytes, headers: Mapping[str, str], defaults: RequestDefaults
+) -> ParsedRequest:
+    """Parse a body of ``POST /v1/messages/count_tokens``; see ``parse``."""
     wire = parse_body(CountBody, body)
-    chat = _chat(wire, 1, ids, EFFORTS)
+    chat = _chat(wire, 1, defaults)
     return ParsedRequest(chat=chat, agent=agent_of(headers, user_id=wire.user_id))
 
 
-def _chat(wire: CountBody, max_tokens: int, ids: IdSource, efforts: Efforts) -> ChatRequest:
+def _chat(wire: CountBody, max_tokens: int, defaults: RequestDefaults) -> ChatRequest:
     toolbox = AnthropicTools(wire.tools)
     messages = merge_turns(system_texts(wire.system), message_turns(wire.messages, toolbox))
     choice = tool_choice_of(wire.tool_choice, toolbox)
     schema = answer_schema_of(wire.output_config, wire.output_format)
-    # A call that must be made leaves no room for reasoning before it.
-    thinks = _thinking_of(wire.thinking) != "none" and choice.mode not in ("any", "tool")
+    # A request that demands a call must not reason first.
+    is_thinking = _thinking_of(wire.thinking) != "none" and choice.mode not in ("any", "tool")
     return ChatRequest(
         model=wire.model,
         messages=messages,
         max_tokens=clamp_max_tokens(max_tokens, MAX_TOKENS_CEILING),
-        sampling=sampling_of(
-            temperature=wire.temperature,
-            top_p=wire.top_p,
-            top_k=wire.top_k,
-            seed=wire.seed,
-            ids=ids,
-        ),
+        sampling=sampling_of(wire, wire.seed, defaults.ids),
         tools=toolbox.loaded,
         deferred_tools=toolbox.referred,
         tool_choice=choice,
         answer_schema=schema,
-        # As the vendor does: a schema that cannot be kept is a 400.
+        # As at the vendor, a schema that cannot be enforced is a 400.
         is_strict=schema is not None,
         strict_tools=toolbox.strict,
         stop=stop_texts(wire.stop_sequences),
-        thinking=thinks,
+        thinking=is_thinking,
         effort=effort_of(wire.output_config.effort if wire.output_config is not None else None),
-        thinking_limit=_thinking_limit(wire, efforts),
+        thinking_limit=_thinking_limit(wire, defaults.efforts),
     )
 
 

@@ -1,4 +1,4 @@
-"""Anthropic Messages: items as stream events, or as one message."""
+"""Encodes items as Anthropic stream events, and a whole answer as a message."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from api.errors import error_body
-from api.http.json_body import load_json
 from api.http.messages import Dialect
 from api.http.sse import Frame, Part
 from api.protocols.shared.answer import AssembledAnswer, Block, BlockKind, ending_or_error
 from api.protocols.shared.answer_ids import job_hex
+from api.protocols.shared.function_tools import arguments_of
 from api.protocols.shared.parsed_request import ThinkingShown
 from api.protocols.shared.reasoning_signature import sign_reasoning
 from api.schemas.replies import AnthropicBlock, AnthropicMessage, AnthropicUsage
@@ -25,10 +25,10 @@ from domain.chat.items import (
     ToolInput,
     ToolStart,
 )
-from domain.errors import InvalidRequest, SemanticError
+from domain.errors import SemanticError
 from domain.values import JobId, StopReason, Usage
 
-#: Claude Code goes on by itself after the two limits, and stops at the rest.
+#: Claude Code goes on by itself after ``max_tokens`` and ``model_context_window_exceeded``.
 _STOP_REASONS: Final[Mapping[StopReason, str]] = {
     StopReason.END_TURN: "end_turn",
     StopReason.MAX_TOKENS: "max_tokens",
@@ -43,15 +43,15 @@ _BLANKS: Final[Mapping[BlockKind, AnthropicBlock]] = {
 
 
 class AnthropicEncoder:
-    """A state machine from items to events; it keeps which block is open and nothing else.
+    """Encodes the items of a job as events, block by block.
 
     Args:
-        job_id: Names the message.
-        model: As the caller wrote it.
-        thinking: How much of the reasoning is shown.
-        request_id: For error events.
-        started: What is known of the prompt already.
-        has_cache_control: Whether the request says what to keep; then it is told what was.
+        job_id: The job, which gives the message its id.
+        model: Name of the model in the request.
+        thinking: How much of the reasoning the stream shows.
+        request_id: Id of the request, for error events.
+        started: The item with the length of the prompt, if the job has started.
+        has_cache_control: Whether the usage reports written cache tokens.
     """
 
     def __init__(
@@ -72,22 +72,22 @@ class AnthropicEncoder:
         self._has_cache_control = has_cache_control
         self._open: BlockKind | None = None
         self._index = -1
-        #: The reasoning of the open block, which its signature is made of.
-        self._thought: list[str] = []
+        #: Reasoning of the open block, which its signature covers.
+        self._reasoning: list[str] = []
         self._called = False
 
     def open(self) -> list[Part]:
-        """Return ``message_start``; ``message_delta`` overrides the counts of the prompt in it."""
-        known = self._started
+        """Return ``message_start``; ``message_delta`` later overrides its token counts."""
+        started = self._started
         usage = Usage()
-        if known is not None:
-            usage = Usage(prompt_tokens=known.prompt_tokens, cached_tokens=known.cached_tokens)
+        if started is not None:
+            usage = Usage(prompt_tokens=started.prompt_tokens, cached_tokens=started.cached_tokens)
         counts = _usage(usage, has_cache_control=self._has_cache_control)
         message = _message(self._job_id, self._model, content=[], usage=counts)
         return [_event("message_start", message=message)]
 
     def item(self, item: StreamItem) -> list[Part]:
-        """Return the events that an item calls for."""
+        """Return the events of an item."""
         body = item.body
         match body:
             case Text():
@@ -99,19 +99,19 @@ class AnthropicEncoder:
             case Finished() | Failed():
                 return self._end(body)
             case _:
-                return []  # started and progress are told by usage and pings
+                return []  # usage and pings report the start and progress
 
     def ping(self) -> list[Part]:
-        """Return a sign of life that resets the clients' watchdogs, which comments do not."""
+        """Return a ping event; it resets the idle timers of clients, a comment does not."""
         return [_event("ping")]
 
     def fail(self, error: SemanticError) -> list[Part]:
-        """Return the terminal event of a stream that could not be finished."""
+        """Return the last event of a failed stream."""
         body = error_body(error, Dialect.ANTHROPIC, self._request_id)
         return [Frame(event="error", data=body)]
 
     def _think(self, text: str) -> list[Part]:
-        self._thought.append(text)
+        self._reasoning.append(text)
         if self._thinking == "whole":
             return self._delta("thinking", {"type": "thinking_delta", "thinking": text})
         return self._start("thinking") if self._open != "thinking" else []
@@ -149,7 +149,7 @@ class AnthropicEncoder:
             return []
         parts: list[Part] = []
         if self._open == "thinking":
-            text, self._thought = "".join(self._thought), []
+            text, self._reasoning = "".join(self._reasoning), []
             carried = self._thinking == "omitted"
             signature = sign_reasoning(self._job_id, self._index, text, carried=carried)
             delta = {"type": "signature_delta", "signature": signature}
@@ -181,21 +181,18 @@ def assemble_message(
     thinking: ThinkingShown,
     has_cache_control: bool = False,
 ) -> AnthropicMessage:
-    """Return the whole message of an answer that finished.
+    """Return the message of a finished answer.
 
     Args:
-        answer: With a ``Finished`` ending.
-        job_id: Names the message.
-        model: As the caller wrote it.
-        thinking: How much of the reasoning is shown.
-        has_cache_control: Whether the request says what to keep.
+        answer: The answer, with a ``Finished`` ending.
+        job_id: The job, which gives the message its id.
+        model: Name of the model in the request.
+        thinking: How much of the reasoning the message shows.
+        has_cache_control: Whether the usage reports written cache tokens.
     """
-    ending = answer.ending
-    if not isinstance(ending, Finished):
-        msg = "only a finished answer can be assembled"
-        raise TypeError(msg)
-    taken = _taken(answer, thinking=thinking)
-    content = [_block(block, job_id, index, thinking) for index, block in enumerate(taken)]
+    ending = answer.finished()
+    blocks = _shown_blocks(answer, thinking=thinking)
+    content = [_block(block, job_id, index, thinking) for index, block in enumerate(blocks)]
     usage = _usage(ending.usage, has_cache_control=has_cache_control)
     message = _message(job_id, model, content=content, usage=usage)
     message["stop_reason"] = _stop_reason(ending, called=bool(answer.tools))
@@ -218,17 +215,17 @@ def _message(
     }
 
 
-def _taken(answer: AssembledAnswer, *, thinking: ThinkingShown) -> list[Block]:
-    """Return the blocks that the caller takes; texts that only reasoning parted are one."""
-    taken: list[Block] = []
+def _shown_blocks(answer: AssembledAnswer, *, thinking: ThinkingShown) -> list[Block]:
+    """Return the blocks of the message; without reasoning, the texts around it become one."""
+    shown: list[Block] = []
     for block in answer.blocks:
         if block.kind == "thinking" and thinking == "none":
             continue
-        if taken and taken[-1].kind == block.kind == "text":
-            taken[-1] = Block(kind="text", text=taken[-1].text + block.text)
+        if shown and shown[-1].kind == block.kind == "text":
+            shown[-1] = Block(kind="text", text=shown[-1].text + block.text)
         else:
-            taken.append(block)
-    return taken
+            shown.append(block)
+    return shown
 
 
 def _block(block: Block, job_id: JobId, index: int, shown: ThinkingShown) -> AnthropicBlock:
@@ -238,15 +235,8 @@ def _block(block: Block, job_id: JobId, index: int, shown: ThinkingShown) -> Ant
         signature = sign_reasoning(job_id, index, block.text, carried=shown == "omitted")
         text = block.text if shown == "whole" else ""
         return {"type": "thinking", "thinking": text, "signature": signature}
-    return {"type": "tool_use", "id": block.id, "name": block.name, "input": _input(block.text)}
-
-
-def _input(text: str) -> dict[str, Any]:
-    try:
-        value = load_json(text or "{}")
-    except InvalidRequest:
-        value = None
-    return value if isinstance(value, dict) else {"unparsed": text}
+    arguments = dict(arguments_of(block.text or "{}"))
+    return {"type": "tool_use", "id": block.id, "name": block.name, "input": arguments}
 
 
 def _stop_reason(ending: Finished, *, called: bool) -> str:

@@ -1,28 +1,27 @@
-"""Anthropic's tools: which stand in the prompt, which only where a message refers to them."""
+"""Anthropic tools: those at the beginning of the prompt and deferred ones."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from api.protocols.shared.function_tools import function_text, function_tool
 from api.protocols.shared.tool_choice import Mode, choice_of
 from api.schemas.anthropic import AnthropicTool, AnthropicToolChoice, OutputConfig, OutputFormat
-from domain.chat.request import ToolChoice, canonical_json
+from domain.chat.request import ToolChoice
 
 _MODES: Final[Mapping[str, Mode]] = {"none": "none", "any": "any", "tool": "tool"}
 
 
 class AnthropicTools:
-    """The caller's tools in function format.
-
-    Left out are tools that run on the vendor's servers: they have a type and no schema.
+    """The caller's tools in function format, without tools that run on the vendor's servers.
 
     Args:
-        tools: As they came.
+        tools: Tools of the request.
 
     Attributes:
         loaded: Tools that the template describes at the beginning of the prompt.
-        strict: Names of those whose schema must be kept, or the request refused.
+        strict: Names of the tools whose schema the service must enforce.
     """
 
     def __init__(self, tools: Sequence[AnthropicTool] | None) -> None:
@@ -34,29 +33,24 @@ class AnthropicTools:
 
     @property
     def referred(self) -> tuple[Mapping[str, Any], ...]:
-        """Deferred tools that some message has described, in order of their first mention."""
+        """Deferred tools that a message refers to, in order of their first mention."""
         return tuple(self._referred.values())
 
     def description(self, name: object) -> str:
-        """Return what stands for a reference to a tool: all the model needs for calling it.
-
-        It stands where the reference stands, and not among the tools, so that finding a tool
-        leaves the beginning of the prompt as it was.
-        """
+        """Return the text that replaces a reference to a deferred tool; see ``function_text``."""
         tool = self._deferred.get(name) if isinstance(name, str) else None
         if tool is None:
             return f"[tool {name}]"
         assert isinstance(name, str), "only names have tools"  # noqa: S101 - for the type checker
         self._referred[name] = tool
-        text = canonical_json(tool["function"]).decode(errors="replace")
-        return f"<function>{text}</function>"
+        return function_text(tool)
 
 
 def tool_choice_of(spec: AnthropicToolChoice | None, toolbox: AnthropicTools) -> ToolChoice:
-    """Return what the caller says about calling.
+    """Return the tool choice of a request.
 
     Raises:
-        InvalidRequest: A call is demanded that nothing can answer.
+        InvalidRequest: The request demands a call that no tool can answer.
     """
     if spec is None:
         return ToolChoice()
@@ -72,11 +66,11 @@ def tool_choice_of(spec: AnthropicToolChoice | None, toolbox: AnthropicTools) ->
 def answer_schema_of(
     config: OutputConfig | None, legacy: OutputFormat | None
 ) -> Mapping[str, Any] | None:
-    """Return the schema that the answer is to match, if the caller gave one.
+    """Return the schema of the answer, if the request has one.
 
     Args:
-        config: Where it stands today.
-        legacy: Where betas had it.
+        config: Its current place.
+        legacy: Its place in beta versions.
     """
     wanted = (config.format if config is not None else None) or legacy
     if wanted is None or wanted.type != "json_schema":
@@ -85,11 +79,4 @@ def answer_schema_of(
 
 
 def _function(tool: AnthropicTool) -> Mapping[str, Any]:
-    return {
-        "type": "function",
-        "function": {
-            "name": tool.name,
-            "description": tool.description or "",
-            "parameters": tool.input_schema or {"type": "object", "properties": {}},
-        },
-    }
+    return function_tool(tool.name or "", tool.description, tool.input_schema)

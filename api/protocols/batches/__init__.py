@@ -1,1 +1,4 @@
-"""Lines of batches, Anthropic and OpenAI: pure parsers and encoders."""
+"""Lines of Anthropic and OpenAI batches: parsers and encoders.
+
+``api.background.batch_lines`` reads the lines and the stored answers.
+"""

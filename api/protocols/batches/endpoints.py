@@ -1,11 +1,10 @@
-"""What the lines of an OpenAI batch can ask for, and how each of their answers looks alone."""
+"""Endpoints that the lines of an OpenAI batch can name."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -20,44 +19,36 @@ from api.protocols.openai_responses.response_object import (
 )
 from api.protocols.shared.answer import AssembledAnswer
 from api.protocols.shared.completions import CompletionEnvelope, CompletionKind, assemble
-from api.protocols.shared.efforts import Efforts
-from api.protocols.shared.parsed_request import ParsedRequest
+from api.protocols.shared.parsed_request import ParsedRequest, RequestDefaults
+from api.protocols.shared.timestamps import unix_seconds
 from api.schemas.responses import ResponsesBody
 from domain.errors import InvalidRequest
 from domain.job.view import JobView
-from domain.ports import IdSource
 
-#: Protocol of an Anthropic batch, and the path that each of its lines could be sent to alone.
+#: Protocol of an Anthropic batch, and the endpoint of all its lines.
 ANTHROPIC: Final = "anthropic"
 MESSAGES_PATH: Final = "/v1/messages"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchEndpoint:
-    """An endpoint that a line can name.
+    """An endpoint of OpenAI.
 
     Attributes:
-        protocol: What the log calls it.
-        parse: From a body to a request; takes ``ids``, ``max_tokens_default`` and
-            ``efforts``.
-        whole: The answer of a job, from its row, the body of its line and what it said.
+        protocol: Name in the log.
+        parse: Parses the body of a line.
+        encode: Returns the reply, given the row of the job, the body of the line and the answer.
     """
 
     protocol: str
-    parse: Callable[..., ParsedRequest]
-    whole: Callable[[JobView, Mapping[str, Any], AssembledAnswer], Mapping[str, Any]]
-
-
-def unix_seconds(instant: str) -> int:
-    """Return an instant of the log in Unix seconds."""
-    return int(datetime.fromisoformat(instant).timestamp())
+    parse: Callable[[bytes, RequestDefaults], ParsedRequest]
+    encode: Callable[[JobView, Mapping[str, Any], AssembledAnswer], Mapping[str, Any]]
 
 
 def _parse_completion(
-    kind: CompletionKind, body: bytes, *, ids: IdSource, max_tokens_default: int, efforts: Efforts
+    kind: CompletionKind, body: bytes, defaults: RequestDefaults
 ) -> ParsedRequest:
-    most = kind.max_tokens_default or max_tokens_default
-    parsed = kind.parse(body, {}, ids=ids, max_tokens_default=most, efforts=efforts)
+    parsed = kind.parse(body, {}, defaults)
     if parsed.more:
         msg = "a line of a batch has one answer to one prompt; send as many lines"
         field = "n" if parsed.answers_each > 1 else "prompt"
@@ -65,7 +56,7 @@ def _parse_completion(
     return parsed
 
 
-def _completion(
+def _encode_completion(
     kind: CompletionKind, view: JobView, body: Mapping[str, Any], answer: AssembledAnswer
 ) -> Mapping[str, Any]:
     del body
@@ -74,25 +65,15 @@ def _completion(
     return assemble(envelope, [answer])
 
 
-def _parse_response(
-    body: bytes, *, ids: IdSource, max_tokens_default: int, efforts: Efforts
-) -> ParsedRequest:
+def _parse_response(body: bytes, defaults: RequestDefaults) -> ParsedRequest:
     wire = responses.read_body(body)
     if wire.background:
-        msg = "the answers of a batch are all made in the background"
+        msg = "background has no effect in a batch; leave it out"
         raise InvalidRequest(msg, field="background")
     if wire.previous_response_id is not None:
         msg = "a line of a batch stands by itself; send the conversation before it as input"
         raise InvalidRequest(msg, field="previous_response_id")
-    return responses.parse_request(
-        wire,
-        _requested(wire),
-        (),
-        {},
-        ids=ids,
-        max_tokens_default=max_tokens_default,
-        efforts=efforts,
-    )
+    return responses.parse_request(wire, _requested(wire), (), {}, defaults)
 
 
 def _requested(wire: ResponsesBody) -> RequestedFields:
@@ -104,7 +85,9 @@ def _requested(wire: ResponsesBody) -> RequestedFields:
     return responses.requested_fields(wire, items)
 
 
-def _response(view: JobView, body: Mapping[str, Any], answer: AssembledAnswer) -> Mapping[str, Any]:
+def _encode_response(
+    view: JobView, body: Mapping[str, Any], answer: AssembledAnswer
+) -> Mapping[str, Any]:
     requested = _requested(responses.read_body(json.dumps(body).encode()))
     return ended_response(
         ResponseEnvelope(
@@ -114,17 +97,19 @@ def _response(view: JobView, body: Mapping[str, Any], answer: AssembledAnswer) -
     )
 
 
-def _completion_kind(kind: CompletionKind) -> BatchEndpoint:
+def _completion_endpoint(kind: CompletionKind) -> BatchEndpoint:
     return BatchEndpoint(
         protocol=kind.protocol,
         parse=partial(_parse_completion, kind),
-        whole=partial(_completion, kind),
+        encode=partial(_encode_completion, kind),
     )
 
 
-#: By the path that a line would be sent to alone.
+#: Endpoints by path.
 OPENAI_ENDPOINTS: Final[Mapping[str, BatchEndpoint]] = {
-    "/v1/chat/completions": _completion_kind(CHAT),
-    "/v1/completions": _completion_kind(TEXT),
-    "/v1/responses": BatchEndpoint(protocol=PROTOCOL, parse=_parse_response, whole=_response),
+    "/v1/chat/completions": _completion_endpoint(CHAT),
+    "/v1/completions": _completion_endpoint(TEXT),
+    "/v1/responses": BatchEndpoint(
+        protocol=PROTOCOL, parse=_parse_response, encode=_encode_response
+    ),
 }

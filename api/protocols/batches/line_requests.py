@@ -10,12 +10,10 @@ from typing import Any, Final
 from api.protocols.anthropic import parse as anthropic
 from api.protocols.batches.endpoints import ANTHROPIC, OPENAI_ENDPOINTS
 from api.protocols.batches.line_json import line_object, text_member
-from api.protocols.shared.efforts import Efforts
-from api.protocols.shared.parsed_request import ParsedRequest
+from api.protocols.shared.parsed_request import ParsedRequest, RequestDefaults
 from domain.batch.ports import BatchLine
 from domain.batch.state import Batch
 from domain.errors import InvalidRequest
-from domain.ports import IdSource
 
 #: Longest ``custom_id``, in characters.
 CUSTOM_ID_CHARS_MAX: Final = 512
@@ -23,30 +21,20 @@ CUSTOM_ID_CHARS_MAX: Final = 512
 FAULTS_MAX: Final = 50
 
 
-def parse_line(
-    batch: Batch, raw: bytes, *, ids: IdSource, max_tokens_default: int, efforts: Efforts
-) -> BatchLine:
-    """Return the request of a line, or the reason why it has none.
+def parse_line(batch: Batch, raw: bytes, defaults: RequestDefaults) -> BatchLine:
+    """Return the request of a line, or the error of an invalid one.
 
     Args:
         batch: The batch of the line.
         raw: The line as the client sent it.
-        ids: Draws the seed if the line has none.
-        max_tokens_default: Token limit of a line that sets none.
-        efforts: Shares of the tokens that reasoning efforts get.
+        defaults: Values for open fields.
     """
     model = ""
     try:
         line = line_object(raw)
         body = line.get("params" if batch.facts.protocol == ANTHROPIC else "body")
         model = text_member(body, "model")
-        parsed = _parse_body(
-            batch,
-            json.dumps(body).encode(),
-            ids=ids,
-            max_tokens_default=max_tokens_default,
-            efforts=efforts,
-        )
+        parsed = _parse_body(batch, json.dumps(body).encode(), defaults)
     except InvalidRequest as error:
         return BatchLine(model=model, request=error)
     if parsed.stream:
@@ -55,13 +43,10 @@ def parse_line(
     return BatchLine(model=model, request=parsed.chat, wire=parsed.wire)
 
 
-def _parse_body(
-    batch: Batch, body: bytes, *, ids: IdSource, max_tokens_default: int, efforts: Efforts
-) -> ParsedRequest:
+def _parse_body(batch: Batch, body: bytes, defaults: RequestDefaults) -> ParsedRequest:
     if batch.facts.protocol == ANTHROPIC:
-        return anthropic.parse(body, {}, ids=ids, efforts=efforts)
-    endpoint = OPENAI_ENDPOINTS[batch.facts.endpoint]
-    return endpoint.parse(body, ids=ids, max_tokens_default=max_tokens_default, efforts=efforts)
+        return anthropic.parse(body, {}, defaults)
+    return OPENAI_ENDPOINTS[batch.facts.endpoint].parse(body, defaults)
 
 
 def file_faults(

@@ -100,7 +100,7 @@ def _openai_result(batch: Batch, result: LineResult) -> tuple[str, dict[str, Any
     }
     if isinstance(result.answer, AssembledAnswer) and result.view is not None:
         body = object_or_empty(result.raw).get("body", {})
-        whole = OPENAI_ENDPOINTS[batch.facts.endpoint].whole(result.view, body, result.answer)
+        whole = OPENAI_ENDPOINTS[batch.facts.endpoint].encode(result.view, body, result.answer)
         line["response"] = {"status_code": 200, "request_id": request_id, "body": whole}
         return "output", line
     if isinstance(result.answer, SemanticError):
@@ -113,7 +113,7 @@ def _openai_result(batch: Batch, result: LineResult) -> tuple[str, dict[str, Any
 
 
 def _unanswered(batch: Batch, view: JobView | None) -> str:
-    """Return why a line has no answer: as its job says, else as the batch ended."""
+    """Return the reason why a line has no answer: of its job, or of the batch without a job."""
     if view is not None:
         return "expired" if view.status is JobStatus.EXPIRED else "canceled"
     return "canceled" if batch.cancel_requested_at else "expired"

@@ -1,1 +1,1 @@
-"""Direct agent requests and async jobs: pure parsers and encoders."""
+"""Jobs (``/v1/jobs``) and agents (``/v1/agents``): parsers and encoders."""

@@ -1,4 +1,4 @@
-"""Native jobs: items as they are, with ids to resume from."""
+"""Encodes the items of a job as events with ids, from which a client can resume."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _CURSOR = re.compile(CURSOR_PATTERN)
 
 
 class NativeEncoder:
-    """Hands items on; numbered ones carry ``id: {attempt}-{n}``, transient ones carry none."""
+    """Encodes items unchanged; numbered ones carry ``id: {attempt}-{n}``, transient ones none."""
 
     def __init__(self) -> None:
         self._attempt = 1
 
     def open(self) -> list[Part]:
-        """Return a comment, so that the headers and a first byte go out at once."""
+        """Return a comment, so that the headers and a first byte are sent at once."""
         return [Comment("open")]
 
     def item(self, item: StreamItem) -> list[Part]:
@@ -37,7 +37,7 @@ class NativeEncoder:
         return [Comment("ping")]
 
     def fail(self, error: SemanticError) -> list[Part]:
-        """Return a last event that is not the job's: it has no number, and the job may go on."""
+        """Return a last event without a number: the stream ends, the job may go on."""
         body = Failed(error=error.code, message=error.message, retryable=error.retryable)
         return self.item(StreamItem(n=None, attempt=self._attempt, body=body))
 
@@ -46,11 +46,11 @@ def parse_cursor(text: str | None, *, field: str) -> int:
     """Return the number of the last item that a client has, -1 if it has none.
 
     Args:
-        text: As the client sent it, if it did.
-        field: Where it was sent, for the error.
+        text: The cursor of the request, if it has one.
+        field: Field of the request that the error names.
 
     Raises:
-        InvalidRequest: It is no cursor.
+        InvalidRequest: The text is not a cursor.
     """
     if text is None:
         return -1

@@ -1,1 +1,1 @@
-"""OpenAI chat completions and text completions: pure parsers and encoders."""
+"""OpenAI chat completions (``/v1/chat/completions``): parsers and encoders."""

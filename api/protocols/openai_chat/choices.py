@@ -1,4 +1,4 @@
-"""OpenAI chat completions: what a job says as choices, in pieces or whole."""
+"""Choices of chat completions: as chunks or as a whole."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from api.protocols.shared.answer import AssembledAnswer
-from api.protocols.shared.completions import Choice, finish_reason, finished
+from api.protocols.shared.completions import Choice, finish_reason
 from api.protocols.shared.logprobs import chat_logprobs
 from api.schemas.replies import OpenAIMessage
 from domain.chat.items import Body, Finished, Text, Thinking, ToolInput, ToolStart
@@ -14,10 +14,10 @@ from domain.chat.logprobs import TokenLogprob
 
 
 class ChatChoiceRenderer:
-    """``Voice`` of a chat completion.
+    """``ChoiceRenderer`` of chat completions.
 
     Args:
-        index: Place of the job.
+        index: Index of the choice.
     """
 
     def __init__(self, index: int) -> None:
@@ -25,11 +25,11 @@ class ChatChoiceRenderer:
         self._tools = 0
 
     def open(self) -> list[Choice]:
-        """Return the choice that says who speaks."""
+        """Return the choice with the role."""
         return [self._choice({"role": "assistant", "content": ""})]
 
     def render(self, body: Body) -> list[Choice]:
-        """Return what an item calls for."""
+        """See ``ChoiceRenderer.render``."""
         match body:
             case Text():
                 return [self._choice({"content": body.text}, logprobs=body.logprobs)]
@@ -41,10 +41,10 @@ class ChatChoiceRenderer:
                 call = {"index": self._tools - 1, "function": {"arguments": body.fragment}}
                 return [self._choice({"tool_calls": [call]})]
             case _:
-                return []  # started, progress and the end of a call have no chunk
+                return []  # the start, progress and the end of a call have no chunk
 
     def end(self, ending: Finished) -> Choice:
-        """Return the choice that says why the answer ended."""
+        """Return the choice with the finish reason."""
         return self._choice({}, finish_reason(ending, called=bool(self._tools)))
 
     def _call(self, body: ToolStart) -> dict[str, Any]:
@@ -71,17 +71,17 @@ class ChatChoiceRenderer:
 
 
 def chat_choice(index: int, answer: AssembledAnswer) -> Choice:
-    """Return the choice of a whole answer that finished.
+    """Return the choice of a finished answer.
 
     Args:
-        index: Place of its job.
-        answer: With a ``Finished`` ending.
+        index: Index of the choice.
+        answer: The answer, with a ``Finished`` ending.
     """
     return {
         "index": index,
         "message": _message(answer),
         "logprobs": chat_logprobs(answer.logprobs),
-        "finish_reason": finish_reason(finished(answer), called=bool(answer.tools)),
+        "finish_reason": finish_reason(answer.finished(), called=bool(answer.tools)),
     }
 
 

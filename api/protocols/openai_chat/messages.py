@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from api.http.json_body import load_json
 from api.protocols.shared.answer_ids import origin_of
+from api.protocols.shared.function_tools import arguments_of
 from api.protocols.shared.turns import PART_BREAK
 from api.schemas.openai_chat import (
     ChatMessage,
@@ -14,7 +14,6 @@ from api.schemas.openai_chat import (
     ToolCallSpec,
 )
 from domain.chat.request import Message, Role, ToolCall
-from domain.errors import InvalidRequest
 
 _ROLES: Final[Mapping[str, Role]] = {
     "system": "system",
@@ -27,7 +26,7 @@ _ROLES: Final[Mapping[str, Role]] = {
 
 
 def turn_of(message: ChatMessage) -> Message:
-    """Return the turn that a message stands for."""
+    """Return a chat message as a domain message."""
     role = _ROLES[message.role]
     return Message(
         role=role,
@@ -40,7 +39,7 @@ def turn_of(message: ChatMessage) -> Message:
 
 
 def text_of(content: str | Sequence[ContentPart] | None) -> str:
-    """Return the texts of a content; a note stands for what is no text."""
+    """Return the text of a content; a note replaces each part that is not text."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -61,15 +60,4 @@ def _calls(calls: Sequence[ToolCallSpec] | None) -> tuple[ToolCall, ...]:
         )
         for call in calls or ()
         if call.function is not None
-    )
-
-
-def arguments_of(text: str) -> Mapping[str, Any]:
-    """Return the arguments of a past call; what a model once garbled must not spoil the session."""
-    try:
-        value = load_json(text)
-    except InvalidRequest:
-        value = None
-    return (
-        value if isinstance(value, dict) else {"unparsed": text.encode("utf-8", "replace").decode()}
     )

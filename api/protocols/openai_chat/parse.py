@@ -1,4 +1,4 @@
-"""OpenAI chat completions: the request as a domain request."""
+"""Parses chat completions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any, Final
 from api.protocols.openai_chat.choices import ChatChoiceRenderer, chat_choice
 from api.protocols.openai_chat.messages import turn_of
 from api.protocols.openai_chat.tools import strict_among, tool_choice_of, tools_of
-from api.protocols.shared.completion_request import completion_request, sampling_wish
+from api.protocols.shared.completion_request import completion_request
 from api.protocols.shared.completions import CompletionKind
-from api.protocols.shared.efforts import EFFORTS, Efforts
 from api.protocols.shared.parsed_request import (
     ParsedRequest,
+    RequestDefaults,
     clamp_max_tokens,
     effort_of,
+    sampling_of,
     stop_texts,
 )
 from api.protocols.shared.turns import merge_turns
@@ -22,28 +23,18 @@ from api.schemas.base import parse_body
 from api.schemas.logprobs import logprobs_wanted
 from api.schemas.openai_chat import ChatCompletionBody, ResponseFormat
 from domain.chat.request import ChatRequest
-from domain.ports import IdSource
 
 
-def parse(
-    body: bytes,
-    headers: Mapping[str, str],
-    *,
-    ids: IdSource,
-    max_tokens_default: int,
-    efforts: Efforts = EFFORTS,
-) -> ParsedRequest:
-    """Translate a body of ``POST /v1/chat/completions``.
+def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) -> ParsedRequest:
+    """Parse a body of ``POST /v1/chat/completions``.
 
     Args:
-        body: As it came.
-        headers: By lower-case name.
-        ids: Draws the seed if the caller gave none.
-        max_tokens_default: Where the caller sets no limit.
-        efforts: What efforts are worth.
+        body: The body of the request.
+        headers: Headers by lower-case name.
+        defaults: Values for open fields.
 
     Raises:
-        InvalidRequest: Naming the first field that does not fit.
+        InvalidRequest: The error names the first invalid field.
     """
     wire = parse_body(ChatCompletionBody, body)
     tools = tools_of(wire.tools)
@@ -52,12 +43,12 @@ def parse(
     chat = ChatRequest(
         model=wire.model,
         messages=merge_turns((), map(turn_of, wire.messages)),
-        max_tokens=clamp_max_tokens(wanted, max_tokens_default),
-        sampling=sampling_wish(wire, ids),
+        max_tokens=clamp_max_tokens(wanted, defaults.max_tokens),
+        sampling=sampling_of(wire, wire.seed, defaults.ids, min_p=wire.min_p),
         tools=tools,
         tool_choice=choice,
-        answer_schema=answer_schema_of(wire.response_format),
-        is_strict=is_strict(wire.response_format),
+        answer_schema=_answer_schema(wire.response_format),
+        is_strict=_is_strict(wire.response_format),
         strict_tools=strict_among(wire.tools),
         stop=stop_texts(wire.stop),
         logprobs=logprobs_wanted(wanted=bool(wire.logprobs), top=wire.top_logprobs),
@@ -65,21 +56,21 @@ def parse(
             wire.reasoning_effort not in (None, "none") and choice.mode not in ("any", "tool")
         ),
         effort=effort_of(wire.reasoning_effort),
-        thinking_limit=efforts.limit(wire.reasoning_effort),
+        thinking_limit=defaults.efforts.limit(wire.reasoning_effort),
     )
     return completion_request(wire, [chat], headers)
 
 
-def answer_schema_of(wanted: ResponseFormat | None) -> Mapping[str, Any] | None:
-    """Return the schema that the answer is to match, an empty one for any object."""
+def _answer_schema(wanted: ResponseFormat | None) -> Mapping[str, Any] | None:
+    """Return the schema of the answer, an empty one for any object."""
     if wanted is None or wanted.type not in ("json_object", "json_schema"):
         return None
     schema = wanted.json_schema.json_schema if wanted.json_schema is not None else None
     return (schema or {}) if wanted.type == "json_schema" else {}
 
 
-def is_strict(wanted: ResponseFormat | None) -> bool:
-    """Whether the caller would rather have an error than an answer that may miss the schema."""
+def _is_strict(wanted: ResponseFormat | None) -> bool:
+    """Whether the request must fail if the service cannot enforce the schema."""
     return wanted is not None and wanted.json_schema is not None and bool(wanted.json_schema.strict)
 
 

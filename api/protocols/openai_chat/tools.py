@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from api.protocols.shared.function_tools import function_tool
 from api.protocols.shared.tool_choice import Mode, choice_of
 from api.schemas.openai_chat import ChatToolChoice, FunctionTool
 from domain.chat.request import ToolChoice
@@ -13,16 +14,9 @@ _MODES: Final[Mapping[str, Mode]] = {"none": "none", "required": "any"}
 
 
 def tools_of(tools: Sequence[FunctionTool] | None) -> tuple[Mapping[str, Any], ...]:
-    """Return the functions among the tools."""
+    """Return the functions among the tools, in function format."""
     return tuple(
-        {
-            "type": "function",
-            "function": {
-                "name": tool.function.name,
-                "description": tool.function.description or "",
-                "parameters": tool.function.parameters or {"type": "object", "properties": {}},
-            },
-        }
+        function_tool(tool.function.name, tool.function.description, tool.function.parameters)
         for tool in tools or ()
         if tool.type == "function" and tool.function is not None
     )
@@ -31,15 +25,15 @@ def tools_of(tools: Sequence[FunctionTool] | None) -> tuple[Mapping[str, Any], .
 def tool_choice_of(
     spec: str | ChatToolChoice | None, tools: Sequence[Mapping[str, Any]], *, parallel: bool
 ) -> ToolChoice:
-    """Return what the caller says about calling.
+    """Return the tool choice of a request.
 
     Args:
         spec: ``none``, ``auto``, ``required``, a function or ``allowed_tools``.
-        tools: What may be called, in function format.
-        parallel: Whether one answer may make several calls.
+        tools: The tools of the request, in function format.
+        parallel: Whether one answer may contain several calls.
 
     Raises:
-        InvalidRequest: A call is demanded that nothing can answer.
+        InvalidRequest: The request demands a call that no tool can answer.
     """
     mode, name = _MODES.get(spec, "auto") if isinstance(spec, str) else "auto", None
     allowed: tuple[str, ...] | None = None
@@ -56,6 +50,6 @@ def tool_choice_of(
 
 
 def strict_among(tools: Sequence[FunctionTool] | None) -> tuple[str, ...]:
-    """Return the names of the tools whose schema must be kept, or the request refused."""
+    """Return the names of the tools whose schema the service must enforce."""
     functions = [tool.function for tool in tools or () if tool.function is not None]
     return tuple(function.name for function in functions if function.strict)

@@ -1,1 +1,1 @@
-"""OpenAI text completions: pure parsers and encoders."""
+"""OpenAI text completions (``/v1/completions``): parsers and encoders."""

@@ -1,19 +1,19 @@
-"""Choices of OpenAI text completions, in pieces or whole."""
+"""Choices of text completions: as chunks or as a whole."""
 
 from __future__ import annotations
 
 from api.protocols.openai_completions.logprobs import TextLogprobsRenderer
 from api.protocols.shared.answer import AssembledAnswer
-from api.protocols.shared.completions import Choice, finish_reason, finished
+from api.protocols.shared.completions import Choice, finish_reason
 from api.schemas.logprobs import TextLogprobs
 from domain.chat.items import Body, Finished, Text
 
 
 class TextChoiceRenderer:
-    """``Voice`` of a completion of a text.
+    """``ChoiceRenderer`` of text completions.
 
     Args:
-        index: Place of the job.
+        index: Index of the choice.
     """
 
     def __init__(self, index: int) -> None:
@@ -21,30 +21,30 @@ class TextChoiceRenderer:
         self._logprobs = TextLogprobsRenderer()
 
     def open(self) -> list[Choice]:
-        """Return nothing: the first choice is the first text."""
+        """Return nothing: the first text is the first choice."""
         return []
 
     def render(self, body: Body) -> list[Choice]:
-        """Return what an item calls for."""
+        """See ``ChoiceRenderer.render``."""
         if not isinstance(body, Text):
             return []
         return [_choice(self._index, body.text, self._logprobs.render(body.logprobs, body.text))]
 
     def end(self, ending: Finished) -> Choice:
-        """Return the choice that says why the answer ended."""
+        """Return the choice with the finish reason."""
         return _choice(self._index, "", None, finish_reason(ending))
 
 
 def text_choice(index: int, answer: AssembledAnswer) -> Choice:
-    """Return the choice of a whole answer that finished.
+    """Return the choice of a finished answer.
 
     Args:
-        index: Place of its job.
-        answer: With a ``Finished`` ending.
+        index: Index of the choice.
+        answer: The answer, with a ``Finished`` ending.
     """
     text = answer.joined("text")
-    told = TextLogprobsRenderer().render(answer.logprobs, text)
-    return _choice(index, text, told, finish_reason(finished(answer)))
+    logprobs = TextLogprobsRenderer().render(answer.logprobs, text)
+    return _choice(index, text, logprobs, finish_reason(answer.finished()))
 
 
 def _choice(

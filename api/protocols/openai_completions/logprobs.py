@@ -11,19 +11,19 @@ from domain.chat.logprobs import TokenLogprob
 
 
 class TextLogprobsRenderer:
-    """Tells the tokens of one completion of a text, piece by piece."""
+    """Renders the log probabilities of one choice, chunk by chunk."""
 
     def __init__(self) -> None:
         self._decoder = getincrementaldecoder("utf-8")("replace")
-        #: Characters of the tokens told; ``None`` before the first.
-        self._at: int | None = None
+        #: Characters of the rendered tokens; ``None`` before the first one.
+        self._offset: int | None = None
 
     def render(self, values: Sequence[TokenLogprob], text: str) -> TextLogprobs | None:
-        """Return the member ``logprobs`` of a choice; ``None`` where nothing is known.
+        """Return the member ``logprobs`` of a chunk; ``None`` without values.
 
         Args:
-            values: Of the tokens that begin in the text.
-            text: What the choice says.
+            values: The tokens that begin in the text.
+            text: The text of the chunk.
         """
         if not values:
             return None
@@ -31,27 +31,27 @@ class TextLogprobsRenderer:
             "tokens": [_text_token(value.token) for value in values],
             "token_logprobs": [value.logprob for value in values],
             "top_logprobs": [_by_token(value) for value in values],
-            "text_offset": [self._place(value.token, text) for value in values],
+            "text_offset": [self._next_offset(value.token, text) for value in values],
         }
 
-    def _place(self, token: bytes, text: str) -> int:
-        if self._at is None:
-            # Some vocabularies write a space before the first word, which is no part of the text.
-            self._at = -1 if token.startswith(b" ") and not text.startswith(" ") else 0
-        at = self._at
-        self._at += len(self._decoder.decode(token))
-        return max(0, at)
+    def _next_offset(self, token: bytes, text: str) -> int:
+        if self._offset is None:
+            # Some vocabularies put a space before the first word that the text does not have.
+            self._offset = -1 if token.startswith(b" ") and not text.startswith(" ") else 0
+        offset = self._offset
+        self._offset += len(self._decoder.decode(token))
+        return max(0, offset)
 
 
 def _text_token(token: bytes) -> str:
-    """Return a token as completions of texts name it."""
+    """Return a token in the notation of text completions."""
     text = token_text(token)
     return text if text.encode() == token else f"bytes:{text}"
 
 
 def _by_token(value: TokenLogprob) -> dict[str, float]:
-    """Return the likeliest tokens and the one that was said; of two alike, the likelier."""
-    told: dict[str, float] = {}
+    """Return the likeliest tokens and the emitted one; of equal texts, the likelier."""
+    by_token: dict[str, float] = {}
     for token, logprob in (*value.top, (value.token, value.logprob)):
-        told.setdefault(_text_token(token), logprob)
-    return told
+        by_token.setdefault(_text_token(token), logprob)
+    return by_token

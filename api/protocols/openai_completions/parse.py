@@ -1,4 +1,4 @@
-"""OpenAI's completions of texts: what stands there is gone on from, without a chat template."""
+"""Parses text completions: the model continues the prompt without a chat template."""
 
 from __future__ import annotations
 
@@ -6,58 +6,45 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from api.protocols.openai_completions.choices import TextChoiceRenderer, text_choice
-from api.protocols.shared.completion_request import completion_request, sampling_wish
+from api.protocols.shared.completion_request import completion_request
 from api.protocols.shared.completions import CompletionKind
-from api.protocols.shared.efforts import EFFORTS, Efforts
-from api.protocols.shared.parsed_request import ParsedRequest, clamp_max_tokens, stop_texts
+from api.protocols.shared.parsed_request import (
+    ParsedRequest,
+    RequestDefaults,
+    clamp_max_tokens,
+    sampling_of,
+    stop_texts,
+)
 from api.schemas.base import parse_body
 from api.schemas.openai_completions import CompletionBody
 from domain.chat.request import ChatRequest, RawPrompt
 from domain.errors import InvalidRequest
-from domain.ports import IdSource
 
-#: Tokens of an answer where the request sets no limit, as the vendor has it.
+#: Token limit of a request that sets none, as the vendor documents it.
 MAX_TOKENS_DEFAULT: Final = 16
 
 
-def parse(
-    body: bytes,
-    headers: Mapping[str, str],
-    *,
-    ids: IdSource,
-    max_tokens_default: int,
-    efforts: Efforts = EFFORTS,
-) -> ParsedRequest:
-    """Translate a body of ``POST /v1/completions``.
+def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) -> ParsedRequest:
+    """Parse a body of ``POST /v1/completions``.
 
     Args:
-        body: As it came.
-        headers: By lower-case name.
-        ids: Draws the seed if the caller gave none.
-        max_tokens_default: Where the caller sets no limit.
-        efforts: Not looked at: nothing in such an answer is read as reasoning.
+        body: The body of the request.
+        headers: Headers by lower-case name.
+        defaults: Values for open fields. The token limit is ``MAX_TOKENS_DEFAULT`` instead, and
+            efforts have no effect: a text completion has no reasoning.
 
     Raises:
-        InvalidRequest: Naming the first field that does not fit.
+        InvalidRequest: The error names the first invalid field.
     """
-    del efforts
     wire = parse_body(CompletionBody, body)
-    if wire.best_of is not None and wire.best_of != (wire.n or 1):
-        msg = "all answers are returned: none are computed to be thrown away, so it must equal n"
-        raise InvalidRequest(msg, field="best_of")
-    if wire.echo and wire.suffix is not None:
-        msg = "a prompt with a gap is not told again; leave one of echo and suffix out"
-        raise InvalidRequest(msg, field="echo")
-    if wire.echo and wire.logprobs is not None:
-        msg = "nothing is known of the tokens of a prompt; leave one of echo and logprobs out"
-        raise InvalidRequest(msg, field="logprobs")
-    sampling = sampling_wish(wire, ids)
+    _check(wire)
+    sampling = sampling_of(wire, wire.seed, defaults.ids, min_p=wire.min_p)
     prompts = [
         ChatRequest(
             model=wire.model,
             messages=(),
             raw=raw,
-            max_tokens=clamp_max_tokens(wire.max_tokens, max_tokens_default),
+            max_tokens=clamp_max_tokens(wire.max_tokens, MAX_TOKENS_DEFAULT),
             sampling=sampling,
             stop=stop_texts(wire.stop),
             logprobs=wire.logprobs,
@@ -65,6 +52,18 @@ def parse(
         for raw in _prompts(wire)
     ]
     return completion_request(wire, prompts, headers)
+
+
+def _check(wire: CompletionBody) -> None:
+    if wire.best_of is not None and wire.best_of != (wire.n or 1):
+        msg = "best_of must equal n: the service returns every answer that it generates"
+        raise InvalidRequest(msg, field="best_of")
+    if wire.echo and wire.suffix is not None:
+        msg = "a prompt with a suffix cannot be echoed; leave out echo or suffix"
+        raise InvalidRequest(msg, field="echo")
+    if wire.echo and wire.logprobs is not None:
+        msg = "prompt tokens have no log probabilities; leave out echo or logprobs"
+        raise InvalidRequest(msg, field="logprobs")
 
 
 def _prompts(wire: CompletionBody) -> Iterator[RawPrompt]:
@@ -84,5 +83,4 @@ TEXT: Final = CompletionKind(
     parse=parse,
     choice_renderer=TextChoiceRenderer,
     choice=text_choice,
-    max_tokens_default=MAX_TOKENS_DEFAULT,
 )

@@ -1,1 +1,1 @@
-"""OpenAI Responses: pure parsers and encoders."""
+"""OpenAI Responses (``/v1/responses``): parsers and encoders, the grammars of custom tools."""

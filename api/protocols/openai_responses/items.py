@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from api.protocols.openai_chat.messages import arguments_of, text_of
+from api.protocols.openai_chat.messages import text_of
 from api.protocols.openai_responses.custom_tools import INPUT
 from api.protocols.openai_responses.tools import (
     echoed_tool,
@@ -19,6 +19,7 @@ from api.protocols.openai_responses.tools import (
     model_tool_name,
 )
 from api.protocols.shared.answer_ids import origin_of
+from api.protocols.shared.function_tools import arguments_of
 from api.protocols.shared.reasoning_signature import signed_reasoning
 from api.protocols.shared.turns import PART_BREAK
 from api.schemas.responses import InputItem

@@ -1,4 +1,4 @@
-"""OpenAI's Responses: the request as a domain request, and as it is kept."""
+"""Parses requests of OpenAI Responses, and the fields of a request that the log stores."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from api.protocols.openai_responses.tools import (
     tool_choice_of,
     toolbox_of,
 )
-from api.protocols.shared.efforts import EFFORTS, Efforts
+from api.protocols.shared.agent_hints import agent_of
 from api.protocols.shared.parsed_request import (
     ParsedRequest,
-    agent_of,
+    RequestDefaults,
     clamp_max_tokens,
     effort_of,
     sampling_of,
@@ -28,24 +28,23 @@ from api.schemas.base import parse_body
 from api.schemas.responses import ResponsesBody, TextFormat
 from domain.chat.request import ChatRequest, canonical_json
 from domain.errors import InvalidRequest
-from domain.ports import IdSource
 
 _ENCRYPTED: Final = "reasoning.encrypted_content"
 _LOGPROBS: Final = "message.output_text.logprobs"
 
 
 def read_body(body: bytes) -> ResponsesBody:
-    """Return a body of ``POST /v1/responses``.
+    """Return a validated body of ``POST /v1/responses``.
 
     Raises:
-        InvalidRequest: Naming the first field that does not fit.
+        InvalidRequest: The error names the first invalid field.
     """
     wire = parse_body(ResponsesBody, body)
     if wire.conversation is not None:
-        msg = "conversations are not kept here; go on with previous_response_id"
+        msg = "the service has no conversations; use previous_response_id"
         raise InvalidRequest(msg, field="conversation")
     if wire.prompt is not None:
-        msg = "prompt templates are kept on the vendor's servers; send instructions and input"
+        msg = "the service has no prompt templates; send instructions and input"
         raise InvalidRequest(msg, field="prompt")
     if wire.background and wire.store is False:
         msg = "a response in the background must be stored"
@@ -56,15 +55,15 @@ def read_body(body: bytes) -> ResponsesBody:
 def requested_fields(
     wire: ResponsesBody, items: Sequence[Item], before: Sequence[Item] = ()
 ) -> RequestedFields:
-    """Return what is kept of a request.
+    """Return the fields of a request that the log stores.
 
     Args:
         wire: The request.
         items: Its input, with references resolved.
-        before: The items of the responses that it goes on from, oldest first.
+        before: Items of the previous responses, oldest first.
 
     Raises:
-        InvalidRequest: Naming the first field that does not fit.
+        InvalidRequest: The error names the first invalid field.
     """
     return RequestedFields(
         items=tuple(items),
@@ -78,10 +77,10 @@ def requested_fields(
 
 
 def input_items(wire: ResponsesBody) -> list[dict[str, Any]]:
-    """Return the input as it is kept, with references still to be resolved.
+    """Return the input as stored items, with unresolved references.
 
     Raises:
-        InvalidRequest: An item lacks what its type needs.
+        InvalidRequest: An item lacks a field that its type requires.
     """
     return stored_items(wire.input)
 
@@ -91,24 +90,19 @@ def parse_request(
     requested: RequestedFields,
     before: Sequence[Item],
     headers: Mapping[str, str],
-    *,
-    ids: IdSource,
-    max_tokens_default: int,
-    efforts: Efforts = EFFORTS,
+    defaults: RequestDefaults,
 ) -> ParsedRequest:
-    """Translate a request.
+    """Parse a request.
 
     Args:
         wire: The request.
-        requested: What is kept of it.
-        before: The items of the responses that it goes on from, oldest first.
-        headers: By lower-case name.
-        ids: Draws the seed if the caller gave none.
-        max_tokens_default: Where the caller sets no limit.
-        efforts: What efforts are worth.
+        requested: Its stored fields.
+        before: Items of the previous responses, oldest first.
+        headers: Headers by lower-case name.
+        defaults: Values for open fields.
 
     Raises:
-        InvalidRequest: Naming the first field that does not fit.
+        InvalidRequest: The error names the first invalid field.
     """
     items = (*before, *requested.items)
     box = toolbox_of(wire.tools, found_tools(items))
@@ -118,15 +112,8 @@ def parse_request(
     chat = ChatRequest(
         model=wire.model,
         messages=merge_turns([wire.instructions] if wire.instructions else (), item_turns(items)),
-        max_tokens=clamp_max_tokens(wire.max_output_tokens, max_tokens_default),
-        sampling=sampling_of(
-            temperature=wire.temperature,
-            top_p=wire.top_p,
-            top_k=wire.top_k,
-            min_p=wire.min_p,
-            seed=wire.seed,
-            ids=ids,
-        ),
+        max_tokens=clamp_max_tokens(wire.max_output_tokens, defaults.max_tokens),
+        sampling=sampling_of(wire, wire.seed, defaults.ids, min_p=wire.min_p),
         tools=tuple(offer.function for offer in box.loaded.values()),
         deferred_tools=tuple(offer.function for offer in box.found.values()),
         narrowed=box.narrowed,
@@ -137,7 +124,7 @@ def parse_request(
         thinking=effort not in (None, "none") and choice.mode not in ("any", "tool"),
         effort=effort_of(effort),
         logprobs=(wire.top_logprobs or 0) if _LOGPROBS in (wire.include or ()) else None,
-        thinking_limit=efforts.limit(effort),
+        thinking_limit=defaults.efforts.limit(effort),
     )
     return ParsedRequest(
         chat=chat,
@@ -149,7 +136,7 @@ def parse_request(
 
 
 def encode_fields(requested: RequestedFields) -> bytes:
-    """Return what is kept of a request as the log keeps it."""
+    """Return the stored form of the fields of a request."""
     return canonical_json(
         {
             "items": list(requested.items),
@@ -164,7 +151,7 @@ def encode_fields(requested: RequestedFields) -> bytes:
 
 
 def decode_fields(payload: bytes) -> RequestedFields:
-    """Read what ``encode_fields`` wrote."""
+    """Return the fields that ``encode_fields`` encoded."""
     data = json.loads(payload)
     return RequestedFields(
         items=tuple(data["items"]),

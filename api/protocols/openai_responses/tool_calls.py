@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from api.protocols.openai_chat.messages import arguments_of
 from api.protocols.openai_responses.custom_tools import free_text, is_complete_call
 from api.protocols.shared.answer import Block
+from api.protocols.shared.function_tools import arguments_of
 
 Kinds = Mapping[str, Mapping[str, str]]
 

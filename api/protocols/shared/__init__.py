@@ -1,1 +1,1 @@
-"""What the dialects share: the parsed request, the assembled answer, signatures."""
+"""Code of at least two dialects: the parsed request, the assembled answer, tools, signatures."""

@@ -1,11 +1,11 @@
-"""What the protocols make of a job's items alike: blocks, the end, and typed failures."""
+"""The answer of a job as blocks, and its end as a typed failure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from domain.chat.items import (
     Failed,
@@ -19,6 +19,7 @@ from domain.chat.items import (
     ToolStart,
 )
 from domain.chat.logprobs import TokenLogprob
+from domain.chat.stored_answer import StoredAnswer
 from domain.errors import (
     EngineFailure,
     GenerationCancelled,
@@ -31,12 +32,13 @@ from domain.errors import (
     SemanticError,
     Unavailable,
 )
+from domain.job.view import JobView
 from domain.values import StopReason
 
 BlockKind = Literal["text", "thinking", "tool"]
 
 _PROMPT_TOO_LONG = re.compile(r"prompt is too long: (\d{1,18}) tokens > (\d{1,18}) maximum")
-_BY_CODE: Final[Mapping[str, type[SemanticError]]] = {
+_ERRORS_BY_CODE: Final[Mapping[str, type[SemanticError]]] = {
     cls.code: cls
     for cls in (
         EngineFailure,
@@ -53,10 +55,15 @@ _BY_CODE: Final[Mapping[str, type[SemanticError]]] = {
 
 @dataclass(slots=True, kw_only=True)
 class Block:
-    """A run of one kind: a text, some reasoning, or the arguments of one tool call.
+    """Consecutive output of one kind: text, reasoning, or the arguments of one tool call.
 
-    ``is_whole`` says of a call whether it came to its end, ``logprobs`` of a text how likely its
-    tokens were, where that was asked for.
+    Attributes:
+        kind: The kind of output.
+        text: Text, reasoning, or arguments as JSON.
+        id: Id of a tool call.
+        name: Name of the called tool.
+        is_whole: Whether a tool call is complete.
+        logprobs: Log probabilities of the tokens of a text, if the request asks for them.
     """
 
     kind: BlockKind
@@ -69,14 +76,60 @@ class Block:
 
 @dataclass(slots=True, kw_only=True)
 class AssembledAnswer:
-    """What the items said, in blocks; grows by ``add``."""
+    """The blocks of an answer; ``add`` appends an item.
+
+    Attributes:
+        blocks: The output in order.
+        started: The item that reports the length of the prompt.
+        ending: The last item.
+    """
 
     blocks: list[Block] = field(default_factory=list)
     started: Started | None = None
     ending: Finished | Failed | None = None
 
+    @classmethod
+    def from_items(cls, items: Iterable[StreamItem]) -> Self:
+        """Return the answer that ``items`` add up to."""
+        answer = cls()
+        for item in items:
+            answer.add(item)
+        return answer
+
+    @classmethod
+    def from_stored(cls, view: JobView, stored: StoredAnswer) -> Self:
+        """Return the answer of a completed job.
+
+        Args:
+            view: The row of the job.
+            stored: Its stored answer.
+        """
+        answer = cls()
+        if stored.thinking:
+            answer.blocks.append(Block(kind="thinking", text=stored.thinking))
+        if stored.text:
+            answer.blocks.append(
+                Block(kind="text", text=stored.text, logprobs=list(stored.logprobs or ()))
+            )
+        answer.blocks += [
+            Block(
+                kind="tool",
+                text=call.arguments,
+                id=call.id,
+                name=call.name,
+                is_whole=call.is_complete,
+            )
+            for call in stored.calls
+        ]
+        answer.ending = Finished(
+            stop_reason=StopReason(view.stop_reason or StopReason.END_TURN),
+            usage=view.usage,
+            stop_sequence=view.stop_sequence,
+        )
+        return answer
+
     def add(self, item: StreamItem) -> None:
-        """Take the next item in."""
+        """Append the next item."""
         body = item.body
         match body:
             case Started():
@@ -95,20 +148,31 @@ class AssembledAnswer:
             case Finished() | Failed():
                 self.ending = body
             case _:
-                return  # progress adds nothing to the whole
+                return  # progress carries no output
 
     def joined(self, kind: BlockKind) -> str:
-        """Return all text of one kind."""
+        """Return the joined text of the blocks of one kind."""
         return "".join(block.text for block in self.blocks if block.kind == kind)
+
+    def finished(self) -> Finished:
+        """Return the end of a finished answer.
+
+        Raises:
+            TypeError: The answer has not finished.
+        """
+        if not isinstance(self.ending, Finished):
+            msg = "only a finished answer can be assembled"
+            raise TypeError(msg)
+        return self.ending
 
     @property
     def logprobs(self) -> list[TokenLogprob]:
-        """How likely the tokens of the texts were, where that was asked for."""
+        """Log probabilities of the tokens of all texts."""
         return [value for block in self.blocks for value in block.logprobs]
 
     @property
     def tools(self) -> list[Block]:
-        """The calls, in order."""
+        """The tool calls, in order."""
         return [block for block in self.blocks if block.kind == "tool"]
 
     def _extend(self, kind: BlockKind, text: str, logprobs: Sequence[TokenLogprob] = ()) -> None:
@@ -120,16 +184,8 @@ class AssembledAnswer:
         self.blocks[-1].logprobs += logprobs
 
 
-def assemble_answer(items: Iterable[StreamItem]) -> AssembledAnswer:
-    """Return what ``items`` add up to."""
-    answer = AssembledAnswer()
-    for item in items:
-        answer.add(item)
-    return answer
-
-
 def ending_or_error(ending: Finished | Failed) -> Finished | SemanticError:
-    """Return an ending that made an answer whole, or the failure that it stands for."""
+    """Return the end of a complete answer, or the error that the end stands for."""
     if isinstance(ending, Failed):
         return _error_of(ending)
     if ending.stop_reason is StopReason.CANCELLED:
@@ -143,4 +199,4 @@ def _error_of(ending: Failed) -> SemanticError:
         return PromptTooLong(int(numbers[1]), int(numbers[2]))
     if ending.error == PromptTooLong.code:
         return InvalidRequest(ending.message)
-    return _BY_CODE.get(ending.error, EngineFailure)(ending.message)
+    return _ERRORS_BY_CODE.get(ending.error, EngineFailure)(ending.message)

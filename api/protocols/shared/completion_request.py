@@ -1,50 +1,32 @@
-"""What requests for completions of chats and of texts have in common."""
+"""Parameters that chat completions and text completions share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from api.protocols.shared.parsed_request import (
-    ParsedRequest,
-    agent_of,
-    repeat_for_answers,
-    sampling_of,
-)
+from api.protocols.shared.agent_hints import agent_of
+from api.protocols.shared.parsed_request import ParsedRequest, repeat_for_answers
 from api.schemas.openai_chat import CompletionParameters
 from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest
-from domain.ports import IdSource
-from domain.values import SamplingWish
 
-#: Answers of one request, over all of its prompts; each is a job.
+#: Most answers of one request, over all of its prompts; each is a job.
 CHOICES_MAX: Final = 128
-
-
-def sampling_wish(wire: CompletionParameters, ids: IdSource) -> SamplingWish:
-    """Return how the first answer is drawn."""
-    return sampling_of(
-        temperature=wire.temperature,
-        top_p=wire.top_p,
-        top_k=wire.top_k,
-        min_p=wire.min_p,
-        seed=wire.seed,
-        ids=ids,
-    )
 
 
 def completion_request(
     wire: CompletionParameters, prompts: Sequence[ChatRequest], headers: Mapping[str, str]
 ) -> ParsedRequest:
-    """Return a request for as many answers to each prompt as are wanted.
+    """Return a request for ``n`` answers to each prompt.
 
     Args:
         wire: The body.
-        prompts: One answer to each, in order.
-        headers: By lower-case name.
+        prompts: One generation for each prompt, in order.
+        headers: Headers by lower-case name.
 
     Raises:
-        InvalidRequest: The answers are too many together.
+        InvalidRequest: The request asks for more than ``CHOICES_MAX`` answers.
     """
     answers = wire.n or 1
     if len(prompts) * answers > CHOICES_MAX:

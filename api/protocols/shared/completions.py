@@ -1,6 +1,6 @@
-"""OpenAI's completions, of chats and of texts: the answers of one or several jobs as one.
+"""OpenAI's chat and text completions: the answers of one or several jobs as one completion.
 
-The two differ in what a choice looks like and in how a request is read; ``CompletionKind`` says so.
+``CompletionKind`` describes the difference: the parser of the request and the form of a choice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from api.http.messages import Dialect
 from api.http.sse import Comment, Frame, Part
 from api.protocols.shared.answer import AssembledAnswer, ending_or_error
 from api.protocols.shared.answer_ids import job_hex
-from api.protocols.shared.parsed_request import ParsedRequest
+from api.protocols.shared.parsed_request import RequestParser
 from api.schemas.replies import OpenAIUsage
 from domain.chat.items import Body, Failed, Finished, StreamItem
 from domain.errors import SemanticError
@@ -32,57 +32,54 @@ Choice = Mapping[str, Any]
 
 
 class ChoiceRenderer(Protocol):
-    """From what one job says to the choices that tell it; one for each job of a stream."""
+    """Renders the items of one job as choices; each job of a stream has its own."""
 
     def open(self) -> list[Choice]:
-        """Return what is told before anything is said."""
+        """Return the choices before the first item."""
         ...
 
     def render(self, body: Body) -> list[Choice]:
-        """Return what an item calls for, the last one excepted; may be nothing."""
+        """Return the choices of an item that is not the last one; may be none."""
         ...
 
     def end(self, ending: Finished) -> Choice:
-        """Return the choice that says why the answer ended."""
+        """Return the choice with the finish reason."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionKind:
-    """What tells the two kinds of completions apart.
+    """Chat completions or text completions.
 
     Attributes:
-        protocol: What the log calls it.
-        id_prefix: What ids begin with.
+        protocol: Name in the log.
+        id_prefix: Prefix of the ids.
         whole: ``object`` of a whole completion.
-        chunk: ``object`` of a piece of one.
-        parse: From a body to a request; takes ``ids``, ``max_tokens_default`` and
-            ``efforts``.
-        voice: Makes the choices of a stream from the place of their job.
-        choice: Makes the choice of a whole answer from the place of its job.
-        max_tokens_default: Where the request sets no limit; ``None`` for the service's own.
+        chunk: ``object`` of a chunk.
+        parse: Parses the body of a request.
+        choice_renderer: Returns the renderer of a job, given the index of its choice.
+        choice: Returns the choice of a whole answer, given its index.
     """
 
     protocol: str
     id_prefix: str
     whole: str
     chunk: str
-    parse: Callable[..., ParsedRequest]
+    parse: RequestParser
     choice_renderer: Callable[[int], ChoiceRenderer]
     choice: Callable[[int, AssembledAnswer], Choice]
-    max_tokens_default: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionEnvelope:
-    """What is known of a completion before its first item.
+    """The members of a completion other than its choices and its usage.
 
     Attributes:
-        kind: Which of the two.
-        jobs: One for each choice, in order; the first one names the completion.
-        model: As the caller wrote it.
+        kind: Chat or text.
+        jobs: One job for each choice, in order; the first one gives the completion its id.
+        model: Name of the model in the request.
         created: Unix seconds.
-        answers_each: How many jobs in a row have one prompt, which is counted once.
+        answers_each: Number of consecutive jobs with one prompt, which the usage counts once.
     """
 
     kind: CompletionKind
@@ -92,7 +89,7 @@ class CompletionEnvelope:
     answers_each: int = 1
 
     def members(self, object_name: str) -> dict[str, Any]:
-        """Return the members that a completion and its pieces share."""
+        """Return the members that a completion and its chunks share."""
         return {
             "id": f"{self.kind.id_prefix}{job_hex(self.jobs[0])}",
             "object": object_name,
@@ -106,9 +103,9 @@ class ChoiceItem:
     """An item of one of the jobs of a completion.
 
     Attributes:
-        choice: Place of its job.
-        item: What it said.
-        is_terminal: Whether nothing follows, from this job or from any other.
+        choice: Index of the job.
+        item: The item.
+        is_terminal: Whether it is the last item of all jobs.
     """
 
     choice: int
@@ -117,15 +114,15 @@ class ChoiceItem:
 
     @property
     def n(self) -> int | None:
-        """Its number in the stream of its job."""
+        """The number of the item in the stream of its job."""
         return self.item.n
 
 
 class CompletionEncoder:
-    """From the items of all jobs to chunks.
+    """Encodes the items of all jobs as chunks.
 
     Args:
-        envelope: What is known of the completion.
+        envelope: Members of the completion.
         include_usage: Whether a last chunk carries the token counts.
         request_id: For error events.
     """
@@ -143,23 +140,24 @@ class CompletionEncoder:
         self._request_id = request_id
 
     def open(self) -> list[Part]:
-        """Return the first chunk of each choice, or a comment where there is none."""
-        chunks: list[Part] = [self._chunk(one) for voice in self._renderers for one in voice.open()]
+        """Return the first chunk of each choice, a comment if the kind has none."""
+        choices = [choice for renderer in self._renderers for choice in renderer.open()]
+        chunks: list[Part] = [self._chunk(choice) for choice in choices]
         return chunks or [Comment("begun")]
 
     def item(self, item: ChoiceItem) -> list[Part]:
-        """Return the chunks that an item calls for."""
+        """Return the chunks of an item."""
         body = item.item.body
         if isinstance(body, Finished | Failed):
             return self._end(item.choice, body)
         return [self._chunk(one) for one in self._renderers[item.choice].render(body)]
 
     def ping(self) -> list[Part]:
-        """Return a comment: this protocol has no event for it."""
+        """Return a comment: the protocol has no ping event."""
         return [Comment("ping")]
 
     def fail(self, error: SemanticError) -> list[Part]:
-        """Return the terminal event of a stream that could not be finished."""
+        """Return the last event of a failed stream."""
         return [Frame(data=error_body(error, Dialect.OPENAI, self._request_id))]
 
     def _end(self, choice: int, body: Finished | Failed) -> list[Part]:
@@ -182,51 +180,39 @@ class CompletionEncoder:
 
 
 def assemble(envelope: CompletionEnvelope, answers: Sequence[AssembledAnswer]) -> dict[str, Any]:
-    """Return the whole completion of answers that finished.
+    """Return the completion of finished answers.
 
     Args:
-        envelope: What is known of the completion.
-        answers: One for each job, with a ``Finished`` ending.
+        envelope: Members of the completion.
+        answers: The answer of each job, with a ``Finished`` ending.
     """
-    usages = [finished(answer).usage for answer in answers]
+    usages = [answer.finished().usage for answer in answers]
     return envelope.members(envelope.kind.whole) | {
         "choices": [envelope.kind.choice(index, answer) for index, answer in enumerate(answers)],
         "usage": openai_usage(total_usage(usages, envelope.answers_each)),
     }
 
 
-def finished(answer: AssembledAnswer) -> Finished:
-    """Return the proper end of an answer.
-
-    Raises:
-        TypeError: It has none.
-    """
-    if not isinstance(answer.ending, Finished):
-        msg = "only a finished answer can be assembled"
-        raise TypeError(msg)
-    return answer.ending
-
-
 def finish_reason(ending: Finished, *, called: bool = False) -> str:
-    """Return why an answer ended, in this dialect's words."""
+    """Return the finish reason of an answer; ``called`` if it contains a tool call."""
     if called and ending.stop_reason is StopReason.END_TURN:
         return "tool_calls"
     return _FINISH_REASONS[ending.stop_reason]
 
 
 def total_usage(usages: Sequence[Usage], answers_each: int) -> Usage:
-    """Return what several jobs took together; as the vendor counts, each prompt once.
+    """Return the token counts of several jobs; as at the vendor, each prompt counts once.
 
     Args:
-        usages: Of the jobs, those of one prompt in a row.
-        answers_each: How many those are.
+        usages: Token counts of the jobs; jobs of one prompt are consecutive.
+        answers_each: Number of jobs of each prompt.
     """
     prompts = [
         usages[first : first + answers_each] for first in range(0, len(usages), answers_each)
     ]
     return Usage(
         prompt_tokens=sum(same[0].prompt_tokens for same in prompts),
-        # Whichever came first computed for the others: what it found is what was there before.
+        # The first job of a prompt fills the cache for the others, so its hit is the smallest.
         cached_tokens=sum(min(one.cached_tokens for one in same) for same in prompts),
         completion_tokens=sum(one.completion_tokens for one in usages),
         reasoning_tokens=sum(one.reasoning_tokens for one in usages),
@@ -234,7 +220,7 @@ def total_usage(usages: Sequence[Usage], answers_each: int) -> Usage:
 
 
 def openai_usage(usage: Usage) -> OpenAIUsage:
-    """Return token counts in this dialect's shape."""
+    """Return token counts in the shape of this dialect."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

@@ -1,10 +1,9 @@
-"""How much reasoning an effort is worth."""
+"""Token limits of reasoning by effort."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from api.schemas.base import MAX_TOKENS_CEILING
 from domain.chat.reasoning_limit import ThinkingLimit
@@ -12,17 +11,16 @@ from domain.chat.reasoning_limit import ThinkingLimit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efforts:
-    """Shares of the tokens that may be generated, each in [0, 1].
+    """Shares of an answer's token limit, each in [0, 1].
 
-    The shares of the lower efforts are those that routers between these protocols use; nothing
-    standardises them. Any other effort sets no limit but the room of the answer: that there is an
-    answer at all is part of every effort.
+    The defaults of the lower efforts are those of the usual routers between these protocols; no
+    vendor defines them. Every other effort may take all tokens except the share of the answer.
 
     Attributes:
-        minimal: Of ``minimal``.
-        low: Of ``low``.
-        medium: Of ``medium``.
-        answer: What is kept for the answer, whatever was asked.
+        minimal: Share of reasoning at effort ``minimal``.
+        low: Share of reasoning at effort ``low``.
+        medium: Share of reasoning at effort ``medium``.
+        answer: Share that every effort leaves to the answer.
     """
 
     minimal: float = 0.1
@@ -33,12 +31,12 @@ class Efforts:
     def limit(
         self, effort: str | None, *, budget: int | None = None, forbidden: bool = False
     ) -> ThinkingLimit:
-        """Return what reasoning may take.
+        """Return the limit of reasoning.
 
         Args:
-            effort: As the caller wrote it; ``none`` forbids reasoning.
-            budget: Most tokens, if the caller says so.
-            forbidden: Whether the caller wants none.
+            effort: Effort of the request; ``none`` forbids reasoning.
+            budget: Most reasoning tokens of the request, if it sets a budget.
+            forbidden: Whether the request turns reasoning off.
         """
         most = 1 - self.answer
         if forbidden or effort == "none":
@@ -50,7 +48,3 @@ class Efforts:
         }
         tokens = None if budget is None else min(budget, MAX_TOKENS_CEILING)
         return ThinkingLimit(tokens=tokens, share=min(shares.get(effort, most), most))
-
-
-#: Where nothing else is set.
-EFFORTS: Final = Efforts()

@@ -1,25 +1,20 @@
-"""How likely tokens were, in the shapes of OpenAI's protocols."""
+"""Log probabilities of tokens in the shapes of OpenAI's chat completions and Responses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from api.schemas.logprobs import (
-    ChatLogprobs,
-    DeltaLogprob,
-    ResponseLogprob,
-    TokenChance,
-)
+from api.schemas.logprobs import ChatLogprobs, DeltaLogprob, ResponseLogprob, TokenChance
 from domain.chat.logprobs import TokenLogprob
 
 
 def chat_logprobs(values: Sequence[TokenLogprob]) -> ChatLogprobs | None:
-    """Return the member ``logprobs`` of a choice; ``None`` where nothing is known."""
+    """Return the member ``logprobs`` of a choice; ``None`` without values."""
     return {"content": response_logprobs(values), "refusal": None} if values else None
 
 
 def response_logprobs(values: Iterable[TokenLogprob]) -> list[ResponseLogprob]:
-    """Return the entries of a chat choice, or of a text of a response."""
+    """Return the entries of a chat choice or of a text of a response."""
     return [
         {
             **_chance(value.token, value.logprob),
@@ -30,7 +25,7 @@ def response_logprobs(values: Iterable[TokenLogprob]) -> list[ResponseLogprob]:
 
 
 def delta_logprobs(values: Iterable[TokenLogprob]) -> list[DeltaLogprob]:
-    """Return the entries of a response's text events, which tell no bytes."""
+    """Return the entries of a response's text events, which have no ``bytes``."""
     return [
         {
             "token": token_text(value.token),
@@ -44,7 +39,7 @@ def delta_logprobs(values: Iterable[TokenLogprob]) -> list[DeltaLogprob]:
 
 
 def token_text(token: bytes) -> str:
-    r"""Return a token as text; bytes that are no whole characters as ``\xe2\x82``, all of them."""
+    r"""Return a token as text; a token of incomplete characters as escapes, ``\xe2\x82``."""
     try:
         return token.decode()
     except UnicodeDecodeError:

@@ -1,55 +1,60 @@
-"""What a wire request comes down to."""
+"""The result of parsing a request of any dialect, and the values that the parsers share."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
-from api.schemas.base import MAX_TOKENS_CEILING, NAME_PATTERN, TOP_K_CEILING, WebhookBody
+from api.protocols.shared.efforts import Efforts
+from api.schemas.base import MAX_TOKENS_CEILING, TOP_K_CEILING, WebhookBody
 from domain.chat.request import ChatRequest
 from domain.ports import IdSource
 from domain.values import SEED_MAX, AgentId, Priority, SamplingWish
 
+#: How much of the reasoning a reply shows; ``omitted`` reports its place without the text.
 ThinkingShown = Literal["none", "omitted", "whole"]
 
-#: How hard to think, as the vendors name it.
+#: Reasoning efforts that the vendors define.
 _EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
-_AGENT_ID = re.compile(NAME_PATTERN)
-#: Headers that name a session, and what runs inside it: of Claude Code, of Codex, of older Codex,
-#: of opencode, which says the same in both.
-_SESSION_HEADERS: Final = (
-    ("x-claude-code-session-id", "x-claude-code-agent-id"),
-    ("session-id", "thread-id"),
-    ("session_id", "conversation_id"),
-    ("x-session-id", "x-session-affinity"),
-)
-#: A longer ``metadata.user_id`` is not looked into.
-USER_ID_CHARS_MAX: Final = 4096
-_OLD_USER_ID: Final = re.compile(r"user_\w*_account_[\w-]*?_session_([0-9a-f-]{36})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestDefaults:
+    """Values for the fields that a request leaves open.
+
+    Attributes:
+        ids: Draws the seed.
+        max_tokens: Token limit of the answer.
+        model: Name of the model.
+        efforts: Shares of the token limit that reasoning efforts get.
+    """
+
+    ids: IdSource
+    max_tokens: int
+    model: str = ""
+    efforts: Efforts = Efforts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRequest:
-    """A request in the domain's terms, and how its answer is wanted.
+    """A request in the domain's terms, and the form of its reply.
 
     Attributes:
-        chat: What to generate, with the seed drawn.
-        stream: Whether the answer comes piece by piece.
+        chat: The generation, with its seed drawn.
+        stream: Whether the reply is a stream.
         include_usage: Whether an OpenAI stream ends with a chunk of token counts.
-        priority: Which queue.
-        agent: Who it is for, if the request says so.
+        priority: The queue of the job.
+        agent: The agent that the request names, if any.
         seeded: Whether the caller chose the seed.
-        thinking: Whether reasoning is shown, only said to have been, or left out.
-        has_cache_control: Whether it says what to keep, and is told what was.
-        start_within_s: Seconds after which it must not start.
-        finish_within_s: Seconds after which it must not run.
-        webhook: Who is told of its end, as the caller wrote it.
-        wire: The request in the words of its dialect, where the answer shows them again.
-        more: What else to generate for the same request; each is a job of its own.
-        answers_each: How many of ``chat`` and ``more`` in a row have one prompt.
+        thinking: How much of the reasoning the reply shows.
+        has_cache_control: Whether the request contains ``cache_control``.
+        start_within_s: Seconds after which the job expires if it has not started.
+        finish_within_s: Seconds after which the job expires if it has not finished.
+        webhook: The webhook that reports the end of the job.
+        wire: Fields of the request that the reply repeats, in the words of the dialect.
+        more: Further generations of the same request; each becomes a job.
+        answers_each: Number of consecutive generations in ``chats`` with the same prompt.
     """
 
     chat: ChatRequest
@@ -69,54 +74,90 @@ class ParsedRequest:
 
     @property
     def chats(self) -> tuple[ChatRequest, ...]:
-        """All that is to be generated, in the order of the answers."""
+        """All generations of the request, in the order of the answers."""
         return (self.chat, *self.more)
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether the answer would be the same a second time."""
+        """Whether a second run of the request would give the same answer."""
         return self.seeded or self.chat.sampling.temperature == 0
 
 
-def clamp_max_tokens(wanted: int | None, default: int) -> int:
-    """Return the caller's limit, lowered to the ceiling; a large one is never an error."""
-    return min(wanted if wanted is not None else default, MAX_TOKENS_CEILING)
+class RequestParser(Protocol):
+    """Parses the body of a request."""
+
+    def __call__(
+        self, body: bytes, headers: Mapping[str, str], defaults: RequestDefaults
+    ) -> ParsedRequest:
+        """Return the request.
+
+        Args:
+            body: The body of the request.
+            headers: Headers by lower-case name.
+            defaults: Values for open fields.
+
+        Raises:
+            InvalidRequest: The error names the first invalid field.
+        """
+        ...
+
+
+class SamplingFields(Protocol):
+    """Sampling parameters that every dialect has."""
+
+    @property
+    def temperature(self) -> float | None:
+        """Temperature."""
+        ...
+
+    @property
+    def top_p(self) -> float | None:
+        """Nucleus sampling."""
+        ...
+
+    @property
+    def top_k(self) -> int | None:
+        """Most candidates per token."""
+        ...
 
 
 def sampling_of(
-    *,
-    temperature: float | None,
-    top_p: float | None,
-    top_k: int | None,
-    seed: int | None,
-    ids: IdSource,
-    min_p: float | None = None,
+    fields: SamplingFields, seed: int | None, ids: IdSource, *, min_p: float | None = None
 ) -> SamplingWish:
-    """Return the sampling that was asked for, with a drawn seed if none was given.
+    """Return the requested sampling, with a drawn seed if the request has none.
 
-    What is not asked for is left to the model's own defaults.
+    Parameters that the request leaves out take the model's defaults later.
 
-    A negative seed is folded onto ``[0, SEED_MAX]`` by dropping its sign bit.
+    Args:
+        fields: Parameters of the request.
+        seed: Seed of the request; the sign bit of a negative one is dropped.
+        ids: Draws a missing seed.
+        min_p: Least probability of a candidate, relative to the likeliest one.
     """
     return SamplingWish(
-        temperature=temperature,
-        top_p=top_p,
-        top_k=None if top_k is None else min(top_k, TOP_K_CEILING),
+        temperature=fields.temperature,
+        top_p=fields.top_p,
+        top_k=None if fields.top_k is None else min(fields.top_k, TOP_K_CEILING),
         min_p=min_p,
         seed=ids.seed() if seed is None else seed & SEED_MAX,
     )
 
 
+def clamp_max_tokens(wanted: int | None, default: int) -> int:
+    """Return the token limit of the request, lowered to the ceiling if it is larger."""
+    return min(wanted if wanted is not None else default, MAX_TOKENS_CEILING)
+
+
 def effort_of(wanted: str | None) -> str | None:
-    """Return the effort that is asked for, ``None`` for one that nobody knows."""
+    """Return the reasoning effort of a request, ``None`` if no vendor defines it."""
     return wanted if wanted in _EFFORTS else None
 
 
 def repeat_for_answers(chat: ChatRequest, answers: int) -> tuple[ChatRequest, ...]:
-    """Return a request as often as answers to it are wanted, each with a seed of its own.
+    """Return a generation ``answers`` times with consecutive seeds.
 
-    The seeds follow one another from the one that was asked for or drawn, so that the first answer
-    is the one that a request for a single answer gets.
+    The first seed is the given one, so that the first answer equals the answer of a request for a
+    single one.
     """
     first = chat.sampling
     return tuple(
@@ -126,57 +167,6 @@ def repeat_for_answers(chat: ChatRequest, answers: int) -> tuple[ChatRequest, ..
 
 
 def stop_texts(stop: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the distinct non-empty stop texts in order; an empty one could never be reached."""
+    """Return the distinct stop texts in order, without empty ones."""
     texts = [stop] if isinstance(stop, str) else stop or ()
     return tuple(dict.fromkeys(text for text in texts if text))
-
-
-def agent_of(
-    headers: Mapping[str, str],
-    *,
-    named: str | None = None,
-    session: str | None = None,
-    cache_key: str | None = None,
-    user_id: str | None = None,
-) -> AgentId | None:
-    """Return who a request is for, by the first of these that says so.
-
-    A request without a hint has no agent here; ``domain.chat.conversation_id`` names it later.
-    Values that do not look like an id are ignored: these are hints, not input.
-
-    Args:
-        headers: By lower-case name; those of Claude Code and Codex name a session and a subagent.
-        named: An agent's own id, which goes before all else.
-        session: Our ``session_id`` of the body.
-        cache_key: OpenAI's ``prompt_cache_key``: what is asked under one key begins alike.
-        user_id: Anthropic's ``metadata.user_id``, in which Claude Code says its session too.
-    """
-    told = (_session_of(headers, *names) for names in _SESSION_HEADERS)
-    for name in (named, *told, session, cache_key, _session_in(user_id)):
-        if name and _AGENT_ID.match(name):
-            return AgentId(name)
-    return None
-
-
-def _session_of(headers: Mapping[str, str], session: str, inside: str) -> str:
-    """Return what two headers name together; Codex's main thread has the name of its session."""
-    names = dict.fromkeys(headers[name] for name in (session, inside) if name in headers)
-    return "/".join(names)
-
-
-def _session_in(user_id: str | None) -> str | None:
-    """Return the session that a ``user_id`` of Claude Code names; that of others names a user.
-
-    It is JSON with a ``session_id``; older versions write ``user_…_account_…_session_<uuid>``.
-    """
-    if not user_id or len(user_id) > USER_ID_CHARS_MAX:
-        return None
-    found = _OLD_USER_ID.fullmatch(user_id)
-    if found is not None:
-        return found[1]
-    try:
-        told = json.loads(user_id)
-    except (ValueError, RecursionError):
-        return None
-    session = told.get("session_id") if isinstance(told, dict) else None
-    return session if isinstance(session, str) else None

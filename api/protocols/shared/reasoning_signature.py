@@ -1,8 +1,8 @@
-"""Signatures of reasoning: where it came from, a digest of it, and the text if it was not shown.
+"""Signatures of reasoning blocks: the job, a digest and, for hidden reasoning, the text.
 
-Clients keep a signature unread and send it back with the history. One that carries the text gives
-the next turn the reasoning that its client never saw, with no state on this side, so that the
-prompt is the same after a restart::
+Clients store a signature unread and return it with the history. A signature that carries the text
+gives the next turn the reasoning that its client never saw. The service keeps no state for it, so
+the prompt stays the same after a restart::
 
     s1.<job>-<block>.<first 32 hex digits of SHA-256>[.<base64url of the deflated text>]
 """
@@ -21,7 +21,7 @@ from domain.values import JobId
 _VERSION: Final = "s1"
 _DIGEST_CHARS: Final = 32
 _PARTS_WITH_TEXT: Final = 4
-#: Characters of reasoning that a signature gives back; a forged one must not fill the memory.
+#: Most bytes of reasoning in a signature; bounds the memory that a forged one can take.
 TEXT_BYTES_MAX: Final = 1 << 22
 
 
@@ -29,20 +29,20 @@ def sign_reasoning(job_id: JobId, index: int, text: str, *, carried: bool) -> st
     """Return the signature of a block of reasoning.
 
     Args:
-        job_id: Whose answer it is in.
-        index: Of the block in the answer.
+        job_id: The job of the answer.
+        index: Index of the block in the answer.
         text: The reasoning.
         carried: Whether the signature carries the text.
     """
     raw = text.encode("utf-8", "replace")
-    head = f"{_VERSION}.{job_hex(job_id)}-{index}.{_digest(raw)}"
+    signature = f"{_VERSION}.{job_hex(job_id)}-{index}.{_digest(raw)}"
     if not carried:
-        return head
-    return f"{head}.{base64.urlsafe_b64encode(zlib.compress(raw)).decode().rstrip('=')}"
+        return signature
+    return f"{signature}.{base64.urlsafe_b64encode(zlib.compress(raw)).decode().rstrip('=')}"
 
 
 def signed_reasoning(signature: str | None) -> str:
-    """Return the reasoning that a signature carries, "" if it is not ours or carries none."""
+    """Return the reasoning in a signature; "" for a foreign signature or one without text."""
     parts = (signature or "").split(".")
     if len(parts) != _PARTS_WITH_TEXT or parts[0] != _VERSION:
         return ""

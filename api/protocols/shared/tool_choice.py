@@ -1,4 +1,4 @@
-"""Which tool may, must or must not be called; shared by the protocols."""
+"""Tool choice: which tools an answer may, must or must not call."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def choice_of(
     field: str,
     allowed: tuple[str, ...] | None = None,
 ) -> ToolChoice:
-    """Return the choice, once it is known that it can be made.
+    """Return the choice after checking that the tools can satisfy it.
 
     Args:
-        mode: What the caller says.
+        mode: Mode of the request.
         name: The tool of mode ``tool``.
-        parallel: Whether one answer may make several calls.
-        tools: What may be called, in function format.
-        field: Where the caller said it.
-        allowed: Names of those that may be called; ``None`` for all.
+        parallel: Whether one answer may contain several calls.
+        tools: The tools of the request, in function format.
+        field: Field of the request that errors name.
+        allowed: Names of the tools that may be called; ``None`` for all.
 
     Raises:
-        InvalidRequest: A call is demanded that nothing can answer.
+        InvalidRequest: The request demands a call that no tool can answer.
     """
     if mode == "tool" and name not in {tool["function"]["name"] for tool in tools}:
         msg = f"there is no tool {name!r} among the tools"

@@ -1,4 +1,4 @@
-"""Joining turns so that any chat template can render them; shared by the protocols."""
+"""Merges the turns of a conversation into a form that every chat template renders."""
 
 from __future__ import annotations
 
@@ -7,46 +7,47 @@ from dataclasses import replace
 
 from domain.chat.request import Message
 
-#: Between texts of one turn that the caller sent apart.
+#: Joins the text parts of one turn.
 PART_BREAK = "\n"
-#: Between turns that are joined into one.
+#: Joins turns.
 TURN_BREAK = "\n\n"
 
 
 def merge_turns(system: Iterable[str], turns: Iterable[Message]) -> tuple[Message, ...]:
-    """Return one leading system turn, then the others with neighbours of one role joined.
+    """Return one leading system turn, then the other turns; adjacent ones of a role are joined.
+
+    Leading system turns join the system prompt. A later system turn becomes a reminder inside a
+    user turn: templates accept a system turn only first, and a move to the front would change
+    every token after it. One such turn is moved all the same: directly after the first user turn
+    it goes before that turn. Claude Code sends its environment there, equal for every question,
+    so that sessions share it as a prefix and the question stands last.
 
     Args:
         system: Texts of the system prompt; empty ones are dropped.
-        turns: The conversation. System turns that open it join the system prompt; later ones
-            become reminders inside a user turn, since templates take a system turn only first
-            and moving them would change every token after the place where they are moved to.
-            One of them is moved all the same, from behind the first user turn to before it:
-            Claude Code sends its environment there, the same for every question, so sessions
-            share it as a prefix, and the question stands last.
+        turns: The conversation.
     """
     texts = [text for text in system if text]
-    settled: list[Message] = []
+    merged: list[Message] = []
     moved = False
     for turn in turns:
         if turn.role == "system":
-            if not settled:
+            if not merged:
                 texts.extend([turn.content] if turn.content else [])
                 continue
             turn = Message(role="user", content=_reminder(turn.content))  # noqa: PLW2901 - replaced
-            if not moved and len(settled) == 1 and settled[0].role == "user":
+            if not moved and len(merged) == 1 and merged[0].role == "user":
                 moved = True
-                settled[0] = _joined(turn, settled[0])
+                merged[0] = _joined(turn, merged[0])
                 continue
-        if settled and _joins(settled[-1], turn):
-            settled[-1] = _joined(settled[-1], turn)
+        if merged and _joins(merged[-1], turn):
+            merged[-1] = _joined(merged[-1], turn)
         else:
-            settled.append(turn)
-    if not settled:
-        # A template needs something to answer; the caller's system text alone is legal.
-        settled.append(Message(role="user", content=""))
+            merged.append(turn)
+    if not merged:
+        # Templates need a user turn; a request with a system text alone is legal.
+        merged.append(Message(role="user", content=""))
     lead = [Message(role="system", content=TURN_BREAK.join(texts))] if texts else []
-    return (*lead, *settled)
+    return (*lead, *merged)
 
 
 def _reminder(text: str) -> str:
@@ -54,19 +55,19 @@ def _reminder(text: str) -> str:
 
 
 def _joins(before: Message, turn: Message) -> bool:
-    # Results of tools stay apart, each with its call; text after a call is another turn.
+    # Each tool result stays with its call, and text after a call is a turn of its own.
     return before.role == turn.role != "tool" and not before.tool_calls
 
 
 def _joined(before: Message, turn: Message) -> Message:
     return replace(
         before,
-        content=_glue(before.content, turn.content),
-        reasoning=_glue(before.reasoning, turn.reasoning),
+        content=_join_texts(before.content, turn.content),
+        reasoning=_join_texts(before.reasoning, turn.reasoning),
         tool_calls=turn.tool_calls,
-        origin="",  # of two answers there is no one
+        origin="",  # the joined turn comes from two answers
     )
 
 
-def _glue(first: str, second: str) -> str:
+def _join_texts(first: str, second: str) -> str:
     return TURN_BREAK.join(text for text in (first, second) if text)

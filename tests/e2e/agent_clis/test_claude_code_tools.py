@@ -16,6 +16,7 @@ import pytest
 from api.http.sse import encode
 from api.protocols.anthropic.parse import parse
 from api.protocols.anthropic.stream import AnthropicEncoder
+from api.protocols.shared.parsed_request import RequestDefaults
 from domain.chat.items import (
     Body,
     Finished,
@@ -77,7 +78,7 @@ def _server() -> Iterator[tuple[str, list[ChatRequest]]]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            chat = parse(body, {}, ids=SequentialIds()).chat
+            chat = parse(body, {}, RequestDefaults(ids=SequentialIds(), max_tokens=1)).chat
             asked.append(chat)
             said = _answer(len(asked) - 1, chat)
             self.send_response(200)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from api.background.batch_lines import BatchLines
 from api.background.batches import BatchServices
+from api.protocols.shared.parsed_request import RequestDefaults
 from api.services import Services
 from domain.usecases.batches.driver import BatchDriver, advance_batches
 from ops.clock import RandomIds
@@ -15,7 +16,10 @@ def batch_desk(log: InMemoryEventLog) -> BatchServices:
     """Return a desk whose driver a test moves by ``advance``."""
     views = InMemoryBatchViews(log)
     lines = BatchLines(
-        ids=RandomIds(), payloads=log, views=views, max_tokens_default=64, lines_max=100
+        payloads=log,
+        views=views,
+        defaults=RequestDefaults(ids=RandomIds(), max_tokens=64),
+        lines_max=100,
     )
     return BatchServices(views=views, lines=lines, wake=lambda: None)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.http.messages import Reply
-from api.protocols.shared.answer import assemble_answer
+from api.protocols.shared.answer import AssembledAnswer
 from api.streaming.log_backfill import ReaderPosition, lacking, rest_of
 from domain.chat.generation import EmittedCall
 from domain.chat.items import Failed, Finished, Started, StreamItem, Text
@@ -186,7 +186,7 @@ def test_reader_of_a_silent_job_that_goes_on_waits(monkeypatch: pytest.MonkeyPat
 def test_what_was_told_and_what_lacks_are_the_whole_answer(
     items: list[StreamItem], data: st.DataObject
 ) -> None:
-    whole = assemble_answer(items)
+    whole = AssembledAnswer.from_items(items)
     answer = StoredAnswer(
         text=whole.joined("text"),
         thinking=whole.joined("thinking"),
@@ -201,7 +201,7 @@ def test_what_was_told_and_what_lacks_are_the_whole_answer(
     for item in items[:cut]:
         told.add(item)
     rest = [StreamItem(n=None, attempt=1, body=body) for body in lacking(told, answer)]
-    both = assemble_answer([*items[:cut], *rest])
+    both = AssembledAnswer.from_items([*items[:cut], *rest])
     for kind in ("text", "thinking"):
         assert both.joined(kind) == whole.joined(kind)
     assert both.logprobs == whole.logprobs

@@ -9,6 +9,7 @@ import pytest
 from api.protocols.anthropic.messages import IMAGE_NOTE
 from api.protocols.anthropic.parse import parse
 from api.protocols.shared.answer_ids import origin_of
+from api.protocols.shared.parsed_request import RequestDefaults
 from api.schemas.base import MAX_TOKENS_CEILING
 from domain.chat.request import ChatRequest, Message, ToolCall, unattributed
 from domain.errors import InvalidRequest
@@ -32,7 +33,11 @@ def _body(**changes: Any) -> dict[str, Any]:
 
 
 def _chat(**changes: Any) -> ChatRequest:
-    return parse(json.dumps(_body(**changes)).encode(), {}, ids=SequentialIds()).chat
+    return parse(
+        json.dumps(_body(**changes)).encode(),
+        {},
+        RequestDefaults(ids=SequentialIds(), max_tokens=1),
+    ).chat
 
 
 def test_smallest_body_gets_defaults_and_a_drawn_seed() -> None:
@@ -109,7 +114,11 @@ def test_turn_of_a_coding_client_is_taken_whole() -> None:
         "x-claude-code-session-id": "7e0c5a52-0000-4000-8000-000000000000",
         "anthropic-beta": "a-beta-of-next-year",
     }
-    parsed = parse(json.dumps(CODING_TURN).encode(), headers, ids=SequentialIds())
+    parsed = parse(
+        json.dumps(CODING_TURN).encode(),
+        headers,
+        RequestDefaults(ids=SequentialIds(), max_tokens=1),
+    )
     assert parsed.stream
     assert parsed.agent == "7e0c5a52-0000-4000-8000-000000000000"
     assert parsed.chat.thinking
@@ -296,4 +305,4 @@ def test_wrong_field_is_named_as_the_caller_wrote_it(changes: dict[str, Any], fi
 
 def test_body_that_is_no_object_is_refused() -> None:
     with pytest.raises(InvalidRequest):
-        parse(b"[]", {}, ids=SequentialIds())
+        parse(b"[]", {}, RequestDefaults(ids=SequentialIds(), max_tokens=1))

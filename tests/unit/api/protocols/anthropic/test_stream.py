@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from api.http.sse import Part, encode
 from api.protocols.anthropic.stream import AnthropicEncoder, assemble_message
-from api.protocols.shared.answer import assemble_answer
+from api.protocols.shared.answer import AssembledAnswer
 from api.protocols.shared.parsed_request import ThinkingShown
 from api.protocols.shared.reasoning_signature import sign_reasoning, signed_reasoning
 from domain.chat.items import (
@@ -141,7 +141,9 @@ def test_reasoning_is_left_out_when_it_was_not_asked_for() -> None:
     )  # fmt: skip
     types = [event.json["type"] for event in _run(_encoder(thinking="none"), items)]
     assert types.count("content_block_start") == 1
-    message = assemble_message(assemble_answer(items), job_id=_JOB, model="m", thinking="none")
+    message = assemble_message(
+        AssembledAnswer.from_items(items), job_id=_JOB, model="m", thinking="none"
+    )
     assert message["content"] == [{"type": "text", "text": "x"}]
 
 
@@ -205,7 +207,9 @@ def test_cut_call_leaves_arguments_that_nobody_can_run() -> None:
         "content_block_stop", "message_delta", "message_stop",
     ]  # fmt: skip
     assert events[-2]["delta"]["stop_reason"] == "max_tokens"
-    message = assemble_message(assemble_answer(items), job_id=_JOB, model="m", thinking="none")
+    message = assemble_message(
+        AssembledAnswer.from_items(items), job_id=_JOB, model="m", thinking="none"
+    )
     assert message["content"][0]["input"] == {"unparsed": '{"command": "rm -rf /tmp'}
 
 
@@ -231,13 +235,19 @@ def test_whoever_marks_what_to_keep_is_told_what_was(kept: int, created: int) ->
         Text(text="Hi", ids=(1,)), Finished(stop_reason=StopReason.END_TURN, usage=usage)
     )
     whole = assemble_message(
-        assemble_answer(items), job_id=_JOB, model="m", thinking="none", has_cache_control=True
+        AssembledAnswer.from_items(items),
+        job_id=_JOB,
+        model="m",
+        thinking="none",
+        has_cache_control=True,
     )
     told = whole["usage"]
     assert told["cache_creation_input_tokens"] == created
     assert told["cache_read_input_tokens"] == 4
     assert told["input_tokens"] == 6 - created
-    unasked = assemble_message(assemble_answer(items), job_id=_JOB, model="m", thinking="none")
+    unasked = assemble_message(
+        AssembledAnswer.from_items(items), job_id=_JOB, model="m", thinking="none"
+    )
     assert unasked["usage"]["cache_creation_input_tokens"] == 0
     assert unasked["usage"]["input_tokens"] == 6
 
@@ -284,7 +294,9 @@ def test_any_lawful_stream_nests_its_blocks_and_says_the_same_as_the_whole_messa
         for event in events:
             _EVENTS.validate_json(event.data)
         told = _accumulate([event.json for event in events])
-        whole = assemble_message(assemble_answer(items), job_id=_JOB, model="m", thinking=thinking)
+        whole = assemble_message(
+            AssembledAnswer.from_items(items), job_id=_JOB, model="m", thinking=thinking
+        )
         Message.model_validate_json(json.dumps(whole))
         assert told == whole
 

@@ -7,7 +7,7 @@ import pytest
 
 from api.protocols.anthropic.messages import IMAGE_NOTE
 from api.protocols.anthropic.parse import parse, parse_count
-from api.protocols.shared.parsed_request import ParsedRequest
+from api.protocols.shared.parsed_request import ParsedRequest, RequestDefaults
 from api.protocols.shared.reasoning_signature import sign_reasoning, signed_reasoning
 from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice, unattributed
 from domain.errors import InvalidRequest
@@ -27,7 +27,7 @@ def _parse(*messages: dict[str, Any], **more: Any) -> ParsedRequest:
         "max_tokens": 10,
         "messages": messages or [{"role": "user", "content": "hi"}],
     } | more
-    return parse(json.dumps(body).encode(), {}, ids=SequentialIds())
+    return parse(json.dumps(body).encode(), {}, RequestDefaults(ids=SequentialIds(), max_tokens=1))
 
 
 def _chat(*messages: dict[str, Any], **more: Any) -> ChatRequest:
@@ -203,6 +203,12 @@ def test_count_asks_the_same_prompt_as_the_call() -> None:
         "tool_choice": {"type": "any"},
         "thinking": {"type": "adaptive"},
     }
-    counted = parse_count(json.dumps(body).encode(), {}, ids=SequentialIds()).chat
-    called = parse(json.dumps(body | {"max_tokens": 1}).encode(), {}, ids=SequentialIds()).chat
+    counted = parse_count(
+        json.dumps(body).encode(), {}, RequestDefaults(ids=SequentialIds(), max_tokens=1)
+    ).chat
+    called = parse(
+        json.dumps(body | {"max_tokens": 1}).encode(),
+        {},
+        RequestDefaults(ids=SequentialIds(), max_tokens=1),
+    ).chat
     assert counted == called

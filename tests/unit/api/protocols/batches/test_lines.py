@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from api.protocols.anthropic.stream import assemble_message
 from api.protocols.openai_chat.parse import CHAT
-from api.protocols.shared.assembled_answer import assembled_answer
+from api.protocols.shared.answer import AssembledAnswer
 from api.protocols.shared.completions import CompletionEnvelope, assemble
 from api.protocols.shared.logprobs import chat_logprobs
 from domain.chat.logprobs import Alternative, TokenLogprob, to_json
@@ -29,7 +29,7 @@ VIEW = JobView(
 def test_stored_output_becomes_the_message_that_a_call_alone_would_give() -> None:
     call = {"id": "toolu_1", "name": "look", "arguments": '{"at": 1}', "is_complete": True}
     output = {"thinking": "hm", "text": "I look.", "tool_calls": [call], "token_ids": [1]}
-    answer = assembled_answer(VIEW, StoredAnswer.from_bytes(canonical_json(output)))
+    answer = AssembledAnswer.from_stored(VIEW, StoredAnswer.from_bytes(canonical_json(output)))
     message = assemble_message(answer, job_id=VIEW.id, model="m", thinking="whole")
     assert [block["type"] for block in message["content"]] == ["thinking", "text", "tool_use"]
     assert message["content"][-1]["input"] == {"at": 1}
@@ -39,7 +39,7 @@ def test_stored_output_becomes_the_message_that_a_call_alone_would_give() -> Non
 
 def test_output_of_an_older_program_has_no_calls() -> None:
     output = {"thinking": "", "text": "Hello", "token_ids": [1]}
-    answer = assembled_answer(VIEW, StoredAnswer.from_bytes(canonical_json(output)))
+    answer = AssembledAnswer.from_stored(VIEW, StoredAnswer.from_bytes(canonical_json(output)))
     message = assemble_message(answer, job_id=VIEW.id, model="m", thinking="none")
     assert message["content"] == [{"type": "text", "text": "Hello"}]
     assert message["stop_reason"] == "end_turn"
@@ -48,7 +48,7 @@ def test_output_of_an_older_program_has_no_calls() -> None:
 def test_likelihoods_of_a_stored_answer_are_those_of_its_text() -> None:
     value = TokenLogprob(2, b"Hello", -0.5, (Alternative(b"\xe2", -1.0),))
     output = {"thinking": "hm", "text": "Hello", "token_ids": [1, 2], "logprobs": to_json([value])}
-    answer = assembled_answer(VIEW, StoredAnswer.from_bytes(canonical_json(output)))
+    answer = AssembledAnswer.from_stored(VIEW, StoredAnswer.from_bytes(canonical_json(output)))
     completion = assemble(
         CompletionEnvelope(kind=CHAT, jobs=(VIEW.id,), model="m", created=0), [answer]
     )

@@ -7,7 +7,7 @@ import pytest
 
 from api.protocols.native import jobs as native
 from api.protocols.openai_chat import parse as openai_chat
-from api.protocols.shared.parsed_request import ParsedRequest
+from api.protocols.shared.parsed_request import ParsedRequest, RequestDefaults
 from domain.chat.request import Message, ToolCall, ToolChoice
 from domain.errors import InvalidRequest
 from domain.values import Priority
@@ -19,7 +19,9 @@ _DEFAULT = 777
 def _parse(headers: dict[str, str] | None = None, **changes: Any) -> ParsedRequest:
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]} | changes
     return openai_chat.parse(
-        json.dumps(body).encode(), headers or {}, ids=SequentialIds(), max_tokens_default=_DEFAULT
+        json.dumps(body).encode(),
+        headers or {},
+        RequestDefaults(ids=SequentialIds(), max_tokens=_DEFAULT),
     )
 
 
@@ -27,9 +29,7 @@ def _job(**body: Any) -> ParsedRequest:
     return native.parse(
         json.dumps(body).encode(),
         {},
-        ids=SequentialIds(),
-        max_tokens_default=_DEFAULT,
-        model_default="served",
+        RequestDefaults(ids=SequentialIds(), max_tokens=_DEFAULT, model="served"),
     )
 
 

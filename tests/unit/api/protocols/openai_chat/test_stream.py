@@ -9,7 +9,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from api.http.sse import Part, encode
 from api.protocols.openai_chat.parse import CHAT
-from api.protocols.shared.answer import assemble_answer
+from api.protocols.shared.answer import AssembledAnswer
 from api.protocols.shared.completions import (
     ChoiceItem,
     CompletionEncoder,
@@ -109,7 +109,7 @@ def test_any_lawful_stream_says_the_same_as_the_whole_completion(items: list[Str
     assert events[-1].data == "[DONE]"
     for event in events[:-1]:
         ChatCompletionChunk.model_validate_json(event.data)
-    whole = assemble(_HEAD, [assemble_answer(items)])
+    whole = assemble(_HEAD, [AssembledAnswer.from_items(items)])
     ChatCompletion.model_validate_json(json.dumps(whole))
     deltas = [event.json["choices"][0]["delta"] for event in events[:-2]]
     message = whole["choices"][0]["message"]

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from api.http.sse import Part, encode
 from api.protocols.openai_chat.parse import CHAT
 from api.protocols.openai_completions.parse import TEXT
-from api.protocols.shared.answer import assemble_answer
+from api.protocols.shared.answer import AssembledAnswer
 from api.protocols.shared.completions import (
     ChoiceItem,
     CompletionEncoder,
@@ -22,6 +22,7 @@ from api.protocols.shared.completions import (
     assemble,
     total_usage,
 )
+from api.protocols.shared.parsed_request import RequestDefaults
 from domain.chat.items import StreamItem
 from domain.chat.request import ChatRequest, RawPrompt
 from domain.errors import InvalidRequest
@@ -42,7 +43,7 @@ def _parsed(kind: CompletionKind = TEXT, **fields: Any) -> Any:
         {"prompt": "Once"} if kind is TEXT else {"messages": [{"role": "user", "content": "a"}]}
     )
     body = json.dumps({"model": "m"} | requested | fields).encode()
-    return kind.parse(body, {}, ids=SequentialIds(), max_tokens_default=16)
+    return kind.parse(body, {}, RequestDefaults(ids=SequentialIds(), max_tokens=16))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +133,7 @@ def test_any_streams_together_say_the_same_as_the_whole(
         parts += encoder.item(item)
     *chunks, usage, done = events_in(encode(parts))
     assert done.data == "[DONE]"
-    whole = assemble(envelope, [assemble_answer(items) for items in streams])
+    whole = assemble(envelope, [AssembledAnswer.from_items(items) for items in streams])
     assert _WHOLES[kind.protocol].model_validate(whole, strict=True)
     assert usage.json["usage"] == whole["usage"]
     told = [chunk.json for chunk in chunks]

@@ -32,7 +32,7 @@ from api.protocols.openai_responses.response_object import (
     ended_response,
 )
 from api.protocols.openai_responses.stream import ResponsesEncoder
-from api.protocols.shared.answer import assemble_answer
+from api.protocols.shared.answer import AssembledAnswer
 from domain.chat.items import Body, Failed, Finished, StreamItem, Text
 from domain.chat.logprobs import Alternative, TokenLogprob
 from domain.errors import ItemsLost
@@ -166,7 +166,7 @@ def _transcript(name: str) -> bytes:
 
 def _whole(name: str) -> Any:
     fields, bodies = ALL[name]
-    return ended_response(_envelope(**fields), assemble_answer(items(bodies)))
+    return ended_response(_envelope(**fields), AssembledAnswer.from_items(items(bodies)))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -265,7 +265,7 @@ def test_resumed_events_are_those_of_the_first_stream(
 def test_stream_and_whole_answer_say_the_same(items: list[StreamItem]) -> None:
     envelope = _envelope()
     last = _frames(_parts(envelope, items))[-1].data
-    assert last["response"] == ended_response(envelope, assemble_answer(items))  # type: ignore[index]  # JSON
+    assert last["response"] == ended_response(envelope, AssembledAnswer.from_items(items))  # type: ignore[index]  # JSON
 
 
 @given(item_streams())

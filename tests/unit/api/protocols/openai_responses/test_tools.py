@@ -15,7 +15,7 @@ from api.protocols.openai_responses.parse import (
     requested_fields,
 )
 from api.protocols.openai_responses.tools import GRAMMARS_MAX
-from api.protocols.shared.parsed_request import ParsedRequest
+from api.protocols.shared.parsed_request import ParsedRequest, RequestDefaults
 from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice
 from domain.errors import InvalidRequest
 from tests.support.fakes.time import SequentialIds
@@ -36,7 +36,9 @@ _FOUND: list[dict[str, Any]] = [
 def _parsed(**fields: Any) -> ParsedRequest:
     wire = read_body(json.dumps({"model": "m", "input": "hi"} | fields).encode())
     requested = requested_fields(wire, input_items(wire))
-    return parse_request(wire, requested, (), {}, ids=SequentialIds(), max_tokens_default=9)
+    return parse_request(
+        wire, requested, (), {}, RequestDefaults(ids=SequentialIds(), max_tokens=9)
+    )
 
 
 def _chat(**fields: Any) -> ChatRequest:

@@ -9,7 +9,8 @@ import pytest
 
 from api.protocols.anthropic import parse as anthropic
 from api.protocols.openai_chat import parse as openai_chat
-from api.protocols.shared.parsed_request import USER_ID_CHARS_MAX, agent_of
+from api.protocols.shared.agent_hints import USER_ID_CHARS_MAX, agent_of
+from api.protocols.shared.parsed_request import RequestDefaults
 from domain.chat.conversation_id import content_id
 from domain.chat.request import ChatRequest, Message
 from domain.values import SamplingWish
@@ -79,13 +80,15 @@ def test_both_vendors_requests_are_read_for_it() -> None:
     body: Any = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
     said = json.dumps(body | {"metadata": {"user_id": USER_ID}}).encode()
     ids = SequentialIds()
-    assert anthropic.parse(said, {}, ids=ids).agent == "from-metadata"
-    assert anthropic.parse(said, HEADERS, ids=ids).agent == SESSION
+    assert (
+        anthropic.parse(said, {}, RequestDefaults(ids=ids, max_tokens=1)).agent == "from-metadata"
+    )
+    assert anthropic.parse(said, HEADERS, RequestDefaults(ids=ids, max_tokens=1)).agent == SESSION
     said = json.dumps(body | {"session_id": "s"}).encode()
-    parsed = openai_chat.parse(said, {}, ids=ids, max_tokens_default=1)
+    parsed = openai_chat.parse(said, {}, RequestDefaults(ids=ids, max_tokens=1))
     assert parsed.agent == "s"
     said = json.dumps(body | {"prompt_cache_key": "k", "user": "u"}).encode()
-    assert openai_chat.parse(said, {}, ids=ids, max_tokens_default=1).agent == "k"
+    assert openai_chat.parse(said, {}, RequestDefaults(ids=ids, max_tokens=1)).agent == "k"
 
 
 def _conversation(*texts: str, system: str = "Be kind.") -> ChatRequest:

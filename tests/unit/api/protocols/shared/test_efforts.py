@@ -11,7 +11,8 @@ from api.protocols.anthropic import parse as anthropic
 from api.protocols.native import jobs as native
 from api.protocols.openai_chat import parse as openai_chat
 from api.protocols.openai_responses import parse as responses
-from api.protocols.shared.efforts import EFFORTS, Efforts
+from api.protocols.shared.efforts import Efforts
+from api.protocols.shared.parsed_request import RequestDefaults
 from api.schemas.base import MAX_TOKENS_CEILING
 from domain.chat.reasoning_limit import ThinkingLimit
 from domain.errors import InvalidRequest
@@ -19,31 +20,36 @@ from tests.support.fakes.time import SequentialIds
 
 _IDS = SequentialIds()
 _HI = [{"role": "user", "content": "hi"}]
+_STANDARD = Efforts()
 _ODD = Efforts(minimal=0.05, low=0.25, medium=0.75, answer=0.5)
 
 
-def _anthropic(efforts: Efforts = EFFORTS, **more: Any) -> ThinkingLimit:
+def _anthropic(efforts: Efforts = _STANDARD, **more: Any) -> ThinkingLimit:
     body = {"model": "m", "max_tokens": 100, "messages": _HI} | more
-    parsed = anthropic.parse(json.dumps(body).encode(), {}, ids=_IDS, efforts=efforts)
+    parsed = anthropic.parse(
+        json.dumps(body).encode(), {}, RequestDefaults(ids=_IDS, max_tokens=1, efforts=efforts)
+    )
     return parsed.chat.thinking_limit
 
 
 def _marks(**more: Any) -> bool:
     body = {"model": "m", "max_tokens": 100, "messages": _HI} | more
-    return anthropic.parse(json.dumps(body).encode(), {}, ids=_IDS).has_cache_control
+    return anthropic.parse(
+        json.dumps(body).encode(), {}, RequestDefaults(ids=_IDS, max_tokens=1)
+    ).has_cache_control
 
 
 def _chat(effort: str | None) -> ThinkingLimit:
     body = {"model": "m", "messages": _HI, "reasoning_effort": effort}
     raw = json.dumps(body).encode()
-    return openai_chat.parse(raw, {}, ids=_IDS, max_tokens_default=9).chat.thinking_limit
+    return openai_chat.parse(raw, {}, RequestDefaults(ids=_IDS, max_tokens=9)).chat.thinking_limit
 
 
 def _responses(effort: str | None) -> ThinkingLimit:
     body = {"model": "m", "input": "hi", "reasoning": {"effort": effort}}
     wire = responses.read_body(json.dumps(body).encode())
     asked = responses.requested_fields(wire, responses.input_items(wire))
-    parsed = responses.parse_request(wire, asked, (), {}, ids=_IDS, max_tokens_default=9)
+    parsed = responses.parse_request(wire, asked, (), {}, RequestDefaults(ids=_IDS, max_tokens=9))
     return parsed.chat.thinking_limit
 
 
@@ -107,7 +113,7 @@ def test_native_jobs_leave_room_for_the_answer() -> None:
     asked = {None: None, True: None, False: 0}
     for thinking, tokens in asked.items():
         raw = json.dumps({"prompt": "hi", "thinking": thinking}).encode()
-        chat = native.parse(raw, {}, ids=_IDS, max_tokens_default=9, model_default="m").chat
+        chat = native.parse(raw, {}, RequestDefaults(ids=_IDS, max_tokens=9, model="m")).chat
         assert chat.thinking_limit == ThinkingLimit(tokens=tokens, share=0.8)
 
 

@@ -25,7 +25,7 @@ from api.protocols.openai_completions import parse as openai_completions
 from api.protocols.openai_completions.logprobs import TextLogprobsRenderer
 from api.protocols.openai_completions.parse import TEXT
 from api.protocols.openai_responses import parse as responses
-from api.protocols.shared.answer import assemble_answer
+from api.protocols.shared.answer import AssembledAnswer
 from api.protocols.shared.completions import (
     ChoiceItem,
     CompletionEncoder,
@@ -33,6 +33,7 @@ from api.protocols.shared.completions import (
     assemble,
 )
 from api.protocols.shared.logprobs import token_text
+from api.protocols.shared.parsed_request import RequestDefaults
 from domain.chat.items import (
     Body,
     Finished,
@@ -98,7 +99,7 @@ def test_chat_stream_tells_each_piece_with_its_tokens() -> None:
 
 
 def test_whole_completion_tells_the_tokens_of_the_content_and_no_others() -> None:
-    whole = assemble(ENVELOPE, [assemble_answer(ITEMS)])
+    whole = assemble(ENVELOPE, [AssembledAnswer.from_items(ITEMS)])
     assert_golden(
         json.dumps(whole, indent=1, ensure_ascii=False).encode(), GOLDEN / "chat_logprobs.json"
     )
@@ -119,7 +120,7 @@ def test_completion_of_a_text_tells_them_member_by_member() -> None:
     for item in ITEMS:
         parts += encoder.item(ChoiceItem(0, item))
     assert_golden(encode(parts), GOLDEN / "text_logprobs.sse")
-    whole = assemble(envelope, [assemble_answer(ITEMS)])
+    whole = assemble(envelope, [AssembledAnswer.from_items(ITEMS)])
     told = Completion.model_validate(whole).choices[0].logprobs
     assert told is not None
     assert told.tokens == ["Hello", "bytes:\\x20\\xe2\\x82", "bytes:\\xac"]
@@ -159,7 +160,7 @@ def test_completion_of_a_text_asks_for_likelihoods(
     fields: dict[str, Any], wanted: int | None
 ) -> None:
     body = json.dumps({"model": "m", "prompt": "hi", "n": 2} | fields).encode()
-    request = openai_completions.parse(body, {}, ids=SequentialIds(), max_tokens_default=9)
+    request = openai_completions.parse(body, {}, RequestDefaults(ids=SequentialIds(), max_tokens=9))
     assert [chat.logprobs for chat in request.chats] == [wanted, wanted]
 
 
@@ -169,7 +170,7 @@ def test_completion_of_a_text_asks_for_likelihoods(
 def test_completion_of_a_text_cannot_ask_for_what_nobody_knows(fields: dict[str, Any]) -> None:
     body = json.dumps({"model": "m", "prompt": "hi"} | fields).encode()
     with pytest.raises(InvalidRequest) as refusal:
-        openai_completions.parse(body, {}, ids=SequentialIds(), max_tokens_default=9)
+        openai_completions.parse(body, {}, RequestDefaults(ids=SequentialIds(), max_tokens=9))
     assert refusal.value.field == "logprobs"
 
 
@@ -184,7 +185,7 @@ def test_token_that_is_no_text_is_spelled_out(token: bytes, text: str) -> None:
 def parsed(**fields: Any) -> int | None:
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]} | fields
     request = openai_chat.parse(
-        json.dumps(body).encode(), {}, ids=SequentialIds(), max_tokens_default=9
+        json.dumps(body).encode(), {}, RequestDefaults(ids=SequentialIds(), max_tokens=9)
     )
     return request.chat.logprobs
 
@@ -237,7 +238,7 @@ def responses_wish(**fields: Any) -> int | None:
     wire = responses.read_body(json.dumps({"model": "m", "input": "hi"} | fields).encode())
     requested = responses.requested_fields(wire, responses.input_items(wire))
     request = responses.parse_request(
-        wire, requested, (), {}, ids=SequentialIds(), max_tokens_default=9
+        wire, requested, (), {}, RequestDefaults(ids=SequentialIds(), max_tokens=9)
     )
     return request.chat.logprobs
 

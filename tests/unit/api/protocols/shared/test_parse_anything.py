@@ -16,6 +16,7 @@ from api.protocols.anthropic import parse as anthropic
 from api.protocols.anthropic.messages import IMAGE_REFUSED
 from api.protocols.native import jobs as native
 from api.protocols.openai_chat import parse as openai_chat
+from api.protocols.shared.parsed_request import RequestDefaults
 from api.routes.table import OPERATIONS
 from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest
@@ -24,10 +25,14 @@ from tests.support.fakes.time import SequentialIds
 
 _IDS = SequentialIds()
 _PARSERS: dict[str, Callable[[bytes], ChatRequest]] = {
-    "anthropic": lambda body: anthropic.parse(body, {}, ids=_IDS).chat,
-    "openai": lambda body: openai_chat.parse(body, {}, ids=_IDS, max_tokens_default=9).chat,
+    "anthropic": lambda body: (
+        anthropic.parse(body, {}, RequestDefaults(ids=_IDS, max_tokens=1)).chat
+    ),
+    "openai": lambda body: (
+        openai_chat.parse(body, {}, RequestDefaults(ids=_IDS, max_tokens=9)).chat
+    ),
     "native": lambda body: (
-        native.parse(body, {}, ids=_IDS, max_tokens_default=9, model_default="m").chat
+        native.parse(body, {}, RequestDefaults(ids=_IDS, max_tokens=9, model="m")).chat
     ),
 }
 

@@ -15,6 +15,7 @@ from api.protocols.openai_responses.parse import (
     read_body,
     requested_fields,
 )
+from api.protocols.shared.parsed_request import RequestDefaults
 from domain.chat.request import ChatRequest
 from tests.support.fakes.time import SequentialIds
 
@@ -23,18 +24,24 @@ _SCHEMA = {"type": "object"}
 
 def _chat(**fields: Any) -> ChatRequest:
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]} | fields)
-    return openai_chat.parse(body.encode(), {}, ids=SequentialIds(), max_tokens_default=9).chat
+    return openai_chat.parse(
+        body.encode(), {}, RequestDefaults(ids=SequentialIds(), max_tokens=9)
+    ).chat
 
 
 def _messages(**fields: Any) -> ChatRequest:
     body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
-    return anthropic.parse(json.dumps(body | fields).encode(), {}, ids=SequentialIds()).chat
+    return anthropic.parse(
+        json.dumps(body | fields).encode(), {}, RequestDefaults(ids=SequentialIds(), max_tokens=1)
+    ).chat
 
 
 def _responses(**fields: Any) -> ChatRequest:
     wire = read_body(json.dumps({"model": "m", "input": "hi"} | fields).encode())
     requested = requested_fields(wire, input_items(wire))
-    return parse_request(wire, requested, (), {}, ids=SequentialIds(), max_tokens_default=9).chat
+    return parse_request(
+        wire, requested, (), {}, RequestDefaults(ids=SequentialIds(), max_tokens=9)
+    ).chat
 
 
 def _function(name: str, **more: Any) -> dict[str, Any]:
