@@ -1,1 +1,1 @@
-"""Bodies as clients send and read them; they know nothing of the domain's values."""
+"""Types of the JSON bodies of requests and replies; parsers and presenters convert them."""

@@ -1,92 +1,49 @@
-"""The bodies and answers of ``/v1/agents``."""
+"""Bodies and replies of ``/v1/agents``."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NotRequired, Self
+from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
-from api.schemas.base import (
-    MaxTokens,
-    MinP,
-    Name,
-    RequestBody,
-    Seed,
-    StopText,
-    StopTexts,
-    TopK,
-    TopP,
-    WebhookBody,
-    whole,
-)
-from api.schemas.jobs import ONE_OF_BOTH, WithinS
-from api.schemas.openai_chat import ChatMessage, FunctionTool
+from api.schemas.base import RequestBody, whole
+from api.schemas.jobs import OptionsBody, PromptBody
+from api.schemas.openai_chat import FunctionTool
 from api.schemas.replies import JobCache
 
-#: What may name an agent here; without ``/``, for it is a part of a path.
+#: Id of an agent; without ``/``, since it is a part of a path.
 AGENT_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$"
-#: Highest number of a turn that can be asked for.
+#: Highest number of a turn in a request.
 TURN_MAX = 1_000_000
 NewAgentId = Annotated[str, Field(pattern=AGENT_ID_PATTERN)]
 TurnNumber = Annotated[int, Field(ge=0, le=TURN_MAX), BeforeValidator(whole)]
 
 
-class OptionsBody(RequestBody):
-    """How an agent answers."""
-
-    model: Name | None = None
-    max_tokens: MaxTokens | None = None
-    stop: StopText | StopTexts | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: TopP | None = None
-    top_k: TopK | None = None
-    min_p: MinP | None = None
-    thinking: bool | None = None
-
-
 class AgentBody(OptionsBody):
-    """The body of ``POST /v1/agents``; the options hold for every turn that says nothing else."""
+    """The body of ``POST /v1/agents``; the options are the defaults of its turns."""
 
     id: NewAgentId | None = None
     system: str | None = None
     tools: list[FunctionTool] | None = None
 
 
-class TurnBody(OptionsBody):
+class TurnBody(PromptBody):
     """The body of ``POST /v1/agents/{agent_id}/generate``: a ``prompt`` or ``messages``."""
 
-    model_config = ConfigDict(json_schema_extra=ONE_OF_BOTH)
-
-    prompt: str | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
     expected_turn: TurnNumber | None = None
     stream: bool | None = None
-    seed: Seed | None = None
-    priority: Literal["interactive", "batch"] | None = None
-    start_within_s: WithinS | None = None
-    finish_within_s: WithinS | None = None
-    webhook: WebhookBody | None = None
-
-    @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
-        if (self.prompt is None) == (self.messages is None):
-            code = "prompt_or_messages"
-            msg = "give either prompt or messages"
-            raise PydanticCustomError(code, msg)
-        return self
 
 
 class ForkBody(RequestBody):
-    """The body of ``POST /v1/agents/{agent_id}/fork``; without a turn, after the latest one."""
+    """The body of ``POST /v1/agents/{agent_id}/fork``; ``from_turn`` defaults to the latest."""
 
     from_turn: TurnNumber | None = None
     id: NewAgentId | None = None
 
 
 class AgentTurn(TypedDict):
-    """A turn of an agent's own; ``counts`` says whether it has an answer."""
+    """A turn that was not inherited; ``counts`` is true if it has an answer."""
 
     turn: int
     job: str
@@ -95,14 +52,14 @@ class AgentTurn(TypedDict):
 
 
 class AgentFork(TypedDict):
-    """Where an agent comes from."""
+    """The agent that an agent was forked from, and its last inherited turn."""
 
     agent_id: str
     turn: int
 
 
 class AgentLinks(TypedDict):
-    """Where to go from here."""
+    """Paths of the operations on an agent."""
 
     self: str
     generate: str
@@ -111,10 +68,10 @@ class AgentLinks(TypedDict):
 
 
 class AgentObject(TypedDict):
-    """An agent; what is not required stands only where one agent is asked for.
+    """An agent; lists leave out the optional keys.
 
-    ``turns`` counts those that have an answer, the inherited ones included; ``history`` has the
-    latest of its own.
+    ``turns`` counts the turns that have an answer, with the inherited ones. ``history`` has the
+    latest turns without them.
     """
 
     id: str
@@ -131,7 +88,7 @@ class AgentObject(TypedDict):
 
 
 class AgentList(TypedDict):
-    """A page, those made last first; ``before=<next_before>`` gives the next one."""
+    """A page, newest first; ``before=<next_before>`` returns the next one."""
 
     object: Literal["list"]
     data: list[AgentObject]
@@ -140,7 +97,7 @@ class AgentList(TypedDict):
 
 
 class DeletedAgent(TypedDict):
-    """What became of it."""
+    """The reply to the deletion of an agent."""
 
     id: str
     object: Literal["agent"]
@@ -148,7 +105,7 @@ class DeletedAgent(TypedDict):
 
 
 class SavedContext(TypedDict):
-    """The context that was saved last; eviction is told by worker, so some may be gone."""
+    """The context that was saved last; some of its blocks may have been evicted since."""
 
     job: str
     at: str
@@ -159,7 +116,7 @@ class SavedContext(TypedDict):
 
 
 class CacheHit(TypedDict):
-    """The latest job that began from what was known."""
+    """The latest job that reused cached blocks."""
 
     job: str
     at: str
@@ -171,7 +128,7 @@ class CacheHit(TypedDict):
 
 
 class CacheMiss(TypedDict):
-    """The latest job that computed what had been saved."""
+    """The latest job that computed saved blocks again."""
 
     job: str
     at: str
@@ -181,13 +138,13 @@ class CacheMiss(TypedDict):
 
 
 class LatestTurn(JobCache):
-    """What the latest job found, and why it did not find more."""
+    """The cache diagnosis of the latest job."""
 
     job: str
 
 
 class AgentCache(TypedDict):
-    """What is known of an agent's context."""
+    """The cache state of the context of an agent."""
 
     object: Literal["agent.cache"]
     agent_id: str

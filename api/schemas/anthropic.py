@@ -19,7 +19,7 @@ from api.schemas.base import (
 
 
 class ContentBlock(RequestBody):
-    """A block of any type; each type uses some of the fields, and unknown types are welcome."""
+    """A block of any type; each type uses some of the fields. Unknown types are accepted."""
 
     type: str
     text: str | None = None
@@ -39,14 +39,14 @@ class ContentBlock(RequestBody):
 
 
 class InputMessage(RequestBody):
-    """One turn; ``system`` may also stand in the middle of a conversation."""
+    """One turn; ``system`` is allowed anywhere in a conversation."""
 
     role: Literal["user", "assistant", "system"]
     content: str | list[ContentBlock]
 
 
 class AnthropicTool(RequestBody):
-    """A tool of the caller, or the name of one that the vendor's servers run."""
+    """A tool of the client, or the name of one that the vendor's servers run."""
 
     name: str | None = None
     type: str | None = None
@@ -58,7 +58,7 @@ class AnthropicTool(RequestBody):
 
 
 class ThinkingSpec(RequestBody):
-    """Whether reasoning is wanted, and most tokens of it."""
+    """Whether the model reasons, and its largest number of reasoning tokens."""
 
     type: str
     display: str | None = None
@@ -74,27 +74,27 @@ class AnthropicToolChoice(RequestBody):
 
 
 class OutputFormat(RequestBody):
-    """The form of the answer; types other than ``json_schema`` ask for nothing."""
+    """The format of the answer; types other than ``json_schema`` have no effect."""
 
     type: str
     json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
 
 
 class OutputConfig(RequestBody):
-    """How to answer; the effort bounds the reasoning, and models that know levels are told it."""
+    """The effort, which limits the reasoning, and the format; models with levels get the effort."""
 
     effort: str | None = None
     format: OutputFormat | None = None
 
 
 class Metadata(RequestBody):
-    """Who asks; Claude Code names its session there."""
+    """The client; Claude Code puts its session into ``user_id``."""
 
     user_id: str | None = None
 
 
 class CountBody(RequestBody):
-    """What decides how long a prompt is; ``seed`` is our own addition."""
+    """The fields of a request that its prompt depends on; ``seed`` is an addition."""
 
     model: Name
     messages: Annotated[list[InputMessage], Field(min_length=1)]
@@ -119,7 +119,7 @@ class CountBody(RequestBody):
 
 
 class MessagesBody(CountBody):
-    """The request."""
+    """The body of ``POST /v1/messages``."""
 
     max_tokens: MaxTokens
     stream: bool | None = None

@@ -1,4 +1,4 @@
-"""What all request bodies share: reading, limits, and errors in the caller's terms."""
+"""Parsing, limits and validation errors, common to all request bodies."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from domain.webhook.targets import URL_CHARS_MAX
 
 #: Characters of a model name or an id.
 NAME_CHARS_MAX: Final = 256
-#: Texts that may end one generation, and characters of each.
+#: Stop texts of one request, and characters of each.
 STOPS_MAX: Final = 64
 STOP_CHARS_MAX: Final = 1024
-#: Larger limits are lowered to this: clients ask for whatever they can, and the engine lowers it
-#: again to what the context has room for.
+#: Larger values are lowered to this; clients send the largest value that a vendor allows. The
+#: engine lowers it further to the space that is left in the context.
 MAX_TOKENS_CEILING: Final = 1 << 20
-#: Answers to one prompt that one request may ask for.
+#: Answers to one prompt in one request.
 ANSWERS_MAX: Final = 8
-#: Candidates of top-k beyond any vocabulary.
+#: Candidates of top-k; more than any vocabulary has.
 TOP_K_CEILING: Final = 1 << 20
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
-#: What may name an agent or a stream.
+#: Name of an agent or of a stream.
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,255}$"
 JOB_ID_PATTERN: Final = r"^job-[0-9a-f]{32}$"
 WEBHOOK_ID_PATTERN: Final = r"^webhook-[0-9a-f]{32}$"
@@ -34,27 +34,27 @@ BodyT = TypeVar("BodyT", bound="RequestBody")
 
 
 class RequestBody(BaseModel):
-    """A body, or an object inside one: known fields are checked, unknown ones pass unread."""
+    """A body, or an object inside one; known fields are validated, unknown ones are ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
 
 class WebhookBody(RequestBody):
-    """Who is told of the end, by a POST that is signed after Standard Webhooks."""
+    """The receiver of a POST at the end of the work, signed by the rules of Standard Webhooks."""
 
     url: Annotated[str, Field(min_length=1, max_length=URL_CHARS_MAX)]
 
 
 def whole(value: Any) -> Any:  # noqa: ANN401 - anything that JSON holds
-    """JSON knows one kind of number: 5.0 is the integer 5."""
+    """Return a float without a fraction as an integer, since JSON has one type of number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-# The validator stands last, so that the limits reach the number's own schema.
+# The validator is last, so that the schema of the number has the limits.
 _Whole = BeforeValidator(whole)
 Name = Annotated[str, Field(min_length=1, max_length=NAME_CHARS_MAX)]
 MaxTokens = Annotated[int, Field(ge=1), _Whole]
-#: Tokens of reasoning; one that is larger than the answer limits nothing.
+#: Reasoning tokens; a budget larger than the answer has no effect.
 Budget = Annotated[int, Field(ge=0), _Whole]
 TopP = Annotated[float, Field(gt=0, le=1)]
 TopK = Annotated[int, Field(ge=0), _Whole]
@@ -62,17 +62,18 @@ MinP = Annotated[float, Field(ge=0, lt=1)]
 Seed = Annotated[int, Field(ge=INT64_MIN, le=INT64_MAX), _Whole]
 Answers = Annotated[int, Field(ge=1, le=ANSWERS_MAX), _Whole]
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
-#: How long a file may be kept.
+#: Time until a file expires, in seconds.
 KeptSeconds = Annotated[int, Field(ge=3600, le=30 * 24 * 3600), _Whole]
 StopText = Annotated[str, Field(max_length=STOP_CHARS_MAX)]
 StopTexts = Annotated[list[StopText], Field(max_length=STOPS_MAX)]
 
 
 def parse_body(model: type[BodyT], body: bytes) -> BodyT:
-    """Read a body as ``model``.
+    """Return a body as ``model``.
 
     Raises:
-        InvalidRequest: It is no JSON object, or a known field does not fit; names the first one.
+        InvalidRequest: The body is not a JSON object, or a known field is not valid; names the
+            first such field.
     """
     value = load_json(body)
     if not isinstance(value, dict):
@@ -85,7 +86,7 @@ def parse_body(model: type[BodyT], body: bytes) -> BodyT:
 
 
 def _first_fault(error: ValidationError, value: Any) -> InvalidRequest:  # noqa: ANN401 - JSON
-    """Return the first fault, told as deep inside the value as the checks of unions reached."""
+    """Return the first fault; of those at its place, the one deepest inside the value."""
     faults = [
         (_dotted(fault["loc"], value), fault["msg"])
         for fault in error.errors(include_url=False, include_context=False, include_input=False)
@@ -97,10 +98,10 @@ def _first_fault(error: ValidationError, value: Any) -> InvalidRequest:  # noqa:
 
 
 def _dotted(location: Sequence[int | str], value: Any) -> str:  # noqa: ANN401 - any JSON value
-    """Return the path that the caller wrote, without the names of union members.
+    """Return the path of a field in the body, without the names of union members.
 
-    A part that is no key of the value at that place is such a name, unless it is the last one: a
-    required field that is missing.
+    A part that is no key of the value at that place is the name of a union member. The last part
+    may also be a required field that is missing.
     """
     parts: list[str] = []
     for index, part in enumerate(location):

@@ -1,4 +1,4 @@
-"""The bodies and answers of batches and files, in both dialects."""
+"""Bodies and replies of batches and files, in both dialects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing_extensions import TypedDict  # pydantic reads only this one below Py
 
 from api.schemas.base import KeptSeconds, Name, RequestBody, WebhookBody
 
-#: ``metadata`` of an OpenAI batch.
+#: Limits of the ``metadata`` of an OpenAI batch.
 PAIRS_MAX = 16
 KEY_CHARS_MAX = 64
 VALUE_CHARS_MAX = 512
@@ -18,21 +18,21 @@ VALUE_CHARS_MAX = 512
 
 
 class BatchRequest(RequestBody):
-    """One request; what is wrong with its ``params`` becomes its result."""
+    """One request; an error in its ``params`` becomes its result."""
 
     custom_id: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     params: dict[str, Any]
 
 
 class MessageBatchBody(RequestBody):
-    """Requests that are answered within a day."""
+    """The body of ``POST /v1/messages/batches``: requests to answer within a day."""
 
     requests: Annotated[list[BatchRequest], Field(min_length=1)]
     webhook: WebhookBody | None = None
 
 
 class BatchCounts(TypedDict):
-    """What became of the requests; all are ``processing`` until the batch has ended."""
+    """Numbers of requests by state."""
 
     processing: int
     succeeded: int
@@ -42,7 +42,11 @@ class BatchCounts(TypedDict):
 
 
 class MessageBatch(TypedDict):
-    """An Anthropic batch; ``progress`` is our own: the counts as they are now."""
+    """An Anthropic batch.
+
+    In ``request_counts`` all requests are ``processing`` until the batch has ended. ``progress``
+    is an addition: the counts as they are now.
+    """
 
     id: str
     type: Literal["message_batch"]
@@ -67,7 +71,7 @@ class MessageBatchList(TypedDict):
 
 
 class DeletedMessageBatch(TypedDict):
-    """A batch that is shown no more."""
+    """The reply to the deletion of a batch."""
 
     id: str
     type: Literal["message_batch_deleted"]
@@ -77,7 +81,7 @@ class DeletedMessageBatch(TypedDict):
 
 
 class KeptFor(RequestBody):
-    """How long the files of the answers are kept."""
+    """Time until the files of the results expire."""
 
     anchor: Literal["created_at"]
     seconds: KeptSeconds
@@ -88,7 +92,7 @@ MetadataValue = Annotated[str, Field(max_length=VALUE_CHARS_MAX)]
 
 
 class BatchBody(RequestBody):
-    """Lines of a file that are answered within a day."""
+    """The body of ``POST /v1/batches``: the requests in a file, to answer within a day."""
 
     input_file_id: Name
     endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses"]
@@ -99,7 +103,7 @@ class BatchBody(RequestBody):
 
 
 class FileForm(RequestBody):
-    """The fields of an upload; the file stands in a part of its own."""
+    """The fields of an upload; the file is a part of its own."""
 
     purpose: Literal["batch", "assistants", "fine-tune", "vision", "user_data"]
     expires_after_anchor: Annotated[Literal["created_at"], Field(alias="expires_after[anchor]")] = (
@@ -111,7 +115,7 @@ class FileForm(RequestBody):
 
 
 class FileUpload(FileForm):
-    """The whole form, for its description; the file itself never becomes a field."""
+    """The form of an upload, for the document; the parser does not read the file as a field."""
 
     file: Annotated[str, Field(json_schema_extra={"format": "binary"})]
 
@@ -141,7 +145,7 @@ class FileList(TypedDict):
 
 
 class DeletedFile(TypedDict):
-    """A file that is shown no more."""
+    """The reply to the deletion of a file."""
 
     id: str
     object: Literal["file"]
@@ -149,7 +153,7 @@ class DeletedFile(TypedDict):
 
 
 class BatchFault(TypedDict):
-    """What is wrong with a line, or with the file as a whole."""
+    """An error in a line, or in the file as a whole."""
 
     code: str
     line: int | None
@@ -158,14 +162,14 @@ class BatchFault(TypedDict):
 
 
 class BatchFaults(TypedDict):
-    """Why a batch failed."""
+    """The errors of a batch that failed."""
 
     object: Literal["list"]
     data: list[BatchFault]
 
 
 class BatchRequestCounts(TypedDict):
-    """How far a batch is."""
+    """Numbers of requests by state."""
 
     total: int
     completed: int
@@ -173,13 +177,13 @@ class BatchRequestCounts(TypedDict):
 
 
 class InputDetails(TypedDict):
-    """Details of the input's count."""
+    """Details of the input tokens."""
 
     cached_tokens: int
 
 
 class OutputDetails(TypedDict):
-    """Details of the output's count."""
+    """Details of the output tokens."""
 
     reasoning_tokens: int
 
@@ -195,7 +199,7 @@ class BatchUsage(TypedDict):
 
 
 class BatchObject(TypedDict):
-    """An OpenAI batch; instants in Unix seconds."""
+    """An OpenAI batch; times are in Unix seconds."""
 
     id: str
     object: Literal["batch"]

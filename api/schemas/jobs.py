@@ -1,4 +1,4 @@
-"""The body of ``POST /v1/jobs``."""
+"""The body of ``POST /v1/jobs``, and the fields that it shares with turns of agents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from api.schemas.openai_chat import ChatMessage, FunctionTool
 WITHIN_MAX_S = 30 * 24 * 3600
 WithinS = Annotated[float, Field(gt=0, le=WITHIN_MAX_S)]
 
-ONE_OF_BOTH: JsonDict = {
+_ONE_OF_BOTH: JsonDict = {
     "oneOf": [
         {
             "required": ["prompt"],
@@ -41,26 +41,28 @@ ONE_OF_BOTH: JsonDict = {
 }
 
 
-class JobBody(RequestBody):
-    """A generation to be queued: either a ``prompt`` or ``messages``."""
-
-    model_config = ConfigDict(json_schema_extra=ONE_OF_BOTH)
+class OptionsBody(RequestBody):
+    """Options of a generation."""
 
     model: Name | None = None
-    prompt: str | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
-    system: str | None = None
     max_tokens: MaxTokens | None = None
     stop: StopText | StopTexts | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: TopP | None = None
     top_k: TopK | None = None
     min_p: MinP | None = None
-    seed: Seed | None = None
-    tools: list[FunctionTool] | None = None
     thinking: bool | None = None
+
+
+class PromptBody(OptionsBody):
+    """A generation to enqueue: either a ``prompt`` or ``messages``."""
+
+    model_config = ConfigDict(json_schema_extra=_ONE_OF_BOTH)
+
+    prompt: str | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
+    seed: Seed | None = None
     priority: Literal["interactive", "batch"] | None = None
-    agent_id: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
     start_within_s: WithinS | None = None
     finish_within_s: WithinS | None = None
     webhook: WebhookBody | None = None
@@ -72,3 +74,11 @@ class JobBody(RequestBody):
             msg = "give either prompt or messages"
             raise PydanticCustomError(code, msg)
         return self
+
+
+class JobBody(PromptBody):
+    """The body of ``POST /v1/jobs``: a generation from either a ``prompt`` or ``messages``."""
+
+    system: str | None = None
+    tools: list[FunctionTool] | None = None
+    agent_id: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None

@@ -1,4 +1,4 @@
-"""How many likelihoods may be asked for, and the shapes in which they are told."""
+"""Log probabilities of tokens: limits in requests, and types in replies."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from api.schemas.base import whole
 from domain.chat.logprobs import TOP_MAX
 from domain.errors import InvalidRequest
 
-#: What OpenAI's completions of texts allow.
+#: Limit of OpenAI's text completions.
 TEXT_TOP_MAX: Final = 5
 
-# The validator stands last, so that the limits reach the number's own schema.
+# The validator is last, so that the schema of the number has the limits.
 TopLogprobs = Annotated[int, Field(ge=0, le=TOP_MAX), BeforeValidator(whole)]
 TextTop = Annotated[int, Field(ge=0, le=TEXT_TOP_MAX), BeforeValidator(whole)]
 
 
 class TokenChance(TypedDict):
-    """A token and the natural logarithm of its likelihood."""
+    """A token and the natural logarithm of its probability."""
 
     token: str
     logprob: float
@@ -28,36 +28,36 @@ class TokenChance(TypedDict):
 
 
 class ResponseLogprob(TokenChance):
-    """A token of an answer, and the likeliest ones at its place."""
+    """A token of an answer, and the most probable ones at its place."""
 
     top_logprobs: list[TokenChance]
 
 
 class ChatLogprobs(TypedDict):
-    """The tokens of a choice's content."""
+    """The tokens of the content of a choice."""
 
     content: list[ResponseLogprob]
     refusal: None
 
 
 class DeltaChance(TypedDict):
-    """A token and the natural logarithm of its likelihood."""
+    """A token and the natural logarithm of its probability."""
 
     token: str
     logprob: float
 
 
 class DeltaLogprob(DeltaChance):
-    """A token of a piece of text, and the likeliest ones at its place."""
+    """A token of a text delta, and the most probable ones at its place."""
 
     top_logprobs: list[DeltaChance]
 
 
 class TextLogprobs(TypedDict):
-    """The tokens of a completion of a text, member by member.
+    """The tokens of a text completion, one list for each property.
 
-    ``top_logprobs`` has the token itself beside the likeliest; ``text_offset`` counts characters of
-    the choice's own text.
+    ``top_logprobs`` has the token itself and the most probable ones. ``text_offset`` counts
+    characters from the start of the text of the choice.
     """
 
     tokens: list[str]
@@ -67,10 +67,17 @@ class TextLogprobs(TypedDict):
 
 
 def logprobs_wanted(*, wanted: bool, top: int | None) -> int | None:
-    """Return how many alternatives a chat completion is to tell, ``None`` if nothing.
+    """Return the number of alternatives for each token of a chat completion.
+
+    Args:
+        wanted: Whether the request has ``logprobs: true``.
+        top: ``top_logprobs`` of the request.
+
+    Returns:
+        ``None`` if the reply has no log probabilities.
 
     Raises:
-        InvalidRequest: Alternatives are asked for, but not what they are alternatives to.
+        InvalidRequest: The request has ``top_logprobs`` without ``logprobs``.
     """
     if top is not None and not wanted:
         msg = "logprobs must be true where top_logprobs is given"

@@ -1,4 +1,4 @@
-"""The body of ``POST /v1/chat/completions``."""
+"""The body of ``POST /v1/chat/completions``, and the fields of text completions as well."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from api.schemas.logprobs import TopLogprobs
 
 
 class ContentPart(RequestBody):
-    """A part of any type; only texts are read."""
+    """A part of any type; only texts are used."""
 
     type: str
     text: str | None = None
 
 
 class FunctionCall(RequestBody):
-    """What an assistant called; ``arguments`` is JSON in a string."""
+    """The function of a tool call; ``arguments`` is JSON in a string."""
 
     name: str
     arguments: str | None = None
 
 
 class ToolCallSpec(RequestBody):
-    """One call of an earlier turn."""
+    """A tool call of an earlier turn."""
 
     id: str | None = None
     type: str | None = None
@@ -64,7 +64,7 @@ class FunctionSpec(RequestBody):
 
 
 class FunctionTool(RequestBody):
-    """A tool; types other than ``function`` run on the vendor's servers and are left out."""
+    """A tool; types other than ``function`` run on the vendor's servers and are ignored."""
 
     type: str
     function: FunctionSpec | None = None
@@ -84,7 +84,7 @@ class ChatNamedTool(RequestBody):
 
 
 class AllowedTools(RequestBody):
-    """Tools that alone may be called, or of which one must (``required``)."""
+    """The tools that may be called, or of which one must be called (``required``)."""
 
     mode: str | None = None
     tools: list[ChatNamedTool] | None = None
@@ -97,27 +97,27 @@ class ChatToolChoice(ChatNamedTool):
 
 
 class AnswerSchema(RequestBody):
-    """A schema with a name that nothing depends on."""
+    """A JSON Schema for the answer; its name has no effect."""
 
     json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     strict: bool | None = None
 
 
 class ResponseFormat(RequestBody):
-    """``text``, ``json_object`` or ``json_schema``."""
+    """The format of the answer: ``text``, ``json_object`` or ``json_schema``."""
 
     type: str
     json_schema: AnswerSchema | None = None
 
 
 class StreamOptions(RequestBody):
-    """How a stream ends."""
+    """Whether the last chunk of a stream has the usage."""
 
     include_usage: bool | None = None
 
 
 class CompletionParameters(RequestBody):
-    """What both kinds of completions can be asked for.
+    """The fields of both kinds of completions.
 
     ``top_k``, ``min_p`` and ``session_id`` are additions that local servers share.
     """
@@ -138,7 +138,7 @@ class CompletionParameters(RequestBody):
 
 
 class ChatCompletionBody(CompletionParameters):
-    """The request."""
+    """The body of ``POST /v1/chat/completions``."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     max_completion_tokens: MaxTokens | None = None

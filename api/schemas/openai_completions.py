@@ -1,4 +1,4 @@
-"""The body of ``POST /v1/completions`` and the shape of its answer."""
+"""The body of ``POST /v1/completions`` and its reply."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from api.schemas.replies import OpenAIUsage
 
 #: Prompts of one request.
 PROMPTS_MAX: Final = 64
-#: Token ids of one prompt, beyond any context.
+#: Token ids of one prompt; more than any context has.
 IDS_MAX: Final = 1 << 22
 
-# Each ends at its first fault: a body may hold millions of elements.
+# Validation of each ends at its first error, since a body may have millions of elements.
 Texts = Annotated[list[str], Field(min_length=1, max_length=PROMPTS_MAX, fail_fast=True)]
 Ids = Annotated[list[TokenId], Field(min_length=1, max_length=IDS_MAX, fail_fast=True)]
 ManyIds = Annotated[list[Ids], Field(min_length=1, max_length=PROMPTS_MAX, fail_fast=True)]
 
 
 def _form(prompt: Any) -> str | None:  # noqa: ANN401 - any JSON value
-    """Return which form of prompt was meant, so that a fault is told of that form alone."""
+    """Return the form of a prompt, so that errors are reported for that form alone."""
     if isinstance(prompt, str):
         return "text"
     if not isinstance(prompt, list):
@@ -48,7 +48,7 @@ Prompt = Annotated[
 
 
 class CompletionBody(CompletionParameters):
-    """The request: one or several prompts that are gone on from as they stand."""
+    """The body of ``POST /v1/completions``: texts to continue, without a chat template."""
 
     prompt: Prompt
     best_of: Answers | None = None
@@ -58,7 +58,7 @@ class CompletionBody(CompletionParameters):
 
 
 class TextChoice(TypedDict):
-    """One answer to one of the prompts."""
+    """One answer to one prompt."""
 
     index: int
     text: str
@@ -67,7 +67,7 @@ class TextChoice(TypedDict):
 
 
 class TextCompletion(TypedDict):
-    """The answer of ``POST /v1/completions``."""
+    """The reply of ``POST /v1/completions``."""
 
     id: str
     object: Literal["text_completion"]

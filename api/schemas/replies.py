@@ -1,4 +1,4 @@
-"""The shapes of answers: typed for the code that builds them, and the source of their schemas."""
+"""Types of replies; presenters and encoders build them, and OpenAPI gets its schemas from them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from api.schemas.webhooks import WebhookObject
 
 
 class ThoughtTokens(TypedDict):
-    """Details of an answer's count."""
+    """Details of the output tokens."""
 
     thinking_tokens: int
 
 
 class AnthropicUsage(TypedDict):
-    """Token counts; the whole prompt is the sum of the three input counts."""
+    """Token counts; the prompt has the sum of the three input counts."""
 
     input_tokens: int
     cache_creation_input_tokens: int
@@ -29,13 +29,13 @@ class AnthropicUsage(TypedDict):
 
 
 class TokenCount(TypedDict):
-    """The answer of ``POST /v1/messages/count_tokens``."""
+    """The reply of ``POST /v1/messages/count_tokens``."""
 
     input_tokens: int
 
 
 class AnthropicBlock(TypedDict):
-    """A content block; the type says which of the other keys stand."""
+    """A content block; its type decides which of the other keys it has."""
 
     type: Literal["text", "thinking", "tool_use"]
     text: NotRequired[str]
@@ -47,7 +47,7 @@ class AnthropicBlock(TypedDict):
 
 
 class AnthropicMessage(TypedDict):
-    """The answer of ``POST /v1/messages``."""
+    """The reply of ``POST /v1/messages``."""
 
     id: str
     type: Literal["message"]
@@ -63,13 +63,13 @@ class AnthropicMessage(TypedDict):
 
 
 class CachedTokens(TypedDict):
-    """Details of a prompt's count."""
+    """Details of the prompt tokens."""
 
     cached_tokens: int
 
 
 class ReasoningTokens(TypedDict):
-    """Details of an answer's count."""
+    """Details of the completion tokens."""
 
     reasoning_tokens: int
 
@@ -85,14 +85,14 @@ class OpenAIUsage(TypedDict):
 
 
 class OpenAIFunction(TypedDict):
-    """A call's name and its arguments as JSON in a string."""
+    """The name of a function and its arguments as JSON in a string."""
 
     name: str
     arguments: str
 
 
 class OpenAIToolCall(TypedDict):
-    """One call."""
+    """A tool call."""
 
     id: str
     type: Literal["function"]
@@ -100,7 +100,7 @@ class OpenAIToolCall(TypedDict):
 
 
 class OpenAIMessage(TypedDict):
-    """The answer's message."""
+    """The message of a choice."""
 
     role: Literal["assistant"]
     content: str | None
@@ -119,7 +119,7 @@ class OpenAIChoice(TypedDict):
 
 
 class ChatCompletion(TypedDict):
-    """The answer of ``POST /v1/chat/completions``."""
+    """The reply of ``POST /v1/chat/completions``."""
 
     id: str
     object: Literal["chat.completion"]
@@ -133,7 +133,7 @@ class ChatCompletion(TypedDict):
 
 
 class ModelObject(TypedDict):
-    """A model in both foreign shapes at once."""
+    """A model, with the fields of both Anthropic and OpenAI."""
 
     id: str
     object: Literal["model"]
@@ -149,7 +149,7 @@ class ModelObject(TypedDict):
 
 
 class ModelList(TypedDict):
-    """What is served."""
+    """The served models."""
 
     object: Literal["list"]
     data: list[ModelObject]
@@ -172,7 +172,7 @@ class JobUsage(TypedDict):
 
 
 class JobTimings(TypedDict):
-    """Where the time went."""
+    """Durations of the phases of a job."""
 
     queued_ms: float
     prefill_ms: float
@@ -181,14 +181,14 @@ class JobTimings(TypedDict):
 
 
 class JobError(TypedDict):
-    """Why the latest attempt failed."""
+    """The failure of the latest attempt."""
 
     code: str
     message: str
 
 
 class JobToolCall(TypedDict):
-    """A tool call; the arguments of one that is not complete are the beginning of JSON."""
+    """A tool call; if it is not complete, its arguments are truncated JSON."""
 
     id: str
     name: str
@@ -197,7 +197,7 @@ class JobToolCall(TypedDict):
 
 
 class JobOutput(TypedDict):
-    """The answer; calls stand where the model made any, likelihoods where they were asked for."""
+    """The answer; ``tool_calls`` only if it has any, ``logprobs`` only if requested."""
 
     text: str
     thinking: str
@@ -206,7 +206,7 @@ class JobOutput(TypedDict):
 
 
 class JobLinks(TypedDict):
-    """Where to go from here."""
+    """Paths of the operations on a job."""
 
     self: str
     stream: str
@@ -215,14 +215,14 @@ class JobLinks(TypedDict):
 
 
 class JobEstimate(TypedDict):
-    """Seconds from now until an open job begins and is done; ``null`` where it cannot be known."""
+    """Seconds from now until an open job begins and ends; ``null`` where it is unknown."""
 
     starts_in_s: float | None
     finishes_in_s: float | None
 
 
 class JobDivergence(TypedDict):
-    """Where a prompt parts from the nearest earlier one."""
+    """The first difference of a prompt from the most similar earlier one."""
 
     at_token: int
     cause: str
@@ -232,7 +232,7 @@ class JobDivergence(TypedDict):
 
 
 class JobCache(TypedDict):
-    """What was known of a prompt when its job began."""
+    """The part of a prompt that was cached when its job began."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -243,9 +243,10 @@ class JobCache(TypedDict):
 
 
 class JobObject(TypedDict):
-    """A job; ``output`` and ``webhooks`` stand only where one job is asked for.
+    """A job; lists leave out the optional keys.
 
-    ``queue_position`` counts the waiting jobs that will begin before this one, whoever holds them.
+    ``queue_position`` counts the waiting jobs that will begin before this one, in the queue and in
+    the workers.
     """
 
     id: str
@@ -277,7 +278,7 @@ class JobObject(TypedDict):
 
 
 class JobList(TypedDict):
-    """A page, newest first; ``before=<next_before>`` gives the next one."""
+    """A page, newest first; ``before=<next_before>`` returns the next one."""
 
     object: Literal["list"]
     data: list[JobObject]
@@ -286,7 +287,7 @@ class JobList(TypedDict):
 
 
 class EventObject(TypedDict):
-    """An event as it stands in the log."""
+    """An event of the log."""
 
     position: int
     stream: str
@@ -303,7 +304,7 @@ class EventObject(TypedDict):
 
 
 class EventList(TypedDict):
-    """A page in order; ``after=<next_after>`` gives the next one."""
+    """A page in the order of the log; ``after=<next_after>`` returns the next one."""
 
     object: Literal["list"]
     data: list[EventObject]
@@ -312,14 +313,14 @@ class EventList(TypedDict):
 
 
 class Health(TypedDict):
-    """How a part is; ``checks`` says ``ok`` or what is missing."""
+    """The state of the service; ``checks`` has ``ok`` or the problem of each part."""
 
     status: Literal["ok", "unavailable"]
     checks: dict[str, str]
 
 
 class Root(TypedDict):
-    """What answers here."""
+    """The service and its links."""
 
     name: str
     version: str
@@ -331,14 +332,14 @@ class Root(TypedDict):
 
 
 class AnthropicErrorDetail(TypedDict):
-    """What went wrong."""
+    """The type and the message of an error."""
 
     type: str
     message: str
 
 
 class AnthropicError(TypedDict):
-    """An error in Anthropic's shape."""
+    """An error in Anthropic's format."""
 
     type: Literal["error"]
     error: AnthropicErrorDetail
@@ -346,7 +347,7 @@ class AnthropicError(TypedDict):
 
 
 class OpenAIErrorDetail(TypedDict):
-    """What went wrong."""
+    """The message of an error, its type, and the field that caused it."""
 
     message: str
     type: str
@@ -355,13 +356,16 @@ class OpenAIErrorDetail(TypedDict):
 
 
 class OpenAIError(TypedDict):
-    """An error in OpenAI's shape."""
+    """An error in OpenAI's format."""
 
     error: OpenAIErrorDetail
 
 
 class Problem(TypedDict):
-    """An error as RFC 9457 problem details; ``turn`` and ``job`` say where an agent stands."""
+    """An error as RFC 9457 problem details.
+
+    A conflict with the turn of an agent has the number of its ``turn`` and its open ``job``.
+    """
 
     type: str
     title: str

@@ -1,4 +1,4 @@
-"""The body of ``POST /v1/responses`` and the shapes of its answers."""
+"""The body of ``POST /v1/responses``, and the replies of ``/v1/responses``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ METADATA_MAX = 16
 
 
 class ToolInputFormat(RequestBody):
-    """What the input of a custom tool may be: ``text``, or ``grammar``."""
+    """The format of the input of a custom tool: ``text`` or ``grammar``."""
 
     type: str
     syntax: str | None = None
@@ -36,7 +36,7 @@ class ToolInputFormat(RequestBody):
 class ResponseTool(RequestBody):
     """A tool: ``function``, ``custom``, a ``namespace`` of them, or the client's ``tool_search``.
 
-    Types that run on the vendor's servers are left out.
+    Types that run on the vendor's servers are ignored.
     """
 
     type: str
@@ -53,8 +53,8 @@ class ResponseTool(RequestBody):
 class InputItem(RequestBody):
     """An item of any type.
 
-    Read are messages, reasoning, references, and calls and results of functions, of custom tools
-    and of the client's search for tools; items of other types are left out.
+    The parser uses messages, reasoning, references, and calls and results of functions, of custom
+    tools and of the client's tool search. It ignores items of other types.
     """
 
     type: str | None = None
@@ -80,14 +80,14 @@ class ResponseNamedTool(RequestBody):
 
 
 class ResponseToolChoice(ResponseNamedTool):
-    """A tool that must be called, or ``allowed_tools``; types not offered mean ``auto``."""
+    """A tool that must be called, or ``allowed_tools``; other types mean ``auto``."""
 
     mode: str | None = None
     tools: list[ResponseNamedTool] | None = None
 
 
 class TextFormat(RequestBody):
-    """``text``, ``json_object`` or ``json_schema``."""
+    """The format of the answer: ``text``, ``json_object`` or ``json_schema``."""
 
     type: str
     name: str | None = None
@@ -96,19 +96,22 @@ class TextFormat(RequestBody):
 
 
 class TextOptions(RequestBody):
-    """How the text of the answer is to look."""
+    """Options of the text of the answer."""
 
     format: TextFormat | None = None
 
 
 class ReasoningOptions(RequestBody):
-    """Whether the model is asked to reason."""
+    """The effort of the reasoning."""
 
     effort: str | None = None
 
 
 class ResponsesBody(RequestBody):
-    """The request; ``seed``, ``top_k``, ``min_p`` and ``session_id`` are additions."""
+    """The body of ``POST /v1/responses``.
+
+    ``seed``, ``top_k``, ``min_p`` and ``session_id`` are additions.
+    """
 
     model: Name
     input: str | list[InputItem] = ""
@@ -142,14 +145,14 @@ class ResponsesBody(RequestBody):
 
 
 class CachedInput(TypedDict):
-    """Details of a prompt's count."""
+    """Details of the input tokens."""
 
     cached_tokens: int
     cache_write_tokens: int
 
 
 class ReasonedOutput(TypedDict):
-    """Details of an answer's count."""
+    """Details of the output tokens."""
 
     reasoning_tokens: int
 
@@ -165,14 +168,14 @@ class ResponseUsage(TypedDict):
 
 
 class ResponseFault(TypedDict):
-    """Why a response failed."""
+    """The failure of a response."""
 
     code: str
     message: str
 
 
 class ResponseObject(TypedDict):
-    """A response, whole or as far as it is known."""
+    """A response as it is now."""
 
     id: str
     object: Literal["response"]
@@ -205,7 +208,7 @@ class ResponseObject(TypedDict):
 
 
 class ResponseItems(TypedDict):
-    """A page of what a response was asked with."""
+    """A page of the input items of a response."""
 
     object: Literal["list"]
     data: list[dict[str, Any]]
@@ -215,7 +218,7 @@ class ResponseItems(TypedDict):
 
 
 class ResponseDeleted(TypedDict):
-    """The answer of a deletion."""
+    """The reply to the deletion of a response."""
 
     id: str
     object: Literal["response"]

@@ -1,4 +1,4 @@
-"""Webhooks as clients see them."""
+"""Replies of ``/v1/webhooks``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing_extensions import TypedDict  # pydantic reads only this one below Py
 
 
 class WebhookObject(TypedDict):
-    """A message about an end to one receiver, and how telling it goes.
+    """A message to one receiver about the end of a job or a batch, and its delivery.
 
-    ``error`` and ``status`` are of the last try; while one is under way, ``next_attempt_at`` is
-    when it is given up for dead.
+    ``error`` and ``status`` belong to the last attempt. During an attempt, ``next_attempt_at`` is
+    the time at which the service considers it lost.
     """
 
     id: str
@@ -29,7 +29,7 @@ class WebhookObject(TypedDict):
 
 
 class WebhookList(TypedDict):
-    """A page, newest first; ``before=<next_before>`` gives the next one."""
+    """A page, newest first; ``before=<next_before>`` returns the next one."""
 
     object: Literal["list"]
     data: list[WebhookObject]

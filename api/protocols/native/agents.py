@@ -14,7 +14,8 @@ from api.protocols.shared.parsed_request import (
     stop_texts,
 )
 from api.protocols.shared.turns import merge_turns
-from api.schemas.agents import AgentBody, OptionsBody, TurnBody
+from api.schemas.agents import AgentBody, TurnBody
+from api.schemas.jobs import OptionsBody
 from domain.agent.state import AgentOptions, Profile
 from domain.chat.request import ChatRequest, Message
 from domain.errors import InvalidRequest
