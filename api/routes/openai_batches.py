@@ -243,7 +243,7 @@ BATCH_OPERATIONS: Final = (
             "completion_window": "24h",
         },
         reply=BatchObject,
-        responses={429: BATCHES_FULL},
+        responses={404: "The file does not exist", 429: BATCHES_FULL},
     ),
     Operation(
         "GET",
