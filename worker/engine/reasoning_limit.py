@@ -31,29 +31,29 @@ class ReasoningCount:
     """How many tokens of an answer are reasoning, those of the tags around it included.
 
     Args:
-        splitter: What the text of the tokens goes through.
+        parser: What the text of the tokens goes through.
     """
 
-    def __init__(self, splitter: AnswerParser) -> None:
-        self._splitter = splitter
-        self._was_thinking = splitter.is_thinking
-        self._sections = splitter.thinking_sections
+    def __init__(self, parser: AnswerParser) -> None:
+        self._parser = parser
+        self._was_thinking = parser.is_thinking
+        self._sections = parser.thinking_sections
         #: Tokens that have said nothing yet: perhaps the beginning of an opening tag.
-        self._undecided = 0
+        self._undecided_tokens = 0
         self.tokens = 0
 
-    def note(self) -> None:
+    def record_token(self) -> None:
         """Count the token whose text has just gone through."""
-        splitter = self._splitter
-        is_new = splitter.thinking_sections > self._sections
+        parser = self._parser
+        is_new = parser.thinking_sections > self._sections
         if is_new:
-            self.tokens += self._undecided
-        if is_new or self._was_thinking or splitter.is_thinking:
+            self.tokens += self._undecided_tokens
+        if is_new or self._was_thinking or parser.is_thinking:
             self.tokens += 1
-            self._undecided = 0
+            self._undecided_tokens = 0
         else:
-            self._undecided = self._undecided + 1 if splitter.is_undecided else 0
-        self._was_thinking, self._sections = splitter.is_thinking, splitter.thinking_sections
+            self._undecided_tokens = self._undecided_tokens + 1 if parser.is_undecided else 0
+        self._was_thinking, self._sections = parser.is_thinking, parser.thinking_sections
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,39 +84,39 @@ class LimitedReasoning:
 
     Args:
         limit: Most tokens of reasoning; a tag is always written whole.
-        closing: What ends it.
+        ending: What ends it.
         prompt: What is answered.
         model: What answers.
         end_ids: Tokens that end a turn.
-        other: What the answer is held to besides.
+        inner: What the answer is held to besides.
     """
 
     def __init__(
         self,
         limit: int,
-        closing: ReasoningEnd,
+        ending: ReasoningEnd,
         *,
         prompt: PreparedPrompt,
         model: LoadedModel,
         end_ids: frozenset[int],
-        other: Constraint | None,
+        inner: Constraint | None,
     ) -> None:
-        assert closing.tag, "a tag without tokens closes nothing"
+        assert ending.tag, "a tag without tokens closes nothing"
         self._limit = limit
-        self._closing = closing
+        self._ending = ending
         self._end_ids = end_ids
-        self._other = other
+        self._inner = inner
         self._detokenizer = model.detokenizer()
-        self._splitter = parser_for(model, prompt)
+        self._parser = parser_for(model, prompt)
         if prompt.opened:
-            deque(self._splitter.feed(prompt.opened), maxlen=0)
-        self._count = ReasoningCount(self._splitter)
-        self._latest: deque[int] = deque(maxlen=len(closing.tag) - 1)
+            deque(self._parser.feed(prompt.opened), maxlen=0)
+        self._count = ReasoningCount(self._parser)
+        self._latest: deque[int] = deque(maxlen=len(ending.tag) - 1)
         #: Place of the token that must come next in what ends reasoning; behind it, a choice.
         self._forced: int | None = None
         self._accepted_count = 0
-        self._watches = True
-        self._decide()
+        self._is_active = True
+        self._check_limit()
 
     @property
     def accepted_count(self) -> int:
@@ -126,76 +126,73 @@ class LimitedReasoning:
     @property
     def is_over(self) -> bool:
         """Whether the answer has ended."""
-        return self._other is not None and self._other.is_over
+        return self._inner is not None and self._inner.is_over
 
     @property
     def is_free(self) -> bool:
         """Whether nothing that follows is held to anything."""
-        return not self._watches and (self._other is None or self._other.is_free)
+        return not self._is_active and (self._inner is None or self._inner.is_free)
 
     def accept(self, token: int) -> None:
         """Take the next token."""
         self._accepted_count += 1
-        if self._other is not None:
-            self._other.accept(token)
-        if not self._watches:
+        if self._inner is not None:
+            self._inner.accept(token)
+        if not self._is_active:
             return
         if token in self._end_ids:
-            self._watches, self._forced = False, None
+            self._is_active, self._forced = False, None
             return
-        deque(self._splitter.feed(self._detokenizer.feed(token)), maxlen=0)
-        self._count.note()
+        deque(self._parser.feed(self._detokenizer.feed(token)), maxlen=0)
+        self._count.record_token()
         self._latest.append(token)
-        if not self._closes(token):
-            self._decide()
+        if not self._advance_ending(token):
+            self._check_limit()
 
     def mask(self) -> bytes | None:
         """Return which tokens may come next, ``None`` for any."""
-        tokens = self._closing.tokens
+        tokens = self._ending.tokens
         if self._forced is not None and self._forced < len(tokens):
             return _only({tokens[self._forced]})
-        allowed = None if self._other is None else self._other.mask()
+        allowed = None if self._inner is None else self._inner.mask()
         if self._forced is None:
             return allowed
-        chosen = _only(self._closing.choices)
+        chosen = _only(self._ending.choices)
         if allowed is None:
             return chosen
-        both = bytes(one & other for one, other in zip(chosen, allowed, strict=False))
+        both = bytes(one & inner for one, inner in zip(chosen, allowed, strict=False))
         # What the answer is held to knows best which of them cannot be.
         return both if any(both) else allowed
 
-    def _closes(self, token: int) -> bool:
+    def _advance_ending(self, token: int) -> bool:
         """Go on in what ends reasoning; return whether there is more of it."""
-        tokens = self._closing.tokens
+        tokens = self._ending.tokens
         place, self._forced = self._forced, None
         # Another token was said before anybody held it to anything, by an earlier version perhaps.
         if place is None or token not in tokens[place : place + 1]:
             return False
-        if place + 1 < len(tokens) + bool(self._closing.choices):
+        if place + 1 < len(tokens) + bool(self._ending.choices):
             self._forced = place + 1
             return True
-        if self._splitter.is_thinking:
+        if self._parser.is_thinking:
             _log.warning("reasoning_not_closed", accepted=self._accepted_count)
-            self._watches = False
+            self._is_active = False
         return False
 
-    def _decide(self) -> None:
+    def _check_limit(self) -> None:
         """See whether reasoning must end now."""
-        if not self._watches:
+        if not self._is_active:
             return
-        if not self._splitter.may_think:
-            self._watches = False
-        elif (
-            self._splitter.is_thinking
-            and self._count.tokens + len(self._closing.tag) >= self._limit
-        ):
-            self._forced = self._begun()
+        if not self._parser.may_think:
+            self._is_active = False
+        elif self._parser.is_thinking and self._count.tokens + len(self._ending.tag) >= self._limit:
+            self._forced = self._written_of_tag()
 
-    def _begun(self) -> int:
+    def _written_of_tag(self) -> int:
         """Return how many tokens of the tag the model has written itself."""
         said = tuple(self._latest)
         lengths = range(len(said), 0, -1)
-        return next((n for n in lengths if said[-n:] == self._closing.tag[:n]), 0)
+        return next((n for n in lengths if said[-n:] == self._ending.tag[:n]), 0)
 
 
 def with_reasoning_limit(
@@ -209,35 +206,35 @@ def with_reasoning_limit(
         end_ids: Tokens that end a turn.
     """
     if model.channel_format is not None:
-        tag, closing = model.channel_format.ends[0], _closing_frame(model.channel_format, encode)
-        calling = _closing_frame(model.channel_format, encode, calls=True)
+        tag, ending = model.channel_format.ends[0], _channel_ending(model.channel_format, encode)
+        calling = _channel_ending(model.channel_format, encode, calls=True)
     elif model.think_tags is not None:
         tag = model.think_tags.end
-        closing = calling = ReasoningEnd(tag=encode(tag))
+        ending = calling = ReasoningEnd(tag=encode(tag))
     else:
         return model
     detokenizer = model.detokenizer()
-    if tag not in "".join(map(detokenizer.feed, closing.tag)) + detokenizer.flush():
+    if tag not in "".join(map(detokenizer.feed, ending.tag)) + detokenizer.flush():
         _log.warning("reasoning_unlimited", why="the closing tag is not what its tokens say")
         return model
 
     def constraint(prompt: PreparedPrompt) -> Constraint | None:
-        other = model.constraint(prompt)
+        inner = model.constraint(prompt)
         if prompt.thinking_limit is None or prompt.is_raw:
-            return other
+            return inner
         return LimitedReasoning(
             prompt.thinking_limit,
-            calling if prompt.tools else closing,
+            calling if prompt.tools else ending,
             prompt=prompt,
             model=model,
             end_ids=end_ids,
-            other=other,
+            inner=inner,
         )
 
     return replace(model, constraint=constraint)
 
 
-def _closing_frame(
+def _channel_ending(
     form: ChannelFormat, encode: Callable[[str], tuple[int, ...]], *, calls: bool = False
 ) -> ReasoningEnd:
     """Return what ends a message that is reasoning.

@@ -118,7 +118,7 @@ class TextAssembler:
         if self._tracker is not None:
             self._tracker.add(token, likelihood, text)
         self._take(text)
-        self._reasoning.note()
+        self._reasoning.record_token()
         return self._pop() if self._ready else None
 
     def flush(self, *, cut: bool = False) -> tuple[ItemBody, ...]:

@@ -43,7 +43,7 @@ class GrammarWriter:
         self._schemas = SchemaRules(refusal)
         self._tag = tag
 
-    def form(self, schema: Mapping[str, Any]) -> tuple[str, str | None]:
+    def schema_rule(self, schema: Mapping[str, Any]) -> tuple[str, str | None]:
         """Return the narrowest rule for a schema that the library can follow.
 
         Args:
@@ -52,7 +52,7 @@ class GrammarWriter:
         Returns:
             The rule, and why it is wider than the schema, if it is.
         """
-        return self._schemas.form(schema)
+        return self._schemas.schema_rule(schema)
 
     def calls(self, tool_format: ToolFormat, tools: Sequence[Tool]) -> str:
         """Return the grammar of what follows the start tag, up to the end of the call."""
@@ -60,7 +60,7 @@ class GrammarWriter:
 
     def answer(
         self,
-        form: str,
+        rule: str,
         *,
         others: Sequence[str] = (),
         calls: tuple[ToolFormat, Sequence[Tool]] | None = None,
@@ -68,11 +68,11 @@ class GrammarWriter:
         """Return the grammar of an answer that has a form.
 
         Args:
-            form: Its rule.
+            rule: The rule of its schema.
             others: Tags that may stand in its place; what follows them is free.
             calls: What may be called instead, by a family that is held.
         """
-        choices, rules = ["answer", *map(self._tag, others)], [f"answer: {form}", _SPACE]
+        choices, rules = ["answer", *map(self._tag, others)], [f"answer: {rule}", _SPACE]
         if calls is not None:
             tool_format, tools = calls
             start = self._tag(tool_format.start)
@@ -155,7 +155,7 @@ class GrammarWriter:
         schema: Mapping[str, Any] = tool["function"].get("parameters") or {}
         if schema.get("type") != "object":
             schema = {**schema, "type": "object"}
-        return self.form(schema)
+        return self.schema_rule(schema)
 
 
 def _key(name: str) -> str:

@@ -34,7 +34,7 @@ class ChannelPlan:
     """What the messages of an answer are held to.
 
     Attributes:
-        form: How they are framed.
+        channel_format: How they are framed.
         end_ids: Tokens that end the answer.
         opened: The beginning of a call that the prompt has written.
         first: Makes what follows the first header, where the answer has a form.
@@ -44,7 +44,7 @@ class ChannelPlan:
         call: Makes what follows ``to=`` in a header, where the header makes the call.
     """
 
-    form: ChannelFormat
+    channel_format: ChannelFormat
     end_ids: frozenset[int]
     opened: str = ""
     first: Callable[[], Matcher] | None = None
@@ -64,7 +64,7 @@ class ChannelConstraint:
     def __init__(self, plan: ChannelPlan, detokenizer: Detokenizer) -> None:
         self._plan = plan
         self._detokenizer = detokenizer
-        self._marks = TagScanner(plan.form.markers)
+        self._marks = TagScanner(plan.channel_format.markers)
         self._accepted_count = 0
         self._is_over = False
         self._is_free = False
@@ -77,7 +77,7 @@ class ChannelConstraint:
         if plan.first is not None:
             self._follow(plan.first(), "")
         else:
-            self._header = ChannelHeader(plan.form, is_started=False)
+            self._header = ChannelHeader(plan.channel_format, is_started=False)
             self._read(plan.opened)
 
     @property
@@ -130,19 +130,19 @@ class ChannelConstraint:
                 self._calls(piece, self._held)
 
     def _met(self, mark: str) -> None:
-        form = self._plan.form
+        channel_format = self._plan.channel_format
         if self._plan.later is not None:
-            if mark == form.start:
+            if mark == channel_format.start:
                 self._follow(self._plan.later(), mark)
-            elif mark == form.channel and self._plan.first is not None:
+            elif mark == channel_format.channel and self._plan.first is not None:
                 self._follow(self._plan.first(), mark)
-            elif mark in form.ends:
+            elif mark in channel_format.ends:
                 self._follow(self._plan.later(), "")
-        elif mark == form.start:
-            self._header = ChannelHeader(form, is_started=True)
-        elif mark in (form.channel, form.constrain) and mark:
-            if self._header is None and mark == form.channel:
-                self._header = ChannelHeader(form, is_started=False)
+        elif mark == channel_format.start:
+            self._header = ChannelHeader(channel_format, is_started=True)
+        elif mark in (channel_format.channel, channel_format.constrain) and mark:
+            if self._header is None and mark == channel_format.channel:
+                self._header = ChannelHeader(channel_format, is_started=False)
             if self._header is not None:
                 self._header.add_marker(mark)
         else:
@@ -183,17 +183,20 @@ class ChannelConstraints:
     Args:
         grammars: For the model's vocabulary.
         detokenizer: Makes a fresh one.
-        form: How the model frames its messages.
+        channel_format: How the model frames its messages.
     """
 
     def __init__(
-        self, grammars: Grammars, detokenizer: Callable[[], Detokenizer], form: ChannelFormat
+        self,
+        grammars: Grammars,
+        detokenizer: Callable[[], Detokenizer],
+        channel_format: ChannelFormat,
     ) -> None:
         self._grammars = grammars
         self._schemas = GrammarWriter(grammars.refusal, grammars.tag)
-        self._writer = ChannelGrammarWriter(form, self._schemas, grammars.tag)
+        self._writer = ChannelGrammarWriter(channel_format, self._schemas, grammars.tag)
         self._detokenizer = detokenizer
-        self._form = form
+        self._format = channel_format
 
     def constraint(self, prompt: PreparedPrompt) -> Constraint | None:
         """Return what the answer to a prompt is held to, ``None`` if it may say anything.
@@ -203,9 +206,9 @@ class ChannelConstraints:
         """
         has_form = prompt.answer_schema is not None and not prompt.opened
         # Where the header makes no call, one that must be made is held to a tool's name alone.
-        is_named = self._form.message in prompt.opened
+        is_named = self._format.message in prompt.opened
         by_name = bool(prompt.opened) and not is_named
-        calls = bool(prompt.tools) and (bool(self._form.call_prefix) or by_name)
+        calls = bool(prompt.tools) and (bool(self._format.call_prefix) or by_name)
         if not has_form and not calls:
             return None
         if calls:
@@ -223,7 +226,7 @@ class ChannelConstraints:
             _log.warning("answer_unconstrained", why=str(error))
             return None
         plan = ChannelPlan(
-            form=self._form,
+            channel_format=self._format,
             end_ids=self._grammars.end_ids,
             opened=prompt.opened,
             first=first,
@@ -235,13 +238,13 @@ class ChannelConstraints:
 
     def _answer(self, prompt: PreparedPrompt) -> str:
         assert prompt.answer_schema is not None, "the answer has no form"
-        form, why = self._schemas.form(prompt.answer_schema)
+        rule, why = self._schemas.schema_rule(prompt.answer_schema)
         if why is not None:
             if prompt.is_strict:
                 msg = f"the schema of the answer cannot be kept: {why}"
                 raise InvalidRequest(msg)
             _log.warning("answer_wider_than_schema", why=why)
-        return form
+        return rule
 
     def _unended(self, matcher: Matcher) -> bytes:
         mask = bytearray(b"\xff" * len(matcher.mask()))

@@ -1,4 +1,4 @@
-"""Write the grammars of headers, of calls that headers make, and of answers behind headers."""
+"""Write the grammars of channel headers, and of the tool calls and answers after them."""
 
 from __future__ import annotations
 
@@ -10,41 +10,42 @@ from worker.engine.grammar.text_grammar import quoted
 from worker.engine.output.channel_format import ChannelFormat
 from worker.engine.output.tool_calls.reader import Tool
 
-#: Where templates and models write a space or none.
+#: An optional space, where templates and models differ.
 _SPACE: Final = "sp: / ?/"
 
 
 class ChannelGrammarWriter:
-    """Writes grammars that the library can follow.
+    """Writes Lark grammars for one channel format.
 
     Args:
-        form: How the family frames its messages.
-        writer: Of schemas.
-        tag: How a grammar writes a tag, which may be a token of its own.
+        channel_format: The format of the model family.
+        writer: Writes the rules of schemas.
+        tag: Returns a marker as a grammar writes it: by token id, or as text.
     """
 
     def __init__(
-        self, form: ChannelFormat, writer: GrammarWriter, tag: Callable[[str], str]
+        self, channel_format: ChannelFormat, writer: GrammarWriter, tag: Callable[[str], str]
     ) -> None:
-        self._form = form
+        self._format = channel_format
         self._writer = writer
         self._tag = tag
 
     def call(self, tools: Sequence[Tool]) -> str:
-        """Return the grammar of what follows ``to=``, up to the end of the call."""
+        """Return the grammar of a tool call after ``to=``, up to its end."""
         return "\n".join(["start: called", *self._called(tools), _SPACE])
 
     def header(self, answer: str, tools: Sequence[Tool], *, is_first: bool) -> str:
-        """Return the grammar of a header in an answer that has a form, and of what must follow it.
+        """Return the grammar of a header, and of its message, in an answer with a schema.
 
-        It is over behind the header of reasoning, or of a call whose arguments are free.
+        The grammar ends after the header if the message is reasoning, or a tool call without a
+        constraint on its arguments.
 
         Args:
-            answer: The rule of the form.
-            tools: What may be called instead.
-            is_first: Whether the prompt holds the start of the message.
+            answer: The rule of the answer's schema.
+            tools: The tools that may be called instead of answering.
+            is_first: Whether the prompt contains the start marker of the message.
         """
-        form, message = self._form, self._tag(self._form.message)
+        form, message = self._format, self._tag(self._format.message)
         kind = f' (sp {self._tag(form.constrain)} "json")?' if form.constrain else ""
         lead = f"{self._tag(form.channel)}" if form.channel else "sp"
         thinking, final = (
@@ -62,15 +63,15 @@ class ChannelGrammarWriter:
         return "\n".join([f"start: {start}{lead} ({' | '.join(choices)})", *rules])
 
     def _called(self, tools: Sequence[Tool]) -> list[str]:
-        form = self._form
+        form = self._format
         names = [quoted(form.call_prefix + tool["function"]["name"]) for tool in tools]
         if not form.call_prefix:
             return [f"called: ({' | '.join(names)}) {self._tag(form.message)}"]
         end = self._tag(form.last_ends[-1])
         one = " | ".join(f"{name} head args{n} {end}" for n, name in enumerate(names))
-        # The recipient stands in the role as well, before the channel.
+        # The recipient may also follow the role, before the channel.
         channel = f'(sp {self._tag(form.channel)} "commentary")?'
-        # A word must not run into the one before it: it would become part of the name.
+        # Without a space, the word would become part of the tool's name.
         kind = f'(sp {self._tag(form.constrain)} "json" | " json")?'
         head = f"{channel} {kind} sp {self._tag(form.message)}"
         args = [f"args{n}: {self._writer.arguments(tool)}" for n, tool in enumerate(tools)]

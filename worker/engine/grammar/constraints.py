@@ -93,7 +93,7 @@ class Constraints:
         self, prompt: PreparedPrompt, tool_format: ToolFormat | None, *, thinking: bool
     ) -> tuple[Callable[[], Matcher], tuple[str, ...]]:
         assert prompt.answer_schema is not None, "the answer has no form"
-        form, why = self._writer.form(prompt.answer_schema)
+        rule, why = self._writer.schema_rule(prompt.answer_schema)
         if why is not None:
             if prompt.is_strict:
                 msg = f"the schema of the answer cannot be kept: {why}"
@@ -105,7 +105,7 @@ class Constraints:
         if self._tags is not None and prompt.thinking and not thinking:
             others = (*free_tags, self._tags.start)
         calls = (tool_format, prompt.tools) if tool_format is not None and has_grammar else None
-        grammar = self._writer.answer(form, others=others, calls=calls)
+        grammar = self._writer.answer(rule, others=others, calls=calls)
         return self._maker(grammar), free_tags
 
     def _maker(self, grammar: str) -> Callable[[], Matcher]:

@@ -39,7 +39,7 @@ class SchemaRules:
     def __init__(self, refusal: Callable[[str], str | None]) -> None:
         self.refusal = refusal
 
-    def form(self, schema: Mapping[str, Any]) -> tuple[str, str | None]:
+    def schema_rule(self, schema: Mapping[str, Any]) -> tuple[str, str | None]:
         """Return the narrowest rule for a schema that the library can follow.
 
         Args:
@@ -50,7 +50,7 @@ class SchemaRules:
         """
         return self._narrowest(schema or _ANY_OBJECT, _ANY_OBJECT)
 
-    def value(
+    def part_rule(
         self, schema: object, root: Mapping[str, Any], kinds: Collection[str]
     ) -> tuple[str, str | None]:
         """Return the same for a part of a schema.

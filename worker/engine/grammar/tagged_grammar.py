@@ -78,19 +78,19 @@ class TaggedGrammar:
     """The rules of the calls of one family, of some tools.
 
     Args:
-        marks: How the family writes them.
+        syntax: How the family writes them.
         rules: Which schemas the library can follow.
         tag: How a grammar writes a tag, which may be a token of its own.
     """
 
-    def __init__(self, marks: ToolSyntax, rules: SchemaRules, tag: Callable[[str], str]) -> None:
-        self._marks = marks
+    def __init__(self, syntax: ToolSyntax, rules: SchemaRules, tag: Callable[[str], str]) -> None:
+        self._syntax = syntax
         self._schemas = rules
         self._tag = tag
         self._rules: list[str] = []
         self._terminals: dict[str, str] = {}
         self._lazy: dict[str, str] = {}
-        self._closing = marks.valued.strip()
+        self._closing = syntax.after_value.strip()
         #: Why a tool is held to less than its schema, by its name.
         self.wider: dict[str, str] = {}
 
@@ -107,9 +107,9 @@ class TaggedGrammar:
             if not _NAME.fullmatch(function["name"]):
                 self.wider[function["name"]] = "its name"
                 continue
-            opening = self._marks.call + function["name"] + self._marks.named
+            opening = self._syntax.before_name + function["name"] + self._syntax.after_name
             others = [self._written(opening)]
-            if not self._marks.named and not self._marks.comma:
+            if not self._syntax.after_name and not self._syntax.separator:
                 others.append(self._written(f"{opening}\n"))
             schema = function.get("parameters") or {}
             named.append(f"({' | '.join(others)}) {self._arguments(number, function, schema)}")
@@ -117,9 +117,9 @@ class TaggedGrammar:
             msg = "no tool has a name that can be written"
             raise GrammarRefused(msg)
         one = " | ".join(named)
-        calls = "one+" if self._marks.is_repeated else "one"
-        if self._marks.comma:
-            calls = f'"[" one ({quoted(self._marks.comma)} one)* "]"'
+        calls = "one+" if self._syntax.is_repeated else "one"
+        if self._syntax.separator:
+            calls = f'"[" one ({quoted(self._syntax.separator)} one)* "]"'
         terminals = [f"{name}: {body}" for body, name in self._terminals.items()]
         terminals += [f"{name}[lazy]: {body}" for body, name in self._lazy.items()]
         return [f"calls: {calls} before {self._tag(end)}", f"one: {one}", *self._rules, *terminals]
@@ -137,7 +137,7 @@ class TaggedGrammar:
         required = (
             [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
         )
-        regular = _KEYWORD if self._marks.is_quoted else _NAME
+        regular = _KEYWORD if self._syntax.is_quoted else _NAME
         odd = [name for name in {**known, **dict.fromkeys(required)} if not regular.fullmatch(name)]
         wanted = {name: known.get(name, schema.get("additionalProperties", True))
                   for name in dict.fromkeys((*required, *known)) if name not in odd}  # fmt: skip
@@ -157,9 +157,9 @@ class TaggedGrammar:
     def _in_any_order(
         self, rule: str, values: Mapping[str, str], required: Sequence[str], other: str | None
     ) -> str:
-        done = self._written(self._marks.done) if self._marks.done else '""'
+        done = self._written(self._syntax.after_call) if self._syntax.after_call else '""'
         written = {name: f"{self._before(name)} {value}" for name, value in values.items()}
-        comma = quoted(self._marks.comma) if self._marks.comma else ""
+        comma = quoted(self._syntax.separator) if self._syntax.separator else ""
         if not written or len(written) > ORDERED_MAX:
             # Where something may be left out, commas are not worth the rules.
             wanted = written if not comma else {name: written[name] for name in required}
@@ -183,7 +183,7 @@ class TaggedGrammar:
         return f"{rule}::0x0"
 
     def _before(self, name: str) -> str:
-        return self._written(self._marks.key + name + self._marks.keyed)
+        return self._written(self._syntax.before_key + name + self._syntax.after_key)
 
     def _other(self, number: int, schema: Mapping[str, Any], known: Sequence[str]) -> str | None:
         """Return the rule for an argument that the schema does not name, if it allows one."""
@@ -194,7 +194,7 @@ class TaggedGrammar:
         if value is None:
             return None
         name = without(_OTHER_NAME, one_of(list(known))) if known else _OTHER_NAME
-        key, keyed = self._pieces(self._marks.key), self._pieces(self._marks.keyed)
+        key, keyed = self._pieces(self._syntax.before_key), self._pieces(self._syntax.after_key)
         if all(piece[0] == '"' for piece in (*key, *keyed)):
             # One piece, since the names that are known begin in the same way.
             return f"{self._terminal(' '.join([*key, f'({name})', *keyed]))} {value}"
@@ -212,7 +212,7 @@ class TaggedGrammar:
         kinds = types_of(schema, root)
         if not kinds:
             return None, "no value matches it"
-        if "string" not in kinds or self._marks.is_quoted:
+        if "string" not in kinds or self._syntax.is_quoted:
             return self._json(place, schema, root, kinds)
         plain = _of_any_text(schema)
         if plain is not None and kinds <= _OPTIONAL_TEXT:
@@ -220,7 +220,7 @@ class TaggedGrammar:
         body, why = self._text(schema, root, kinds)
         if why == _NO_TEXT and kinds - STRING_ONLY:
             return self._json(place, schema, root, kinds - STRING_ONLY)
-        end = self._pieces(self._marks.valued)
+        end = self._pieces(self._syntax.after_value)
         if end[0][0] == '"':
             text = " ".join([self._terminal(f"({body}) {end[0]}"), *end[1:]])
         else:
@@ -228,13 +228,13 @@ class TaggedGrammar:
         containers = [kind for kind in _CONTAINERS if kind in kinds]
         if not containers:
             return text, why
-        rule, inner_why = self._schemas.value(schema, root, containers)
+        rule, inner_why = self._schemas.part_rule(schema, root, containers)
         return f"({text} | {self._rule(f'v{place}', rule)})", why or inner_why
 
     def _json(
         self, place: str, schema: object, root: Mapping[str, Any], kinds: frozenset[str]
     ) -> tuple[str, str | None]:
-        rule, why = self._schemas.value(schema, root, kinds)
+        rule, why = self._schemas.part_rule(schema, root, kinds)
         choices = [rule, *self._python(schema, kinds)]
         return self._rule(f"v{place}", " | ".join(choices)), why
 
@@ -267,20 +267,22 @@ class TaggedGrammar:
         """
         try:
             low, high = lengths(schema)
-            body, why = _sized(low, high, padded=self._marks.is_padded), None
+            body, why = _sized(low, high, padded=self._syntax.is_padded), None
         except (TypeError, ValueError):
             low, high, body, why = 0, None, "(?s:.)*", "its length"
         if "null" in kinds:
             body = f"(?:{body}|null)"
-        end = self._pieces(self._marks.valued)
+        end = self._pieces(self._syntax.after_value)
         if end[0][0] != '"':
             # The library cannot count far and look for a text at once; the mark is a token anyway.
             forbidden = [containing(self._closing)] if max(low, high or 0) <= LENGTH_MAX else []
             return " ".join([self._terminal(without(f"/{body}/", *forbidden)), *end]), why
-        padding = "\\n?" if self._marks.is_padded else ""
+        padding = "\\n?" if self._syntax.is_padded else ""
         lazy = f"/{body}{padding}{literal(self._closing)}/"
         name = self._lazy.setdefault(lazy, f"t{len(self._lazy)}")
-        behind = self._marks.valued[self._marks.valued.index(self._closing) + len(self._closing) :]
+        behind = self._syntax.after_value[
+            self._syntax.after_value.index(self._closing) + len(self._closing) :
+        ]
         return f"{name} {quoted(behind)}" if behind else name, why
 
     def _python(self, schema: object, kinds: frozenset[str]) -> list[str]:
@@ -290,7 +292,7 @@ class TaggedGrammar:
 
     def _rule(self, name: str, body: str) -> str:
         self._rules.append(f"{name}: {body}")
-        return " ".join([name, *self._pieces(self._marks.valued)])
+        return " ".join([name, *self._pieces(self._syntax.after_value)])
 
     # -- marks -----------------------------------------------------------------------------------
 

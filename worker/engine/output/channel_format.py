@@ -1,4 +1,8 @@
-"""How models write answers that are several messages, each in a frame with a header.
+"""Channel formats: answers of several messages, each with a header between special tokens.
+
+A header names the channel of its message, or its recipient, and thereby whether the message is
+reasoning, answer text or a tool call. *Markers* are the special tokens that delimit headers and
+messages.
 
 Harmony (gpt-oss; https://github.com/openai/harmony/blob/main/docs/format.md)::
 
@@ -11,7 +15,7 @@ Muse Spark (``mlx_lm/chat_templates/muse_spark.py``)::
     to=self<|message|>…<|eom|><|start|>assistant to=f<|message|><atem:function_calls>…<|eom|>
     <|start|>assistant to=user<|message|>…<|eot|>
 
-The first header has no start: it stands at the end of the prompt.
+The first header of an answer has no start marker, because the prompt ends with it.
 """
 
 from __future__ import annotations
@@ -21,34 +25,36 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-#: Words and characters of one part of a header; what is longer was meant for somebody to read.
+#: Most words and characters of one part of a header; longer text is no header.
 _WORDS_MAX: Final = 3
 _CHARS_MAX: Final = 256
 _WORD: Final = re.compile(r"to=\S*|[\w.:-]+")
 _RECIPIENT: Final = re.compile(r"(?:^|\s)to=(\S+)")
-#: What an answer may begin with that has no mark before it: whom the first message is for.
+#: The recipient with which an answer may begin, without a marker before it.
 _UNMARKED: Final = re.compile(r"\s*(?:t|to|to=\S*)?\s*")
-#: Who speaks in an answer, and how the arguments of a call are written.
-_SPEAKERS: Final = frozenset({"assistant"})
-_KINDS: Final = frozenset({"json", "code"})
+#: Words of a header after a start marker, and after a ``constrain`` marker.
+_ROLES: Final = frozenset({"assistant"})
+_CONTENT_TYPES: Final = frozenset({"json", "code"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelFormat:
-    """How a family frames its messages.
+    """The markers and channels of a model family.
 
     Attributes:
-        start: Before a header.
-        channel: In a header, before the name of a channel; empty if the recipient is all there is.
-        constrain: In a header, before how the message is written; empty if there is no such mark.
-        message: Between a header and what the message says.
-        ends: After a message.
-        last_ends: Those of them that end the answer.
-        thinking: Channels, or recipients where there are none, whose messages are reasoning.
-        text: The same for messages that are the answer.
-        final_text: The one of those that is no word before a call.
-        call_prefix: What stands before the name of a tool in the recipient, if it is the header
-            that makes a message a call; its arguments are JSON then.
+        start: Marker before a header.
+        channel: Marker in a header before the name of a channel; empty if headers name recipients
+            only.
+        constrain: Marker in a header before the content type of the message; empty if the family
+            has none.
+        message: Marker between a header and its message.
+        ends: Markers after a message.
+        last_ends: The markers of ``ends`` that end the answer.
+        thinking: Channels (or recipients, without channels) whose messages are reasoning.
+        text: Channels (or recipients) whose messages are answer text.
+        final_text: The channel (or recipient) of ``text`` that is not followed by a tool call.
+        call_prefix: Prefix of the tool's name in the recipient of a tool call, whose message is
+            JSON; empty if no header makes a message a tool call.
     """
 
     start: str
@@ -64,8 +70,8 @@ class ChannelFormat:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """All of them."""
-        inner = tuple(mark for mark in (self.channel, self.constrain) if mark)
+        """All markers of the format."""
+        inner = tuple(marker for marker in (self.channel, self.constrain) if marker)
         return (self.start, *inner, self.message, *self.ends)
 
 
@@ -93,57 +99,57 @@ MUSE_SPARK: Final = ChannelFormat(
 
 
 class ChannelHeader:
-    """What was said of one message so far, before its text.
+    """The header of one message, as far as the model has written it.
 
     Args:
-        form: How it is written.
-        is_started: Whether a start mark stands before it; what follows is who speaks then.
+        channel_format: The format of the header.
+        is_started: Whether a start marker precedes it; the role follows then.
     """
 
-    def __init__(self, form: ChannelFormat, *, is_started: bool) -> None:
-        self._form = form
-        #: Each with the mark before it.
-        self._parts: list[tuple[str, str]] = [(form.start if is_started else "", "")]
+    def __init__(self, channel_format: ChannelFormat, *, is_started: bool) -> None:
+        self._format = channel_format
+        #: Pairs of a marker and the text after it.
+        self._parts: list[tuple[str, str]] = [(channel_format.start if is_started else "", "")]
 
     @property
     def recipient(self) -> str:
-        """Whom the message is for, "" if nobody is named."""
+        """The recipient of the message, "" if the header names none."""
         named = [match[1] for _, text in self._parts for match in _RECIPIENT.finditer(text)]
         return named[-1] if named else ""
 
     @property
     def is_thinking(self) -> bool:
         """Whether the message is reasoning."""
-        return self._destination() in self._form.thinking
+        return self._destination() in self._format.thinking
 
     @property
     def part(self) -> str:
-        """What was said since the last mark."""
+        """The text after the last marker."""
         return self._parts[-1][1]
 
     @property
     def is_assistant(self) -> bool:
-        """Whether it is the model that speaks, as far as one can tell."""
-        mark, speaker = self._parts[0]
-        return not mark or speaker.split()[:1] in ([], ["assistant"])
+        """Whether the role is the assistant's, or not written yet."""
+        marker, role = self._parts[0]
+        return not marker or role.split()[:1] in ([], ["assistant"])
 
     def add(self, text: str) -> str | None:
-        """Take more text, up to the first character that no header has there.
+        """Append text, up to and including the first character that no header has there.
 
         Returns:
-            What stands behind that character, however the text was cut; ``None`` if all of it may
-            still be a header.
+            The text after that character; ``None`` if all of the text may belong to a header. The
+            result does not depend on how the text was cut into pieces.
         """
-        for taken, character in enumerate(text, 1):
-            mark, before = self._parts[-1]
-            self._parts[-1] = (mark, before + character)
-            if not self._may_go_on():
-                return text[taken:]
+        for length, character in enumerate(text, 1):
+            marker, before = self._parts[-1]
+            self._parts[-1] = (marker, before + character)
+            if not self._is_plausible():
+                return text[length:]
         return None
 
-    def _may_go_on(self) -> bool:
-        mark, part = self._parts[-1]
-        if not mark:
+    def _is_plausible(self) -> bool:
+        marker, part = self._parts[-1]
+        if not marker:
             return _UNMARKED.fullmatch(part) is not None and len(part) <= _CHARS_MAX
         words = part.split()
         return (
@@ -153,50 +159,50 @@ class ChannelHeader:
             and all(_WORD.fullmatch(word) for word in words)
         )
 
-    def add_marker(self, mark: str) -> None:
-        """Take a mark that stands inside a header."""
-        self._parts.append((mark, ""))
+    def add_marker(self, marker: str) -> None:
+        """Append a marker that belongs inside a header."""
+        self._parts.append((marker, ""))
 
     def visible_text(self, *, cut: bool = False) -> str:
-        """Return what of it is no part of a frame, given that no message mark came.
+        """Return the text of a header without a message, less the words that headers consist of.
 
         Args:
-            cut: The model did not come to its own end, so the last word may lack its own.
+            cut: Whether the answer was cut short, so that the last word may be incomplete.
         """
         last = len(self._parts) - 1
-        said = [
-            _without(text, self._words(mark), cut=cut and number == last)
-            for number, (mark, text) in enumerate(self._parts)
+        visible = [
+            _without_first_word(text, self._structural_words(marker), cut=cut and number == last)
+            for number, (marker, text) in enumerate(self._parts)
         ]
-        return "".join(said)
+        return "".join(visible)
 
-    def _words(self, mark: str) -> frozenset[str]:
-        """Return the words that belong to the frame behind a mark."""
-        if mark == self._form.start:
-            return _SPEAKERS
-        if not mark:
+    def _structural_words(self, marker: str) -> frozenset[str]:
+        """Return the words that the format puts after a marker."""
+        if marker == self._format.start:
+            return _ROLES
+        if not marker:
             return frozenset()
-        if mark == self._form.constrain:
-            return _KINDS
-        return self._form.thinking | self._form.text
+        if marker == self._format.constrain:
+            return _CONTENT_TYPES
+        return self._format.thinking | self._format.text
 
     def _destination(self) -> str:
-        if not self._form.channel:
+        if not self._format.channel:
             return self.recipient
         named = [
             words[0]
-            for mark, text in self._parts
-            if mark == self._form.channel and (words := text.split())
+            for marker, text in self._parts
+            if marker == self._format.channel and (words := text.split())
         ]
         return named[-1] if named else ""
 
 
-def _without(text: str, frame: Collection[str], *, cut: bool) -> str:
-    """Return a text without its first word, if that is part of a frame."""
+def _without_first_word(text: str, structural: Collection[str], *, cut: bool) -> str:
+    """Return a text without its first word, if that is a structural word."""
     first = text.split(None, 1)[:1]
     if not first:
         return ""
-    is_frame = first[0] in frame or (
-        cut and text.strip() == first[0] and any(word.startswith(first[0]) for word in frame)
+    is_structural = first[0] in structural or (
+        cut and text.strip() == first[0] and any(word.startswith(first[0]) for word in structural)
     )
-    return text.replace(first[0], "", 1) if is_frame else text
+    return text.replace(first[0], "", 1) if is_structural else text

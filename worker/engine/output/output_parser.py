@@ -1,4 +1,10 @@
-"""Split what a model says into reasoning, answer and tool calls, and end it at a stop text."""
+"""Parse decoded text into reasoning, answer text and tool calls, up to a stop sequence.
+
+An ``AnswerParser`` takes text in pieces of any size and yields ``Part`` values. There are two:
+``SectionParser`` for models that put tags around reasoning and calls, and
+``channel_parser.ChannelParser`` for models that write several messages with headers. A parser holds
+text back while it may still become a tag, and hands a tool call to a ``CallReader``.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +30,13 @@ class Section(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """A piece of text.
+    """A piece of reasoning or of answer text.
 
     Attributes:
-        section: What it belongs to.
-        text: What is said.
-        start: Where it stands in all that was fed, in characters.
-        logprobs: Of the tokens that it begins, where somebody asked; the splitter knows none.
+        section: The section that it belongs to.
+        text: The piece.
+        start: Its offset in all text fed to the parser, in characters.
+        logprobs: Log probabilities of its tokens, if requested; the text assembler fills them in.
     """
 
     section: Section
@@ -43,11 +49,11 @@ Part = TextPiece | CallDelta
 
 
 class AnswerParser(Protocol):
-    """Tells reasoning, answer and tool calls apart. What it says does not depend on the cuts.
+    """Parses the text of one answer. Its parts do not depend on how the text was cut into pieces.
 
     Attributes:
-        thinking_sections: Sections of reasoning so far, an open one included.
-        stop_sequence: The stop text that was met; nothing follows it.
+        thinking_sections: Number of reasoning sections so far, including an open one.
+        stop_sequence: The stop sequence that ended the answer, if any.
     """
 
     thinking_sections: int
@@ -55,96 +61,100 @@ class AnswerParser(Protocol):
 
     @property
     def is_thinking(self) -> bool:
-        """Whether a section of reasoning is open."""
+        """Whether a reasoning section is open."""
         ...
 
     @property
     def may_think(self) -> bool:
-        """Whether one is open, or may open yet."""
+        """Whether a reasoning section is open, or may still open."""
         ...
 
     @property
     def is_undecided(self) -> bool:
-        """Whether what is held back may turn out to open one."""
+        """Whether the text held back may turn out to open a reasoning section."""
         ...
 
     def feed(self, text: str) -> Iterator[Part]:
-        """Take more text and yield what is certain now."""
+        """Feed more text and yield the parts that are certain now."""
         ...
 
     def flush(self, *, cut: bool = False) -> Iterator[Part]:
-        """Yield what was held back, at the end, to which the model came unless it was cut."""
+        """Yield the parts held back, at the end of the answer.
+
+        Args:
+            cut: Whether the answer was cut short, so that a tag or call may be incomplete.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ThinkTags:
-    """How a model marks its reasoning."""
+    """The tags around a model's reasoning."""
 
     start: str
     end: str
 
 
 class BufferedParser(ABC):
-    """What splitters share: text that is not certain yet, and the call that is being read.
+    """Base of both parsers: the text held back, and the reader of an open tool call.
 
     Attributes:
-        stop_sequence: The stop text that was met; nothing follows it.
+        stop_sequence: The stop sequence that ended the answer, if any.
     """
 
     def __init__(self) -> None:
-        self._held = ""
+        self._buffer = ""
         self._fed = 0
         self._reader: CallReader | None = None
         self.stop_sequence: str | None = None
 
     def feed(self, text: str) -> Iterator[Part]:
-        """Take more text and yield what is certain now."""
+        """Feed more text and yield the parts that are certain now."""
         if self.stop_sequence is not None:
             return
-        self._held += text
+        self._buffer += text
         self._fed += len(text)
         while (yield from self._advance()):
             pass
 
     @property
-    def _start(self) -> int:
-        """Where what is held stands in all that was fed: it is always the end of it."""
-        return self._fed - len(self._held)
+    def _buffer_start(self) -> int:
+        """Offset of the buffer in all text fed; the buffer is always the end of that text."""
+        return self._fed - len(self._buffer)
 
     def _advance(self) -> Generator[Part, None, bool]:
-        """Yield what is next; return whether more may be certain."""
+        """Yield the next parts; return whether more may be certain."""
         if self._reader is None:
             return (yield from self._advance_text())
-        text, self._held = self._held, ""
+        text, self._buffer = self._buffer, ""
         yield from self._reader.feed(text)
         if not self._reader.is_over:
             return False
-        yield from self._left_call()
+        yield from self._leave_call()
         return True
 
     @abstractmethod
     def _advance_text(self) -> Generator[Part, None, bool]:
-        """Do the same where no call is being read."""
+        """Do the same while no tool call is open."""
 
     @abstractmethod
-    def _left_call(self) -> Iterator[Part]:
-        """Go on behind a call, or with the plain text that it turned out to be."""
+    def _leave_call(self) -> Iterator[Part]:
+        """Continue after a tool call, or with its text if it turned out to be no call."""
 
 
 class SectionParser(BufferedParser):
-    """Takes decoded text and yields texts and calls without the tags.
+    """``AnswerParser`` for models that put tags around reasoning and tool calls.
 
-    White space next to the tags belongs to the template and is dropped. A reasoning section may
-    open only before the first visible character of the answer or of what follows a call, so that
-    an answer *about* tags keeps them. Stop texts count in the answer alone.
+    White space next to a tag belongs to the template and is dropped. A reasoning section opens only
+    before the first visible character of the answer, or of the text after a call, so that an answer
+    *about* tags keeps them. Stop sequences apply to answer text only.
 
     Args:
         tags: The model's reasoning tags, if it has any.
-        stop: Texts that end the output.
-        thinking: Whether the prompt has opened a reasoning section.
-        calls: How tool calls are read, if they are.
-        dropped: Marks around the answer that are no part of it.
+        stop: Stop sequences.
+        thinking: Whether the prompt opened a reasoning section.
+        calls: How to read tool calls; ``None`` treats them as text.
+        dropped: Markers around the answer to remove.
     """
 
     def __init__(
@@ -168,11 +178,10 @@ class SectionParser(BufferedParser):
         self._opening = TagScanner((*met, *((tags.start,) if tags else ())))
         self._closing = TagScanner((tags.end,) if tags else ())
         self._section = Section.THINKING if thinking else Section.TEXT
-        #: White space before the calls that are being read.
+        #: White space before the open tool calls.
         self._gap = ""
         self._visible = False
         self._strip = thinking
-        #: Sections of reasoning so far, an open one included.
         self.thinking_sections = int(thinking)
 
     @property
@@ -182,40 +191,40 @@ class SectionParser(BufferedParser):
 
     @property
     def may_think(self) -> bool:
-        """Whether a reasoning section is open, or may open yet."""
+        """Whether a reasoning section is open, or may still open."""
         if self._tags is None or self.stop_sequence is not None:
             return False
         return self.is_thinking or not self._visible or self._calls is not None
 
     @property
     def is_undecided(self) -> bool:
-        """Whether what is held back may turn out to open a reasoning section."""
-        return bool(self._held) and self._reader is None and not self._visible
+        """Whether the text held back may turn out to open a reasoning section."""
+        return bool(self._buffer) and self._reader is None and not self._visible
 
     def flush(self, *, cut: bool = False) -> Iterator[Part]:
-        """Yield what was held back, at the end.
+        """Yield the parts held back, at the end of the answer.
 
         Args:
-            cut: The model did not come to its own end.
+            cut: Whether the answer was cut short.
         """
         yield from self.feed("")
         if self._reader is not None:
             yield from self._reader.flush(cut=cut)
-            yield from self._left_call()
-        start, held, self._held = self._start, self._held, ""
-        yield from self._say(held, start)
+            yield from self._leave_call()
+        start, rest, self._buffer = self._buffer_start, self._buffer, ""
+        yield from self._emit(rest, start)
 
     def _advance_text(self) -> Generator[Part, None, bool]:
         if self._begins_bare_call():
             self._enter_bare_call()
             return True
-        hit = self._scanner().search(self._held)
+        hit = self._scanner().search(self._buffer)
         if hit is not None:
             yield from self._leave(hit)
             return self.stop_sequence is None
-        safe, start = self._safe_length(), self._start
-        piece, self._held = self._held[:safe], self._held[safe:]
-        yield from self._say(piece, start)
+        safe, start = self._safe_length(), self._buffer_start
+        piece, self._buffer = self._buffer[:safe], self._buffer[safe:]
+        yield from self._emit(piece, start)
         return False
 
     def _scanner(self) -> TagScanner:
@@ -224,27 +233,27 @@ class SectionParser(BufferedParser):
         return self._visible_scanner if self._visible else self._opening
 
     def _leave(self, hit: Hit) -> Iterator[Part]:
-        start = self._start
-        before, self._held = self._held[: hit.start], self._held[hit.end :]
+        start = self._buffer_start
+        before, self._buffer = self._buffer[: hit.start], self._buffer[hit.end :]
         if self._section is Section.THINKING:
-            yield from self._say(before.rstrip(), start)
+            yield from self._emit(before.rstrip(), start)
             self._enter(Section.TEXT)
         elif hit.tag in self._starts:
             text = before.rstrip()
-            yield from self._say(text, start)
+            yield from self._emit(text, start)
             self._enter_calls(hit.tag, gap=before[len(text) :])
         elif hit.tag in self._dropped:
-            yield from self._say(before, start)
+            yield from self._emit(before, start)
         elif self._tags is not None and hit.tag == self._tags.start and not self._visible:
             if before.strip():
-                # Visible text stands before the tag in the same piece: the tag is text as well.
-                yield from self._say(before, start)
-                self._held = hit.tag + self._held
+                # Visible text precedes the tag in the same piece, so the tag is text as well.
+                yield from self._emit(before, start)
+                self._buffer = hit.tag + self._buffer
             else:
                 self._enter(Section.THINKING)
         else:
-            yield from self._say(before, start)
-            self._held = ""
+            yield from self._emit(before, start)
+            self._buffer = ""
             self.stop_sequence = hit.tag
 
     def _enter(self, section: Section) -> None:
@@ -257,13 +266,13 @@ class SectionParser(BufferedParser):
             and self._calls.format.is_bare
             and self._section is Section.TEXT
             and not self._visible
-            and self._held.lstrip().startswith("{")
+            and self._buffer.lstrip().startswith("{")
         )
 
     def _enter_bare_call(self) -> None:
-        text = self._held.lstrip()
-        gap = self._held[: len(self._held) - len(text)]
-        self._held = text
+        text = self._buffer.lstrip()
+        gap = self._buffer[: len(self._buffer) - len(text)]
+        self._buffer = text
         self._enter_calls("", gap=gap)
 
     def _enter_calls(self, start: str, *, gap: str) -> None:
@@ -271,30 +280,30 @@ class SectionParser(BufferedParser):
         self._gap = "" if self._strip else gap
         self._reader = _reader_for(self._calls)(self._calls, start)
 
-    def _left_call(self) -> Iterator[Part]:
-        """Go on behind the calls, or with the plain text that they turned out to be."""
+    def _leave_call(self) -> Iterator[Part]:
+        """Continue after the calls, or with their text if they turned out to be none."""
         reader, self._reader = self._reader, None
-        assert reader is not None, "nothing to leave"
-        self._held = reader.rest
+        assert reader is not None, "no call is open"
+        self._buffer = reader.rest
         if not reader.plain:
             self._enter(Section.TEXT)
             return
         plain = self._gap + reader.plain
-        start = self._start - len(plain)
+        start = self._buffer_start - len(plain)
         hit = self._stops.search(plain)
         if hit is not None:
-            plain, self._held, self.stop_sequence = plain[: hit.start], "", hit.tag
-        yield from self._say(plain, start)
+            plain, self._buffer, self.stop_sequence = plain[: hit.start], "", hit.tag
+        yield from self._emit(plain, start)
 
     def _safe_length(self) -> int:
-        safe = self._scanner().safe_length(self._held)
+        safe = self._scanner().safe_length(self._buffer)
         if self._section is Section.THINKING or self._calls is not None:
-            return len(self._held[:safe].rstrip())
-        if not self._visible and self._tags is not None and not self._held[:safe].strip():
+            return len(self._buffer[:safe].rstrip())
+        if not self._visible and self._tags is not None and not self._buffer[:safe].strip():
             return 0
         return safe
 
-    def _say(self, text: str, start: int) -> Iterator[TextPiece]:
+    def _emit(self, text: str, start: int) -> Iterator[TextPiece]:
         if self._strip:
             start += len(text) - len(text.lstrip())
             text = text.lstrip()

@@ -1,4 +1,4 @@
-"""Find tags and stop texts in text that arrives in pieces."""
+"""Find tags and stop sequences in text that arrives in pieces."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """Where a tag stands in the text searched."""
+    """A tag found in a text, with its offsets."""
 
     start: int
     end: int
@@ -17,12 +17,12 @@ class Hit:
 
 
 class TagScanner:
-    """Looks for the tag that is complete first, and says how much text cannot be part of one.
+    """Finds the first complete tag, and the length of text that cannot belong to a later tag.
 
-    What it finds does not depend on how the text was cut into pieces.
+    The result does not depend on how the text was cut into pieces.
 
     Args:
-        tags: Texts to find, none of them empty.
+        tags: Non-empty texts to find: tags, markers or stop sequences.
     """
 
     def __init__(self, tags: Iterable[str]) -> None:
@@ -34,7 +34,7 @@ class TagScanner:
         self._beginning = re.compile(f"[{first}]") if first else None
 
     def search(self, text: str) -> Hit | None:
-        """Return the tag that ends first; of several that end there, the longest."""
+        """Return the tag that ends first; of several with the same end, the longest."""
         best: Hit | None = None
         for tag in self._tags:
             start = text.find(tag)
@@ -46,7 +46,7 @@ class TagScanner:
         return best
 
     def safe_length(self, text: str) -> int:
-        """Return how many characters from the start no tag can begin in, given no tag is in it."""
+        """Return the length of the prefix in which no tag can begin, for a text without a tag."""
         if self._beginning is None:
             return len(text)
         for match in self._beginning.finditer(text, max(0, len(text) - self._longest)):

@@ -1,1 +1,1 @@
-"""Readers of tool calls, one per syntax."""
+"""Readers of tool calls, one for each way in which model families write them."""

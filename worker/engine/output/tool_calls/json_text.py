@@ -13,12 +13,12 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _NUMBER_BEGUN = re.compile(
     r"-?(?:(?:0|[1-9][0-9]*)(?:\.(?:[0-9]+(?:[eE](?:[+-]?[0-9]*)?)?)?|[eE](?:[+-]?[0-9]*)?)?)?"
 )
-#: Levels of objects and arrays; the same limit that request bodies have.
+#: Most nested objects and arrays, as in request bodies.
 NESTING_MAX = 64
 
 
 class MalformedJson(ValueError):
-    """The text is no JSON from here on."""
+    """The text cannot be continued to valid JSON."""
 
 
 class _State(Enum):
@@ -37,10 +37,10 @@ class _State(Enum):
 
 
 class JsonValue:
-    """One value. What ``feed`` has returned is at any time the beginning of valid JSON.
+    """A reader of one JSON value. The text that ``feed`` has returned is a prefix of valid JSON.
 
     Attributes:
-        is_complete: Nothing more belongs to it.
+        is_complete: Whether the value has ended.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class JsonValue:
         #: Open containers, by the character that closes each.
         self._open: list[str] = []
         self._is_key = False
-        #: What is left of a literal, the digits of an escape that are still to come, or a number.
+        #: The rest of a literal, one dot for each missing digit of an escape, or a number so far.
         self._rest = ""
 
     @property
@@ -58,15 +58,15 @@ class JsonValue:
         return self._state in _IN_STRING
 
     def feed(self, char: str) -> str | None:
-        """Take the next character and return what stands for it in valid JSON.
+        """Feed the next character and return it as valid JSON.
 
-        Control characters inside a string, which models write as they are, come back escaped.
+        Control characters inside a string, which models write unescaped, are returned escaped.
 
         Returns:
-            ``None`` if the value ended before ``char``, which is the case with numbers.
+            ``None`` if ``char`` follows the value, which happens after numbers.
 
         Raises:
-            Garbled: ``char`` cannot stand here.
+            MalformedJson: ``char`` cannot follow here.
         """
         assert not self.is_complete, "the value is over"
         if self._state in _IN_STRING:
@@ -172,7 +172,7 @@ class JsonValue:
 
     def _expect(self, condition: bool, char: str) -> None:  # noqa: FBT001 - reads as an assert
         if not condition:
-            msg = f"{char!r} cannot stand here"
+            msg = f"{char!r} cannot follow here"
             raise MalformedJson(msg)
 
 

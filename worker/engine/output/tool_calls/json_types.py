@@ -1,7 +1,7 @@
-"""Which types of JSON a schema lets a value have, and what a text between marks stands for.
+"""The JSON types that a schema allows, and the JSON value of a text between tags.
 
-Between marks a string is written as it is, and everything else as JSON. So it is the schema that
-says what ``5`` stands for.
+Models write a string between tags without quotes and any other value as JSON. Therefore the schema
+decides whether ``5`` is a number or a string.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from worker.engine.output.tool_calls.json_text import JsonValue, MalformedJson
 
 ALL_TYPES: Final = frozenset({"string", "integer", "number", "boolean", "null", "object", "array"})
 STRING_ONLY: Final = frozenset({"string"})
-#: References followed one after the other.
+#: Most references followed in a row.
 _REFERENCES_MAX: Final = 16
-#: What people write who think in Python.
-_SLOPPY: Final[Mapping[str, str]] = {
+#: Python's names of types, which some schemas contain.
+_TYPE_ALIASES: Final[Mapping[str, str]] = {
     "str": "string",
     "text": "string",
     "int": "integer",
@@ -27,9 +27,9 @@ _SLOPPY: Final[Mapping[str, str]] = {
     "dict": "object",
     "list": "array",
 }
-#: What a value that is no string can begin with.
+#: First characters of values that are no strings.
 _JSON_BEGINS: Final = frozenset("{[-0123456789tfn")
-_KINDS: Final[Mapping[type, str]] = {
+_TYPE_NAMES: Final[Mapping[type, str]] = {
     bool: "boolean",
     int: "integer",
     float: "number",
@@ -44,44 +44,44 @@ _LITERALS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def types_of(schema: object, root: Mapping[str, Any], *, depth: int = 0) -> frozenset[str]:
-    """Return the types that a schema allows; a ``number`` that may be whole is both.
+    """Return the types that a schema allows; ``number`` includes ``integer``.
 
     Args:
-        schema: Any; what is no schema allows everything.
-        root: Where its references point into.
+        schema: Any value; one that is no schema allows all types.
+        root: The schema that references point into.
         depth: References followed so far.
     """
     if schema is False:
         return frozenset()
     if not isinstance(schema, Mapping) or depth > _REFERENCES_MAX:
         return ALL_TYPES
-    kinds = _of_types(schema.get("type")) & _of_values(schema)
-    for wanted in _parts(schema, root):
-        kinds &= frozenset().union(*(types_of(one, root, depth=depth + 1) for one in wanted))
-    return kinds
+    types = _declared_types(schema.get("type")) & _value_types(schema)
+    for choices in _parts(schema, root):
+        types &= frozenset().union(*(types_of(one, root, depth=depth + 1) for one in choices))
+    return types
 
 
 def _parts(schema: Mapping[str, Any], root: Mapping[str, Any]) -> list[list[object]]:
-    """Return what must be matched as well, each a list of choices."""
+    """Return the subschemas that a value must match as well, each as a list of alternatives."""
     parts: list[list[object]] = [
         schema[key] for key in ("anyOf", "oneOf") if isinstance(schema.get(key), list)
     ]
-    wanted = schema.get("allOf")
-    parts += [[part] for part in wanted] if isinstance(wanted, list) else []
+    all_of = schema.get("allOf")
+    parts += [[part] for part in all_of] if isinstance(all_of, list) else []
     if isinstance(schema.get("$ref"), str):
         parts.append([resolve_reference(schema["$ref"], root)])
     return parts
 
 
-def _of_values(schema: Mapping[str, Any]) -> frozenset[str]:
-    kinds = ALL_TYPES if "const" not in schema else frozenset({type_of(schema["const"])})
+def _value_types(schema: Mapping[str, Any]) -> frozenset[str]:
+    types = ALL_TYPES if "const" not in schema else frozenset({type_of(schema["const"])})
     if isinstance(schema.get("enum"), list):
-        kinds &= {type_of(value) for value in schema["enum"]}
-    return kinds
+        types &= {type_of(value) for value in schema["enum"]}
+    return types
 
 
 def argument_schema(schema: Mapping[str, Any], name: str) -> object:
-    """Return what an argument must match, by the schema of all of them."""
+    """Return the schema of one argument, given the schema of all arguments."""
     properties = schema.get("properties")
     if isinstance(properties, Mapping) and name in properties:
         return properties[name]
@@ -89,7 +89,7 @@ def argument_schema(schema: Mapping[str, Any], name: str) -> object:
 
 
 def resolve_reference(reference: str, root: Mapping[str, Any]) -> object:
-    """Return what a reference points to inside a schema, ``True`` if that is nowhere.
+    """Return the part of a schema that a reference points to, ``True`` if there is none.
 
     Args:
         reference: ``#`` and a JSON pointer (RFC 6901).
@@ -105,52 +105,55 @@ def resolve_reference(reference: str, root: Mapping[str, Any]) -> object:
 
 
 def type_of(value: object) -> str:
-    """Return the narrowest type of a value."""
+    """Return the narrowest JSON type of a value."""
     if value is None:
         return "null"
     if isinstance(value, Mapping):
         return "object"
-    return _KINDS.get(type(value), "array")
+    return _TYPE_NAMES.get(type(value), "array")
 
 
-def value_json(text: str, kinds: frozenset[str]) -> str:
-    """Return the JSON that a text between marks stands for.
+def value_json(text: str, types: frozenset[str]) -> str:
+    """Return the JSON of a text between tags.
 
-    Where a string is allowed, a text is JSON only if it is exactly so and of another type that is
-    allowed. Where none is, what models write instead of JSON is understood: Python's literals, and
-    at last a string all the same.
+    If the schema allows strings, the text is a string, unless it is exactly the JSON of another
+    allowed type. Otherwise the text is read as JSON, else as a Python literal, else as a string.
+
+    Args:
+        text: The text between the tags.
+        types: The types that the schema allows.
     """
-    if "string" in kinds or not kinds:
-        found = None if kinds <= STRING_ONLY or text != text.strip() else _json_in(text)
-        is_other = found is not None and type_of(json.loads(found)) in kinds - STRING_ONLY
+    if "string" in types or not types:
+        found = None if types <= STRING_ONLY or text != text.strip() else _json_in(text)
+        is_other = found is not None and type_of(json.loads(found)) in types - STRING_ONLY
         return found if found is not None and is_other else json_string(text)
-    said = text.strip()
-    kind, literal = _LITERALS.get(said.lower(), ("", ""))
-    if kind in kinds:
+    stripped = text.strip()
+    type_name, literal = _LITERALS.get(stripped.lower(), ("", ""))
+    if type_name in types:
         return literal
-    found = _json_in(said)
-    return found if found is not None else _python_in(said)
+    found = _json_in(stripped)
+    return found if found is not None else _python_in(stripped)
 
 
 def json_string(text: str) -> str:
-    """Return a text as a string of JSON."""
+    """Return a text as a JSON string."""
     return json.dumps(text, ensure_ascii=False)
 
 
-def _of_types(types: object) -> frozenset[str]:
-    named = [types] if isinstance(types, str) else types
+def _declared_types(declared: object) -> frozenset[str]:
+    named = [declared] if isinstance(declared, str) else declared
     if not isinstance(named, list):
         return ALL_TYPES
-    kinds = {_SLOPPY.get(name, name) for name in named if isinstance(name, str)} & ALL_TYPES
-    # A type that nobody knows says nothing.
-    return frozenset(kinds | {"integer"} if "number" in kinds else kinds) or ALL_TYPES
+    types = {_TYPE_ALIASES.get(name, name) for name in named if isinstance(name, str)} & ALL_TYPES
+    # An unknown type restricts nothing.
+    return frozenset(types | {"integer"} if "number" in types else types) or ALL_TYPES
 
 
 def _json_in(text: str) -> str | None:
-    """Return a text as valid JSON, ``None`` if it is not one value, or a string."""
+    """Return a text as valid JSON, ``None`` if it is a string or not exactly one value."""
     if text[:1] not in _JSON_BEGINS:
         return None
-    value, said = JsonValue(), ""
+    value, valid = JsonValue(), ""
     try:
         for char in text:
             if value.is_complete:
@@ -158,11 +161,11 @@ def _json_in(text: str) -> str | None:
             piece = value.feed(char)
             if piece is None:
                 return None
-            said += piece
-        json.loads(said)
+            valid += piece
+        json.loads(valid)
     except (MalformedJson, ValueError):
         return None
-    return said
+    return valid
 
 
 def _python_in(text: str) -> str:

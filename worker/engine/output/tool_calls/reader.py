@@ -1,8 +1,9 @@
-"""Read tool calls in what a model says; each family writes them in its own way.
+"""Tool calls in the output of a model: formats, deltas and the reader port.
 
-Readers take decoded text in pieces of any size and say the same however it was cut. What turns out
-to be no call is given back as plain text: nothing a model says is lost, and nothing it says is an
-error.
+A parser that meets the start tag of a call hands the following text to a ``CallReader``, which
+returns ``CallDelta`` values: a call opens, its arguments grow, it closes. The result does not
+depend on how the text was cut into pieces. Text that turns out to be no call becomes plain text, so
+that no output is lost and none is an error.
 """
 
 from __future__ import annotations
@@ -17,35 +18,35 @@ from worker.engine.output.tool_calls.keyword_calls import is_inside_string
 from worker.engine.output.tool_calls.tool_syntax import ToolSyntax
 
 Tool = Mapping[str, Any]
-#: From the text of a call, without the tags around it, to one call or several, each a mapping with
-#: ``name`` and ``arguments``; raises whatever it likes.
+#: Parses the text between the tags into one call or a list of calls, each a mapping with ``name``
+#: and ``arguments``; may raise any exception.
 Parse = Callable[[str, Sequence[Tool]], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class CallOpened:
-    """A call begins."""
+    """A call begins, with the name of its tool."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallInput:
-    """A fragment of its arguments, which together are one JSON object."""
+    """A fragment of the open call's arguments; all fragments together are one JSON object."""
 
     fragment: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallClosed:
-    """Nothing more belongs to it."""
+    """The open call is complete."""
 
 
 CallDelta = CallOpened | CallInput | CallClosed
 
 
 class JsonCallStyle(Enum):
-    """How calls are written that are JSON, behind their start tag."""
+    """How a family writes calls that are JSON, after the start tag."""
 
     #: ``{"name": "f", "arguments": {…}}`` and an end tag, a start tag before each: Hermes, Qwen.
     TAGGED = auto()
@@ -55,26 +56,28 @@ class JsonCallStyle(Enum):
     LIST = auto()
     #: ``f[ARGS]{…}``, a start tag before each: Mistral since version 11.
     HEADED = auto()
-    #: ``functions.f:0`` and ``{…}``, each between tags of their own: Kimi K2.
+    #: ``functions.f:0`` and ``{…}``, each between tags: Kimi K2.
     NUMBERED = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFormat:
-    """How a family of models writes calls.
+    """How a model family writes tool calls.
 
     Attributes:
-        start: Tag before them.
-        end: Tag after them; empty if the end of the output is the end.
-        parse: Reads what stands between the tags; ``None`` if it is JSON, which is read as it
-            comes.
+        start: Tag before the calls.
+        end: Tag after the calls; empty if they extend to the end of the output.
+        parse: Parses the text between the tags; ``None`` if it is JSON, which ``JsonReader``
+            streams.
         argument_tags: Tags around one argument; an ``end`` between them belongs to its text.
-        is_bare: An answer that begins with a brace may be a call without a tag, as in Llama 3.1.
-        inner_tags: Beginning and end of what some models write without the tags around it.
-        opening: Beginning of any call, for a model that must call something.
-        opening_named: The same up to the arguments; ``NAME`` stands for the tool.
-        json: How the model is held to write calls, if they are JSON.
-        syntax: How it writes them, and is held to, if arguments stand between marks.
+        is_bare: Whether an answer that begins with a brace may be a call without a tag, as in
+            Llama 3.1.
+        inner_tags: First and last tag of a call that some models write without ``start`` and
+            ``end`` around it.
+        opening: Beginning of any call; ends the prompt if the model must call a tool.
+        opening_named: Beginning of a call up to its arguments; ``NAME`` stands for the tool.
+        json: How the grammar writes calls, if they are JSON.
+        syntax: The tags between the parts of a call, if arguments stand between tags.
     """
 
     start: str
@@ -90,22 +93,23 @@ class ToolFormat:
 
     @property
     def has_grammar(self) -> bool:
-        """Whether there are grammars for its calls."""
+        """Whether a grammar can constrain the calls."""
         return self.json is not None or self.syntax is not None
 
     @property
     def starts(self) -> tuple[str, ...]:
-        """All tags that begin a call."""
+        """All tags with which a call may begin."""
         return (self.start, self.inner_tags[0]) if self.inner_tags else (self.start,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRules:
-    """What is read in one answer.
+    """How to read the calls of one answer.
 
     Attributes:
         format: How the model writes calls.
-        tools: What it may call, in function format.
+        tools: The tools that it may call, in OpenAI's function format.
+        names: The names of the tools.
     """
 
     format: ToolFormat
@@ -118,12 +122,12 @@ class CallRules:
 
 
 class CallReader(Protocol):
-    """Takes text from behind the start tag on.
+    """Reads the text after the start tag of a call.
 
     Attributes:
-        is_over: It has left the calls; ``plain`` and ``rest`` follow them.
-        plain: What looked like a call and is text; holds the tags as they came.
-        rest: What has not been looked at.
+        is_over: Whether the calls have ended; ``plain`` and then ``rest`` follow them.
+        plain: Text that looked like a call and is none, including its tags.
+        rest: Text after the calls, not read yet.
     """
 
     is_over: bool
@@ -131,24 +135,24 @@ class CallReader(Protocol):
     rest: str
 
     def feed(self, text: str) -> list[CallDelta]:
-        """Take more text and return what is certain now."""
+        """Feed more text and return the deltas that are certain now."""
         ...
 
     def flush(self, *, cut: bool) -> list[CallDelta]:
-        """Return what is certain at the end of the output; the reader is over then.
+        """Return the last deltas at the end of the output; the reader is over then.
 
         Args:
-            cut: The model did not come to its own end.
+            cut: Whether the output was cut short, so that a call may be incomplete.
         """
         ...
 
 
 class WholeReader:
-    """Holds the text back up to the end tag and has the family's parser read it.
+    """``CallReader`` that buffers the text up to the end tag, then calls the family's parser.
 
     Args:
-        rules: What is read.
-        start: The tag that was met.
+        rules: How to read the calls.
+        start: The start tag that was found.
     """
 
     def __init__(self, rules: CallRules, start: str) -> None:
@@ -156,86 +160,86 @@ class WholeReader:
         self.plain = self.rest = ""
         self._rules = rules
         self._start = start
-        naked = rules.format.inner_tags
-        self._is_naked = naked is not None and start == naked[0]
-        self._end = naked[1] if self._is_naked and naked else rules.format.end
-        self._held = ""
-        #: The call is read; only an end tag may follow.
+        inner_tags = rules.format.inner_tags
+        self._lacks_start_tag = inner_tags is not None and start == inner_tags[0]
+        self._end = inner_tags[1] if self._lacks_start_tag and inner_tags else rules.format.end
+        self._buffer = ""
+        #: Whether the call is read, so that only an end tag may follow.
         self._is_read = False
-        #: Where the next end tag may begin.
+        #: Offset from which on the next end tag may begin.
         self._from = 0
 
     def feed(self, text: str) -> list[CallDelta]:
-        """Take more text."""
-        self._held += text
+        """Feed more text and return the deltas that are certain now."""
+        self._buffer += text
         if self._is_read:
             self._skip_end_tag()
             return []
-        while self._end and (at := self._held.find(self._end, self._from)) >= 0:
+        while self._end and (at := self._buffer.find(self._end, self._from)) >= 0:
             after = at + len(self._end)
-            if not self._is_inside_argument(self._held[:at]):
-                return self._leave(self._held[:at], self._held[:after], self._held[after:])
+            if not self._is_inside_argument(self._buffer[:at]):
+                return self._leave(self._buffer[:at], self._buffer[:after], self._buffer[after:])
             self._from = after
-        self._from = max(self._from, len(self._held) - len(self._end))
+        self._from = max(self._from, len(self._buffer) - len(self._end))
         return []
 
     def flush(self, *, cut: bool) -> list[CallDelta]:
-        """Read what has no end tag, unless it may be half of what the model meant."""
+        """Read calls without an end tag, unless the output was cut short."""
         if not self._is_read and not cut:
-            changes = self._leave(self._held, self._held, "")
+            deltas = self._leave(self._buffer, self._buffer, "")
         else:
-            changes, self.plain = [], "" if self._is_read else self._start + self._held
+            deltas, self.plain = [], "" if self._is_read else self._start + self._buffer
         self.is_over = True
-        return changes
+        return deltas
 
     def _leave(self, body: str, whole: str, rest: str) -> list[CallDelta]:
         self.is_over, self.rest = True, rest
-        # The family's parser wants what a well-behaved model writes between the tags.
-        inside = self._start + whole if self._is_naked else body
-        changes = _parsed(inside, self._rules)
-        if changes is None:
+        # The family's parser expects the text that the model usually writes between the tags.
+        inside = self._start + whole if self._lacks_start_tag else body
+        deltas = _parse(inside, self._rules)
+        if deltas is None:
             self.plain = self._start + whole
             return []
-        if self._is_naked:
-            # It forgot the tag before the call, and may yet write the one after it.
+        if self._lacks_start_tag:
+            # The model omitted the start tag, and may still write the end tag.
             self.is_over, self.rest = False, ""
-            self._is_read, self._held = True, rest
+            self._is_read, self._buffer = True, rest
             self._skip_end_tag()
-        return changes
+        return deltas
 
     def _skip_end_tag(self) -> None:
-        text, end = self._held.lstrip(), self._rules.format.end
+        text, end = self._buffer.lstrip(), self._rules.format.end
         if text.startswith(end) or not end.startswith(text):
             self.is_over, self.rest = True, text.removeprefix(end)
 
     def _is_inside_argument(self, text: str) -> bool:
-        marks = self._rules.format.syntax
-        if marks is not None and marks.is_quoted:
+        syntax = self._rules.format.syntax
+        if syntax is not None and syntax.is_quoted:
             return is_inside_string(text)
         tags = self._rules.format.argument_tags
         return tags is not None and text.rfind(tags[0]) > text.rfind(tags[1])
 
 
-def _parsed(text: str, rules: CallRules) -> list[CallDelta] | None:
+def _parse(text: str, rules: CallRules) -> list[CallDelta] | None:
     parse = rules.format.parse
     assert parse is not None, "JSON has its own reader"
     try:
         found = parse(text, rules.tools)
         calls = found if isinstance(found, list) else [found]
-        changes: list[CallDelta] = []
+        deltas: list[CallDelta] = []
         for call in calls:
-            changes += _changes(call["name"], call["arguments"], rules)
-    except Exception:  # noqa: BLE001 - a foreign parser on foreign text raises whatever it likes
+            deltas += _deltas(call["name"], call["arguments"], rules)
+    except Exception:  # noqa: BLE001 - a foreign parser may raise anything
         return None
-    return changes or None
+    return deltas or None
 
 
-def _changes(name: object, arguments: object, rules: CallRules) -> list[CallDelta]:
+def _deltas(name: object, arguments: object, rules: CallRules) -> list[CallDelta]:
     if not isinstance(name, str) or not name or not isinstance(arguments, dict):
         msg = "not a call"
         raise TypeError(msg)
     if name not in rules.names and set(arguments) <= {"raw"}:
-        # What some parsers make of any text at all.
+        # Some parsers return this for any text.
         msg = "not a call of a tool"
         raise ValueError(msg)
     text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
