@@ -1,1 +1,1 @@
-"""Jobs in, tokens out: the Dramatiq worker and the engine. Never imports ``api``."""
+"""The worker process: takes jobs from the queue and generates tokens. Never imports ``api``."""

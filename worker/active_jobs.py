@@ -1,4 +1,4 @@
-"""Which jobs this process runs just now."""
+"""The jobs that this process runs at the moment, and their cancellation."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from domain.values import JobId
 class ActiveJobs:
     """``domain.job.ports.RunningJobs`` for the actor threads and the control listener.
 
-    Invariant: a handle is held only for a claimed job.
+    Invariant: only a claimed job has a handle.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._handles: dict[JobId, tuple[Cancellable, int] | None] = {}
+        self._claims: dict[JobId, tuple[Cancellable, int] | None] = {}
         self._cancelled: dict[JobId, int] = {}
 
     @contextmanager
     def claim(self, job_id: JobId) -> Iterator[bool]:
-        """Hold a job for the length of the block; gives ``False`` if it is held already."""
+        """Claim a job for the length of the block; yields ``False`` if it is claimed already."""
         with self._lock:
-            claimed = job_id not in self._handles
+            claimed = job_id not in self._claims
             if claimed:
-                self._handles[job_id] = None
+                self._claims[job_id] = None
         try:
             yield claimed
         finally:
             if claimed:
                 with self._lock:
-                    del self._handles[job_id]
+                    del self._claims[job_id]
                     self._cancelled.pop(job_id, None)
 
     def attach(self, job_id: JobId, handle: Cancellable, *, attempt: int) -> None:
-        """Say what to cancel; a wish that was found since the claim takes effect at once."""
+        """Set the handle to cancel. A cancellation since the claim takes effect at once."""
         with self._lock:
-            assert job_id in self._handles, "a handle needs a claim first"
-            self._handles[job_id] = (handle, attempt)
+            assert job_id in self._claims, "a handle needs a claim first"
+            self._claims[job_id] = (handle, attempt)
             is_cancelled = attempt <= self._cancelled.get(job_id, 0)
         if is_cancelled:
             handle.cancel()
@@ -52,45 +52,46 @@ class ActiveJobs:
 
         Args:
             job_id: The job.
-            through: The last attempt that is meant; one of a later life goes on.
+            through: The last attempt to cancel; later attempts continue.
         """
         with self._lock:
-            if job_id not in self._handles:
+            if job_id not in self._claims:
                 return
             self._cancelled[job_id] = max(through, self._cancelled.get(job_id, 0))
-            handle = self._handles[job_id]
+            handle = self._claims[job_id]
         if handle is not None and handle[1] <= through:
             handle[0].cancel()
 
     def jobs(self) -> tuple[JobId, ...]:
-        """Return the jobs that are claimed just now."""
+        """Return the claimed jobs."""
         with self._lock:
-            return tuple(self._handles)
+            return tuple(self._claims)
 
     def __len__(self) -> int:
         with self._lock:
-            return len(self._handles)
+            return len(self._claims)
 
 
 def cancel_if_recorded(job_id: JobId, active: ActiveJobs, log: EventLog) -> None:
-    """Cancel a job that runs here if the log says so; called by the control listener.
+    """Cancel a running job if the log has its cancellation; called by the control listener.
 
-    A nudge is a hint. One that comes late may find the job in another life, which nobody wants to
-    end: cut short, that one would say the same words under other numbers when it goes on.
+    A cancel message is only a hint. It may arrive when the job has been retried; that later attempt
+    must not be cancelled, because it would emit the same text again under other item numbers.
 
     Raises:
-        LogUnavailable: The log cannot be read; ``cancel_where_recorded`` looks again.
+        LogUnavailable: The log cannot be read; ``cancel_where_recorded`` tries again later.
     """
     if job_id not in active.jobs():
         return
     job = load_job(job_id, log=log).job
     if job.cancel_requested:
-        # The next attempt may be on its way into the log. A retry passes its number over.
+        # The next attempt may be about to be appended, so it is cancelled too. A retry of the job
+        # starts at a later attempt number.
         active.cancel(job_id, through=job.attempt + 1)
 
 
 def cancel_where_recorded(active: ActiveJobs, log: EventLog) -> None:
-    """Cancel what the log says was cancelled while no nudge could reach this process.
+    """Cancel the running jobs whose cancellation is in the log but whose message was lost.
 
     Raises:
         LogUnavailable: The log cannot be read.

@@ -1,4 +1,4 @@
-"""The one actor: a delivered job id becomes one attempt after another until the job has ended."""
+"""The Dramatiq actor: runs attempts of a delivered job until the job has ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ops.adapters.redis.dramatiq_queue import ACTOR_NAME
 
 #: Pause before the next attempt of a job whose attempt failed, in seconds.
 RETRY_PAUSE_S = 0.2
-#: What doubling that pause ends at while the log or the broker is away.
+#: Longest pause while the log or the broker is unavailable; the pause doubles up to it.
 AWAY_PAUSE_MAX_S = 1.0
 
 
@@ -35,12 +35,12 @@ def declare_actors(
 ) -> dramatiq.Actor[[str], None]:
     """Bind the actor to a broker and declare both queues.
 
-    Retries are the domain's (strikes in the log), so Dramatiq's are switched off.
+    Dramatiq's retries are off, because the domain counts attempts in the log.
 
     Args:
-        broker: Where messages come from.
-        runner: What running a job needs.
-        draining: Once set, a job that wants another attempt is left for the next worker.
+        broker: Delivers the messages.
+        runner: The parts that run a job.
+        draining: Once set, a job that needs another attempt is left for the next worker.
     """
     for priority in Priority:
         broker.declare_queue(priority.value)
@@ -63,7 +63,7 @@ def _run_deliveries(
         except JobNotFound:
             logger.warning("message_without_job", job=job_id)
         except SemanticError as error:
-            # A job that is open is queued again by the reconciler.
+            # The reconciler enqueues a job that is still open.
             logger.warning("attempt_interrupted", job=job_id, error=error.code, why=error.message)
         except Exception:
             logger.exception("attempt_crashed", job=job_id)
@@ -77,8 +77,8 @@ def _run_to_the_end(
 ) -> RunResult:
     """Run attempts until the job needs no other, or until this worker drains.
 
-    While the log or the broker is away the delivery is kept in hand and repeated: given back, the
-    job would wait for whoever next looks for jobs that nobody holds.
+    While the log or the broker is unavailable, the delivery stays in hand and is repeated. A
+    returned delivery would wait until the next reconciliation.
     """
     pause_s = RETRY_PAUSE_S
     while True:
@@ -102,9 +102,10 @@ def _has_ended(job_id: JobId, runner: Runner) -> bool:
 
 
 def _repeat_end(job_id: JobId, runner: Runner, pause: Callable[[float], object]) -> None:
-    """Say the last word of a job that has ended, which nobody queues again, once that is possible.
+    """Publish the terminal item of an ended job once the broker is available.
 
-    The message stays in hand until then, so that the next worker finds it if this one ends first.
+    The reconciler enqueues no ended job. The message stays in hand until then, so that the next
+    worker finds it if this one ends first.
     """
     while _has_ended(job_id, runner):
         try:
@@ -116,7 +117,7 @@ def _repeat_end(job_id: JobId, runner: Runner, pause: Callable[[float], object])
 
 
 def _fail_for_good(job_id: JobId, runner: Runner) -> None:
-    """Record a defect of ours; trying again would only meet it again."""
+    """Fail a job after an internal error, without a retry: the same error would occur again."""
 
     def give_up(job: Job) -> FailAttempt | None:
         if job.status.is_terminal:
@@ -130,5 +131,5 @@ def _fail_for_good(job_id: JobId, runner: Runner) -> None:
         commit(job_id, give_up, log=runner.log, ids=runner.ids)
     except JobAlreadyTerminal:
         return
-    # A second delivery says the last word that the log now holds.
+    # Running the ended job publishes its terminal item.
     run_job(job_id, runner)

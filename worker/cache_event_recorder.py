@@ -1,4 +1,4 @@
-"""Writes down what happens to contexts, on a thread of its own: nobody who tells it waits."""
+"""Appends cache events to the log on a thread of its own, so that no reporter waits for the log."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from ops.blockstore.events import (
     StoreEvent,
 )
 from worker.cachestore.misses import miss_of
-from worker.cachestore.reports import ContextKept, ContextReport, ContextStarted
+from worker.cachestore.reports import ContextReport, ContextSaved, ContextStarted
 from worker.retry_queue import RetryLater, RetryQueue
 
-#: Evictions of this long are one event.
+#: Seconds of evictions that become one event.
 EVICTIONS_S = 5.0
-#: What the end leaves for notes that wait.
+#: Seconds at the end for reports that still wait.
 FINAL_FLUSH_S = 2.0
-#: Agents and streams whose latest state is remembered.
+#: Agents and streams whose latest state is cached.
 REMEMBERED_MAX = 1024
 
 _Key = TypeVar("_Key")
@@ -49,7 +49,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class _EvictionsDue:
-    """It is time to write down what a tier has evicted."""
+    """The evictions of a tier are due to be appended."""
 
     tier: str
 
@@ -58,15 +58,15 @@ _Report: TypeAlias = ContextReport | StoreEvent | _EvictionsDue
 
 
 class CacheEventRecorder:
-    """Events of the log about contexts; see ``domain.events.cache``.
+    """Appends the events of ``domain.events.cache``.
 
-    The methods may be called from any thread and never wait, except ``flush`` and the end.
+    The methods may be called from any thread and never block, except ``flush`` and the exit.
 
     Args:
-        worker: Who writes; what is nobody's context goes to its stream.
-        log: Where.
-        ids: Names for the events.
-        clock: For pauses.
+        worker: Its stream receives the events that belong to no agent.
+        log: Receives the events.
+        ids: Generates the events' ids.
+        clock: For retries.
     """
 
     def __init__(self, worker: WorkerId, *, log: EventLog, ids: IdSource, clock: Clock) -> None:
@@ -74,31 +74,31 @@ class CacheEventRecorder:
         self._log = log
         self._ids = ids
         self._run_id = ids.event_id()
-        self._queue: RetryQueue[_Report] = RetryQueue("cache-diary", self._write, clock.monotonic)
+        self._queue: RetryQueue[_Report] = RetryQueue("cache-events", self._write, clock.monotonic)
         self._lock = threading.Lock()
         self._evicted: dict[str, tuple[int, int]] = {}
-        # Below: the thread's own.
+        # Used by the thread only.
         self._versions: OrderedDict[StreamName, int] = OrderedDict()
         self._saved: OrderedDict[AgentId, AgentCacheSaved | None] = OrderedDict()
 
     def __enter__(self) -> Self:
-        """Start writing."""
+        """Start the thread."""
         self._queue.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Write what is left."""
+        """Append the reports that are left."""
         self._queue.close(FINAL_FLUSH_S)
 
     def record(self, report: ContextReport | StoreEvent) -> None:
-        """Take a note of what engine or store tell."""
+        """Enqueue a report of the engine or the block store."""
         if isinstance(report, BlocksEvicted):
             self.record_evicted("disk", report.blocks, report.size_bytes)
         else:
             self._queue.put(report)
 
     def record_evicted(self, tier: str, blocks: int, size_bytes: int) -> None:
-        """Take a note of evicted blocks; those of a few seconds become one event."""
+        """Count evicted blocks; the evictions of ``EVICTIONS_S`` become one event."""
         with self._lock:
             before = self._evicted.get(tier)
             blocks_before, bytes_before = before or (0, 0)
@@ -107,7 +107,7 @@ class CacheEventRecorder:
             self._queue.put(_EvictionsDue(tier), after_s=EVICTIONS_S)
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until every note was written or given up; whether it was in time."""
+        """Wait until every report is appended or dropped; return whether that happened in time."""
         return self._queue.flush(timeout_s)
 
     # --- the thread ------------------------------------------------------------------------
@@ -116,8 +116,8 @@ class CacheEventRecorder:
         match report:
             case ContextStarted():
                 self._record_started(report)
-            case ContextKept():
-                self._saved_context(report)
+            case ContextSaved():
+                self._record_saved(report)
             case _EvictionsDue(tier):
                 with self._lock:
                     blocks, size_bytes = self._evicted.pop(tier)
@@ -158,8 +158,8 @@ class CacheEventRecorder:
             )
         self._append_agent(agent, loaded, events)
 
-    def _saved_context(self, report: ContextKept) -> None:
-        """Commit the manifest of a job that has said its last; its blocks are on disk already."""
+    def _record_saved(self, report: ContextSaved) -> None:
+        """Append the manifest of an ended job; its blocks are on disk already."""
         job, manifest = JobId(report.label), report.manifest
         loaded, agent = self._job_and_agent(job)
         if loaded is None or agent is None or not manifest.hashes:
@@ -183,7 +183,7 @@ class CacheEventRecorder:
             loaded = load_job(job, log=self._log)
         except JobNotFound:
             return None, None
-        assert loaded.job.submitted is not None, "a job begins with its acceptance"
+        assert loaded.job.submitted is not None, "a job's first event is its submission"
         return loaded, loaded.job.submitted.agent
 
     def _last_saved(self, agent: AgentId) -> AgentCacheSaved | None:
@@ -195,7 +195,7 @@ class CacheEventRecorder:
                     event = decode_event(entry.type, entry.schema_version, entry.data)
                     assert isinstance(event, AgentCacheSaved)
                     last_saved = event
-            # Not their number: old ones are archived.
+            # The last version, not the count, because old events are archived.
             _remember(self._versions, _stream_of(agent), recorded[-1].version if recorded else 0)
             _remember(self._saved, agent, last_saved)
         return self._saved[agent]
@@ -219,7 +219,7 @@ class CacheEventRecorder:
         self._append(StreamName(self._worker), [draft])
 
     def _append(self, stream: StreamName, drafts: list[Draft]) -> None:
-        """Append at whatever version the stream has; others write to it too."""
+        """Append at the current version of the stream; other writers append to it too."""
         while drafts:
             known = self._versions.get(stream, 0)
             later = self._log.load(stream, after_version=known)

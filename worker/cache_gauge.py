@@ -1,4 +1,4 @@
-"""How much of contexts this worker keeps, for its sign of life."""
+"""Reads how much KV cache this worker holds, for its pulse."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from worker.cachestore.tier import DiskTier
 
 
 class HasMemory(Protocol):
-    """What keeps blocks in memory."""
+    """A runner that reports its blocks in memory."""
 
     def memory(self) -> PoolStats | None:
-        """Return the accounts, ``None`` if it keeps none; from any thread."""
+        """Return the figures, ``None`` if no blocks are cached; from any thread."""
         ...
 
 
@@ -22,11 +22,11 @@ _Runner = TypeVar("_Runner", bound=HasMemory)
 
 
 class CacheGauge:
-    """Reads memory and disk.
+    """Reads the sizes of memory and disk.
 
     Args:
-        tier: The disk, if blocks go there.
-        on_evicted: Told of blocks that left memory since the last reading, and of their bytes.
+        tier: The disk; ``None`` where blocks stay in memory.
+        on_evicted: Receives the blocks evicted from memory since the last reading, and their bytes.
     """
 
     def __init__(self, tier: DiskTier | None, on_evicted: Callable[[int, int], None]) -> None:
@@ -36,12 +36,12 @@ class CacheGauge:
         self._evicted = 0
 
     def watch(self, runner: _Runner) -> _Runner:
-        """Read the memory of this runner from now on; returns it."""
+        """Read the memory of this runner from now on; returns the runner."""
         self._runner, self._evicted = runner, 0
         return runner
 
     def read(self) -> CacheFigures | None:
-        """Return the figures; ``None`` if nothing is kept."""
+        """Return the figures; ``None`` if no blocks are cached."""
         memory = None if self._runner is None else self._runner.memory()
         if memory is None:
             return None

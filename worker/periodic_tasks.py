@@ -1,4 +1,4 @@
-"""Something small that a process does again and again."""
+"""Runs a small action at an interval, on a thread of its own."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from domain.errors import SemanticError
 
 
 class PeriodicTask:
-    """Runs an action on a thread of its own, at once and then at an interval, until closed.
+    """Runs an action at once and then at an interval, until closed.
 
-    A ``SemanticError`` is logged and the next turn comes as planned: what runs here is upkeep that
-    must outlive a broker that is away.
+    A ``SemanticError`` is logged and the next run comes as planned, so the task survives an
+    unavailable broker.
+
+    Args:
+        name: Of the thread and in the log.
+        interval_s: Seconds between the end of a run and the start of the next.
+        action: The action.
     """
 
     def __init__(self, name: str, interval_s: float, action: Callable[[], object]) -> None:
@@ -27,7 +32,7 @@ class PeriodicTask:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Start."""
         self.start()
         return self
 
@@ -36,15 +41,15 @@ class PeriodicTask:
         self.close()
 
     def start(self) -> None:
-        """Begin; the first turn comes at once."""
+        """Start the thread; the first run comes at once."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Have the next turn come at once; after the one that is running, if one is."""
+        """Start the next run at once, or right after the current one."""
         self._woken.set()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Stop after the turn that is running."""
+        """Stop after the current run."""
         self._closed = True
         self._woken.set()
         self._thread.join(timeout_s)

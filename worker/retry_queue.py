@@ -1,4 +1,4 @@
-"""A thread that deals with notes one after the other, and with those that failed again later."""
+"""A thread that handles items one after the other and retries those that failed."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from domain.errors import SemanticError
 _Item = TypeVar("_Item")
 _log = structlog.get_logger(__name__)
 
-#: Notes that may wait; more are lost, which is logged.
+#: Items that may wait; more are dropped, which is logged once.
 ITEMS_MAX = 4096
-#: Pause before a note is tried again; it doubles each time.
+#: Seconds before the first retry of an item; the pause doubles each time.
 RETRY_S = 0.05
 RETRY_S_MAX = 5.0
-#: Tries of one note; with the pauses between them, about half a minute.
+#: Tries of one item; with the pauses between them, about half a minute.
 TRIES_MAX = 12
 
 
 class RetryLater(Exception):
-    """A note cannot be dealt with before something else has happened."""
+    """An item cannot be handled before another event has happened."""
 
 
 class RetryQueue(Generic[_Item]):
-    """A bounded queue and one thread; ``put`` may be called from any thread and never waits.
+    """A bounded queue and one thread. ``put`` may be called from any thread and never blocks.
 
-    A note is tried again after ``RetryLater`` and after a ``SemanticError``, which may pass.
-    Any other exception is a defect: it is logged and ends that note alone.
+    An item is retried after ``RetryLater`` and after a ``SemanticError``, up to ``TRIES_MAX``
+    times. Any other exception is a defect: it is logged, and the item is dropped.
 
     Args:
         name: Of the thread.
-        handle: Deals with one note.
+        handle: Handles one item.
         monotonic_s: The clock.
     """
 
@@ -46,7 +46,7 @@ class RetryQueue(Generic[_Item]):
         self._handle = handle
         self._now_s = monotonic_s
         self._changed = threading.Condition()
-        #: When, in which order, how often tried before, and what.
+        #: A heap of (due time, insertion order, earlier tries, item).
         self._waiting: list[tuple[float, int, int, _Item]] = []
         self._order = count()
         self._busy = False
@@ -59,16 +59,16 @@ class RetryQueue(Generic[_Item]):
         self._thread.start()
 
     def put(self, item: _Item, *, after_s: float = 0.0) -> None:
-        """Take a note, to be dealt with after a while."""
+        """Enqueue an item, to be handled after ``after_s`` seconds."""
         self._put(item, after_s, 0)
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until every note was dealt with or given up; whether it was in time."""
+        """Wait until every item is handled or dropped; return whether that happened in time."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._waiting and not self._busy, timeout_s)
 
     def close(self, timeout_s: float) -> bool:
-        """Try what is left once more and end the thread; whether it was in time."""
+        """Handle the remaining items once more and end the thread; return whether in time."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -81,7 +81,7 @@ class RetryQueue(Generic[_Item]):
             if len(self._waiting) >= ITEMS_MAX:
                 self._lost += 1
                 if self._lost == 1:
-                    _log.warning("notes_lost", thread=self._thread.name)
+                    _log.warning("items_dropped", thread=self._thread.name)
                 return
             due_s = self._now_s() + after_s
             heapq.heappush(self._waiting, (due_s, next(self._order), tries, item))
@@ -92,7 +92,7 @@ class RetryQueue(Generic[_Item]):
             pass
 
     def _next(self) -> bool:
-        """Deal with the next note that is due; ``False`` at the end."""
+        """Handle the next item that is due; return ``False`` at the end."""
         with self._changed:
             if not self._is_due():
                 if self._closing:
@@ -123,8 +123,8 @@ class RetryQueue(Generic[_Item]):
         except RetryLater:
             return False
         except SemanticError as error:
-            _log.warning("note_failed", error=error.code, why=error.message)
+            _log.warning("item_failed", error=error.code, why=error.message)
             return False
-        except Exception:  # noqa: BLE001 - a defect in one note must not lose the others
-            _log.exception("note_crashed", item=type(item).__name__)
+        except Exception:  # noqa: BLE001 - a defect in one item must not lose the others
+            _log.exception("item_crashed", item=type(item).__name__)
         return True

@@ -1,4 +1,4 @@
-"""Lets the threads of the actor wait for the turn of their job."""
+"""Makes actor threads wait for the turn of their job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class TurnScheduler:
     """``domain.job.fair_scheduler.FairScheduler`` for the threads of one process.
 
     Args:
-        order: Decides; touched under this object's lock only.
+        order: Decides which job is next; used only under this object's lock.
     """
 
     def __init__(self, order: TurnOrder) -> None:
@@ -23,7 +23,7 @@ class TurnScheduler:
         self._closed = False
 
     def ask(self, job_id: JobId, *, agent: str | None, priority: Priority) -> WaitingTurn:
-        """Take a place in the order."""
+        """Add a job to the order and return its turn; a closed scheduler refuses it at once."""
         turn = WaitingTurn(self, job_id)
         with self._lock:
             if self._closed:
@@ -35,12 +35,12 @@ class TurnScheduler:
         return turn
 
     def state(self) -> TurnState:
-        """Return what decides on the next turns."""
+        """Return the state that decides the next turns."""
         with self._lock:
             return self._order.state()
 
     def close(self) -> None:
-        """Send everybody away who waits; whoever asks later is sent away at once."""
+        """Refuse all waiting turns and every later one."""
         with self._lock:
             self._closed = True
             for job_id, turn in self._waiting.items():
@@ -49,7 +49,7 @@ class TurnScheduler:
             self._waiting.clear()
 
     def withdraw(self, turn: WaitingTurn) -> None:
-        """Send a turn away that still waits."""
+        """Refuse a turn that still waits."""
         with self._lock:
             if self._waiting.get(turn.job_id) is turn:
                 del self._waiting[turn.job_id]
@@ -57,7 +57,7 @@ class TurnScheduler:
                 turn.decide(has_slot=False)
 
     def release_turn(self, turn: WaitingTurn) -> None:
-        """Take a turn back, had or not."""
+        """End a turn, granted or not, and grant its slot to the next."""
         self.withdraw(turn)
         with self._lock:
             if turn.clear_slot():
@@ -73,8 +73,8 @@ class WaitingTurn:
     """``domain.job.fair_scheduler.QueueTurn``.
 
     Args:
-        gate: Who decides.
-        job_id: Whose turn it is.
+        scheduler: Grants or refuses the turn.
+        job_id: The job.
     """
 
     def __init__(self, scheduler: TurnScheduler, job_id: JobId) -> None:
@@ -84,25 +84,25 @@ class WaitingTurn:
         self._has_slot = False
 
     def wait(self) -> bool:
-        """Block until the gate has decided: every turn is called, cancelled or sent away."""
+        """Block until the turn is granted, cancelled or refused; return whether it was granted."""
         self._decided.wait()
         return self._has_slot
 
     def cancel(self) -> None:
-        """Wait no longer; a turn that came already is kept."""
+        """Stop waiting; a turn that is granted already stays granted."""
         self._scheduler.withdraw(self)
 
     def release(self) -> None:
-        """Give the slot to the next."""
+        """Give the slot to the next job."""
         self._scheduler.release_turn(self)
 
     def decide(self, *, has_slot: bool) -> None:
-        """Say whether it may run; called by the gate, under its lock, once."""
+        """Grant or refuse the turn; the scheduler calls this once, under its lock."""
         self._has_slot = has_slot
         self._decided.set()
 
     def clear_slot(self) -> bool:
-        """Let go of the slot, if it is held; called by the gate, under its lock."""
+        """Give up the slot; return whether there was one. Called under the scheduler's lock."""
         had_slot, self._has_slot = self._has_slot, False
         return had_slot
 

@@ -1,4 +1,4 @@
-"""What a worker says about itself in the log, and what it says about one that died."""
+"""Appends the life of worker processes to the log: start, model, stop, and loss."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class WorkerEventRecorder:
     """Appends the life of one worker process to its own stream.
 
     Args:
-        worker: Who; the name of the stream.
-        log: Where.
-        ids: Names for the events.
+        worker: The worker; also the name of the stream.
+        log: Receives the events.
+        ids: Generates the events' ids.
     """
 
     def __init__(self, worker: WorkerId, *, log: EventLog, ids: IdSource) -> None:
@@ -38,7 +38,7 @@ class WorkerEventRecorder:
         self._append(StreamName(self._worker), events)
 
     def record_started(self, card: ModelCard, *, load_ms: float, versions: str) -> None:
-        """Say that this worker is up, and with which model."""
+        """Append that this worker is running, and the model it serves."""
         loaded = ModelLoaded(
             worker=self._worker,
             model=card.id,
@@ -60,7 +60,7 @@ class WorkerEventRecorder:
             self._append(stream, [loaded])
 
     def _fingerprint_before(self, stream: StreamName) -> str | None:
-        """Return what the model of that stream computed with when it was last loaded."""
+        """Return the fingerprint with which the model of a stream was last loaded."""
         for recorded in reversed(self._log.load(stream)):
             event = decode_event(recorded.type, recorded.schema_version, recorded.data)
             if isinstance(event, ModelLoaded):
@@ -68,12 +68,12 @@ class WorkerEventRecorder:
         return None
 
     def record_lost(self, previous: WorkerId) -> bool:
-        """Say of the worker that was here before that it died, if it did not say that it stopped.
+        """Append ``WorkerLost`` for the previous worker, unless it stopped or is recorded as lost.
 
-        Called under the worker lock of the directory that both have, so it does not run any more.
+        The caller holds the worker lock of the data directory, so the previous worker has ended.
 
         Returns:
-            Whether it was lost.
+            Whether the previous worker was lost.
         """
         events = self._log.load(StreamName(previous))
         begun = [event for event in events if event.type == WorkerStarted.__name__]
@@ -86,14 +86,15 @@ class WorkerEventRecorder:
         return True
 
     def _append(self, stream: StreamName, events: Sequence[Event]) -> None:
-        """Append at whatever version the stream has; other workers may write to a model's."""
+        """Append at the stream's current version; other workers append to a model's stream too."""
         drafts = [
             Draft(event_id=self._ids.event_id(), event=event, correlation_id=self._run_id)
             for event in events
         ]
         while True:
             past = self._log.load(stream)
-            version = past[-1].version if past else 0  # not their number: old ones are archived
+            # The last version, not the count, because old events are archived.
+            version = past[-1].version if past else 0
             try:
                 self._log.append(stream, drafts, expected_version=version)
             except ConcurrencyConflict:
@@ -102,5 +103,5 @@ class WorkerEventRecorder:
 
 
 def library_versions() -> str:
-    """Return the libraries that decide how numbers come out."""
+    """Return the versions of the libraries that determine numerical results."""
     return f"mlx {version('mlx')}, mlx-lm {version('mlx-lm')}"

@@ -1,1 +1,4 @@
-"""The engine's way to the block store: written behind, read ahead, never waited for."""
+"""The engine's access to the block store: write-behind, read-ahead, manifests and reports.
+
+The files themselves live in ``ops.blockstore``, blocks in memory in ``worker.engine.mlx``.
+"""

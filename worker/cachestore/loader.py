@@ -1,4 +1,4 @@
-"""Read-ahead: blocks come off the disk in their own thread, so that no decode step waits."""
+"""Read-ahead: a thread reads blocks from the disk, so that no decode step waits for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from domain.kv.hashing import BlockHash
 from ops.blockstore.blocks import Rejected, StoredBlock
 from ops.blockstore.store import BlockStore
 
-#: What became of one block of a load; ``None`` is a miss, or a block that was not read any more.
+#: The result for one block of a load; ``None`` for a missing block, or one that was not read.
 Loaded: TypeAlias = StoredBlock | Rejected | None
 
 
@@ -24,28 +24,28 @@ class LoaderLimits:
 
     Attributes:
         loads: Most loads that wait or run at once.
-        load_bytes: Bytes of files after which one load stops; the rest can be asked for again.
+        load_bytes: Bytes after which one load stops; the caller may request the rest again.
     """
 
     loads: int = 64
     load_bytes: int = 1 << 30
 
 
-#: Blocks whose tokens are looked at to find the one that serves most.
+#: Blocks whose tokens are compared to find the one that covers most of a continuation.
 CANDIDATES_MAX = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
-    """Where a context goes on after its last whole block.
+    """What follows a context's last whole block.
 
     Attributes:
-        parent: That block, ``None`` at the start.
-        token_ids: What follows, at most a block.
-        fingerprint: Whose blocks.
-        usable_tokens: From a stored block's length and how many of its first tokens agree to how
-            many of them serve.
-        known_tokens: How many are known elsewhere; only what serves more is read.
+        parent: Hash of that block, ``None`` at the start.
+        token_ids: The tokens that follow, at most one block.
+        fingerprint: Block fingerprint.
+        usable_tokens: From a stored block's length and the number of its first tokens that agree
+            to the number of tokens that can be used.
+        known_tokens: Tokens that memory covers already; only a block that covers more is read.
     """
 
     parent: BlockHash | None
@@ -65,7 +65,7 @@ class BlockLoader:
     """A bounded queue of loads and one thread that reads and checks files.
 
     Args:
-        store: Where blocks come from.
+        store: The block store.
         limits: Bounds.
     """
 
@@ -83,22 +83,22 @@ class BlockLoader:
         self._thread.start()
 
     def load(self, hashes: Sequence[BlockHash], fingerprint: str) -> Future[list[Loaded]] | None:
-        """Read the blocks of one context, in its order.
+        """Read the blocks of one context, in order.
 
-        Reading stops at the first block that is missing or rejected, because what follows is of no
-        use without it, and where ``load_bytes`` is reached. The blocks cannot be evicted while
-        they wait to be read. A load that is cancelled before its turn is not read at all.
+        Reading stops at the first missing or rejected block, because later blocks are useless
+        without it, and after ``load_bytes``. Blocks are pinned against eviction until they are
+        read. A load that is cancelled before its turn is skipped.
 
         Returns:
-            As many results as hashes; ``None`` instead if too many loads wait: compute, then.
+            One result for each hash; ``None`` instead if too many loads wait.
         """
         return self._enqueue(tuple(hashes), partial(self._read, tuple(hashes), fingerprint))
 
     def load_continuation(self, wanted: Continuation) -> Future[list[Loaded]] | None:
-        """Read the block, whole or tail, that serves most of how a context goes on.
+        """Read the stored block, whole or tail, that covers most of a context's continuation.
 
         Returns:
-            That block, or an empty list if none serves; otherwise as ``load``.
+            That block, or an empty list if none is usable; otherwise as ``load``.
         """
         return self._enqueue((), partial(self._read_continuation, wanted))
 
@@ -115,7 +115,7 @@ class BlockLoader:
         return load.future
 
     def close(self, timeout_s: float) -> bool:
-        """Cancel what waits and end the thread; whether that was done in time."""
+        """Cancel waiting loads and end the thread; return whether it ended in time."""
         with self._changed:
             self._closing = True
             left = list(self._queue)
@@ -134,7 +134,7 @@ class BlockLoader:
             pass
 
     def _serve_next(self) -> bool:
-        """Serve the next load; ``False`` at the end. Holds no block when it returns."""
+        """Serve the next load and release its blocks; return ``False`` at the end."""
         load = self._take()
         if load is None:
             return False
@@ -156,7 +156,7 @@ class BlockLoader:
     def _serve(self, load: _Load) -> None:
         try:
             found = load.read()
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the result
+        except Exception as error:  # noqa: BLE001 - the caller that waits for the result gets it
             load.future.set_exception(error)
         else:
             load.future.set_result(found)
@@ -180,18 +180,18 @@ class BlockLoader:
         best: tuple[int, BlockHash] | None = None
         for info in self._store.children(wanted.parent, wanted.fingerprint, limit=CANDIDATES_MAX):
             token_ids = self._store.token_ids(info.hash) or ()
-            agreeing = _agreeing(token_ids, wanted.token_ids)
-            usable = wanted.usable_tokens(len(token_ids), agreeing)
+            common = _common_tokens(token_ids, wanted.token_ids)
+            usable = wanted.usable_tokens(len(token_ids), common)
             if usable > max(wanted.known_tokens, best[0] if best else 0):
                 best = usable, info.hash
         return [] if best is None else self._read([best[1]], wanted.fingerprint)
 
 
-def _agreeing(stored: Sequence[int], wanted: Sequence[int]) -> int:
-    """Return how many tokens both start with."""
+def _common_tokens(stored: Sequence[int], wanted: Sequence[int]) -> int:
+    """Return the length of the common prefix."""
     count = 0
-    for one, other in zip(stored, wanted, strict=False):
-        if one != other:
+    for own, other in zip(stored, wanted, strict=False):
+        if own != other:
             break
         count += 1
     return count

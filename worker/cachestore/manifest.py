@@ -1,10 +1,9 @@
-"""What a finished job left on disk, as an event of the log may say it.
+"""The manifest of a finished job: the blocks that hold its context on disk.
 
-The rule: a block is named only after it is synced, renamed and its directory is synced, and a block
-is never changed. So at whatever instant the process dies, the last manifest in the log names blocks
-that are there whole, the older manifest does too, and blocks that no manifest names do no harm.
-Eviction may take blocks of a manifest later, its end first; a reader takes the beginning that is
-left.
+Rule: a manifest names a block only after the block's file is synced, renamed, and its directory
+synced, and a block never changes. So after a crash at any instant, the last manifest in the log
+names complete blocks, and so does every older one. Blocks without a manifest do no harm. Eviction
+may remove blocks of a manifest later, the end first; a reader uses the beginning that is left.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ class Manifest:
     """The blocks of one context.
 
     Attributes:
-        fingerprint: Whose they are.
-        blocks: Names of the whole blocks, in order.
-        tail: Name of the block of what is left, ``None`` if nothing is.
+        fingerprint: Block fingerprint.
+        blocks: Hashes of the whole blocks, in order.
+        tail: Hash of the last, partial block, ``None`` if there is none.
     """
 
     fingerprint: str
@@ -37,11 +36,11 @@ class Manifest:
 
     @property
     def hashes(self) -> tuple[BlockHash, ...]:
-        """All names, in order."""
+        """All hashes, in order."""
         return self.blocks if self.tail is None else (*self.blocks, self.tail)
 
     def cut(self, stored: Collection[BlockHash]) -> Manifest:
-        """Return the beginning that can be restored from ``stored`` alone."""
+        """Return the beginning that can be restored from the blocks in ``stored``."""
         count = next(
             (at for at, each in enumerate(self.blocks) if each not in stored), len(self.blocks)
         )
@@ -59,10 +58,10 @@ class Manifest:
 
 
 def manifest_from(data: Mapping[str, Any]) -> Manifest:
-    """Return the manifest that ``to_data`` made.
+    """Return the manifest that ``to_data`` encoded.
 
     Raises:
-        ValueError: It is not one.
+        ValueError: The data is not a manifest.
     """
     fingerprint, blocks, tail = (data.get(name) for name in ("fingerprint", "blocks", "tail"))
     if not isinstance(fingerprint, str) or not isinstance(blocks, list):
@@ -79,21 +78,21 @@ def manifest_from(data: Mapping[str, Any]) -> Manifest:
 
 
 def sealed(writer: WriteBehind, manifest: Manifest) -> Future[Manifest]:
-    """Return the manifest cut to what is on disk, once its blocks had their chance.
+    """Return the manifest cut to the blocks on disk, once their writes have ended.
 
-    Only what this gives may be written to the log.
+    Only a sealed manifest may be appended to the log.
     """
     result: Future[Manifest] = Future()
 
     def finish(stored: Future[frozenset[BlockHash]]) -> None:
         result.set_result(manifest.cut(stored.result()))
 
-    writer.settled(manifest.hashes).add_done_callback(finish)
+    writer.when_written(manifest.hashes).add_done_callback(finish)
     return result
 
 
 def _hash(digits: object) -> BlockHash:
     if not isinstance(digits, str) or len(digits) != 2 * HASH_BYTES:
-        msg = "a block is named by 64 hex digits"
+        msg = "a block hash has 64 hex digits"
         raise ValueError(msg)
     return BlockHash(bytes.fromhex(digits))

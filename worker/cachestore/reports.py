@@ -1,4 +1,4 @@
-"""What the engine tells of contexts while it works; the worker makes events of the log from it."""
+"""The engine's reports about contexts; the worker appends events from them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ class ContextStarted:
     """A sequence joined the batch.
 
     Attributes:
-        label: Whose it is, as its admission says.
-        fingerprint: Whose blocks.
-        names: Names of the whole blocks of its prompt.
-        block_tokens: Tokens in each of them.
-        prompt_tokens: Length of the prompt.
-        restored_tokens: How much of it was not computed.
-        disk_tokens: How much of that came from the disk.
-        diverged_at: Where the prompt contradicts what is known, ``None`` if it does not.
-        took_ms: How long reading and putting together took.
+        label: The job id.
+        fingerprint: Block fingerprint.
+        names: Hashes of the whole blocks of its prompt.
+        block_tokens: Tokens in each block.
+        prompt_tokens: Tokens of the prompt.
+        restored_tokens: Tokens that were restored instead of computed.
+        disk_tokens: Restored tokens that were read from the disk.
+        diverged_at: Index of the first token that contradicts a stored context with the same
+            beginning; ``None`` if there is none.
+        took_ms: Milliseconds for reading and restoring.
     """
 
     label: str
@@ -38,13 +39,13 @@ class ContextStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContextKept:
-    """A sequence left the batch, and what it left had its chance to reach the disk.
+class ContextSaved:
+    """A sequence left the batch, and the writes of its blocks have ended.
 
     Attributes:
-        label: Whose it was.
-        manifest: Its blocks that are on disk.
-        tokens: Length of the context that they hold.
+        label: The job id.
+        manifest: Its blocks on disk.
+        tokens: Tokens that these blocks hold.
     """
 
     label: str
@@ -52,10 +53,10 @@ class ContextKept:
     tokens: int
 
 
-ContextReport: TypeAlias = ContextStarted | ContextKept
+ContextReport: TypeAlias = ContextStarted | ContextSaved
 OnContext: TypeAlias = Callable[[ContextReport], None]
 
 
 def ignore(report: ContextReport) -> None:
-    """Tell nobody."""
+    """Drop the report."""
     del report

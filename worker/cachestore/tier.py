@@ -1,4 +1,4 @@
-"""The disk as the engine sees it: what is there, blocks out of it, blocks into it."""
+"""The disk tier of the KV cache: lookups, reads and writes of one block store."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from worker.cachestore.loader import (
 from worker.cachestore.manifest import Manifest, sealed
 from worker.cachestore.writer import WriteBehind, WriterLimits
 
-#: Pause before a directory that could not be read is tried again.
+#: Seconds before the scan of an unreadable directory is repeated.
 SCAN_RETRY_S = 30.0
 
 
 class TierState(StrEnum):
-    """Whether blocks go to the disk now."""
+    """Whether blocks are written to the disk at the moment."""
 
     SCANNING = "scanning"
     ON = "on"
@@ -44,7 +44,7 @@ class TierState(StrEnum):
 
 
 class Storage(StrEnum):
-    """How keys and values are written: as they are, or in eight bits."""
+    """The format of keys and values on disk: unchanged, or quantised to 8 bits."""
 
     EXACT = "exact"
     INT8 = "int8"
@@ -52,13 +52,13 @@ class Storage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierFigures:
-    """What the disk holds and does.
+    """State and counters of the disk tier.
 
     Attributes:
-        state: Whether blocks go to it now.
-        store: Its counters.
+        state: Whether blocks are written at the moment.
+        store: Counters of the store.
         queued: Blocks that wait to be written.
-        dropped: Blocks that were not written for want of room in the queue or of a disk.
+        dropped: Blocks that were not written, because the queue was full or the disk failed.
     """
 
     state: TierState
@@ -71,14 +71,14 @@ class DiskTier:
     """One block store with its write-behind and its read-ahead; safe to use from any thread.
 
     No method waits for the disk, except ``wait_scanned``, ``flush`` and ``close``. Until the store
-    was scanned it knows nothing and takes nothing.
+    is scanned, the tier finds no block and accepts none.
 
     Args:
-        store: Not scanned yet; told of nothing by others from now on.
+        store: Not scanned yet; the tier is its only user from now on.
         clock: For the pauses after a failure.
-        storage: How whoever submits shall write its blocks.
-        on_event: Told when persistence pauses and resumes.
-        on_scanned: Told what the scan found, in the scanning thread.
+        storage: The format in which callers encode their blocks.
+        on_event: Receives pauses and resumptions of persistence.
+        on_scanned: Receives the result of the scan, on the scanning thread.
         writer_limits: Bounds of the write-behind.
         loader_limits: Bounds of the read-ahead.
     """
@@ -106,40 +106,40 @@ class DiskTier:
         self._closed = threading.Event()
         self._scanner = threading.Thread(target=self._scan, name="block-scan", daemon=True)
 
-    # --- life ------------------------------------------------------------------------------
+    # --- start and end ---------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to look through the store, in a thread of its own."""
+        """Start to scan the store, on a thread of its own."""
         self._scanner.start()
 
     def wait_scanned(self, timeout_s: float) -> bool:
-        """Wait until it is known what is there; whether that was in time."""
+        """Wait for the scan; return whether it ended in time."""
         return self._scanned.wait(timeout_s)
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all that was submitted so far is dealt with; whether it was in time."""
+        """Wait until all submitted blocks are written or dropped; return whether in time."""
         return self._writer.flush(timeout_s)
 
     def close(self, timeout_s: float) -> bool:
-        """Write what waits and end the threads; whether that was done in time."""
+        """Write the queued blocks and end the threads; return whether they ended in time."""
         self._closed.set()
         if self._scanner.ident is not None:
             self._scanner.join(timeout_s)
         ended = self._loader.close(timeout_s)
         return self._writer.close(timeout_s) and ended
 
-    # --- what is there ---------------------------------------------------------------------
+    # --- lookups ---------------------------------------------------------------------------
 
     def contains(self, name: BlockHash) -> bool:
-        """Tell whether a block is on disk, synced and under its name."""
+        """Return whether a block is on disk, synced and under its final name."""
         return self._scanned.is_set() and self._store.contains(name)
 
     def holds(self, name: BlockHash) -> bool:
-        """Tell whether a block is on disk or on its way there."""
+        """Return whether a block is on disk or queued for it."""
         return self._writer.holds(name) or self.contains(name)
 
     def children(self, parent: BlockHash | None, fingerprint: str) -> list[BlockInfo]:
-        """Return the blocks that follow ``parent``, the most recently used first; a few."""
+        """Return the latest used blocks that follow ``parent``, at most ``CANDIDATES_MAX``."""
         if not self._scanned.is_set():
             return []
         return self._store.children(parent, fingerprint, limit=CANDIDATES_MAX)
@@ -157,28 +157,28 @@ class DiskTier:
             dropped=writer.dropped,
         )
 
-    # --- out of it -------------------------------------------------------------------------
+    # --- reads -----------------------------------------------------------------------------
 
     def load(self, names: Sequence[BlockHash], fingerprint: str) -> Future[list[Loaded]] | None:
         """Read blocks of one context; see ``BlockLoader.load``."""
         return self._loader.load(names, fingerprint)
 
     def load_continuation(self, wanted: Continuation) -> Future[list[Loaded]] | None:
-        """Read how a context goes on; see ``BlockLoader.load_continuation``."""
+        """Read the continuation of a context; see ``BlockLoader.load_continuation``."""
         return self._loader.load_continuation(wanted)
 
-    # --- into it ---------------------------------------------------------------------------
+    # --- writes and deletions --------------------------------------------------------------
 
     def refuses(self, size_bytes: int) -> bool:
-        """Tell whether a block would not be taken now; then it need not be made."""
+        """Return whether a block of that size would be refused, so that it need not be encoded."""
         return not self._scanned.is_set() or self._writer.refuses(size_bytes)
 
     def submit(self, block: NewBlock) -> bool:
-        """Hand a block over; see ``WriteBehind.submit``."""
+        """Enqueue a block for writing; see ``WriteBehind.submit``."""
         return self._scanned.is_set() and self._writer.submit(block)
 
     def sealed(self, manifest: Manifest) -> Future[Manifest]:
-        """Return the manifest cut to what is on disk, once its blocks had their chance."""
+        """Return the manifest cut to the blocks on disk, once their writes have ended."""
         return sealed(self._writer, manifest)
 
     def forget(self, names: Sequence[BlockHash]) -> Future[int]:
@@ -186,14 +186,14 @@ class DiskTier:
         return self._writer.forget(names)
 
     def reject(self, name: BlockHash, detail: str) -> None:
-        """Delete a block that is whole, but not one of the model at hand."""
+        """Delete an intact block that does not fit the loaded model."""
         self._writer.forget([name])
         self._on_event(
             BlockRejected(hash=name, reason=RejectReason.FOREIGN, detail=detail, size_bytes=0)
         )
 
     def _scan(self) -> None:
-        while (report := self._scanned_once()) is None:
+        while (report := self._try_scan()) is None:
             if self._closed.wait(SCAN_RETRY_S):
                 return
         self._loader.start()
@@ -205,7 +205,7 @@ class DiskTier:
             self._paused_since_s = None
             self._on_event(PersistenceResumed(paused_s=paused_s, dropped=0))
 
-    def _scanned_once(self) -> ScanReport | None:
+    def _try_scan(self) -> ScanReport | None:
         try:
             return self._store.scan()
         except DiskUnavailable as error:

@@ -1,4 +1,4 @@
-"""Write-behind: the engine hands blocks over and goes on; one thread brings them to the disk."""
+"""Write-behind: the engine enqueues blocks, and one thread writes them to the disk."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ops.blockstore.disk import DiskUnavailable
 from ops.blockstore.events import OnStoreEvent, PersistencePaused, PersistenceResumed, ignore
 from ops.blockstore.store import BlockStore
 
-#: Most calls of ``settled`` that wait at once.
-SETTLED_WAITERS_MAX = 1024
+#: Most calls of ``when_written`` that wait at once.
+WAITERS_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +26,9 @@ class WriterLimits:
 
     Attributes:
         queue_blocks: Most blocks that wait.
-        queue_bytes: Most bytes of tensors that wait, those being written included.
+        queue_bytes: Most bytes of tensors that wait or are being written.
         group_blocks: Most blocks that share one round of syncs.
-        retry_min_s: Pause after a first failure of the disk; doubles with each in a row.
+        retry_min_s: Pause after a first disk failure, in seconds; doubles with each in a row.
         retry_max_s: Longest pause.
     """
 
@@ -41,13 +41,13 @@ class WriterLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterStats:
-    """What the write-behind did and has before it.
+    """Counters of the write-behind.
 
     Attributes:
         queued: Blocks that wait or are being written.
-        queued_bytes: Bytes of tensors they hold in memory.
-        dropped: Blocks that were not stored for want of room in the queue or of a disk.
-        paused: Whether the disk failed last time.
+        queued_bytes: Bytes of their tensors in memory.
+        dropped: Blocks that were not stored, because the queue was full or the disk failed.
+        paused: Whether the last write failed.
     """
 
     queued: int
@@ -56,7 +56,7 @@ class WriterStats:
     paused: bool
 
 
-class _Doomed(NamedTuple):
+class _Deletion(NamedTuple):
     hashes: tuple[BlockHash, ...]
     future: Future[int]
 
@@ -68,15 +68,15 @@ class _Waiter(NamedTuple):
 
 
 class WriteBehind:
-    """A bounded queue and one thread before a ``BlockStore``.
+    """A bounded queue and one thread in front of a ``BlockStore``.
 
-    Nothing here is waited for by whoever submits: a full queue or a failing disk costs the
-    persistence of a block, counted, and never the generation.
+    ``submit`` never waits. A full queue or a failing disk drops blocks, which are counted;
+    generation continues.
 
     Args:
-        store: Where blocks go.
+        store: Receives the blocks.
         clock: For the pauses after a failure.
-        on_event: Told when persistence pauses and resumes, in the writing thread.
+        on_event: Receives pauses and resumptions of persistence, on the writing thread.
         limits: Bounds.
     """
 
@@ -94,19 +94,19 @@ class WriteBehind:
         self._limits = limits or WriterLimits()
         self._changed = threading.Condition()
         self._queue: deque[NewBlock] = deque()
-        #: Names of what waits or is being written.
+        #: Hashes of the blocks that wait or are being written.
         self._names: set[BlockHash] = set()
-        self._doomed: deque[_Doomed] = deque()
+        self._deletions: deque[_Deletion] = deque()
         self._queued_bytes = 0
         self._writing = 0
-        # Blocks are numbered as they come; all up to the second number were dealt with.
+        # Blocks are counted as they come; those up to ``_completed`` are written or dropped.
         self._submitted = 0
-        self._settled = 0
+        self._completed = 0
         self._waiters: deque[_Waiter] = deque()
         self._closing = False
         self._pause: _Pause | None = None
         self._dropped = 0
-        # A daemon: a disk that hangs must not keep the process from ending.
+        # A daemon thread, so that a hanging disk does not keep the process alive.
         self._thread = threading.Thread(target=self._run, name="block-writer", daemon=True)
 
     def start(self) -> None:
@@ -114,16 +114,16 @@ class WriteBehind:
         self._thread.start()
 
     def submit(self, block: NewBlock) -> bool:
-        """Hand a block over, parents before children; never waits for the disk.
+        """Enqueue a block, parents before children; never waits for the disk.
 
         Returns:
-            ``False`` if it will not be stored: the queue is full or persistence pauses.
+            ``False`` if the block is dropped: the queue is full or persistence is paused.
         """
         size_bytes = block.nbytes
         with self._changed:
             if block.hash in self._names:
                 return True
-            if not self._has_room(size_bytes):
+            if not self._accepts(size_bytes):
                 self._dropped += 1
                 return False
             self._queue.append(block)
@@ -134,54 +134,54 @@ class WriteBehind:
             return True
 
     def refuses(self, size_bytes: int) -> bool:
-        """Tell whether a block of that size would be dropped; if so it counts as dropped."""
+        """Return whether a block of that size would be dropped; such a call counts as a drop."""
         with self._changed:
-            refused = not self._has_room(size_bytes)
+            refused = not self._accepts(size_bytes)
             self._dropped += refused
             return refused
 
     def holds(self, block_hash: BlockHash) -> bool:
-        """Tell whether a block waits to be written."""
+        """Return whether a block waits to be written."""
         with self._changed:
             return block_hash in self._names
 
     def forget(self, hashes: Sequence[BlockHash]) -> Future[int]:
-        """Delete blocks, whether they wait or are on disk, before anything else is written.
+        """Delete queued and stored blocks before any other block is written.
 
         Returns:
-            How many there were. ``DiskUnavailable`` if one could not be deleted.
+            The number of deleted blocks; ``DiskUnavailable`` if one could not be deleted.
         """
-        doomed = _Doomed(tuple(hashes), Future())
+        deletion = _Deletion(tuple(hashes), Future())
         with self._changed:
             if self._closing:
-                doomed.future.cancel()
-                return doomed.future
-            self._doomed.append(doomed)
+                deletion.future.cancel()
+                return deletion.future
+            self._deletions.append(deletion)
             self._changed.notify_all()
-        return doomed.future
+        return deletion.future
 
-    def settled(self, hashes: Sequence[BlockHash]) -> Future[frozenset[BlockHash]]:
-        """Say which of ``hashes`` are on disk once all that was submitted before is dealt with.
+    def when_written(self, hashes: Sequence[BlockHash]) -> Future[frozenset[BlockHash]]:
+        """Return which hashes are on disk, once all blocks submitted so far are written or dropped.
 
-        A hash in the answer is of a block that survives a power cut. With too many callers waiting
-        the answer is given at once and may lack blocks that are still on their way.
+        The blocks of the result survive a power failure. With more than ``WAITERS_MAX`` callers
+        waiting, the result comes at once and may lack blocks that are still queued.
         """
         future: Future[frozenset[BlockHash]] = Future()
         with self._changed:
-            if self._settled < self._submitted and len(self._waiters) < SETTLED_WAITERS_MAX:
+            if self._completed < self._submitted and len(self._waiters) < WAITERS_MAX:
                 self._waiters.append(_Waiter(self._submitted, tuple(hashes), future))
                 return future
         future.set_result(self._stored(hashes))
         return future
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all that was submitted so far is stored or dropped; whether it was in time."""
+        """Wait until all submitted blocks are written or dropped; return whether in time."""
         with self._changed:
             goal = self._submitted
-            return self._changed.wait_for(lambda: self._settled >= goal, timeout_s)
+            return self._changed.wait_for(lambda: self._completed >= goal, timeout_s)
 
     def close(self, timeout_s: float) -> bool:
-        """Write what waits and end the thread; whether that was done in time."""
+        """Write the queued blocks and end the thread; return whether it ended in time."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -190,7 +190,7 @@ class WriteBehind:
         return not self._thread.is_alive()
 
     def stats(self) -> WriterStats:
-        """Return counters."""
+        """Return the counters."""
         with self._changed:
             return WriterStats(
                 queued=len(self._queue) + self._writing,
@@ -199,7 +199,7 @@ class WriteBehind:
                 paused=self._pause is not None,
             )
 
-    def _has_room(self, size_bytes: int) -> bool:
+    def _accepts(self, size_bytes: int) -> bool:
         if self._closing or (self._pause and self._clock.monotonic() < self._pause.retry_at_s):
             return False
         return (
@@ -212,48 +212,48 @@ class WriteBehind:
             pass
 
     def _write_group(self) -> bool:
-        """Deal with the next group; ``False`` at the end. Holds no block when it returns."""
+        """Write the next group and release its blocks; return ``False`` at the end."""
         self._wait()
-        self._delete_doomed()
+        self._run_deletions()
         group = self._take()
         if not group:
             return not self._closing
         try:
             self._store.put_many(group)
         except DiskUnavailable as error:
-            self._failed(error.errno_name, error.message, group)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next block may go well
-            self._failed(type(error).__name__, str(error), group)
+            self._pause_after_failure(error.errno_name, error.message, group)
+        except Exception as error:  # noqa: BLE001 - the next group may succeed
+            self._pause_after_failure(type(error).__name__, str(error), group)
         else:
             self._resume()
-        self._settle(group)
+        self._complete(group)
         return True
 
     def _wait(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._doomed or self._closing)
+            self._changed.wait_for(lambda: self._queue or self._deletions or self._closing)
 
-    def _delete_doomed(self) -> None:
+    def _run_deletions(self) -> None:
         while True:
             with self._changed:
-                if not self._doomed:
+                if not self._deletions:
                     return
-                doomed = self._doomed.popleft()
-                waiting = self._drop_queued(set(doomed.hashes))
+                deletion = self._deletions.popleft()
+                waiting = self._drop_queued(set(deletion.hashes))
             try:
-                deleted = sum(self._store.delete(each) for each in doomed.hashes)
+                deleted = sum(self._store.delete(each) for each in deletion.hashes)
             except DiskUnavailable as error:
-                doomed.future.set_exception(error)
+                deletion.future.set_exception(error)
             else:
-                doomed.future.set_result(waiting + deleted)
+                deletion.future.set_result(waiting + deleted)
 
     def _drop_queued(self, names: set[BlockHash]) -> int:
-        """Take blocks out of the queue; under the lock."""
+        """Remove blocks from the queue; under the lock."""
         dropped = [block for block in self._queue if block.hash in names]
         if dropped:
             self._queue = deque(block for block in self._queue if block.hash not in names)
             self._forget_queued(dropped)
-            self._settled += len(dropped)
+            self._completed += len(dropped)
         return len(dropped)
 
     def _forget_queued(self, blocks: Sequence[NewBlock]) -> None:
@@ -261,28 +261,28 @@ class WriteBehind:
         self._names.difference_update(block.hash for block in blocks)
 
     def _take(self) -> list[NewBlock]:
-        """Return the next blocks, or none if nothing waits."""
+        """Return the next blocks, or none if none waits."""
         with self._changed:
             count = min(len(self._queue), self._limits.group_blocks)
             group = [self._queue.popleft() for _ in range(count)]
             self._writing = len(group)
             return group
 
-    def _settle(self, group: Sequence[NewBlock]) -> None:
+    def _complete(self, group: Sequence[NewBlock]) -> None:
         ready = []
         with self._changed:
-            self._settled += len(group)
+            self._completed += len(group)
             self._forget_queued(group)
             self._writing = 0
-            while self._waiters and self._waiters[0].after <= self._settled:
+            while self._waiters and self._waiters[0].after <= self._completed:
                 ready.append(self._waiters.popleft())
             self._changed.notify_all()
         for waiter in ready:
             if waiter.future.set_running_or_notify_cancel():
                 waiter.future.set_result(self._stored(waiter.hashes))
 
-    def _failed(self, error: str, message: str, group: Sequence[NewBlock]) -> None:
-        """Drop what waits, and refuse more for a while: memory is better used for blocks."""
+    def _pause_after_failure(self, error: str, message: str, group: Sequence[NewBlock]) -> None:
+        """Drop all queued blocks and refuse more for a while, so that they do not fill memory."""
         now_s = self._clock.monotonic()
         with self._changed:
             before = self._pause
@@ -296,7 +296,7 @@ class WriteBehind:
             dropped = list(self._queue)
             self._queue.clear()
             self._dropped += len(group) + len(dropped)
-            self._settled += len(dropped)
+            self._completed += len(dropped)
             self._forget_queued(dropped)
         if before is None:
             self._on_event(PersistencePaused(error=error, message=message, retry_s=wait_s))

@@ -1,1 +1,1 @@
-"""Recorded answers computed again and compared token by token."""
+"""Computes recorded answers again and compares them token by token."""

@@ -1,4 +1,4 @@
-"""``python -m worker.replay``: compute recorded answers again, as ``replayer`` describes."""
+"""``python -m worker.replay``: compute recorded answers again; see ``replayer``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compute a recorded answer again and hold the two against each other, token by token."""
+"""Computes a recorded answer again and compares the two, token by token."""
 
 from __future__ import annotations
 
@@ -33,22 +33,27 @@ from worker.engine.ports import LoadedModel
 from worker.engine.preparation import prepare
 from worker.engine.text_assembler import TextAssembler, assembler_for
 
-#: Characters of the answer before a divergence that are shown.
+#: Characters of the answer that are shown before a divergence.
 CONTEXT_CHARS = 80
-#: Tokens whose text is looked at for them.
+#: Tokens that are decoded for these characters.
 _CONTEXT_TOKENS = 60
 #: Tokens between two reports of progress.
 REPORT_EVERY_TOKENS = 8
-#: Endings by a limit are one: which limit it was hangs on memory, not on the model.
+#: Stop reasons by a limit count as equal: which limit applies depends on memory, not on the model.
 _LIMITS = frozenset({StopReason.MAX_TOKENS, StopReason.CONTEXT_WINDOW})
 
-#: Told the phase (``read`` or ``replayed``), how many tokens are done, and of how many.
+#: Receives the phase (``prefill`` or ``decode``), tokens done, and tokens in all.
 OnProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
-    """How a worker with the present settings reads a prompt; see ``SoloRun``."""
+    """How a worker with the present settings splits a prompt for prefill; see ``SoloRun``.
+
+    Attributes:
+        step_tokens: Most prompt tokens in one piece.
+        cuts: Whether pieces end at block boundaries.
+    """
 
     step_tokens: int
     cuts: bool
@@ -56,7 +61,7 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class _ReplayedAnswer:
-    """A replay that came to an end or to a divergence."""
+    """The result of a replay that reached the answer's end or a divergence."""
 
     ids: tuple[int, ...]
     text: str
@@ -77,15 +82,15 @@ def replay(
     """Compute an answer again.
 
     Args:
-        recording: What the log says of it.
-        weights: The model that gave it, on the thread that loaded it.
-        payloads: Where request and answer are.
-        pieces: How the prompt is read.
-        verify: Whether to stop where the two differ; else the whole answer is told.
-        on_progress: Told how far it is.
+        recording: The job's record in the log.
+        weights: The model that gave the answer, on the thread that loaded it.
+        payloads: Stores request and answer.
+        pieces: How the prompt is split for prefill.
+        verify: Whether to stop at the first difference; otherwise the whole answer is computed.
+        on_progress: Receives the progress.
 
     Raises:
-        ReplayRefused: It cannot be done.
+        ReplayRefused: The answer cannot be computed, or its payloads are gone.
     """
     began_s = time.monotonic()
     request = ChatRequest.from_bytes(_payload(payloads, recording.request, "request"))
@@ -149,7 +154,7 @@ def _verdict(
 
 
 class _ReplayRun:
-    """One answer on its way; what ends it is what ends it in ``worker.engine.emitter``."""
+    """One answer in progress. Its ends are those of ``worker.engine.emitter``."""
 
     def __init__(
         self,
@@ -182,7 +187,7 @@ class _ReplayRun:
         self._ids: list[int] = []
 
     def run(self) -> _ReplayedAnswer:
-        """Draw tokens up to the end or to the first that is another."""
+        """Draw tokens up to the end of the answer or the first that differs."""
         tokens = self._solo.tokens(self._prompt.tokens, self._on_prefill)
         with closing(tokens):
             for index, token in enumerate(tokens):
@@ -200,12 +205,12 @@ class _ReplayRun:
                 if len(self._ids) >= self._prompt.max_tokens:
                     return self._answer(StopReason.MAX_TOKENS)
                 if index % REPORT_EVERY_TOKENS == 0:
-                    self._on_progress("said", index + 1, self._recording.completion_tokens)
-        msg = "a sequence that nothing ends goes on"
+                    self._on_progress("decode", index + 1, self._recording.completion_tokens)
+        msg = "the token iterator never ends by itself"
         raise AssertionError(msg)
 
     def _on_prefill(self, done: int, total: int) -> None:
-        self._on_progress("read", done, total)
+        self._on_progress("prefill", done, total)
 
     def _is_another(self, index: int, token: int) -> bool:
         if self._expected is None:
@@ -226,9 +231,9 @@ class _ReplayRun:
         )
 
     def _divergence(self, index: int, token: int) -> ReplayDivergence:
-        assert self._expected is not None, "nothing to differ from"
+        assert self._expected is not None, "only a verification diverges"
         ended = index >= len(self._expected)
-        # Which of its ends the answer came to is not stored: the likeliest speaks for them.
+        # The log has no end token id, so the most likely end token stands for it.
         others = sorted(self._weights.end_ids) if ended else [self._expected[index]]
         logprob, *stored = self._solo.logprobs(index, [token, *others])
         score, *scores = self._solo.scores(index, [token, *others])
@@ -252,7 +257,7 @@ class _ReplayRun:
 
 
 def _limit(recording: Recording, request: ChatRequest, prompt: PreparedPrompt) -> int:
-    """Return the limit of tokens; where memory lowered it then, it lies where the answer ended."""
+    """Return the token limit; where memory ended the recorded answer, its own length."""
     if recording.stop_reason is StopReason.CONTEXT_WINDOW:
         return recording.completion_tokens
     return min(request.max_tokens, max(prompt.max_tokens, recording.completion_tokens))
@@ -273,5 +278,5 @@ def _assembler(
 
 
 def _rounded(value: float) -> float | None:
-    """Return a number that JSON can say; a token that was cut off has none."""
+    """Return a number that JSON can represent; a token with probability 0 has none."""
     return round(value, 6) if math.isfinite(value) else None

@@ -1,10 +1,10 @@
-"""Compute recorded answers again, in a process of its own: ``python -m worker.replay``.
+"""Replays recorded answers in a process of its own: ``python -m worker.replay``.
 
 ``semantic replay`` starts it. It reads one JSON object from standard input, ``{"jobs": [id, …],
-"verify": bool, "only": bool}`` (no model but that of the settings may be looked at), and writes one
-JSON object a line: ``{"kind": "progress", …}`` and, for each job in turn, ``{"kind": "replayed",
-…}`` with the fields of ``domain.job.replay.Replayed``. The log is only read, no lock is
-taken and no block is written, so a service may run beside it.
+"verify": bool, "only": bool}`` (``only``: use no model but the configured one), and writes one JSON
+object a line: ``{"kind": "progress", …}``, and ``{"kind": "replayed", …}`` for each job in turn
+with the fields of ``domain.job.replay.Replayed``. It only reads the log, takes no lock and writes
+no block, so a service may run at the same time.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ Write = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayer:
-    """Replays jobs of one log, one after the other, on the thread that made it.
+    """Replays jobs of one log, one after the other, on the thread that created it.
 
     Attributes:
-        log: Where they stand.
-        shelf: Where the models are.
-        pieces: How prompts are read.
-        write: Takes what is to be told.
+        log: The log, read-only.
+        models: Loads the models.
+        pieces: How prompts are split for prefill.
+        write: Receives the output lines.
     """
 
     log: AsOfLog
@@ -57,7 +57,7 @@ class Replayer:
     write: Write
 
     def replay(self, job: JobId, *, verify: bool) -> Replayed:
-        """Compute one answer again, and tell what came of it."""
+        """Compute one answer again, and write and return the result."""
         try:
             done = self._replay(job, verify=verify)
         except ReplayRefused as error:
@@ -89,7 +89,7 @@ class Replayer:
         return replace(done, versions=library_versions(), versions_then=versions_then)
 
     def _versions_of(self, worker: WorkerId) -> str | None:
-        """Return the libraries with which an answer was computed."""
+        """Return the versions of the libraries with which a worker computed."""
         for recorded in self.log.load(StreamName(worker)):
             event = decode_event(recorded.type, recorded.schema_version, recorded.data)
             if isinstance(event, WorkerStarted):
@@ -112,10 +112,15 @@ class _Progress:
 
 
 def run(settings: Settings, command: dict[str, Any], write: Write) -> None:
-    """Replay what was asked for.
+    """Replay the jobs of a command.
+
+    Args:
+        settings: Names the log and the model.
+        command: The object from standard input.
+        write: Receives the output lines.
 
     Raises:
-        LogUnavailable: There is no log.
+        LogUnavailable: The log cannot be read.
     """
     source = ModelSource(
         id=settings.model.id,
@@ -133,18 +138,18 @@ def run(settings: Settings, command: dict[str, Any], write: Write) -> None:
 
 
 def main() -> int:
-    """Replay what standard input asks for."""
+    """Replay the jobs that standard input names; return the exit code."""
     settings = load_settings()
     logger = configure_logging("replay", level="warning", format=settings.log.format)
     output = os.fdopen(
         os.dup(sys.stdout.fileno()), "w", encoding="utf-8", errors="backslashreplace"
     )
-    # What a library prints must not stand between our lines.
+    # Libraries that print must not write between the JSON lines.
     sys.stdout = sys.stderr
     try:
         run(settings, json.load(sys.stdin), partial(_write_line, output))
     except SemanticError as error:
-        logger.error("cannot_replay", why=error.message)  # noqa: TRY400 - the line says it all
+        logger.error("cannot_replay", why=error.message)  # noqa: TRY400 - the traceback adds nothing
         return int(ExitCode.FAILED)
     except (KeyboardInterrupt, BrokenPipeError):
         return int(ExitCode.INTERRUPTED)

@@ -21,7 +21,7 @@ from tests.support.builders.log_files import new_log, verify
 from tests.support.processes.killed import killed_at_every_step
 from worker.cache_event_recorder import CacheEventRecorder
 from worker.cachestore.manifest import Manifest
-from worker.cachestore.reports import ContextKept
+from worker.cachestore.reports import ContextSaved
 from worker.cachestore.tier import DiskTier
 
 WAIT_S = 60.0
@@ -90,7 +90,7 @@ def _manifest(blocks: list[NewBlock]) -> Manifest:
 
 def _record_sealed(recorder: CacheEventRecorder, job: JobId, sealed: Future[Manifest]) -> None:
     manifest = sealed.result()
-    recorder.record(ContextKept(label=job, manifest=manifest, tokens=2 * len(manifest.blocks)))
+    recorder.record(ContextSaved(label=job, manifest=manifest, tokens=2 * len(manifest.blocks)))
 
 
 def _last_saved(url: str) -> AgentCacheSaved:

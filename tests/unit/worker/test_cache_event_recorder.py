@@ -23,7 +23,7 @@ from tests.support.fakes.time import SequentialIds
 from worker import cache_event_recorder as recorder_module
 from worker.cache_event_recorder import CacheEventRecorder
 from worker.cachestore.manifest import Manifest
-from worker.cachestore.reports import ContextKept, ContextStarted
+from worker.cachestore.reports import ContextSaved, ContextStarted
 
 WAIT_S = 60.0
 JOB = JobId("job-1")
@@ -60,9 +60,9 @@ def world() -> Iterator[World]:
         yield world
 
 
-def kept(blocks: tuple[BlockHash, ...] = NAMES, job: JobId = JOB) -> ContextKept:
+def kept(blocks: tuple[BlockHash, ...] = NAMES, job: JobId = JOB) -> ContextSaved:
     manifest = Manifest(fingerprint=FINGERPRINT, blocks=blocks, tail=None)
-    return ContextKept(label=job, manifest=manifest, tokens=256 * len(blocks))
+    return ContextSaved(label=job, manifest=manifest, tokens=256 * len(blocks))
 
 
 def began(

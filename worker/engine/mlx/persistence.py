@@ -110,7 +110,7 @@ class Persistence:
         #: By ``id`` of the prompt, which the entry keeps alive.
         self._restores: OrderedDict[int, tuple[Sequence[int], _Restore]] = OrderedDict()
 
-    # --- out -------------------------------------------------------------------------------
+    # --- writes ----------------------------------------------------------------------------
 
     def store(
         self,
@@ -172,7 +172,7 @@ class Persistence:
         """
         self._tier.sealed(manifest).add_done_callback(lambda stored: callback(stored.result()))
 
-    # --- what is there ---------------------------------------------------------------------
+    # --- lookups ---------------------------------------------------------------------------
 
     def known_tokens(self, token_ids: Sequence[int]) -> int:
         """Return how many tokens of a context memory and disk have as blocks; from any thread.
@@ -201,7 +201,7 @@ class Persistence:
             names.append(name)
         return names
 
-    # --- in --------------------------------------------------------------------------------
+    # --- reads -----------------------------------------------------------------------------
 
     def must_wait(self, prompt: Sequence[int]) -> bool:
         """Return whether blocks of a prompt are still to come from the disk; start to read them.
@@ -368,7 +368,7 @@ class Persistence:
 def _result(reading: Future[list[Loaded]]) -> list[Loaded]:
     try:
         return reading.result()
-    except (CancelledError, Exception) as error:  # noqa: BLE001 - whatever it is, it can be computed
+    except (CancelledError, Exception) as error:  # noqa: BLE001 - the prompt is computed instead
         _log.warning("read_failed", why=repr(error))
         return [None]
 

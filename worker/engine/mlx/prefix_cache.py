@@ -20,7 +20,7 @@ from domain.kv.hashing import ID_BYTES, BlockHash, BlockHasher, pack_ids
 from domain.kv.pool import BlockId
 from domain.kv.spec import BLOCK_TOKENS
 from worker.cachestore.manifest import Manifest
-from worker.cachestore.reports import ContextKept, ContextStarted, OnContext, ignore
+from worker.cachestore.reports import ContextSaved, ContextStarted, OnContext, ignore
 from worker.cachestore.tier import DiskTier, Storage
 from worker.engine.mlx.kv.codec import BlockCodec
 from worker.engine.mlx.kv.gather import gather
@@ -340,7 +340,7 @@ class PrefixCache:
 
         def report(sealed: Manifest) -> None:
             tokens = len(sealed.blocks) * size if sealed != manifest else whole_tokens
-            self._on_context(ContextKept(label=label, manifest=sealed, tokens=tokens))
+            self._on_context(ContextSaved(label=label, manifest=sealed, tokens=tokens))
 
         self._disk.on_sealed(manifest, report)
 

@@ -19,7 +19,7 @@ from tests.support.models.tiny_architectures import (
     LLAMA,
     Architecture,
 )
-from worker.cachestore.reports import ContextKept
+from worker.cachestore.reports import ContextSaved
 
 pytestmark = pytest.mark.mlx
 
@@ -166,7 +166,7 @@ def test_forgotten_context_is_nowhere_any_more(process: MakeBench, tmp_path: Pat
     bench = process(LLAMA)
     run = bench.say(prompt, 8)
     bench.settle()
-    kept = [report for report in bench.reports if isinstance(report, ContextKept)]
+    kept = [report for report in bench.reports if isinstance(report, ContextSaved)]
     names = kept[-1].manifest.hashes
     assert len(names) == len(list(tmp_path.rglob("*.kv"))) == 5
     deleted = bench.runner.forget(names)
@@ -183,7 +183,7 @@ def test_manifest_names_what_is_on_disk_and_only_that(process: MakeBench) -> Non
     prompt = random_tokens(4 * BLOCK + 5, 15)
     bench.say(prompt, 8)
     bench.settle()
-    (kept,) = [report for report in bench.reports if isinstance(report, ContextKept)]
+    (kept,) = [report for report in bench.reports if isinstance(report, ContextSaved)]
     assert kept.tokens == len(prompt) + 8
     assert all(bench.tier.contains(name) for name in kept.manifest.hashes)
     assert kept.manifest.tail is not None

@@ -19,7 +19,7 @@ from tests.support.models.disk_bench import DiskBench
 from tests.support.models.kv_sequences import block_difference, random_tokens
 from tests.support.models.runner_probe import BLOCK
 from tests.support.models.tiny_architectures import FALCON_H1_WIDE, LLAMA, Architecture
-from worker.cachestore.reports import ContextKept
+from worker.cachestore.reports import ContextSaved
 from worker.cachestore.tier import Storage
 from worker.cachestore.writer import WriterLimits
 from worker.engine.mlx.kv.arrays import BlockArrays
@@ -298,7 +298,7 @@ def test_what_was_skipped_is_quantised_later_a_few_blocks_at_a_time(
     for _ in range(3):
         bench.say(prompt, 4)
         bench.settle()
-    kept = [report for report in bench.reports if isinstance(report, ContextKept)]
+    kept = [report for report in bench.reports if isinstance(report, ContextSaved)]
     assert [len(report.manifest.blocks) for report in kept] == [
         at_once,
         2 * at_once,

@@ -167,7 +167,7 @@ def test_a_failure_drops_what_waits_and_frees_its_memory(world: World) -> None:
     chain = make_chain(1, 4)
     for block in chain:
         writer.submit(block)
-    future = writer.settled([block.hash for block in chain])
+    future = writer.when_written([block.hash for block in chain])
     world.disk.writes_left = 0
     world.store.gate.set()
     assert future.result(WAIT_S) == frozenset()
