@@ -7,27 +7,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, bindparam, inspect, select
+from sqlalchemy import Connection, Engine, inspect, select
 
 from domain.errors import CorruptLog, LogUnavailable
 from domain.events.log import LogArchived
 from domain.log.record import GENESIS_HASH, EventFilter, LogHead, RecordedEvent
-from ops.adapters.event_log.database import database_file
+from ops.adapters.event_log.database import database_file, reading
 from ops.adapters.event_log.event_file import read_events, verify_file
 from ops.adapters.event_log.event_query import EventQuery
-from ops.adapters.event_log.hot_statements import HotStatement
-from ops.adapters.event_log.reader import reading
 from ops.adapters.event_log.tables import ARCHIVES, EVENTS
 
 #: Beside the database.
 DIRECTORY = "archive"
 
-_ALL = HotStatement(select(ARCHIVES).order_by(ARCHIVES.c.last_position))
-_KEPT = HotStatement(
-    select(EVENTS.c.position, EVENTS.c.hash).where(
-        EVENTS.c.position.between(bindparam("first"), bindparam("last"))
-    )
-)
 _log = logging.getLogger(__name__)
 
 
@@ -89,8 +81,8 @@ def read_archives(connection: Connection) -> tuple[Archive, ...]:
     """Return the archives of the log, in order."""
     if not inspect(connection).has_table(ARCHIVES.name):
         return ()  # a copy of a log that an older program wrote
-    names = [column.name for column in ARCHIVES.columns]
-    return tuple(Archive(**dict(zip(names, row, strict=True))) for row in _ALL.rows(connection, {}))
+    rows = connection.execute(select(ARCHIVES).order_by(ARCHIVES.c.last_position))
+    return tuple(Archive(**row) for row in rows.mappings())
 
 
 def read_anchor(connection: Connection) -> LogHead:
@@ -174,11 +166,8 @@ def archived_stretch(engine: Engine, url: str, archive: Archive) -> Iterator[Rec
         yield from read_events(path)
         return
     _log.warning("the archive %s is not here: jobs that stand only in it are not listed", path)
-    after = archive.first_position - 1
-    for event in EventQuery(engine, EventFilter()).each(after=after):
-        if event.position > archive.last_position:
-            return
-        yield event
+    first, last = archive.first_position, archive.last_position
+    yield from EventQuery(engine, EventFilter()).each(after=first - 1, through=last)
 
 
 def _archives(engine: Engine) -> tuple[Archive, ...]:
@@ -190,13 +179,13 @@ def _verify(engine: Engine, archive: Archive, path: Path, signed_hashes: dict[in
     found = verify_file(path, signed_hashes=signed_hashes)
     base = LogHead(position=archive.first_position - 1, hash=archive.base_hash)
     last = LogHead(position=archive.last_position, hash=archive.last_hash)
-    if (found.base, found.head, found.gaps) != (base, last, 0):
+    if not found.holds_exactly(base, last):
         raise CorruptLog(archive.first_position, f"{path.name} is not the file that was written")
+    query = select(EVENTS.c.position, EVENTS.c.hash).where(
+        EVENTS.c.position.between(archive.first_position, archive.last_position)
+    )
     with reading(engine) as connection:
-        rows = _KEPT.rows(
-            connection, {"first": archive.first_position, "last": archive.last_position}
-        )
-    kept: dict[int, str] = dict(rows)
+        kept: dict[int, str] = dict(connection.execute(query).all())
     for event in read_events(path) if kept else ():
         if kept.pop(event.position, event.hash) != event.hash:
             raise CorruptLog(event.position, f"it is another event than in {path.name}")

@@ -7,11 +7,14 @@ of the whole log from its first statement on, and readers cannot write.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import Engine, make_url
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, Engine, make_url
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from domain.errors import LogUnavailable
 from ops.adapters.event_log.postgres_driver import postgres_reader, postgres_writer
 from ops.adapters.event_log.sqlite_driver import sqlite_reader, sqlite_writer
 
@@ -61,6 +64,21 @@ def reader_engine(url: str) -> Engine:
     """
     make = postgres_reader if database_file(url) is None else sqlite_reader
     return make(url, connections=READERS_MAX, wait_max_s=CONNECTION_WAIT_MAX_S)
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """Return a connection of a reader engine.
+
+    Raises:
+        LogUnavailable: The database cannot be read.
+    """
+    try:
+        with engine.connect() as connection:
+            yield connection
+    except SQLAlchemyError as error:
+        msg = f"the event log cannot be read: {reason_of(error)}"
+        raise LogUnavailable(msg) from error
 
 
 def reason_of(error: Exception) -> str:

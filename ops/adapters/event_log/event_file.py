@@ -43,6 +43,10 @@ class VerifiedFile:
     head: LogHead | None
     gaps: int
 
+    def holds_exactly(self, base: LogHead, head: LogHead) -> bool:
+        """Whether the file holds every event above ``base`` up to ``head``, and no other."""
+        return (self.base, self.head, self.gaps) == (base, head, 0)
+
 
 def event_line(event: RecordedEvent) -> str:
     """Return an event as a line; plain ASCII, so that any program can read it."""

@@ -1,17 +1,16 @@
-"""Reads the events that a person asks for."""
+"""Reads the events that fit a filter, page by page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import Engine, Select
+from sqlalchemy import Engine, Select, or_, select
 
-from domain.log.record import EventFilter, RecordedEvent
-from ops.adapters.event_log.event_filter import where
-from ops.adapters.event_log.reader import reading
+from domain.log.record import AGENT_STREAM, EventFilter, RecordedEvent
+from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.row_codec import event_of
-from ops.adapters.event_log.tables import EVENTS
+from ops.adapters.event_log.tables import EVENTS, JOBS
 
 #: Events read at a time.
 PAGE_EVENTS = 500
@@ -22,12 +21,12 @@ class EventQuery:
 
     Args:
         engine: From ``reader_engine``.
-        wanted: Which.
+        wanted: The filter.
     """
 
     def __init__(self, engine: Engine, wanted: EventFilter) -> None:
         self._engine = engine
-        self._query = where(wanted)
+        self._query = _query(wanted)
 
     def after(self, position: int, limit: int) -> tuple[RecordedEvent, ...]:
         """Return the first ``limit`` events above ``position``.
@@ -44,17 +43,46 @@ class EventQuery:
         query = self._query.order_by(EVENTS.c.position.desc()).limit(count)
         return self._events(query)[::-1]
 
-    def each(self, *, after: int = 0, limit: int | None = None) -> Iterator[RecordedEvent]:
-        """Yield events page by page, at most ``limit``; raises what ``after`` raises."""
+    def each(
+        self, *, after: int = 0, through: int | None = None, limit: int | None = None
+    ) -> Iterator[RecordedEvent]:
+        """Yield events page by page; raises what ``after`` raises.
+
+        Args:
+            after: The position to begin above.
+            through: The last position to yield.
+            limit: The most events to yield.
+        """
         left = limit
         while left is None or left > 0:
             page = self.after(after, PAGE_EVENTS if left is None else min(left, PAGE_EVENTS))
             if not page:
                 return
-            yield from page
+            for event in page:
+                if through is not None and event.position > through:
+                    return
+                yield event
             after = page[-1].position
             left = None if left is None else left - len(page)
 
     def _events(self, query: Select[Any]) -> tuple[RecordedEvent, ...]:
         with reading(self._engine) as connection:
             return tuple(event_of(row) for row in connection.execute(query).all())
+
+
+def _query(wanted: EventFilter) -> Select[Any]:
+    """Return the query of the events that fit, in no order."""
+    query = select(EVENTS)
+    if wanted.stream is not None:
+        query = query.where(EVENTS.c.stream == wanted.stream)
+    if wanted.types:
+        query = query.where(EVENTS.c.type.in_(wanted.types))
+    if wanted.agent is not None:
+        jobs = select(JOBS.c.id).where(JOBS.c.agent == wanted.agent)
+        own_stream = EVENTS.c.stream == AGENT_STREAM + wanted.agent
+        query = query.where(or_(EVENTS.c.stream.in_(jobs), own_stream))
+    if wanted.since is not None:
+        query = query.where(EVENTS.c.recorded_at >= wanted.since)
+    if wanted.until is not None:
+        query = query.where(EVENTS.c.recorded_at < wanted.until)
+    return query

@@ -1,9 +1,10 @@
-"""Statements that every append and every load runs, without SQLAlchemy's share of their cost.
+"""Core expressions compiled once, for the statements that every append and every load executes.
 
-SQLAlchemy keeps the schema, the dialects, the connections and the transactions. But to execute a
-statement it looks the compiled form up anew, prepares a context and wraps each row, which costs
-several times what the database needs for a row found by its key. Here a statement is compiled once
-for each dialect and then handed to the driver; rows are plain tuples in the order of the columns.
+``Connection.execute`` looks up the compiled form, builds an execution context and wraps each row
+on every call. For a row that is found by its key, that costs several times what the database
+needs. ``HotStatement`` compiles its expression once for each dialect and executes the text on the
+driver's cursor; rows are plain tuples in the order of the columns. ADR 0022 has the measurement.
+SQLAlchemy keeps the schema, the dialects, the connections and the transactions.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from sqlalchemy import Connection, Delete, Dialect, Insert, Select, Update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.compiler import SQLCompiler
 
-#: Compiled forms that are kept: each statement for each engine that is in use.
-PLANS_MAX = 256
+#: Compiled forms that are cached: one for each statement and engine in use.
+COMPILED_MAX = 256
 
 _Clause = Select[Any] | Insert | Update | Delete
 _Converter = Callable[[Any], Any]
@@ -26,94 +27,94 @@ _Row = tuple[Any, ...]
 
 
 class HotStatement:
-    """A statement whose parameters are all named, each a single value, no lists.
+    """A compiled statement; each of its parameters has a name and takes a single value.
 
-    It raises what SQLAlchemy raises, and runs in the transaction of the connection it is given.
+    It runs in the transaction of the connection it is given and raises SQLAlchemy's exceptions.
 
     Args:
-        clause: What to run.
+        clause: The expression to compile, kept as an attribute.
+        columns: Columns that an ``Insert`` or ``Update`` sets from parameters of the same names;
+            all columns of the table, or those of its own ``values``, if empty.
     """
 
-    def __init__(self, clause: _Clause) -> None:
-        self._clause = clause
+    def __init__(self, clause: _Clause, *, columns: Sequence[str] = ()) -> None:
+        self.clause = clause
+        self._columns = tuple(columns) or None
 
     def rows(self, connection: Connection, values: Mapping[str, Any]) -> list[_Row]:
         """Return all rows of a query."""
-        plan = _plan(self._clause, connection.dialect)
-        with _Cursor(connection, plan.sql) as cursor:
-            cursor.execute(plan.sql, plan.parameters(values))
+        compiled = self._compiled(connection)
+        with _Cursor(connection, compiled.sql) as cursor:
+            cursor.execute(compiled.sql, compiled.parameters(values))
             rows: list[_Row] = cursor.fetchall()
             if not rows:
                 return []
             column_types = tuple([column[1] for column in cursor.description])
-        converters = _from_driver(self._clause, connection.dialect, column_types)
+        converters = _result_converters(self.clause, connection.dialect, column_types)
         return [_converted(row, converters) for row in rows] if converters else rows
 
     def row(self, connection: Connection, values: Mapping[str, Any]) -> _Row | None:
-        """Return the first row of a query that finds one at most."""
+        """Return the first row of a query; ``None`` if it has none."""
         found = self.rows(connection, values)
         return found[0] if found else None
 
     def run(self, connection: Connection, values: Mapping[str, Any]) -> int:
-        """Run a statement that writes and return how many rows it touched."""
-        plan = _plan(self._clause, connection.dialect)
-        with _Cursor(connection, plan.sql) as cursor:
-            cursor.execute(plan.sql, plan.parameters(values))
+        """Execute a statement that writes and return how many rows it changed."""
+        compiled = self._compiled(connection)
+        with _Cursor(connection, compiled.sql) as cursor:
+            cursor.execute(compiled.sql, compiled.parameters(values))
             return int(cursor.rowcount)
 
     def run_many(self, connection: Connection, values: Sequence[Mapping[str, Any]]) -> None:
-        """Run a statement that writes once for each set of values."""
-        plan = _plan(self._clause, connection.dialect)
-        with _Cursor(connection, plan.sql) as cursor:
-            cursor.executemany(plan.sql, [plan.parameters(one) for one in values])
+        """Execute a statement that writes once for each set of values."""
+        compiled = self._compiled(connection)
+        with _Cursor(connection, compiled.sql) as cursor:
+            cursor.executemany(compiled.sql, [compiled.parameters(each) for each in values])
 
-
-def run_text(connection: Connection, sql: str) -> None:
-    """Run a statement that has no parameters and gives nothing back."""
-    with _Cursor(connection, sql) as cursor:
-        cursor.execute(sql)
+    def _compiled(self, connection: Connection) -> _Compiled:
+        return _compile(self.clause, self._columns, connection.dialect)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """A statement as the driver of a dialect wants it.
+class _Compiled:
+    """A statement in the form that a dialect's driver takes.
 
     Attributes:
         sql: The text.
-        places: Parameters in their order, and what converts a value that the driver does not take
-            as it is.
-        is_positional: Whether the driver knows them by their places.
-        constants: Those that the statement brings along, a limit for one.
+        binds: Name of each parameter in order, and the conversion for a type that the driver does
+            not take as it is.
+        is_positional: Whether the driver takes parameters by position instead of by name.
+        constants: Values that the expression itself contains, such as a limit.
     """
 
     sql: str
-    places: tuple[tuple[str, _Converter | None], ...]
+    binds: tuple[tuple[str, _Converter | None], ...]
     is_positional: bool
     constants: Mapping[str, Any]
 
     def parameters(self, values: Mapping[str, Any]) -> Sequence[Any] | Mapping[str, Any]:
         if self.constants:
             values = {**self.constants, **values}
-        given = [
+        converted = [
             values[name] if convert is None else convert(values[name])
-            for name, convert in self.places
+            for name, convert in self.binds
         ]
         if self.is_positional:
-            return given
-        return dict(zip((name for name, _ in self.places), given, strict=True))
+            return converted
+        return dict(zip((name for name, _ in self.binds), converted, strict=True))
 
 
-@lru_cache(maxsize=PLANS_MAX)
-def _plan(clause: _Clause, dialect: Dialect) -> _Plan:
-    compiled: SQLCompiler = clause.compile(dialect=dialect)
+@lru_cache(maxsize=COMPILED_MAX)
+def _compile(clause: _Clause, columns: tuple[str, ...] | None, dialect: Dialect) -> _Compiled:
+    compiled: SQLCompiler = clause.compile(dialect=dialect, column_keys=columns)
     parameters = {name: bind for bind, name in compiled.bind_names.items()}
     converters = {
         name: bind.type.dialect_impl(dialect).bind_processor(dialect)
         for name, bind in parameters.items()
     }
-    return _Plan(
+    return _Compiled(
         sql=str(compiled),
-        places=tuple((name, converters[name]) for name in compiled.positiontup or parameters),
+        binds=tuple((name, converters[name]) for name in compiled.positiontup or parameters),
         is_positional=compiled.positional,
         constants={
             name: bind.effective_value for name, bind in parameters.items() if not bind.required
@@ -121,31 +122,31 @@ def _plan(clause: _Clause, dialect: Dialect) -> _Plan:
     )
 
 
-@lru_cache(maxsize=PLANS_MAX)
-def _from_driver(
+@lru_cache(maxsize=COMPILED_MAX)
+def _result_converters(
     clause: Select[Any], dialect: Dialect, column_types: tuple[Any, ...]
 ) -> tuple[tuple[int, _Converter], ...]:
-    """Return which columns the driver gives as something else than they are, by their places."""
+    """Return index and conversion of each column that the driver returns in another type."""
     converters = [
         column.type.dialect_impl(dialect).result_processor(dialect, column_type)
         for column, column_type in zip(clause.selected_columns, column_types, strict=True)
     ]
     return tuple(
-        (place, convert) for place, convert in enumerate(converters) if convert is not None
+        (index, convert) for index, convert in enumerate(converters) if convert is not None
     )
 
 
 def _converted(row: _Row, converters: tuple[tuple[int, _Converter], ...]) -> _Row:
     columns = list(row)
-    for place, convert in converters:
-        columns[place] = convert(columns[place])
+    for index, convert in converters:
+        columns[index] = convert(columns[index])
     return tuple(columns)
 
 
 class _Cursor:
-    """A cursor of the driver, whose errors come out as SQLAlchemy's.
+    """A cursor of the driver that raises SQLAlchemy's exceptions.
 
-    A class, since it is entered ten times in each append and a generator costs three times as much.
+    A class, because each append enters it ten times and a generator costs three times as much.
     """
 
     __slots__ = ("_connection", "_cursor", "_sql")
@@ -155,7 +156,7 @@ class _Cursor:
         self._sql = sql
         self._cursor: Any = connection.connection.cursor()
 
-    def __enter__(self) -> Any:  # noqa: ANN401 - whatever the driver's cursor is
+    def __enter__(self) -> Any:  # noqa: ANN401 - each driver has its own cursor type
         return self._cursor
 
     def __exit__(

@@ -1,26 +1,23 @@
-"""Reads the log, on connections that cannot write."""
+"""Reads events and payloads on connections that cannot write."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, Select, bindparam, select
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Engine, bindparam, select
 
-from domain.errors import LogUnavailable, PayloadMissing
+from domain.errors import PayloadMissing
 from domain.log.ports import EventLog
 from domain.log.record import EventFilter, LogHead, RecordedEvent
 from domain.values import Digest, StreamName
-from ops.adapters.event_log.database import reason_of
-from ops.adapters.event_log.event_filter import where
+from ops.adapters.event_log.database import reading
+from ops.adapters.event_log.event_query import EventQuery
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.row_codec import event_of, read_head
 from ops.adapters.event_log.tables import EVENTS, PAYLOADS
 
-#: Bounds of the pause between two looks at a log that says nothing new.
+#: Bounds of the pause between two reads of a log that has no new event.
 TAIL_PAUSE_MIN_S = 0.02
 TAIL_PAUSE_MAX_S = 0.5
 _TAIL_PAGE = 500
@@ -64,23 +61,18 @@ class LogReader:
         self, wanted: EventFilter, *, after: int = 0, limit: int = 100
     ) -> tuple[RecordedEvent, ...]:
         """See ``EventLog.select``."""
-        query = where(wanted).where(EVENTS.c.position > after)
-        rows = self._rows(query.order_by(EVENTS.c.position).limit(limit))
-        return tuple(event_of(row) for row in rows)
+        return EventQuery(self._engine, wanted).after(after, limit)
 
     def last(
         self, count: int, *, stream: StreamName | None = None, types: Sequence[str] = ()
     ) -> tuple[RecordedEvent, ...]:
         """Return the last ``count`` events that fit, in order."""
-        wanted = where(EventFilter(stream=stream, types=types))
-        query = wanted.order_by(EVENTS.c.position.desc()).limit(count)
-        return tuple(event_of(row) for row in reversed(self._rows(query)))
+        return EventQuery(self._engine, EventFilter(stream=stream, types=types)).last(count)
 
     def latest(self, type_name: str) -> RecordedEvent | None:
         """See ``EventLog.latest``."""
-        query = select(EVENTS).where(EVENTS.c.type == type_name)
-        rows = self._rows(query.order_by(EVENTS.c.position.desc()).limit(1))
-        return event_of(rows[0]) if rows else None
+        found = self.last(1, types=[type_name])
+        return found[0] if found else None
 
     def head(self) -> LogHead:
         """See ``EventLog.head``."""
@@ -95,25 +87,6 @@ class LogReader:
             raise PayloadMissing(digest)
         return bytes(row[0])
 
-    def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
-        with reading(self._engine) as connection:
-            return connection.execute(query).all()
-
-
-@contextmanager
-def reading(engine: Engine) -> Iterator[Connection]:
-    """Give a connection to read on.
-
-    Raises:
-        LogUnavailable: The database cannot be read.
-    """
-    try:
-        with engine.connect() as connection:
-            yield connection
-    except SQLAlchemyError as error:
-        msg = f"the event log cannot be read: {reason_of(error)}"
-        raise LogUnavailable(msg) from error
-
 
 def tail(
     log: EventLog | LogReader,
@@ -123,9 +96,9 @@ def tail(
     stream: StreamName | None = None,
     types: Sequence[str] = (),
 ) -> Iterator[RecordedEvent]:
-    """Yield the events after a position, then each new one as it comes, until ``stopped`` is set.
+    """Yield the events after a position, then each new one, until ``stopped`` is set.
 
-    A log that says nothing is looked at less and less often, down to every ``TAIL_PAUSE_MAX_S``.
+    The pause between two reads doubles while there is no new event, up to ``TAIL_PAUSE_MAX_S``.
     """
     return follow(
         lambda position, limit: log.read_all(
@@ -139,12 +112,12 @@ def tail(
 def follow(
     read: Callable[[int, int], Sequence[RecordedEvent]], *, after: int, stopped: threading.Event
 ) -> Iterator[RecordedEvent]:
-    """Yield what ``tail`` yields, whatever is read.
+    """Yield the events that ``read`` returns, and poll it for more until ``stopped`` is set.
 
     Args:
-        read: Returns a number of events above a position.
-        after: Where to begin.
-        stopped: Ends the wait for more.
+        read: Takes a position and a limit; returns the next events above that position.
+        after: The position to begin above.
+        stopped: Ends the wait for more events.
     """
     pause_s = TAIL_PAUSE_MIN_S
     while not stopped.is_set():

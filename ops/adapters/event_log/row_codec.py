@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, select
 
 from domain.chat.request import canonical_json
 from domain.errors import CorruptLog
@@ -21,7 +21,6 @@ _COLUMNS = tuple(column.name for column in EVENTS.columns)
 _HEAD = HotStatement(
     select(EVENTS.c.position, EVENTS.c.hash).order_by(EVENTS.c.position.desc()).limit(1)
 )
-_HASH_AT = HotStatement(select(EVENTS.c.hash).where(EVENTS.c.position == bindparam("position")))
 
 
 def link(
@@ -102,8 +101,8 @@ def read_head(connection: Connection) -> LogHead:
 
 def hash_at(connection: Connection, position: int) -> str | None:
     """Return the hash of the event at a position, if there is one."""
-    row = _HASH_AT.row(connection, {"position": position})
-    return None if row is None else str(row[0])
+    query = select(EVENTS.c.hash).where(EVENTS.c.position == position)
+    return connection.execute(query).scalar_one_or_none()
 
 
 def storable(text: str) -> str:

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection, bindparam, func, insert, select
 
 from domain.errors import ConcurrencyConflict, IdempotencyKeyTaken, LogUnavailable
+from domain.events.event import Event
 from domain.events.job import JobSubmitted
 from domain.log.record import Draft, LogHead, RecordedEvent
+from domain.ports import Clock, IdSource
 from domain.values import Digest, StreamName
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.projections.jobs import (
@@ -23,7 +25,13 @@ from ops.adapters.event_log.projections.jobs import (
     read_checkpoint,
     write_checkpoint,
 )
-from ops.adapters.event_log.row_codec import event_of, event_values, link, read_head
+from ops.adapters.event_log.row_codec import (
+    event_of,
+    event_values,
+    instant,
+    link,
+    read_head,
+)
 from ops.adapters.event_log.tables import EVENTS, JOBS, PAYLOADS
 
 _VERSION = HotStatement(
@@ -169,6 +177,29 @@ class LogTransaction:
         ]
         if missing:
             _INSERT_PAYLOADS.run_many(self._connection, missing)
+
+
+def append_event(
+    connection: Connection, stream: StreamName, event: Event, *, clock: Clock, ids: IdSource
+) -> None:
+    """Append one event to the end of a stream; the caller commits.
+
+    Args:
+        connection: In a transaction that holds the write lock.
+        stream: Of any version.
+        event: Its event id is its correlation id too.
+        clock: Stamps the event.
+        ids: Returns its event id.
+    """
+    event_id = ids.event_id()
+    request = Append(
+        stream=stream,
+        drafts=(Draft(event_id=event_id, event=event, correlation_id=event_id),),
+        expected_version=_version(connection, stream),
+    )
+    transaction = LogTransaction(connection, [request], now=lambda: instant(clock.now()))
+    transaction.append(request)
+    transaction.write()
 
 
 def _version(connection: Connection, stream: StreamName) -> int:

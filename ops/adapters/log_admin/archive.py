@@ -10,22 +10,35 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, func, insert, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Delete,
+    Engine,
+    and_,
+    column,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    table,
+)
 from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import CorruptLog, LogUnavailable
 from domain.events.agent import AGENT_HISTORY
-from domain.log.record import Draft, EventFilter, LogHead
+from domain.log.record import EventFilter, LogHead
 from domain.ports import Clock, IdSource
 from domain.values import JobStatus, StreamName
 from ops.adapters.event_log.archives import Archive, directory_of, read_anchor
-from ops.adapters.event_log.database import reader_engine, reason_of, writer_engine
+from ops.adapters.event_log.database import reader_engine, reading, reason_of, writer_engine
 from ops.adapters.event_log.event_file import verify_file, write_events
 from ops.adapters.event_log.event_query import EventQuery
-from ops.adapters.event_log.reader import LogReader, reading
-from ops.adapters.event_log.row_codec import instant
-from ops.adapters.event_log.tables import ARCHIVES, EVENTS
-from ops.adapters.event_log.transaction import Append, LogTransaction
+from ops.adapters.event_log.reader import LogReader
+from ops.adapters.event_log.tables import ARCHIVES, CHECKPOINTS, EVENTS, JOBS
+from ops.adapters.event_log.transaction import append_event
 
 LOG_STREAM = StreamName("log")
 #: Streams of which only the last event of each type is still needed; the streams of other things
@@ -33,13 +46,8 @@ LOG_STREAM = StreamName("log")
 _THINNED = ("agent-", "worker-", "model-")
 #: Of agents that keep their own history, what makes it stays.
 _KEPT = tuple(sorted(AGENT_HISTORY))
-_TRIGGER = "events_no_delete"
-#: A job whose receiver was not told of its end yet: the message is made of its events.
-_UNTOLD = (
-    "position > (SELECT coalesce(max(position), 0) FROM checkpoints WHERE name = 'webhooks')"
-    " AND EXISTS (SELECT 1 FROM events AS first WHERE first.stream = jobs.id"
-    " AND first.version = 1 AND json_extract(first.data, '$.webhook') IS NOT NULL)"
-)
+_SCHEMA = table("sqlite_master", column("type"), column("name"), column("sql"))
+_TRIGGER = select(_SCHEMA).where(_SCHEMA.c.type == "trigger", _SCHEMA.c.name == "events_no_delete")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,12 +116,10 @@ def _written(engine: Engine, directory: Path, anchor: LogHead, last: int) -> Arc
         # Of a log that a restore has given up; it may be all that is left of that one.
         path.replace(path.with_name(path.name + ".other"))
     if not path.exists():  # one that a kill left behind is whole
-        events = EventQuery(engine, EventFilter()).each(
-            after=anchor.position, limit=last - anchor.position
-        )
+        events = EventQuery(engine, EventFilter()).each(after=anchor.position, through=last)
         write_events(path, events)
         found = verify_file(path)
-        if (found.base, found.head, found.gaps) != (anchor, head, 0):
+        if not found.holds_exactly(anchor, head):
             raise CorruptLog(first, f"{path} does not hold the events from {first} to {last}")
     return Archive(
         first_position=first,
@@ -126,10 +132,9 @@ def _written(engine: Engine, directory: Path, anchor: LogHead, last: int) -> Arc
 
 def _holds(path: Path, anchor: LogHead, head: LogHead) -> bool:
     try:
-        found = verify_file(path)
+        return verify_file(path).holds_exactly(anchor, head)
     except CorruptLog:
         return False
-    return (found.base, found.head, found.gaps) == (anchor, head, 0)
 
 
 def _remove(url: str, archive: Archive, *, clock: Clock, ids: IdSource) -> int:
@@ -137,10 +142,10 @@ def _remove(url: str, archive: Archive, *, clock: Clock, ids: IdSource) -> int:
     try:
         with engine.begin() as connection:
             if read_anchor(connection).position != archive.first_position - 1:
-                msg = "somebody else has archived the log meanwhile"
+                msg = "another process has archived the log meanwhile"
                 raise LogUnavailable(msg)
-            # It also brings the projections abreast, which say what jobs are over.
-            _append(connection, archive, clock=clock, ids=ids)
+            # The append also brings the jobs projection, which the deletion reads, up to date.
+            append_event(connection, LOG_STREAM, archive.event(), clock=clock, ids=ids)
             connection.execute(insert(ARCHIVES).values(asdict(archive)))
             return _delete(connection, archive.last_position)
     except SQLAlchemyError as error:
@@ -150,41 +155,54 @@ def _remove(url: str, archive: Archive, *, clock: Clock, ids: IdSource) -> int:
         engine.dispose()
 
 
-def _append(connection: Connection, archive: Archive, *, clock: Clock, ids: IdSource) -> None:
-    version = connection.execute(
-        select(func.max(EVENTS.c.version)).where(EVENTS.c.stream == LOG_STREAM)
-    ).scalar_one()
-    event_id = ids.event_id()
-    request = Append(
-        stream=LOG_STREAM,
-        drafts=(Draft(event_id=event_id, event=archive.event(), correlation_id=event_id),),
-        expected_version=version or 0,
-    )
-    transaction = LogTransaction(connection, [request], now=lambda: instant(clock.now()))
-    transaction.append(request)
-    transaction.write()
-
-
 def _delete(connection: Connection, last: int) -> int:
-    """Remove what is archived and not needed; the guard against that is away for as long."""
-    guard = connection.exec_driver_sql(
-        "SELECT sql FROM sqlite_master WHERE type = 'trigger' AND name = ?", (_TRIGGER,)
-    ).scalar_one_or_none()
-    if guard is not None:
-        connection.exec_driver_sql(f"DROP TRIGGER {_TRIGGER}")
-    open_states = [status.value for status in JobStatus if not status.is_terminal]
-    marks = ", ".join("?" for _ in open_states)
-    thinned = " OR ".join("stream GLOB ?" for _ in _THINNED)
-    kept = ", ".join("?" for _ in _KEPT)
-    globs = tuple(f"{prefix}*" for prefix in _THINNED)
-    removed = connection.exec_driver_sql(
-        "DELETE FROM events WHERE position <= ? AND ("  # noqa: S608 - only marks are put in
-        f" stream IN (SELECT id FROM jobs WHERE position <= ? AND status NOT IN ({marks})"
-        f" AND NOT ({_UNTOLD}))"
-        f" OR (({thinned}) AND type NOT IN ({kept}) AND position NOT IN"
-        f" (SELECT max(position) FROM events WHERE {thinned} GROUP BY stream, type)))",
-        (last, last, *open_states, *globs, *_KEPT, *globs),
-    ).rowcount
-    if guard is not None:
-        connection.exec_driver_sql(guard)
+    """Delete the archived events that are not needed; the delete trigger is off meanwhile.
+
+    Returns:
+        How many events were deleted.
+    """
+    trigger = connection.execute(_TRIGGER).one_or_none()
+    if trigger is not None:
+        connection.exec_driver_sql(f"DROP TRIGGER {trigger.name}")
+    removed = connection.execute(_unneeded(last)).rowcount
+    if trigger is not None:
+        connection.exec_driver_sql(trigger.sql)
     return removed
+
+
+def _unneeded(last: int) -> Delete:
+    """Return the deletion of what no reader of the log needs up to a position."""
+    events, other = EVENTS.c, EVENTS.alias().c
+    open_states = [status.value for status in JobStatus if not status.is_terminal]
+    over = select(JOBS.c.id).where(
+        JOBS.c.position <= last, JOBS.c.status.not_in(open_states), ~_has_unsent_webhook()
+    )
+    # The last event of each type, by a second name of the table.
+    latest = (
+        select(func.max(other.position))
+        .where(_is_thinned(other.stream))
+        .group_by(other.stream, other.type)
+    )
+    repeated = and_(
+        _is_thinned(events.stream), events.type.not_in(_KEPT), events.position.not_in(latest)
+    )
+    return delete(EVENTS).where(events.position <= last, or_(events.stream.in_(over), repeated))
+
+
+def _is_thinned(stream: ColumnElement[str]) -> ColumnElement[bool]:
+    # LIKE would ignore case.
+    return or_(*(stream.op("GLOB")(f"{prefix}*") for prefix in _THINNED))
+
+
+def _has_unsent_webhook() -> ColumnElement[bool]:
+    """Whether a job's webhook is still to be made of the job's events."""
+    read = select(func.coalesce(func.max(CHECKPOINTS.c.position), 0)).where(
+        CHECKPOINTS.c.name == "webhooks"
+    )
+    first = EVENTS.alias().c
+    has_receiver = exists().where(
+        first.stream == JOBS.c.id,
+        first.version == 1,
+        func.json_extract(first.data, "$.webhook").is_not(None),
+    )
+    return and_(JOBS.c.position > read.scalar_subquery(), has_receiver)

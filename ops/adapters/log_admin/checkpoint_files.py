@@ -16,7 +16,8 @@ from domain.ports import Clock
 from ops.adapters.data_dir.secret_file import write_once
 from ops.adapters.data_dir.sync import sync_directory
 from ops.adapters.event_log.archives import read_anchor
-from ops.adapters.event_log.reader import LogReader, reading
+from ops.adapters.event_log.database import reading
+from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.row_codec import hash_at, instant
 
 KEY_NAME = "heads.key"

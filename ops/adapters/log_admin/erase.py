@@ -13,8 +13,10 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, bindparam, delete, func, select
+from sqlalchemy import Connection, delete, select
+from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import LogUnavailable
@@ -22,34 +24,24 @@ from domain.events.agent import AgentForgotten
 from domain.events.cache import AgentCacheSaved
 from domain.job.commands import ConfirmCancel, RequestCancel
 from domain.job.state import Job
-from domain.log.record import Draft
 from domain.ports import Clock, IdSource
 from domain.usecases.jobs.commit import commit
 from domain.values import AgentId, Digest, JobId, StreamName, Usage
 from ops.adapters.event_log.archives import read_archives
 from ops.adapters.event_log.database import database_file, reason_of, writer_engine
 from ops.adapters.event_log.event_file import read_events
-from ops.adapters.event_log.hot_statements import HotStatement, run_text
-from ops.adapters.event_log.row_codec import instant
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.event_log.sqlite_driver import driver_module
 from ops.adapters.event_log.tables import EVENTS, JOBS, PAYLOADS
-from ops.adapters.event_log.transaction import Append, LogTransaction
+from ops.adapters.event_log.transaction import append_event
 
-#: Events whose digests are read at a time.
-PAGE_EVENTS = 2000
+if TYPE_CHECKING:
+    from sqlite3 import Connection as SqliteConnection
+
 #: How long a reader is waited for that still needs the old pages.
 WAL_WAIT_MAX_S = 2.0
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _BLOCK = re.compile(r'"([0-9a-f]{64})"')
-_PAGE = HotStatement(
-    select(EVENTS.c.position, EVENTS.c.stream, EVENTS.c.type, EVENTS.c.data)
-    .where(EVENTS.c.position > bindparam("after"))
-    .order_by(EVENTS.c.position)
-    .limit(bindparam("rows_max"))
-)
-_SIZE = HotStatement(select(PAYLOADS.c.bytes).where(PAYLOADS.c.digest == bindparam("digest")))
-_ERASE = HotStatement(delete(PAYLOADS).where(PAYLOADS.c.digest == bindparam("digest")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +83,11 @@ def erase_agent(url: str, agent: AgentId, *, clock: Clock, ids: IdSource) -> Era
         raise LogUnavailable(msg)
     _cancel_open_jobs(url, agent, clock=clock, ids=ids)
     engine = writer_engine(url)
+    # Of no effect inside a transaction, so it is set when the connection opens.
+    sqlalchemy_event.listen(engine, "connect", _overwrite_deleted)
     try:
-        with engine.connect() as connection:
-            # Outside of a transaction, or it would not count.
-            _pragma(connection, "secure_delete = ON")
-            with connection.begin():
-                erased = _erase(connection, url, agent, clock=clock, ids=ids)
+        with engine.begin() as connection:
+            erased = _erase(connection, url, agent, clock=clock, ids=ids)
     except SQLAlchemyError as error:
         msg = f"the texts cannot be erased: {reason_of(error)}"
         raise LogUnavailable(msg) from error
@@ -131,33 +122,27 @@ def _erase(
     payloads = sorted(mine.digests - others.digests)
     sizes = _sizes(connection, payloads)
     for digest in payloads:
-        _ERASE.run(connection, {"digest": digest})
-    event = AgentForgotten(
+        connection.execute(delete(PAYLOADS).where(PAYLOADS.c.digest == digest))
+    forgotten = AgentForgotten(
         agent=agent,
         jobs=len(jobs),
         payloads=len(sizes),
         payload_bytes=sum(sizes),
         shared=len(_sizes(connection, mine.digests & others.digests)),
     )
-    version = connection.execute(
-        select(func.max(EVENTS.c.version)).where(EVENTS.c.stream == stream)
-    ).scalar_one()
-    event_id = ids.event_id()
-    request = Append(
-        stream=stream,
-        drafts=(Draft(event_id=event_id, event=event, correlation_id=event_id),),
-        expected_version=version or 0,
-    )
-    transaction = LogTransaction(connection, [request], now=lambda: instant(clock.now()))
-    transaction.append(request)
-    transaction.write()
-    return Erased(event=event, jobs=jobs, blocks=frozenset(mine.blocks - others.blocks))
+    append_event(connection, stream, forgotten, clock=clock, ids=ids)
+    return Erased(event=forgotten, jobs=jobs, blocks=frozenset(mine.blocks - others.blocks))
 
 
 def _sizes(connection: Connection, digests: Iterable[Digest]) -> list[int]:
-    """Return the lengths of those that are stored; not every digest is one of a text."""
-    rows = (_SIZE.row(connection, {"digest": digest}) for digest in digests)
-    return [row[0] for row in rows if row is not None]
+    """Return the sizes in bytes of the stored payloads; some digests are not of a payload."""
+    sizes = (
+        connection.execute(
+            select(PAYLOADS.c.bytes).where(PAYLOADS.c.digest == digest)
+        ).scalar_one_or_none()
+        for digest in digests
+    )
+    return [size for size in sizes if size is not None]
 
 
 #: A stream, the type of an event of it, and a text that holds digests.
@@ -186,11 +171,8 @@ def _references(
 
 
 def _events(connection: Connection) -> Iterator[_Reference]:
-    after = 0
-    while rows := _PAGE.rows(connection, {"after": after, "rows_max": PAGE_EVENTS}):
-        for _, stream, type_name, data in rows:
-            yield stream, type_name, data
-        after = rows[-1][0]
+    query = select(EVENTS.c.stream, EVENTS.c.type, EVENTS.c.data)
+    yield from connection.execute(query)
 
 
 def _archived(connection: Connection, url: str) -> Iterator[_Reference]:
@@ -217,10 +199,9 @@ def _cut_off_wal(file: str) -> None:
         msg = f"the write-ahead log cannot be cut off: {error}"
         raise LogUnavailable(msg) from error
     if busy:
-        msg = "somebody reads the log, so its write-ahead log still holds the texts: repeat this"
+        msg = "a reader of the log keeps its write-ahead log, which holds the texts: repeat this"
         raise LogUnavailable(msg)
 
 
-def _pragma(connection: Connection, text: str) -> None:
-    connection.commit()  # SQLAlchemy begins a transaction by itself
-    run_text(connection, f"PRAGMA {text}")
+def _overwrite_deleted(connection: SqliteConnection, _record: object) -> None:
+    connection.execute("PRAGMA secure_delete = ON").close()

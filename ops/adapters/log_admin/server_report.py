@@ -1,33 +1,35 @@
-"""What a PostgreSQL server says about itself that a log on it depends on."""
+"""Reports the settings of a PostgreSQL server that a log on it depends on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import text
+from sqlalchemy import Integer, cast, func, select
 
-from ops.adapters.event_log.database import reader_engine
+from ops.adapters.event_log.database import reader_engine, reading
 from ops.adapters.event_log.migrate import current, expected
 from ops.adapters.event_log.postgres_driver import SERVER_MIN
-from ops.adapters.event_log.reader import reading
 
-_QUESTIONS = text(
-    "SELECT current_setting('server_version'), current_setting('server_version_num')::int,"
-    " current_setting('server_encoding'), current_setting('fsync'),"
-    " current_setting('full_page_writes'), pg_is_in_recovery(),"
-    " has_schema_privilege(current_schema(), 'CREATE')"
+_STATE = select(
+    func.current_setting("server_version"),
+    cast(func.current_setting("server_version_num"), Integer),
+    func.current_setting("server_encoding"),
+    func.current_setting("fsync"),
+    func.current_setting("full_page_writes"),
+    func.pg_is_in_recovery(),
+    func.has_schema_privilege(func.current_schema(), "CREATE"),
 )
 _VERSION_UNIT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class ServerReport:
-    """What was found.
+    """The state of a server.
 
     Attributes:
-        version: As the server writes it.
-        faults: Why the log cannot be kept there.
-        risks: What may lose commits, or was never tried.
+        version: In the server's own spelling.
+        faults: Reasons why the log cannot be kept there.
+        risks: Settings that may lose commits, and releases that are not tested.
     """
 
     version: str
@@ -36,17 +38,17 @@ class ServerReport:
 
 
 def report_server(url: str) -> ServerReport:
-    """Ask the server of a log.
+    """Query the server of a log.
 
     Raises:
-        LogUnavailable: It does not answer, or its driver is not installed.
+        LogUnavailable: The server does not answer, or its driver is not installed.
     """
     schema = current(url)
     engine = reader_engine(url)
     try:
         with reading(engine) as connection:
             version, number, encoding, fsync, full_pages, is_standby, may_create = (
-                connection.execute(_QUESTIONS).one()
+                connection.execute(_STATE).one()
             )
     finally:
         engine.dispose()

@@ -17,8 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import LogUnavailable
 from domain.webhook.delivery import DeliveryResult, Webhook, WebhookId, WebhookState
-from ops.adapters.event_log.database import reader_engine, reason_of, writer_engine
-from ops.adapters.event_log.reader import reading
+from ops.adapters.event_log.database import reader_engine, reading, reason_of, writer_engine
 from ops.adapters.event_log.tables import CHECKPOINTS, WEBHOOKS
 
 #: The row of ``checkpoints`` that says how far the log was read.

@@ -22,7 +22,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from ops.adapters.event_log.database import writer_engine
-from ops.adapters.event_log.hot_statements import HotStatement, _plan, run_text
+from ops.adapters.event_log.hot_statements import HotStatement, _compile
 
 THINGS = Table(
     "things",
@@ -36,9 +36,7 @@ INSERT = HotStatement(insert(THINGS).inline())
 BY_NAME = HotStatement(
     select(THINGS).where(THINGS.c.name == bindparam("name")).order_by(THINGS.c.id).limit(2)
 )
-RENAME = HotStatement(
-    update(THINGS).where(THINGS.c.id == bindparam("key")).values(name=bindparam("new_name"))
-)
+RENAME = HotStatement(update(THINGS).where(THINGS.c.id == bindparam("key")), columns=["name"])
 
 
 @pytest.fixture
@@ -67,8 +65,8 @@ def test_rows_hold_what_sqlalchemy_would_have_given(connection: Connection) -> N
 
 def test_a_write_tells_how_many_rows_it_touched(connection: Connection) -> None:
     INSERT.run(connection, _thing(1, "a"))
-    assert RENAME.run(connection, {"key": 1, "new_name": "b"}) == 1
-    assert RENAME.run(connection, {"key": 2, "new_name": "b"}) == 0
+    assert RENAME.run(connection, {"key": 1, "name": "b"}) == 1
+    assert RENAME.run(connection, {"key": 2, "name": "b"}) == 0
     assert BY_NAME.row(connection, {"name": "b"}) is not None
 
 
@@ -85,7 +83,7 @@ def test_errors_of_the_driver_are_those_of_sqlalchemy_and_hide_the_data(
     with pytest.raises(IntegrityError, match="NOT NULL") as caught:
         INSERT.run_many(connection, [_thing(1, "secret"), _thing(2, None)])
     assert "secret" not in str(caught.value)
-    run_text(connection, "DROP TABLE things")
+    connection.exec_driver_sql("DROP TABLE things")
     with pytest.raises(OperationalError, match="no such table"):
         BY_NAME.rows(connection, {"name": "a"})
 
@@ -97,6 +95,6 @@ def test_a_value_that_is_missing_is_never_replaced_by_null(connection: Connectio
 
 def test_a_driver_that_wants_names_is_given_names() -> None:
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]  # not annotated there
-    plan = _plan(BY_NAME._clause, dialect)
-    assert "%(name)s" in plan.sql
-    assert plan.parameters({"name": "a"}) == {"name": "a", "param_1": 2}
+    compiled = _compile(BY_NAME.clause, None, dialect)
+    assert "%(name)s" in compiled.sql
+    assert compiled.parameters({"name": "a"}) == {"name": "a", "param_1": 2}

@@ -9,25 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Engine, bindparam, exists, func, select
-from sqlalchemy.orm import aliased
+from sqlalchemy import Engine, exists, func, select
 
 from domain.batch.ports import BatchTally
 from domain.batch.state import BatchId, job_of_line, line_of_job
 from domain.events.batch import BatchEnded, BatchFailed, BatchSubmitted
 from domain.job.view import JobView
 from domain.values import JobId, JobStatus, StreamName, Usage
-from ops.adapters.event_log.hot_statements import HotStatement
+from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.projections.jobs import view_of
-from ops.adapters.event_log.reader import reading
-from ops.adapters.event_log.tables import EVENTS, JOBS, EventRow
+from ops.adapters.event_log.tables import EVENTS, JOBS
 
 _OPEN = [status.value for status in JobStatus if not status.is_terminal]
-_TALLY = HotStatement(
-    select(JOBS.c.status, func.count().label("jobs"), func.max(JOBS.c.id).label("last"))
-    .where(JOBS.c.correlation_id == bindparam("batch"))
-    .group_by(JOBS.c.status)
-)
+_TALLY = select(JOBS.c.status, func.count(), func.max(JOBS.c.id)).group_by(JOBS.c.status)
 _USAGE = select(
     func.coalesce(func.sum(JOBS.c.prompt_tokens), 0),
     func.coalesce(func.sum(JOBS.c.cached_tokens), 0),
@@ -50,7 +44,7 @@ class SqlBatchViews:
     def tally(self, batch_id: BatchId) -> BatchTally:
         """See ``BatchViews.tally``."""
         with reading(self._engine) as connection:
-            rows = _TALLY.rows(connection, {"batch": batch_id})
+            rows = connection.execute(_TALLY.where(JOBS.c.correlation_id == batch_id)).all()
         return BatchTally(
             by_status={JobStatus(status): int(jobs) for status, jobs, _ in rows},
             last_line=max((line_of_job(JobId(last)) for _, _, last in rows), default=-1),
@@ -111,10 +105,10 @@ class SqlBatchViews:
 
     def unfinished(self) -> tuple[BatchId, ...]:
         """See ``BatchViews.unfinished``."""
-        later = aliased(EventRow)
+        later = EVENTS.alias()
         ended = exists().where(
-            later.stream == EVENTS.c.stream,  # type: ignore[arg-type]  # SQLModel types columns as values
-            later.type.in_((BatchEnded.__name__, BatchFailed.__name__)),  # type: ignore[attr-defined]  # the same
+            later.c.stream == EVENTS.c.stream,
+            later.c.type.in_((BatchEnded.__name__, BatchFailed.__name__)),
         )
         query = select(EVENTS.c.stream).where(EVENTS.c.type == BatchSubmitted.__name__, ~ended)
         with reading(self._engine) as connection:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Engine, func, select
 
 from domain.values import JobStatus
-from ops.adapters.event_log.reader import reading
+from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.tables import JOBS
 
 

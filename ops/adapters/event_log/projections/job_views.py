@@ -7,9 +7,9 @@ from sqlalchemy import Engine, Select, bindparam, func, or_, select
 from domain.job.listing import JobPage
 from domain.job.view import JobView
 from domain.values import Digest, JobId, JobStatus, Priority
+from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.projections.jobs import read_view, view_of
-from ops.adapters.event_log.reader import reading
 from ops.adapters.event_log.tables import JOBS
 
 #: Most rows that one page holds, whatever the caller asks for.

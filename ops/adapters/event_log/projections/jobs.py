@@ -35,9 +35,7 @@ _ROW = {
 _INSERT = {table.name: HotStatement(insert(table).inline()) for table in (JOBS, NEXT_JOBS)}
 _UPDATE = {
     table.name: HotStatement(
-        update(table)
-        .where(table.c.id == bindparam("id"))
-        .values({name: bindparam(name, type_=table.c[name].type) for name in _CHANGING})
+        update(table).where(table.c.id == bindparam("job_id")), columns=_CHANGING
     )
     for table in (JOBS, NEXT_JOBS)
 }
@@ -47,9 +45,8 @@ _CHECKPOINT = HotStatement(
     )
 )
 _MOVE_CHECKPOINT = HotStatement(
-    update(CHECKPOINTS)
-    .where(CHECKPOINTS.c.name == bindparam("name"))
-    .values(version=bindparam("version"), position=bindparam("position"))
+    update(CHECKPOINTS).where(CHECKPOINTS.c.name == bindparam("table")),
+    columns=("version", "position"),
 )
 _FIRST_CHECKPOINT = HotStatement(insert(CHECKPOINTS).inline())
 
@@ -78,9 +75,9 @@ def read_checkpoint(connection: Connection, table: Table) -> Checkpoint:
 
 def write_checkpoint(connection: Connection, table: Table, position: int) -> None:
     """Set the checkpoint of the projection in ``table``."""
-    values = {"name": table.name, "version": JOB_VIEW_VERSION, "position": position}
-    if not _MOVE_CHECKPOINT.run(connection, values):
-        _FIRST_CHECKPOINT.run(connection, values)
+    values = {"version": JOB_VIEW_VERSION, "position": position}
+    if not _MOVE_CHECKPOINT.run(connection, {"table": table.name, **values}):
+        _FIRST_CHECKPOINT.run(connection, {"name": table.name, **values})
 
 
 def clear(connection: Connection, table: Table) -> None:
@@ -157,7 +154,10 @@ class JobFold:
             {"accepted_position": self._accepted[job_id], **view_values(self._views[job_id])}
             for job_id in self._changed - self._known
         ]
-        changed = [view_values(self._views[job_id]) for job_id in self._changed & self._known]
+        changed = [
+            {"job_id": job_id, **view_values(self._views[job_id])}
+            for job_id in self._changed & self._known
+        ]
         if fresh:
             _INSERT[self._table.name].run_many(self._connection, fresh)
         if changed:

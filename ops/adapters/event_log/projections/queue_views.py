@@ -8,8 +8,8 @@ from sqlalchemy import Engine, Select, bindparam, select
 
 from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
 from domain.values import JobId, JobStatus, Priority
+from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.hot_statements import HotStatement
-from ops.adapters.event_log.reader import reading
 from ops.adapters.event_log.tables import EVENTS, JOBS, PAYLOADS
 
 _ASKED = JOBS.join(EVENTS, EVENTS.c.position == JOBS.c.accepted_position)
