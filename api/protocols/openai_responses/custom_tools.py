@@ -1,8 +1,8 @@
 """OpenAI's custom tools, whose input is free text, as functions with one text argument.
 
-Models are trained to call functions with JSON. So a custom tool is shown as a function with the one
-argument ``input``, and what the model writes there is told to the client as it grows. A grammar is
-shown in words, and the argument is held to it.
+Models are trained to call functions with JSON arguments. A custom tool therefore becomes a function
+with the argument ``input``, and the stream reports the text of that argument as it grows. The
+description of the function contains the tool's grammar, and a schema constrains the argument.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from api.protocols.openai_responses.lark_parser import LarkError
 from api.protocols.openai_responses.lark_to_regex import regex_of_grammar
 from domain.errors import InvalidRequest
 
-#: The one argument.
+#: Name of the argument.
 INPUT: Final = "input"
-#: Of a grammar.
+#: Most characters of a grammar.
 DEFINITION_CHARS_MAX: Final = 65_536
 _SYNTAXES: Final[Mapping[str, str]] = {"lark": "Lark grammar", "regex": "regular expression"}
 _BEGINNING: Final = re.compile(r'\s*\{\s*"input"\s*:\s*"')
-#: Text of a JSON string up to its end, or up to half an escape.
+#: Text of a JSON string up to its end or up to an incomplete escape.
 _STRING: Final = re.compile(r"(?:[^\"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*")
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _ESCAPED: Final[Mapping[str, str]] = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
@@ -34,14 +34,14 @@ def custom_function(
     """Return a custom tool in function format.
 
     Args:
-        name: Of the tool.
-        description: What the client says of it.
-        grammar: Syntax and definition of what its input may be.
+        name: Name of the tool.
+        description: The client's description.
+        grammar: Syntax and definition of the grammar of the input, if it has one.
     """
     if grammar is not None:
         syntax, definition = grammar
-        told = f"Its input is text that matches this {_SYNTAXES[syntax]}:\n{definition}"
-        description = f"{description}\n{told}" if description else told
+        rule = f"Its input is text that matches this {_SYNTAXES[syntax]}:\n{definition}"
+        description = f"{description}\n{rule}" if description else rule
     return {
         "type": "function",
         "function": {
@@ -53,14 +53,14 @@ def custom_function(
 
 
 def grammar_arguments(grammar: tuple[str, str], field: str) -> Mapping[str, Any] | None:
-    """Return the schema that holds the argument to a grammar, ``None`` if no schema can.
+    """Return the schema that constrains the argument to a grammar, ``None`` if none can.
 
     Args:
         grammar: Syntax and definition.
-        field: Where the client gave it.
+        field: Field of the request that the error names.
 
     Raises:
-        InvalidRequest: It is no grammar.
+        InvalidRequest: The grammar is invalid.
     """
     syntax, definition = grammar
     if syntax == "regex":
@@ -77,10 +77,10 @@ def grammar_arguments(grammar: tuple[str, str], field: str) -> Mapping[str, Any]
 
 
 def checked_grammar(syntax: str | None, definition: str | None, field: str) -> tuple[str, str]:
-    """Return a grammar as it stands in a request.
+    """Return the syntax and the definition of a grammar.
 
     Raises:
-        InvalidRequest: It lacks something, or its syntax is another one.
+        InvalidRequest: The syntax is unknown, or the definition is empty or too long.
     """
     if syntax is None or syntax not in _SYNTAXES:
         msg = f"it must be one of {', '.join(_SYNTAXES)}"
@@ -91,53 +91,53 @@ def checked_grammar(syntax: str | None, definition: str | None, field: str) -> t
     return syntax, definition
 
 
-class FreeText:
-    """The text in the one argument of a call, as the call's JSON grows.
+class CustomInput:
+    """The input of a custom tool call, extracted while the JSON arguments grow.
 
-    Models that are not held to their tools may write other JSON than was asked for. What begins
-    otherwise is kept back to the end of the call, where it is read whole.
+    A model without constraints may emit other JSON than ``{"input": "…"}``. Such arguments are
+    buffered until the end of the call and then read as a whole.
 
     Attributes:
-        text: What is known of it.
+        text: The input so far.
     """
 
     def __init__(self) -> None:
         self.text = ""
         self._json = ""
-        self._at: int | None = None
+        self._position: int | None = None
 
     def feed(self, fragment: str) -> str:
-        """Take more JSON; return what is new of the text."""
+        """Append JSON; return the new part of the text."""
         self._json += fragment
-        if self._at is None:
-            begun = _BEGINNING.match(self._json)
-            if begun is None:
+        if self._position is None:
+            beginning = _BEGINNING.match(self._json)
+            if beginning is None:
                 return ""
-            self._at = begun.end()
-        found = _STRING.match(self._json, self._at)
+            self._position = beginning.end()
+        found = _STRING.match(self._json, self._position)
         assert found is not None, "nothing matches as well"  # noqa: S101 - type checker
-        text, self._at = _unescaped(found[0]), found.end()
-        if _is_half(text[-1:]) and not self._json.startswith('"', self._at):
-            text, self._at = text[:-1], self._at - len("\\u0000")
-        return self._more(text)
+        text, self._position = _unescaped(found[0]), found.end()
+        if _is_half(text[-1:]) and not self._json.startswith('"', self._position):
+            text, self._position = text[:-1], self._position - len("\\u0000")
+        return self._append(text)
 
     def close(self) -> str:
-        """Return what is new at the end of a sound call."""
-        if self._at is not None:
+        """Return the new part of the text at the end of a complete call."""
+        if self._position is not None:
             return ""
         found = (_object(self._json) or {}).get(INPUT)
-        return self._more(found if isinstance(found, str) else self._json)
+        return self._append(found if isinstance(found, str) else self._json)
 
-    def _more(self, text: str) -> str:
-        # Half a pair is no text in UTF-8.
+    def _append(self, text: str) -> str:
+        # UTF-8 cannot represent an unpaired surrogate.
         new = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         self.text += new
         return new
 
 
-def free_text(arguments: str) -> str:
-    """Return the text of a call, or what was said of it before it was cut."""
-    text = FreeText()
+def custom_input(arguments: str) -> str:
+    """Return the input of a call, also of one that was cut off."""
+    text = CustomInput()
     text.feed(arguments)
     if is_complete_call(arguments):
         text.close()
@@ -145,16 +145,16 @@ def free_text(arguments: str) -> str:
 
 
 def is_complete_call(arguments: str) -> bool:
-    """Whether a call came to its end; what is cut, or turned bad, is no JSON object."""
+    """Whether the arguments are a JSON object; those of a call that was cut off are not."""
     return _object(arguments) is not None
 
 
 def _object(text: str) -> dict[str, Any] | None:
     try:
-        said = load_json(text)
+        value = load_json(text)
     except InvalidRequest:
         return None
-    return said if isinstance(said, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _arguments(text: Mapping[str, Any]) -> Mapping[str, Any]:

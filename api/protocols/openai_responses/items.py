@@ -1,7 +1,7 @@
-"""The items of OpenAI's Responses: as they are kept, and as the turns of a conversation.
+"""Items of OpenAI Responses: as the log stores them, and as domain messages.
 
-Kept are plain JSON objects in the shape in which they are shown again: messages, calls, results of
-calls, and reasoning. Ids of ours in them (``msg_<job>_<n>``) say whose answer they were.
+Stored items are plain JSON objects in the shape in which a reply shows them: messages, tool calls,
+tool results and reasoning. Ids such as ``msg_<job>_<n>`` name the answer that an item comes from.
 """
 
 from __future__ import annotations
@@ -34,68 +34,68 @@ _ROLES: Final[Mapping[str, Role]] = {
     "user": "user",
     "assistant": "assistant",
 }
-#: Kinds of items that are parts of an answer.
+#: Types of items that an assistant emits.
 _CALLS: Final = frozenset({"function_call", "custom_tool_call", "tool_search_call"})
-_SPOKEN: Final = frozenset({"reasoning", *_CALLS})
+_ASSISTANT_TYPES: Final = frozenset({"reasoning", *_CALLS})
 _RESULTS: Final = frozenset(
     {"function_call_output", "custom_tool_call_output", "tool_search_output"}
 )
 
 
 def stored_items(items: str | Sequence[InputItem]) -> list[dict[str, Any]]:
-    """Return what is kept of an input; references stay, to be resolved from the log.
+    """Return an input as stored items; references stay unresolved.
 
     Raises:
-        InvalidRequest: An item lacks what its type needs.
+        InvalidRequest: An item lacks a field that its type requires.
     """
     if isinstance(items, str):
         return [_message("user", items)]
-    kept = (_kept(item, f"input.{index}") for index, item in enumerate(items))
-    return [one for one in kept if one is not None]
+    stored = (_stored_item(item, f"input.{index}") for index, item in enumerate(items))
+    return [one for one in stored if one is not None]
 
 
 def item_turns(items: Iterable[Item]) -> list[Message]:
-    """Return the turns that items stand for; neighbours from one answer are one turn."""
+    """Return items as domain messages; adjacent items of one answer become one message."""
     turns: list[Message] = []
-    said = _AssistantTurn()
+    assistant = _AssistantTurn()
     for item in items:
-        if _is_spoken(item):
-            if said.is_of_another(item):
-                turns.extend(said.turn())
-                said = _AssistantTurn()
-            said.add(item)
+        if _is_from_assistant(item):
+            if assistant.is_of_another(item):
+                turns.extend(assistant.turn())
+                assistant = _AssistantTurn()
+            assistant.add(item)
             continue
-        turns.extend(said.turn())
-        said = _AssistantTurn()
+        turns.extend(assistant.turn())
+        assistant = _AssistantTurn()
         if item["type"] in _RESULTS:
             result = item["output"] if "output" in item else found_tools_text(item["tools"])
             turns.append(Message(role="tool", content=result, tool_call_id=item["call_id"]))
         else:
             turns.append(Message(role=_ROLES[item["role"]], content=_joined(item)))
-    turns.extend(said.turn())
+    turns.extend(assistant.turn())
     return turns
 
 
 def found_tools(items: Iterable[Item]) -> list[Mapping[str, Any]]:
-    """Return the definitions of tools that searches in a conversation have found."""
+    """Return the definitions of the tools that the searches of a conversation have found."""
     return [
         tool for item in items if item["type"] == "tool_search_output" for tool in item["tools"]
     ]
 
 
 def listed_items(items: Sequence[Item], names: str) -> list[dict[str, Any]]:
-    """Return items as a client lists them: those without an id get one.
+    """Return items as a reply lists them; an item without an id gets one.
 
     Args:
-        items: As they are kept.
-        names: What the ids are made of, e.g. the hexadecimal part of a job's id.
+        items: Stored items.
+        names: Text that makes the ids unique, e.g. the hexadecimal part of a job's id.
     """
-    return [_named(item, names, index) for index, item in enumerate(items)]
+    return [_with_own_id(item, names, index) for index, item in enumerate(items)]
 
 
 @dataclass(slots=True)
 class _AssistantTurn:
-    """A turn of the assistant that is being put together."""
+    """A message of the assistant under construction."""
 
     origin: str = ""
     ids: list[str | None] = field(default_factory=list)
@@ -104,23 +104,23 @@ class _AssistantTurn:
     calls: list[ToolCall] = field(default_factory=list)
 
     def is_of_another(self, item: Item) -> bool:
-        """Whether an item belongs to another answer than what came before."""
+        """Whether an item comes from another answer than the items before it."""
         origin = origin_of(_ids(item))
         return bool(origin and self.origin and origin != self.origin)
 
     def add(self, item: Item) -> None:
-        """Take in an item of an answer."""
+        """Append an item."""
         self.ids.extend(_ids(item))
         self.origin = self.origin or origin_of(_ids(item))
         if item["type"] == "reasoning":
             self.reasoning.append(_joined(item) or signed_reasoning(item.get("encrypted_content")))
         elif item["type"] in _CALLS:
-            self.calls.append(_said_call(item))
+            self.calls.append(_tool_call(item))
         else:
             self.texts.append(_joined(item))
 
     def turn(self) -> list[Message]:
-        """Return the turn, if anything was said."""
+        """Return the message, none without items."""
         if not self.ids:
             return []
         turn = Message(
@@ -133,7 +133,7 @@ class _AssistantTurn:
         return [turn]
 
 
-def _said_call(item: Item) -> ToolCall:
+def _tool_call(item: Item) -> ToolCall:
     kind = item["type"]
     if kind == "function_call":
         arguments = arguments_of(item["arguments"] or "{}")
@@ -143,8 +143,8 @@ def _said_call(item: Item) -> ToolCall:
     return ToolCall(id=item["call_id"], name=name, arguments=arguments)
 
 
-def _is_spoken(item: Item) -> bool:
-    return item["type"] in _SPOKEN or item.get("role") == "assistant"
+def _is_from_assistant(item: Item) -> bool:
+    return item["type"] in _ASSISTANT_TYPES or item.get("role") == "assistant"
 
 
 def _ids(item: Item) -> tuple[str | None, ...]:
@@ -155,10 +155,10 @@ def _joined(item: Item) -> str:
     return PART_BREAK.join(part["text"] for part in item["content"])
 
 
-def _kept(item: InputItem, where: str) -> dict[str, Any] | None:
+def _stored_item(item: InputItem, where: str) -> dict[str, Any] | None:
     kind = item.type or ("message" if item.role else "item_reference")
     if kind == "message":
-        role = _needed(item.role, where, "role")
+        role = _required(item.role, where, "role")
         return _with_id(_message(role, text_of(item.content)), item)
     if kind in _CALLS:
         return _with_id(_call(item, kind, where), item)
@@ -166,16 +166,16 @@ def _kept(item: InputItem, where: str) -> dict[str, Any] | None:
         return _with_id(_result(item, kind, where), item)
     if kind == "reasoning":
         content = text_of(item.content if isinstance(item.content, list) else None)
-        thought: dict[str, Any] = {
+        reasoning: dict[str, Any] = {
             "type": kind,
             "summary": [],
             "content": [{"type": "reasoning_text", "text": content}] if content else [],
         }
         if item.encrypted_content:
-            thought["encrypted_content"] = item.encrypted_content
-        return _with_id(thought, item)
+            reasoning["encrypted_content"] = item.encrypted_content
+        return _with_id(reasoning, item)
     if kind == "item_reference":
-        return {"type": kind, "id": _needed(item.id, where, "id")}
+        return {"type": kind, "id": _required(item.id, where, "id")}
     return None
 
 
@@ -188,12 +188,12 @@ def _message(role: str, text: str) -> dict[str, Any]:
 
 
 def _call(item: InputItem, kind: str, where: str) -> dict[str, Any]:
-    call_id = _needed(item.call_id, where, "call_id")
+    call_id = _required(item.call_id, where, "call_id")
     call: dict[str, Any] = {"type": kind, "call_id": call_id, "status": "completed"}
     if kind == "tool_search_call":
         arguments = item.arguments if isinstance(item.arguments, dict) else {}
         return call | {"execution": "client", "arguments": arguments}
-    call["name"] = _needed(item.name, where, "name")
+    call["name"] = _required(item.name, where, "name")
     if item.namespace:
         call["namespace"] = item.namespace
     if kind == "custom_tool_call":
@@ -202,7 +202,7 @@ def _call(item: InputItem, kind: str, where: str) -> dict[str, Any]:
 
 
 def _result(item: InputItem, kind: str, where: str) -> dict[str, Any]:
-    call_id = _needed(item.call_id, where, "call_id")
+    call_id = _required(item.call_id, where, "call_id")
     result: dict[str, Any] = {"type": kind, "call_id": call_id, "status": "completed"}
     if kind == "tool_search_output":
         tools = [echoed_tool(tool) for tool in item.tools or () if is_callable(tool)]
@@ -211,13 +211,13 @@ def _result(item: InputItem, kind: str, where: str) -> dict[str, Any]:
     return result | {"output": text_of(output)}
 
 
-def _with_id(kept: dict[str, Any], item: InputItem) -> dict[str, Any]:
-    return kept | {"id": item.id} if item.id else kept
+def _with_id(stored: dict[str, Any], item: InputItem) -> dict[str, Any]:
+    return stored | {"id": item.id} if item.id else stored
 
 
-def _needed(value: str | None, where: str, name: str) -> str:
+def _required(value: str | None, where: str, name: str) -> str:
     if not value:
-        msg = "this is needed by an item of its type"
+        msg = "an item of this type needs this field"
         raise InvalidRequest(msg, field=f"{where}.{name}")
     return value
 
@@ -234,6 +234,6 @@ _PREFIXES: Final[Mapping[str, str]] = {
 }
 
 
-def _named(item: Item, names: str, index: int) -> dict[str, Any]:
-    # The letter keeps it apart from what was answered: nobody said this here.
+def _with_own_id(item: Item, names: str, index: int) -> dict[str, Any]:
+    # The letter i separates these ids from the ids of answers.
     return {"id": f"{_PREFIXES[item['type']]}_{names}_i{index}", **item}

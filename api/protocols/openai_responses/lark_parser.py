@@ -1,7 +1,7 @@
-"""Lark grammars, in which clients of OpenAI say what the text of a custom tool may be.
+"""Parses Lark grammars, which constrain the input of OpenAI's custom tools.
 
-Read is what https://lark-parser.readthedocs.io/en/stable/grammar.html calls rules, terminals,
-operators, ranges, aliases, priorities and ``%import common``.
+Supported of https://lark-parser.readthedocs.io/en/stable/grammar.html: rules, terminals, operators,
+ranges, aliases, priorities and ``%import common``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-#: Of parentheses in parentheses.
+#: Deepest nesting of parentheses.
 _NESTING_MAX: Final = 64
 
 _TOKEN: Final = re.compile(
@@ -25,7 +25,7 @@ _TOKEN: Final = re.compile(
     r"|(?P<sign>\.\.|->|[:|()\[\]?*+~.,{}])"
 )
 _META: Final = re.compile(r"[\\.^$|()\[\]{}*+?&~#-]")
-#: Terminals that grammars import by name, as the names are meant.
+#: Regular expressions of the terminals of ``%import common``.
 _COMMON: Final[Mapping[str, str]] = {
     "DIGIT": "[0-9]",
     "HEXDIGIT": "[0-9a-fA-F]",
@@ -50,26 +50,26 @@ _COMMON: Final[Mapping[str, str]] = {
 
 
 class LarkError(Exception):
-    """A text is no grammar; says why."""
+    """A text is not a Lark grammar; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class LarkText:
-    """What an expression matches."""
+    """Text that matches a regular expression."""
 
     pattern: str
 
 
 @dataclass(frozen=True, slots=True)
 class LarkRef:
-    """Another rule or terminal."""
+    """A reference to a rule or a terminal."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class LarkSequence:
-    """One part after the other."""
+    """All parts in order."""
 
     parts: tuple[Node, ...]
 
@@ -83,7 +83,7 @@ class LarkChoice:
 
 @dataclass(frozen=True, slots=True)
 class LarkRepeat:
-    """A part as often as ``times`` says, in the words of an expression."""
+    """A repeated part; ``times`` is a quantifier of regular expressions."""
 
     part: Node
     times: str
@@ -93,54 +93,58 @@ Node = LarkText | LarkRef | LarkSequence | LarkChoice | LarkRepeat
 
 
 class LarkParser:
-    """Reads a grammar into nodes.
+    """Parses a grammar into nodes.
 
     Args:
         definition: The grammar.
 
     Attributes:
         rules: Rules and terminals by name.
-        unread: Whether it uses what is not read here.
+        is_unsupported: Whether the grammar uses a feature that this parser does not support.
     """
 
     def __init__(self, definition: str) -> None:
         self._tokens = [*_tokens(definition), ("end", "")]
-        self._at = 0
+        self._position = 0
         self._nesting = 0
         self.rules: dict[str, Node] = {}
-        self.unread = False
+        self.is_unsupported = False
 
-    def read(self) -> None:
-        """Read all of it."""
-        while self._kind != "end" and not self.unread:
+    def parse(self) -> None:
+        """Parse the whole grammar.
+
+        Raises:
+            LarkError: The text is not a Lark grammar.
+        """
+        while self._kind != "end" and not self.is_unsupported:
             if self._kind == "directive":
                 self._directive()
             elif self._kind == "name":
                 self._definition()
             else:
                 self._fail()
-        for name in ("start", *sorted(_named(self.rules.values()))):
-            if name not in self.rules and not self.unread:
+        for name in ("start", *sorted(_referenced_names(self.rules.values()))):
+            if name not in self.rules and not self.is_unsupported:
                 msg = f"there is no rule {name}"
                 raise LarkError(msg)
 
     @property
     def _kind(self) -> str:
-        return self._tokens[self._at][0]
+        return self._tokens[self._position][0]
 
     @property
-    def _said(self) -> str:
-        return self._tokens[self._at][1]
+    def _text(self) -> str:
+        return self._tokens[self._position][1]
 
     def _next(self) -> str:
-        said = self._said
-        self._at += 1
-        return said
+        text = self._text
+        self._position += 1
+        return text
 
     def _takes(self, sign: str) -> bool:
-        if self._kind != "sign" or self._said != sign:
+        if self._kind != "sign" or self._text != sign:
             return False
-        self._at += 1
+        self._position += 1
         return True
 
     def _expect(self, sign: str) -> None:
@@ -153,12 +157,12 @@ class LarkParser:
         return self._next().lstrip("?!")
 
     def _fail(self) -> None:
-        msg = f"{self._said or 'the end'!r} is not expected"
+        msg = f"{self._text or 'the end'!r} is not expected"
         raise LarkError(msg)
 
     def _directive(self) -> None:
         if self._next() != "%import" or self._kind != "name" or self._next() != "common":
-            self.unread = True
+            self.is_unsupported = True
             return
         if self._takes("."):
             name = self._expect_name()
@@ -172,14 +176,14 @@ class LarkParser:
 
     def _import(self, name: str, known_as: str) -> None:
         if name not in _COMMON:
-            self.unread = True
+            self.is_unsupported = True
             return
         self.rules[known_as] = LarkText(f"(?:{_COMMON[name]})")
 
     def _definition(self) -> None:
         name = self._expect_name()
         if self._takes("{"):
-            self.unread = True  # a template
+            self.is_unsupported = True  # a template
             return
         if self._takes("."):
             self._next()
@@ -239,11 +243,11 @@ class LarkParser:
         return None
 
     def _begins_definition(self) -> bool:
-        (kind, said), (more, _) = (
-            self._tokens[self._at + 1],
-            self._tokens[min(self._at + 2, len(self._tokens) - 1)],
+        (kind, text), (more, _) = (
+            self._tokens[self._position + 1],
+            self._tokens[min(self._position + 2, len(self._tokens) - 1)],
         )
-        return kind == "sign" and (said in (":", "{") or (said == "." and more == "number"))
+        return kind == "sign" and (text in (":", "{") or (text == "." and more == "number"))
 
     def _string(self) -> Node:
         first = self._next()
@@ -272,8 +276,8 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
             yield found.lastgroup, found[0]
 
 
-def _named(nodes: Iterable[Node]) -> set[str]:
-    """Return the names that nodes refer to."""
+def _referenced_names(nodes: Iterable[Node]) -> set[str]:
+    """Return the names of all references in nodes."""
     found: set[str] = set()
     left = list(nodes)
     while left:

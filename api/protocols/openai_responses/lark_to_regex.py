@@ -1,7 +1,7 @@
-"""Lark grammars as one regular expression, which a JSON schema can hold a string to.
+"""Converts a Lark grammar to one regular expression, with which a JSON schema constrains a string.
 
-A rule that refers to itself is written out as deep as there is room for: what is said is then a
-text of the grammar, and texts that nest deeper are not said.
+A recursive rule is expanded to the greatest depth whose expression is short enough. The expression
+then matches only texts of the grammar, but not the texts that nest deeper.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from api.protocols.openai_responses.lark_parser import (
     Node,
 )
 
-#: Of the expression; some grammars multiply when they are written out.
+#: Longest expression, in characters; the expansion of some grammars grows exponentially.
 PATTERN_CHARS_MAX: Final = 16_384
-#: How deep a rule may stand in itself, tried from the first on.
+#: Recursion depths, in the order in which they are tried.
 _DEPTHS: Final = (6, 4, 3, 2, 1)
+#: Most nodes that one expansion may visit.
 _STEPS_MAX: Final = 5_000
-#: Of rules in rules.
+#: Deepest nesting of rules.
 _LEVELS_MAX: Final = 64
 
 
@@ -32,21 +33,21 @@ def regex_of_grammar(definition: str) -> str | None:
     """Return an expression for the texts of a grammar.
 
     Args:
-        definition: In Lark's syntax, with a rule ``start``.
+        definition: A Lark grammar with a rule ``start``.
 
     Returns:
-        ``None`` if the grammar uses what no expression can say (``%ignore``, templates), or has no
-        text short enough.
+        ``None`` if the grammar uses a feature that no expression has (``%ignore``, templates), or
+        if every expression is too long.
 
     Raises:
-        LarkError: It is no grammar.
+        LarkError: The definition is not a Lark grammar.
     """
-    reader = LarkParser(definition)
-    reader.read()
-    if reader.unread:
+    parser = LarkParser(definition)
+    parser.parse()
+    if parser.is_unsupported:
         return None
     for depth in _DEPTHS:
-        writer = _RegexWriter(reader.rules, depth)
+        writer = _RegexWriter(parser.rules, depth)
         try:
             pattern = writer.rule("start", 0)
         except _RegexTooLong:
@@ -63,14 +64,14 @@ class _RegexTooLong(Exception):
 
 
 class _RegexWriter:
-    """Writes nodes out.
+    """Expands nodes to an expression.
 
     Args:
-        rules: By name.
-        depth: How often a rule may stand in itself.
+        rules: Rules and terminals by name.
+        depth: Most recursions of a rule.
 
     Attributes:
-        is_shortened: Whether a rule stood deeper in itself.
+        is_shortened: Whether the grammar recurses deeper than ``depth``.
     """
 
     def __init__(self, rules: Mapping[str, Node], depth: int) -> None:
@@ -81,10 +82,10 @@ class _RegexWriter:
         self.is_shortened = False
 
     def rule(self, name: str, level: int) -> str | None:
-        """Return what a rule stands for, ``None`` if it would stand too deep in itself.
+        """Return the expression of a rule, ``None`` if it recurses too deep.
 
         Raises:
-            _TooMuch: It is too long.
+            _RegexTooLong: The expansion takes too many steps or levels.
         """
         if self._open.get(name, 0) >= self._depth:
             self.is_shortened = True
@@ -108,8 +109,8 @@ class _RegexWriter:
             case LarkSequence(parts):
                 return self._sequence(parts, level)
             case LarkChoice(parts):
-                said = [one for part in parts if (one := self._node(part, level)) is not None]
-                return f"(?:{'|'.join(said)})" if said else None
+                choices = [one for part in parts if (one := self._node(part, level)) is not None]
+                return f"(?:{'|'.join(choices)})" if choices else None
             case LarkRepeat(part, times):
                 inner = self._node(part, level)
                 if inner is None:
@@ -117,13 +118,13 @@ class _RegexWriter:
                 return f"(?:{inner}){times}"
 
     def _sequence(self, parts: tuple[Node, ...], level: int) -> str | None:
-        said: list[str] = []
+        expressions: list[str] = []
         for part in parts:
             one = self._node(part, level)
             if one is None:
                 return None
-            said.append(one)
-        whole = "".join(said)
+            expressions.append(one)
+        whole = "".join(expressions)
         if len(whole) > PATTERN_CHARS_MAX:
             raise _RegexTooLong
         return whole

@@ -1,4 +1,4 @@
-"""A response of OpenAI's Responses: its items, and the object around them."""
+"""The response object of OpenAI Responses and its items."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from api.protocols.openai_responses.items import Item
-from api.protocols.openai_responses.tool_calls import Kinds, call_item, call_prefix, is_complete
+from api.protocols.openai_responses.tool_calls import ToolKinds, call_item, call_prefix, is_complete
 from api.protocols.shared.answer import AssembledAnswer, Block, ending_or_error
 from api.protocols.shared.answer_ids import job_hex
 from api.protocols.shared.logprobs import response_logprobs
@@ -28,21 +28,21 @@ PROTOCOL: Final = "openai-responses"
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
-_CUT: Final = frozenset({StopReason.MAX_TOKENS, StopReason.CONTEXT_WINDOW})
+_TRUNCATED: Final = frozenset({StopReason.MAX_TOKENS, StopReason.CONTEXT_WINDOW})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedFields:
-    """What was asked, as it is kept for telling of it again.
+    """Fields of a request that the log stores and the response object repeats.
 
     Attributes:
         items: The input.
-        previous: The response that it goes on from.
-        is_stored: Whether it may be looked up later.
-        is_background: Whether it goes on without a connection.
-        is_signed: Whether reasoning carries itself in ``encrypted_content``.
-        kinds: How clients know the tools that are no functions of the name which the model uses.
-        echo: Members of the object that only repeat the request.
+        previous: Id of the previous response.
+        is_stored: Whether the response can be retrieved later.
+        is_background: Whether the response goes on without a connection.
+        is_signed: Whether ``encrypted_content`` carries the reasoning.
+        kinds: Kinds of the tools; see ``ResponseTools``.
+        echo: Members of the response object that only repeat the request.
     """
 
     items: tuple[Item, ...]
@@ -50,18 +50,18 @@ class RequestedFields:
     is_stored: bool
     is_background: bool
     is_signed: bool
-    kinds: Kinds
+    kinds: ToolKinds
     echo: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseEnvelope:
-    """What is known of a response before its first item.
+    """The members of a response that are known before its first item.
 
     Attributes:
-        job_id: Names it.
+        job_id: The job, which gives the response its id.
         created_s: Unix seconds of acceptance.
-        requested: The request.
+        requested: The stored fields of the request.
     """
 
     job_id: JobId
@@ -75,7 +75,7 @@ class ResponseEnvelope:
 
 
 def response_id(job_id: JobId) -> str:
-    """Return what clients call the response that a job makes."""
+    """Return the id of the response of a job."""
     return f"resp_{job_hex(job_id)}"
 
 
@@ -88,17 +88,17 @@ def response_object(
     error: SemanticError | None = None,
     incomplete: str | None = None,
 ) -> ResponseObject:
-    """Return the object.
+    """Return the response object.
 
     Args:
-        envelope: What was requested.
-        status: How far it is.
+        envelope: Members that are known before the first item.
+        status: Status of the response.
         output: Its items.
-        usage: Token counts, once they are known.
-        error: What it failed with.
-        incomplete: Why it is incomplete.
+        usage: Token counts, if they are known.
+        error: The error of a failed response.
+        incomplete: The reason of an incomplete response.
     """
-    told: dict[str, Any] = {
+    members: dict[str, Any] = {
         "background": envelope.requested.is_background,
         "error": None if error is None else _fault(error),
         "incomplete_details": None if incomplete is None else {"reason": incomplete},
@@ -112,14 +112,14 @@ def response_object(
         "object": "response",
         "created_at": envelope.created_s,
         "status": status,
-        **envelope.requested.echo,  # type: ignore[typeddict-item]  # has the rest
-        **told,
+        **envelope.requested.echo,  # type: ignore[typeddict-item]  # echo has the rest
+        **members,
     }
     return whole
 
 
 def ended_response(envelope: ResponseEnvelope, answer: AssembledAnswer) -> ResponseObject:
-    """Return the object of an answer that has ended, well or not."""
+    """Return the response object of an answer that has finished or failed."""
     ending = answer.ending
     if ending is None:
         msg = "only an answer that has ended can be assembled"
@@ -131,7 +131,7 @@ def ended_response(envelope: ResponseEnvelope, answer: AssembledAnswer) -> Respo
         if isinstance(end, GenerationCancelled):
             return response_object(envelope, "cancelled", output=output, usage=usage)
         return response_object(envelope, "failed", output=output, error=end)
-    if end.stop_reason in _CUT:
+    if end.stop_reason in _TRUNCATED:
         return response_object(
             envelope,
             "incomplete",
@@ -145,19 +145,19 @@ def ended_response(envelope: ResponseEnvelope, answer: AssembledAnswer) -> Respo
 
 def unfinished_status(envelope: ResponseEnvelope, status: JobStatus) -> ResponseStatus:
     """Return the status of a response that has not ended."""
-    waits = envelope.requested.is_background and status is JobStatus.QUEUED
-    return "queued" if waits else "in_progress"
+    is_queued = envelope.requested.is_background and status is JobStatus.QUEUED
+    return "queued" if is_queued else "in_progress"
 
 
 def output_items(
     envelope: ResponseEnvelope, blocks: Sequence[Block], *, last: ItemStatus
 ) -> list[dict[str, Any]]:
-    """Return the items that blocks stand for.
+    """Return the blocks of an answer as items.
 
     Args:
-        envelope: Whose they are.
-        blocks: What was said.
-        last: Status of a text or of reasoning at the end.
+        envelope: Members of the response.
+        blocks: The blocks.
+        last: Status of the last item, if it is a text or reasoning.
     """
     items = []
     for index, block in enumerate(blocks):
@@ -171,7 +171,7 @@ def output_items(
 def output_item(
     envelope: ResponseEnvelope, blocks: Sequence[Block], status: ItemStatus
 ) -> dict[str, Any]:
-    """Return the last of the blocks as an item."""
+    """Return the last block as an item."""
     block = blocks[-1]
     number = item_number(blocks)
     item_id = output_item_id(envelope, blocks)
@@ -195,13 +195,13 @@ def output_item(
 
 
 def item_number(blocks: Sequence[Block]) -> int:
-    """Return how many blocks of the last one's kind come before it."""
+    """Return the number of earlier blocks of the last block's kind."""
     kind = blocks[-1].kind
     return sum(block.kind == kind for block in blocks) - 1
 
 
 def output_item_id(envelope: ResponseEnvelope, blocks: Sequence[Block]) -> str:
-    """Return the id of the last of the blocks as an item; it carries the job."""
+    """Return the id of the last block's item."""
     block = blocks[-1]
     prefix = {"text": "msg", "thinking": "rs"}.get(block.kind)
     if prefix is None:
@@ -210,25 +210,29 @@ def output_item_id(envelope: ResponseEnvelope, blocks: Sequence[Block]) -> str:
 
 
 def text_part(text: str, logprobs: Iterable[TokenLogprob]) -> dict[str, Any]:
-    """Return the content of a message."""
-    told = response_logprobs(logprobs)
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": told}
+    """Return the content part of a message."""
+    return {
+        "type": "output_text",
+        "text": text,
+        "annotations": [],
+        "logprobs": response_logprobs(logprobs),
+    }
 
 
 def reasoning_part(text: str) -> dict[str, Any]:
-    """Return the content of reasoning."""
+    """Return the content part of reasoning."""
     return {"type": "reasoning_text", "text": text}
 
 
 def find_item(items: Iterable[Item], item_id: str) -> Item | None:
-    """Return the item of an id."""
+    """Return the item with an id."""
     return next((item for item in items if item["id"] == item_id), None)
 
 
 def _fault(error: SemanticError) -> ResponseFault:
     code = "server_error"
     if isinstance(error, PromptTooLong):
-        # No code of the specification, but the one that clients know.
+        # The specification has no code for this; clients know this one.
         code = "context_length_exceeded"
     elif isinstance(error, InvalidRequest):
         code = "invalid_prompt"

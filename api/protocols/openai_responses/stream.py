@@ -1,7 +1,7 @@
-"""OpenAI's Responses: items as stream events.
+"""Encodes items as stream events of OpenAI Responses.
 
-The events are a pure function of the request and the items, so their sequence numbers are the same
-whenever they are told; a reader that has the first ones gets exactly the rest.
+The events are a pure function of the request and the items. A second stream of the same response
+has the same sequence numbers, so a reader can continue after the last event that it has.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 from api.errors import error_body
 from api.http.messages import Dialect
 from api.http.sse import Comment, Frame, Part
-from api.protocols.openai_responses.custom_tools import FreeText
+from api.protocols.openai_responses.custom_tools import CustomInput
 from api.protocols.openai_responses.items import Item
 from api.protocols.openai_responses.response_object import (
     ItemStatus,
@@ -35,11 +35,11 @@ _ENDS: Final = {"completed": "completed", "incomplete": "incomplete"}
 
 
 class ResponsesEncoder:
-    """A state machine from items to events.
+    """Encodes the items of a job as events, item by item.
 
     Args:
-        envelope: What was requested.
-        request_id: For error events.
+        envelope: Members of the response.
+        request_id: Id of the request, for error events.
         after: Sequence number of the last event that the reader has; -1 for none.
     """
 
@@ -50,11 +50,11 @@ class ResponsesEncoder:
         self._number = -1
         self._answer = AssembledAnswer()
         self._is_open = False
-        #: What a call of a custom tool says, as its arguments grow.
-        self._free = FreeText()
+        #: Input of the open custom tool call.
+        self._custom_input = CustomInput()
 
     def open(self) -> list[Part]:
-        """Return the events that say that there is a response."""
+        """Return the first events of the response."""
         background = self._envelope.requested.is_background
         first = response_object(self._envelope, "queued" if background else "in_progress")
         going = response_object(self._envelope, "in_progress")
@@ -63,33 +63,34 @@ class ResponsesEncoder:
             *([self._event("response.queued", response=first)] if background else []),
             self._event("response.in_progress", response=going),
         ]
-        return self._fresh(frames) or [Comment("going on")]
+        return self._unseen(frames) or [Comment("going on")]
 
     def item(self, item: StreamItem) -> list[Part]:
-        """Return the events that an item calls for.
+        """Return the events of an item that the reader does not have.
 
         Raises:
-            ItemsLost: What the reader has was cut into pieces that nobody knows any more.
+            ItemsLost: The item is a replacement from the log, whose boundaries differ from those of
+                the lost items that the reader has.
         """
         if item.is_terminal:
-            return self._fresh(self._end(item)) or [Comment("that was all")]
+            return self._unseen(self._end(item)) or [Comment("that was all")]
         if item.n is None and self._number < self._after and not isinstance(item.body, Progress):
             raise ItemsLost(self._envelope.job_id, after=self._after)
-        return self._fresh(self._frames(item))
+        return self._unseen(self._frames(item))
 
     def ping(self) -> list[Part]:
-        """Return a comment: this protocol has no event for it."""
+        """Return a comment: the protocol has no ping event."""
         return [Comment("ping")]
 
     def fail(self, error: SemanticError) -> list[Part]:
-        """Return the terminal event of a stream that could not be finished."""
-        told = error_body(error, Dialect.OPENAI, self._request_id)["error"]
+        """Return the last event of a failed stream."""
+        body = error_body(error, Dialect.OPENAI, self._request_id)["error"]
         self._number = max(self._number, self._after)
         return [
-            self._event("error", code=told["code"], message=told["message"], param=told["param"])
+            self._event("error", code=body["code"], message=body["message"], param=body["param"])
         ]
 
-    def _fresh(self, frames: list[Frame]) -> list[Part]:
+    def _unseen(self, frames: list[Frame]) -> list[Part]:
         """Return the frames that the reader does not have."""
         return list(frames[max(0, self._after + len(frames) - self._number) :])
 
@@ -106,7 +107,7 @@ class ResponsesEncoder:
                 self._answer.add(item)
                 return self._close("completed")
             case _:
-                return []  # the prompt is told by the usage at the end
+                return []  # the usage at the end reports the prompt
 
     def _delta(self, item: StreamItem, text: str) -> list[Frame]:
         parts: list[Frame] = []
@@ -126,10 +127,10 @@ class ResponsesEncoder:
         kind = call_kind(self._block, self._envelope.requested.kinds)
         if kind == "function":
             return [self._about("response.function_call_arguments.delta", delta=text)]
-        # A search has no events of its own between its beginning and its end.
-        return self._free_delta(self._free.feed(text)) if kind == "custom" else []
+        # A tool search has no events between its beginning and its end.
+        return self._input_delta(self._custom_input.feed(text)) if kind == "custom" else []
 
-    def _free_delta(self, new: str) -> list[Frame]:
+    def _input_delta(self, new: str) -> list[Frame]:
         return [self._about("response.custom_tool_call_input.delta", delta=new)] if new else []
 
     def _call_done(self, item: Item) -> list[Frame]:
@@ -139,7 +140,7 @@ class ResponsesEncoder:
             return [self._about("response.function_call_arguments.done", arguments=arguments)]
         if kind != "custom":
             return []
-        rest = self._free_delta(self._free.close())
+        rest = self._input_delta(self._custom_input.close())
         return [*rest, self._about("response.custom_tool_call_input.done", input=item["input"])]
 
     def _continues(self, item: StreamItem) -> bool:
@@ -149,7 +150,7 @@ class ResponsesEncoder:
     def _begin(self, item: StreamItem) -> list[Frame]:
         closed = self._close("completed")
         self._answer.add(item)
-        self._is_open, self._free = True, FreeText()
+        self._is_open, self._custom_input = True, CustomInput()
         blank = Block(kind=self._block.kind, id=self._block.id, name=self._block.name)
         blocks = [*self._answer.blocks[:-1], blank]
         added = self._item_event("response.output_item.added", blocks, "in_progress")
@@ -166,7 +167,7 @@ class ResponsesEncoder:
             if not is_complete(block, kinds):
                 status = "incomplete"
                 if call_kind(block, kinds) == "custom":
-                    # Codex runs what it is told is done, whatever its status.
+                    # Codex runs every call that has a done event, whatever its status.
                     return []
         if block.kind == "tool":
             done = self._call_done(output_item(self._envelope, self._answer.blocks, status))
@@ -195,9 +196,10 @@ class ResponsesEncoder:
         return self._answer.blocks[-1]
 
     def _text_event(self, what: str, logprobs: Iterable[TokenLogprob], **members: str) -> Frame:
-        told = delta_logprobs(logprobs)
         event_type = f"response.output_text.{what}"
-        return self._about(event_type, content_index=0, **members, logprobs=told)
+        return self._about(
+            event_type, content_index=0, **members, logprobs=delta_logprobs(logprobs)
+        )
 
     def _part_event(self, event_type: str, block: Block) -> list[Frame]:
         if block.kind == "tool":

@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.protocols.openai_responses.custom_tools import (
-    FreeText,
+    CustomInput,
     checked_grammar,
     custom_function,
-    free_text,
+    custom_input,
     grammar_arguments,
     is_complete_call,
 )
 
 
 def _fed(arguments: str, cuts: list[int]) -> list[str]:
-    text, said, at = FreeText(), [], 0
+    text, said, at = CustomInput(), [], 0
     for cut in [*sorted(cuts), len(arguments)]:
         said.append(text.feed(arguments[at:cut]))
         at = max(at, cut)
@@ -39,21 +39,21 @@ def test_the_text_is_what_was_said_however_it_was_cut(
 ) -> None:
     whole = json.dumps({"input": text}, ensure_ascii=ascii_only)
     assert "".join(_fed(whole, cuts)) == text
-    assert free_text(whole) == text
+    assert custom_input(whole) == text
 
 
 @given(body=st.text('ab"\\u0d8cn{}:,', max_size=30), cuts=_cuts)
 def test_garbage_reads_the_same_however_it_was_cut(body: str, cuts: list[int]) -> None:
     for garbled in ('{"input": "' + body, body):
-        assert "".join(_fed(garbled, cuts)) == free_text(garbled)
-        free_text(garbled).encode()
+        assert "".join(_fed(garbled, cuts)) == custom_input(garbled)
+        custom_input(garbled).encode()
 
 
 @given(text=st.text(max_size=12), kept=st.integers(0, 40))
 def test_half_a_call_says_a_beginning_and_is_not_sound(text: str, kept: int) -> None:
     whole = json.dumps({"input": text})
     half = whole[: min(kept, len(whole) - 1)]
-    assert text.startswith(free_text(half))
+    assert text.startswith(custom_input(half))
     assert not is_complete_call(half)
 
 
@@ -70,7 +70,7 @@ def test_half_a_call_says_a_beginning_and_is_not_sound(text: str, kept: int) -> 
     ],
 )
 def test_other_json_than_was_asked_for_is_text_as_well(arguments: str, text: str) -> None:
-    assert free_text(arguments) == text
+    assert custom_input(arguments) == text
 
 
 def test_a_grammar_is_told_in_words_and_kept() -> None:
