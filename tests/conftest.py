@@ -1,22 +1,91 @@
-"""Fixtures that any test may ask for by name, and the rules for generated examples."""
+"""Markers by directory, the ``--fast`` option, and the rules for generated examples."""
 
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ("tests.support.processes.brokers", "tests.support.processes.postgres")
 
-# A busy machine must not fail a test: nothing here asserts how long an example takes.
-settings.register_profile("semantic", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("semantic")
+_ROOT = Path(__file__).parent
+
+#: Markers of all tests below a directory; a test gets those of every directory above it.
+_BY_DIRECTORY = {
+    "architecture": ("architecture",),
+    "contracts": ("contract",),
+    "e2e": ("e2e", "mlx"),
+    "e2e/agent_clis": ("claude",),
+    "integration": ("integration",),
+    "integration/mlx": ("mlx",),
+    "simulation": ("simulation",),
+    "unit": ("unit",),
+    "unit/worker/engine/mlx/sampling": ("mlx",),
+}
+#: Markers of all tests that use a fixture, directly or through another one.
+_BY_FIXTURE = {"redis_url": "redis", "postgres": "postgres"}
+#: Markers of tests with a parameter of this value.
+_BY_PARAMETER = {"redis": "redis", "postgres": "postgres"}
+
+#: Directories that ``--fast`` leaves out; their tests start processes or run the model.
+_SLOW = ("architecture", "e2e", "integration", "unit/worker/engine/mlx/sampling")
+#: Markers that ``--fast`` leaves out in the other directories.
+_SLOW_MARKERS = ("mlx", "postgres", "redis")
+
+# A busy machine must not fail a test: no test asserts how long an example takes.
+settings.register_profile("full", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fast", settings.get_profile("full"), max_examples=20)
+settings.load_profile("full")
 
 
-def pytest_configure() -> None:
-    """Let Ctrl-C reach the processes that tests start, also where the tests run in the background.
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fast",
+        action="store_true",
+        help="run only pure Python: no redis, PostgreSQL, MLX or processes; fewer examples",
+    )
 
-    A shell that starts a job with ``&`` has it ignore SIGINT, and children would inherit that.
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the Hypothesis profile, and restore Ctrl-C for the processes that tests start.
+
+    A shell that starts a job with ``&`` makes it ignore SIGINT, and its children inherit that.
     """
+    if config.getoption("--fast"):
+        settings.load_profile("fast")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave slow directories out before they are imported."""
+    if config.getoption("--fast") and any(collection_path == _ROOT / path for path in _SLOW):
+        return True
+    return None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark every test, and deselect what ``--fast`` leaves out."""
+    for item in items:
+        for marker in sorted(_markers_of(item)):
+            item.add_marker(marker)
+    if not config.getoption("--fast"):
+        return
+    slow = {item for item in items if any(map(item.get_closest_marker, _SLOW_MARKERS))}
+    config.hook.pytest_deselected(items=list(slow))
+    items[:] = [item for item in items if item not in slow]
+
+
+def _markers_of(item: pytest.Item) -> set[str]:
+    """Return what the directory, the fixtures and the parameters of a test imply."""
+    path = item.path.relative_to(_ROOT).as_posix()
+    below = (names for place, names in _BY_DIRECTORY.items() if path.startswith(f"{place}/"))
+    markers = {name for names in below for name in names}
+    fixtures = getattr(item, "fixturenames", ())
+    markers |= {marker for name, marker in _BY_FIXTURE.items() if name in fixtures}
+    callspec = getattr(item, "callspec", None)
+    values = [] if callspec is None else list(callspec.params.values())
+    markers |= {marker for value, marker in _BY_PARAMETER.items() if value in values}
+    return markers

@@ -36,7 +36,7 @@ def _words(request: ChatRequest) -> int:
     return len(text.split())
 
 
-@pytest.fixture(params=["fake", "trial", pytest.param("redis", marks=pytest.mark.redis)])
+@pytest.fixture(params=["fake", "trial", "redis"])
 def counter(request: pytest.FixtureRequest, keys: Keys) -> Iterator[TokenCounter]:
     if request.param == "fake":
         yield FakeTokenCounter(_words)

@@ -15,7 +15,7 @@ from domain.values import CacheFigures, JobId, ModelCard, Priority, WorkerId
 from ops.adapters.redis.client import Keys, connect
 from ops.adapters.redis.control import ControlListener, RedisControlSignals, RedisWorkerPulses
 from tests.support.fakes.broker import FakeWorkerPulses
-from tests.support.processes.brokers import WITHIN_S, wait_until
+from tests.support.polling import WITHIN_S, wait_until
 
 CARD = ModelCard(
     id="demo",
@@ -42,7 +42,7 @@ READY = WorkerPulse(
 LASTING_MS = 600_000
 
 
-@pytest.fixture(params=["fake", "trial", pytest.param("redis", marks=pytest.mark.redis)])
+@pytest.fixture(params=["fake", "trial", "redis"])
 def pulses_and_fade(
     request: pytest.FixtureRequest, keys: Keys
 ) -> Iterator[tuple[WorkerPulses, Callable[[], None]]]:
@@ -139,7 +139,6 @@ def test_nudge_reaches_the_listener_and_one_that_fails_does_not_deafen_it(
         listener.stop()
 
 
-@pytest.mark.redis
 def test_listener_says_when_it_listens_again_after_a_lost_connection(
     redis_url: str, keys: Keys
 ) -> None:

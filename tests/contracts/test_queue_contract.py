@@ -82,7 +82,7 @@ class Line:
     hand: Hand
 
 
-@pytest.fixture(params=["fake", "trial", pytest.param("redis", marks=pytest.mark.redis)])
+@pytest.fixture(params=["fake", "trial", "redis"])
 def line(request: pytest.FixtureRequest, keys: Keys) -> Iterator[Line]:
     if request.param == "fake":
         fake = FakeJobQueue()

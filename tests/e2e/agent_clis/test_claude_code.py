@@ -8,12 +8,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import httpx
-import pytest
 
 from tests.support.clients.claude_code import started
 from tests.support.processes.service import Service
-
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.claude, pytest.mark.timeout(1800)]
 
 
 def test_one_command_starts_it_and_leaves_the_user_s_settings_alone(

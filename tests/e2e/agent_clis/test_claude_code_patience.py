@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.support.clients.claude_code_patience import PatientSession
-
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.mlx,
-    pytest.mark.claude,
-    pytest.mark.slow,
-    pytest.mark.timeout(1800),
-]
 
 
 def test_a_first_token_after_six_minutes_is_waited_for(patient: PatientSession) -> None:

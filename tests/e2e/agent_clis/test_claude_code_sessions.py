@@ -16,8 +16,6 @@ from tests.support.clients.service_log import ServiceLog
 from tests.support.processes.scripted_service import call, line, scripted_service
 from tests.support.processes.service import Service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.claude, pytest.mark.timeout(1800)]
-
 SESSIONS = 5
 SCRIPT = (
     line("How are you", "I am well."),

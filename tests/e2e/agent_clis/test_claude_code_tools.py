@@ -11,8 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from api.http.sse import encode
 from api.protocols.anthropic.parse import parse
 from api.protocols.anthropic.stream import AnthropicEncoder
@@ -32,8 +30,6 @@ from domain.chat.request import ChatRequest
 from domain.values import JobId, StopReason, Usage
 from tests.support.clients.claude_code import ask
 from tests.support.fakes.time import SequentialIds
-
-pytestmark = [pytest.mark.e2e, pytest.mark.claude, pytest.mark.timeout(1800)]
 
 _THOUGHT = "I make it, and look for another."
 _ARGUMENTS = (

@@ -20,8 +20,6 @@ from tests.support.processes.scripted_serve import SCRIPTED_WORKER
 from tests.support.processes.scripted_service import line, scripted_service
 from tests.support.processes.service import Service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.claude, pytest.mark.timeout(1800)]
-
 KEY = "key-of-this-service"
 CONTEXT = 32_768
 #: Claude Code compacts before a prompt that would pass CONTEXT - output limit - 3,000.

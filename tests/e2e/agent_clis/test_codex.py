@@ -16,8 +16,6 @@ import pytest
 from tests.support.clients.claude_code import missing
 from tests.support.processes.service import Service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.claude, pytest.mark.timeout(1800)]
-
 VERSION = "0.169.0"
 ROOT = Path(__file__).parents[3]
 CONFIG = """

@@ -21,7 +21,6 @@ from tests.support.processes.scripted_serve import SCRIPTED_WORKER
 from tests.support.processes.service import Service
 
 __all__ = ["codex_binary"]
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.claude, pytest.mark.timeout(1800)]
 
 _PATIENCE_S = 300.0
 _PATCH = '*** Begin Patch\n*** Update File: made.txt\n@@\n-made\n+made "twice"\n*** End Patch\n'

@@ -9,12 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from bench.batch_kills import API, WORKER, run
 from tests.support.processes.service import Service
-
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx]
 
 LINES = 40
 CHAT: Any = {

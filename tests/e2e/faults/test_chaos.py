@@ -14,7 +14,7 @@ from bench.chaos.plan import make_plan
 from bench.chaos.run import Chaos, environment
 from tests.support.processes.service import Service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 
 SEED = 3
 

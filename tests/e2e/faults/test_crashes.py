@@ -24,8 +24,6 @@ from tests.support.clients.job_reader import WAIT_S, JobReader
 from tests.support.models.tiny_models import make_tiny_llama
 from tests.support.processes.service import Service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx]
-
 _log = logging.getLogger(__name__)
 
 TOKENS = 800

@@ -21,8 +21,6 @@ from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
 
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx]
-
 FOX = " and the quick brown fox jumps over the lazy dog" * 30
 #: Many, so that the answers go on while the blocks of their prompts reach the disk.
 TOKENS = 1500

@@ -15,17 +15,14 @@ import pytest
 from ops.adapters.redis.client import Keys, connect
 from ops.adapters.redis.control import RedisWorkerPulses
 from tests.support.builders.log_files import verify
-from tests.support.processes.brokers import wait_until
+from tests.support.polling import wait_until
 from tests.support.processes.machines import Machine
 from tests.support.processes.postgres import new_database
 from tests.support.processes.service import free_port
 
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.redis]
-
 WITHIN_S = 90.0
 #: Jobs are accepted in rounds until both workers have had one.
 ROUNDS_MAX = 20
-ON_POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 STORY: dict[str, Any] = {
     "model": "semantic-demo",
     "max_tokens": 400,
@@ -115,7 +112,7 @@ class Site:
         return machine
 
 
-@pytest.fixture(scope="module", params=["sqlite", ON_POSTGRES])
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def site(
     request: pytest.FixtureRequest, redis_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
@@ -135,7 +132,6 @@ def _running(site: Site) -> Iterator[Site]:
         site.close()
 
 
-@pytest.mark.timeout(300)
 def test_jobs_spread_over_both_and_each_has_one_result(site: Site) -> None:
     workers: set[str] = set()
     jobs: list[str] = []
@@ -156,7 +152,6 @@ def test_jobs_spread_over_both_and_each_has_one_result(site: Site) -> None:
     assert all(len(said) == 1 for said in texts.values()), "the same whoever says it"
 
 
-@pytest.mark.timeout(300)
 def test_cancelling_reaches_the_worker_that_runs_the_job(site: Site) -> None:
     jobs = [site.accept(max_tokens=20_000, seed=seed) for seed in range(4)]
     for job_id in jobs:
@@ -167,9 +162,7 @@ def test_cancelling_reaches_the_worker_that_runs_the_job(site: Site) -> None:
         assert len(site.attempts(job_id)) == 1
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.slow
-@pytest.mark.parametrize("site", [ON_POSTGRES], indirect=True)
+@pytest.mark.parametrize("site", ["postgres"], indirect=True)
 def test_machine_that_dies_in_mid_stream_is_a_pause_and_the_other_one_says_the_rest(
     site: Site,
 ) -> None:

@@ -8,14 +8,11 @@ from typing import Any
 
 import httpx
 import openai
-import pytest
 from openai.types import Completion
 from openai.types.responses import Response
 
 from tests.e2e.sdks.test_batches import over, until, upload
 from tests.support.processes.service import Service
-
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.timeout(400)]
 
 LINES = 12
 _BODIES: dict[str, Any] = {

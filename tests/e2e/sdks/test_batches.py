@@ -16,8 +16,6 @@ from openai.types import Batch
 
 from tests.support.processes.service import Service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx]
-
 FRANCE = "What is the capital of France?"
 PARAMS: Any = {
     "model": "semantic-demo",

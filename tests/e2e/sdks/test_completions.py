@@ -13,8 +13,6 @@ import pytest
 from tests.support.processes.service import Service
 from worker.engine.mlx.model.loader import find_model
 
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.timeout(400)]
-
 _MODEL = "semantic-demo"
 _ASK: Any = [{"role": "user", "content": "Tell me a story."}]
 

@@ -13,8 +13,6 @@ from openai.types.responses import Response, ResponseOutputMessage, ResponseOutp
 
 from tests.support.processes.service import Service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx]
-
 ASK: dict[str, Any] = {
     "model": "semantic-demo",
     "max_tokens": 64,

@@ -6,9 +6,6 @@ from typing import Any
 
 import anthropic
 import openai
-import pytest
-
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx]
 
 _ASK: Any = [{"role": "user", "content": "What is the capital of France?"}]
 _COLD: dict[str, Any] = {"temperature": 0}

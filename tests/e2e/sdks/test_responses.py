@@ -14,8 +14,6 @@ from openai.types.responses import Response, ResponseStreamEvent
 
 from tests.support.processes.service import Service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.timeout(400)]
-
 _MODEL = "semantic-demo"
 _TOOL: Any = {
     "type": "function",

@@ -6,8 +6,6 @@ import anthropic
 import openai
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx]
-
 FRANCE = "What is the capital of France?"
 
 

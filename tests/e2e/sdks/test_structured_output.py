@@ -15,8 +15,6 @@ import pytest
 
 from tests.support.processes.service import Service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx]
-
 
 class _Report(pydantic.BaseModel):
     city: str = pydantic.Field(max_length=20)

@@ -9,8 +9,6 @@ import anthropic
 import openai
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx]
-
 _SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"location": {"type": "string"}},

@@ -9,11 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.support.processes.service import Service
-
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx]
 
 SYSTEM = "You are a helpful assistant who knows a good deal about the weather of Europe. " * 4
 WAIT = {"prefer": "wait=60"}

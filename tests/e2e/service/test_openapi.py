@@ -14,7 +14,7 @@ from api.http.parameters import Place
 from api.routes.table import OPERATIONS
 from tests.support.processes.service import Service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 #: Operations that refuse a valid body with 400 for a reason that no schema can express.
 REFUSALS = {

@@ -8,11 +8,8 @@ from typing import Any
 
 import anthropic
 import httpx
-import pytest
 
 from tests.support.processes.service import Service
-
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.timeout(400)]
 
 _TOOL: Any = {
     "name": "get_weather",

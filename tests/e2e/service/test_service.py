@@ -16,8 +16,6 @@ import pytest
 
 from tests.support.processes.service import Service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx]
-
 LONG = {
     "model": "semantic-demo",
     "max_tokens": 400,

@@ -11,13 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.support.clients.webhook_receiver import Received, Reply, receiver
 from tests.support.clients.webhook_signatures import verify
 from tests.support.processes.service import Service
-
-pytestmark = [pytest.mark.e2e, pytest.mark.mlx, pytest.mark.slow, pytest.mark.timeout(400)]
 
 BODY = {"prompt": "Say hello.", "max_tokens": 4}
 WITHIN_S = 60.0

@@ -19,9 +19,10 @@ from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
 from ops.broker.address import answers, resolve_broker_url
 from ops.parent_watch import LIFELINE_ENV
 from ops.settings import Settings
-from tests.support.processes.brokers import WITHIN_S, redis_binary, wait_until
+from tests.support.polling import WITHIN_S, wait_until
+from tests.support.processes.brokers import redis_binary
 
-MODES = ["trial", pytest.param("redis", marks=pytest.mark.redis)]
+MODES = ["trial", "redis"]
 
 
 @contextmanager
@@ -125,7 +126,6 @@ def test_second_broker_on_one_data_directory_is_refused(data_dir: Path, mode: st
         assert url_of(data_dir) == url
 
 
-@pytest.mark.redis
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
 def test_killed_broker_process_takes_redis_with_it(data_dir: Path) -> None:
     with running_broker(data_dir, "redis") as broker:
@@ -146,7 +146,6 @@ def test_broker_ends_when_its_supervisor_is_gone(data_dir: Path, mode: str) -> N
         assert not answers(url)
 
 
-@pytest.mark.redis
 def test_killed_redis_ends_the_broker_and_its_successor_has_the_data(data_dir: Path) -> None:
     keys = Keys("t")
     with running_broker(data_dir, "redis") as broker:
@@ -173,7 +172,6 @@ def test_trial_broker_comes_back_on_its_port(data_dir: Path) -> None:
     assert len(urls) == 1
 
 
-@pytest.mark.redis
 def test_server_left_behind_is_replaced_and_its_data_kept(data_dir: Path) -> None:
     binary = redis_binary()
     directory = data_dir / "broker"

@@ -19,7 +19,7 @@ import redis
 from domain.values import JobId, Priority
 from ops.adapters.redis.client import Keys
 from ops.adapters.redis.dramatiq_queue import BlockingRedisBroker, DramatiqJobQueue, message_of
-from tests.support.processes.brokers import WITHIN_S, wait_until
+from tests.support.polling import WITHIN_S, wait_until
 from tests.support.processes.job_worker import BROKER_ID, running_worker
 
 INTERACTIVE, BATCH = Priority.INTERACTIVE, Priority.BATCH

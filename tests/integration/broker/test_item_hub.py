@@ -21,7 +21,8 @@ from ops.adapters.redis.item_hub import ItemFollower, RedisItemHub
 from ops.adapters.redis.item_merge import BUFFER_BYTES_MAX, BUFFER_ITEMS_MAX
 from ops.adapters.redis.items import RedisItemSink
 from ops.broker.private_redis import PrivateRedis
-from tests.support.processes.brokers import redis_binary, wait_until
+from tests.support.polling import wait_until
+from tests.support.processes.brokers import redis_binary
 
 JOB = JobId("job-1")
 WITHIN_S = 300.0
@@ -65,7 +66,6 @@ async def numbers(reader: ItemFollower) -> list[int | None]:
     return [item.n async for item in reader]
 
 
-@pytest.mark.redis
 def test_killed_subscriptions_cost_neither_an_item_nor_the_order(
     redis_url: str, keys: Keys
 ) -> None:
@@ -207,7 +207,6 @@ def own_redis(tmp_path: Path, short_tmp: Path) -> Iterator[PrivateRedis]:
     server.stop()
 
 
-@pytest.mark.redis
 def test_broker_that_dies_and_comes_back_in_mid_stream_is_only_a_pause(
     own_redis: PrivateRedis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,7 +230,6 @@ def test_broker_that_dies_and_comes_back_in_mid_stream_is_only_a_pause(
     client.close()
 
 
-@pytest.mark.redis
 def test_broker_that_stays_away_is_named_so(
     own_redis: PrivateRedis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:

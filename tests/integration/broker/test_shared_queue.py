@@ -18,7 +18,7 @@ from ops.adapters.redis.dramatiq_queue import (
     BlockingRedisBroker,
     DramatiqJobQueue,
 )
-from tests.support.processes.brokers import WITHIN_S, wait_until
+from tests.support.polling import WITHIN_S, wait_until
 from tests.support.processes.job_worker import running_worker
 
 INTERACTIVE = Priority.INTERACTIVE

@@ -39,8 +39,6 @@ from tests.support.builders.job_events import completed, draft, started, submitt
 from tests.support.builders.log_files import fill, verify
 from tests.support.processes.postgres import PostgresServer
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
-
 WORKER = StreamName("worker-1")
 
 

@@ -17,8 +17,6 @@ import httpx
 import psutil
 import pytest
 
-pytestmark = pytest.mark.e2e
-
 _DEADLINE_S = 60.0
 _ROOT = Path(__file__).parents[3]
 

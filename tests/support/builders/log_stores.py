@@ -18,7 +18,7 @@ from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock
 
 #: Parameters of a fixture that opens stores.
-STORES = ("fake", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
+STORES = ("fake", "sqlite", "postgres")
 
 
 class Log(EventLog, PayloadStore, Protocol):

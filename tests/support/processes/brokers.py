@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,6 @@ import redis
 from ops.adapters.redis.client import Keys, connect
 from ops.broker.private_redis import PrivateRedis
 from ops.broker.trial import TrialBroker
-
-#: Longest that a test waits for something that should be quick.
-WITHIN_S = 60.0
 
 
 def redis_binary() -> str:
@@ -63,7 +59,7 @@ def trial_url(short_tmp: Path) -> Iterator[str]:
     server.stop()
 
 
-@pytest.fixture(params=["trial", pytest.param("redis", marks=pytest.mark.redis)])
+@pytest.fixture(params=["trial", "redis"])
 def broker_url(request: pytest.FixtureRequest) -> str:
     """Each kind of broker in turn."""
     return str(request.getfixturevalue(f"{request.param}_url"))
@@ -81,17 +77,3 @@ def client(broker_url: str) -> Iterator[redis.Redis]:
     connected = connect(broker_url)
     yield connected
     connected.close()
-
-
-def wait_until(condition: Callable[[], bool], within_s: float = WITHIN_S) -> None:
-    """Return as soon as ``condition`` holds.
-
-    Raises:
-        AssertionError: It did not in time.
-    """
-    give_up_at = time.monotonic() + within_s
-    while not condition():
-        if time.monotonic() > give_up_at:
-            message = f"waited {within_s} s in vain"
-            raise AssertionError(message)
-        time.sleep(0.005)

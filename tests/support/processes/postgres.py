@@ -21,7 +21,7 @@ import psycopg
 import pytest
 
 from ops.adapters.event_log.migrate import upgrade
-from tests.support.processes.brokers import wait_until
+from tests.support.polling import wait_until
 
 READY_WITHIN_S = 60.0
 _DEBIAN = Path("/usr/lib/postgresql")

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from domain.job.fair_scheduler import TurnOrder
 from domain.values import JobId, JobStatus, Priority
 from tests.support.builders.job_world import JobWorld
-from tests.support.processes.brokers import wait_until
+from tests.support.polling import wait_until
 from worker.turn_scheduler import TurnScheduler, WaitingTurn
 
 WITHIN_S = 60.0

@@ -19,8 +19,6 @@ from worker.engine.mlx.model.loader import ModelSource, find_model, load_weights
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import ModelLoadError
 
-pytestmark = pytest.mark.mlx
-
 GREEDY = Sampling(temperature=0)
 SAMPLED = Sampling(temperature=1.0, seed=42)
 FILTERED = Sampling(temperature=0.8, top_p=0.9, top_k=40, min_p=0.02, seed=2**63 - 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from mlx_lm.tokenizer_utils import load
 
 from domain.chat.request import ChatRequest, Message, ToolChoice
@@ -14,8 +13,6 @@ from tests.support.models.tiny_models import make_tiny_llama
 from worker.engine.mlx.model.tool_families import channel_format_of, end_ids_of, tool_format_of
 from worker.engine.mlx.prompt.renderer import PromptRenderer
 from worker.engine.output.channel_format import MUSE_SPARK
-
-pytestmark = pytest.mark.mlx
 
 _BASH: dict[str, Any] = {
     "type": "function",

@@ -26,8 +26,6 @@ from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import StepResult
 
-pytestmark = pytest.mark.mlx
-
 _CALLS = (
     "{%- for message in messages if message.tool_calls -%}"
     '<tool_call>\n{"name": "{{ message.tool_calls[0].name }}", "arguments": {}}\n</tool_call>'

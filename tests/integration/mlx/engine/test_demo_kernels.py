@@ -5,8 +5,6 @@ import pytest
 
 mx = pytest.importorskip("mlx.core")
 
-pytestmark = pytest.mark.mlx
-
 
 def test_exponentials_are_close_and_stay_normal_numbers() -> None:
     from bench.demo_model.cpu_kernels import exp_of_negative  # noqa: PLC0415 - needs mlx

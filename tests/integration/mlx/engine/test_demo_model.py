@@ -7,8 +7,6 @@ import pytest
 
 from bench.demo_model.render import MODEL_DIR, load_template
 
-pytestmark = pytest.mark.mlx
-
 IM_END = "<|im_end|>"
 WEATHER = {
     "type": "function",

@@ -10,8 +10,6 @@ import pytest
 from bench.demo_model.agent_check import ERRANDS, Errand, agent_prompt, is_call
 from bench.demo_model.render import MODEL_DIR, Message
 
-pytestmark = pytest.mark.mlx
-
 PROMPT = agent_prompt(5000, seed=11)
 ASKED = {
     errand.asked: errand

@@ -24,8 +24,6 @@ from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import Admission, Admitted, ModelLoadError
 from worker.engine.scheduling.fair_queue import PASSES_MAX
 
-pytestmark = pytest.mark.mlx
-
 GREEDY = Sampling(temperature=0)
 SAMPLED = Sampling(temperature=0.9, top_p=0.95, seed=11)
 #: Full attention alone, with windows, with states.

@@ -23,8 +23,6 @@ from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.output.channel_format import HARMONY
 
-pytestmark = pytest.mark.mlx
-
 _POINT: dict[str, Any] = {
     "type": "object",
     "properties": {

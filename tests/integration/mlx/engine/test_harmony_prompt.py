@@ -15,8 +15,6 @@ from worker.engine.mlx.model.tool_families import channel_format_of, end_ids_of,
 from worker.engine.mlx.prompt.renderer import PromptRenderer
 from worker.engine.output.channel_format import HARMONY
 
-pytestmark = pytest.mark.mlx
-
 _BASH: dict[str, Any] = {
     "type": "function",
     "function": {"name": "Bash", "parameters": {"type": "object"}},

@@ -15,8 +15,6 @@ from tests.support.models.runner_probe import Bench, Run
 from tests.support.models.tiny_architectures import ARCHITECTURES, LLAMA, VOCABULARY, Architecture
 from worker.engine.grammar.ports import Constraint
 
-pytestmark = pytest.mark.mlx
-
 #: Largest difference between a batch that is read in pieces and one plain pass, in fp32, with the
 #: last digit that is told.
 BOUND = 1e-4

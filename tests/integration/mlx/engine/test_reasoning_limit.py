@@ -29,8 +29,6 @@ from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import StepResult
 
-pytestmark = pytest.mark.mlx
-
 _BLOCK = 32
 #: Keys and values of two layers with two heads of 16 numbers.
 _TOKEN_BYTES = 2 * 2 * 2 * 16 * 4

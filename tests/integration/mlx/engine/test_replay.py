@@ -24,8 +24,6 @@ from tests.support.models.engine_probe import ask
 from tests.support.models.replay_world import ReplayWorld
 from tests.support.models.tiny_models import make_tiny_llama
 
-pytestmark = pytest.mark.mlx
-
 GREEDY = Sampling(temperature=0)
 SAMPLED = Sampling(temperature=1.0, seed=42)
 FILTERED = Sampling(temperature=0.8, top_p=0.9, top_k=40, min_p=0.02, seed=2**63 - 1)

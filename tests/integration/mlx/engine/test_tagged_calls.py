@@ -18,8 +18,6 @@ from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
 
-pytestmark = pytest.mark.mlx
-
 #: What mlx-lm knows each family by.
 _FAMILIES = {
     "qwen": "{# <tool_call>\n<function= #}",

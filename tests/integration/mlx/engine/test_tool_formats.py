@@ -16,8 +16,6 @@ from worker.engine.mlx.model.tool_families import tool_format_of
 from worker.engine.mlx.prompt.renderer import PromptRenderer
 from worker.engine.output.tool_calls.tool_syntax import GLM_LINES_SYNTAX, GLM_SYNTAX
 
-pytestmark = pytest.mark.mlx
-
 _TURNS = """\
 {%- for message in messages -%}
 [{{ message.role }}]{{ message.content }}

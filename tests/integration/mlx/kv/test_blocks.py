@@ -40,8 +40,6 @@ from worker.engine.mlx.kv.leaves import UnsupportedCache
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.kv.split import extract
 
-pytestmark = pytest.mark.mlx
-
 PROMPT = random_tokens(53, seed=1)
 #: Shorter and longer than the window.
 BLOCK_SIZES = (8, 16)

@@ -9,8 +9,6 @@ from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, Bench, Run
 from tests.support.models.tiny_architectures import FALCON_H1, GEMMA3, LLAMA, Architecture
 
-pytestmark = pytest.mark.mlx
-
 RULES = (Sampling(temperature=0), Sampling(temperature=0.9, top_p=0.95, seed=5))
 LENGTHS = (5, 9 * BLOCK, 9 * BLOCK + 5, 40 * BLOCK)
 

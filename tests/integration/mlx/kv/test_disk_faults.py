@@ -24,8 +24,6 @@ from tests.support.models.runner_probe import BLOCK
 from tests.support.models.tiny_architectures import LLAMA, Architecture
 from worker.cachestore.writer import WriterLimits
 
-pytestmark = pytest.mark.mlx
-
 PROMPT = random_tokens(5 * BLOCK + 5, 21)
 #: The block that is damaged, counted from 0; the blocks before it stay good.
 DAMAGED = 2

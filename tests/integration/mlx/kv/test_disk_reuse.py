@@ -21,8 +21,6 @@ from tests.support.models.tiny_architectures import (
 )
 from worker.cachestore.reports import ContextSaved
 
-pytestmark = pytest.mark.mlx
-
 GREEDY = Sampling(temperature=0)
 SAMPLED = Sampling(temperature=0.9, top_p=0.95, seed=11)
 

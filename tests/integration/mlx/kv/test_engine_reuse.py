@@ -15,8 +15,6 @@ from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
 
-pytestmark = pytest.mark.mlx
-
 LONG = "the quick brown fox jumps over the lazy dog " * 12
 SAMPLED = Sampling(temperature=1.0, seed=42)
 

@@ -32,8 +32,6 @@ from worker.engine.mlx.kv.live import cut_at_borders, extract_live, find_live
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.kv.split import extract
 
-pytestmark = pytest.mark.mlx
-
 BLOCK = 8
 EXACT_IN_BATCHES = ("llama", "qwen2", "qwen3", "qwen3_next")
 #: Measured here: 8.4e-6 of values up to 10 (gpt_oss, blocks), 8e-6 of logits (gemma3).

@@ -25,8 +25,6 @@ from tests.support.models.tiny_architectures import (
 from worker.engine.mlx import prefix_cache as reuse
 from worker.engine.ports import Finish
 
-pytestmark = pytest.mark.mlx
-
 GREEDY = Sampling(temperature=0)
 SAMPLED = Sampling(temperature=0.9, top_p=0.95, seed=11)
 FEW = (LLAMA, QWEN3, GEMMA3, GPT_OSS, FALCON_H1)

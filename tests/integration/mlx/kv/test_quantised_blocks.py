@@ -26,8 +26,6 @@ from worker.engine.mlx.kv.arrays import BlockArrays
 from worker.engine.mlx.kv.codec import BlockCodec
 from worker.engine.mlx.kv.raw import BadPayload, to_raw
 
-pytestmark = pytest.mark.mlx
-
 TOKENS = 16
 PROMPT = random_tokens(5 * BLOCK + 5, 21)
 

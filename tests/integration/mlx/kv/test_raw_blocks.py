@@ -22,8 +22,6 @@ from worker.engine.mlx.kv.arrays import BlockArrays
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.kv.raw import BadPayload, check_fit, from_raw, to_raw
 
-pytestmark = pytest.mark.mlx
-
 PROMPT = random_tokens(20, seed=1)
 
 

@@ -13,8 +13,6 @@ from tests.support.models import equality
 from tests.support.models.tiny_architectures import ARCHITECTURES, Architecture
 from worker.engine.mlx.prefix_cache import RESTORED_TOKENS_MIN
 
-pytestmark = pytest.mark.mlx
-
 WAYS = (
     equality.from_memory,
     equality.from_disk,

@@ -20,8 +20,6 @@ from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
 
-pytestmark = pytest.mark.mlx
-
 WAIT_S = 60.0
 REQUEST = ask("the quick brown fox jumps over the lazy dog " * 12, max_tokens=12)
 

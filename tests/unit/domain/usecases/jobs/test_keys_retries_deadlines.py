@@ -14,7 +14,7 @@ from domain.usecases.jobs.run_attempt import RunResult
 from domain.usecases.jobs.submit import idempotency_digest, require_room
 from domain.values import JobId, JobStatus, Priority
 from tests.support.builders.job_world import JobWorld
-from tests.support.processes.brokers import wait_until
+from tests.support.polling import wait_until
 
 ANSWER = "A scripted answer."
 KEY = {"idempotency": idempotency_digest("k-1")}

@@ -19,7 +19,7 @@ from domain.usecases.jobs.run_attempt import RunResult, run_job
 from domain.values import Digest, JobId, JobStatus, Sampling, StopReason, StreamName, WorkerId
 from tests.support.builders.job_world import JobWorld
 from tests.support.fakes.engine import REFUSED
-from tests.support.processes.brokers import wait_until
+from tests.support.polling import wait_until
 
 ANSWER = "A scripted answer."
 

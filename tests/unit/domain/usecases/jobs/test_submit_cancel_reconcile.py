@@ -28,7 +28,7 @@ from domain.values import (
 )
 from tests.support.builders.job_world import JobWorld
 from tests.support.fakes.job_queue import QueueTables
-from tests.support.processes.brokers import wait_until
+from tests.support.polling import wait_until
 from worker.active_jobs import cancel_where_recorded
 
 LONG = "word " * 100

@@ -17,8 +17,6 @@ from worker.engine.mlx.sampling.logprobs import LogprobRows, logprobs_of
 from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow
 from worker.engine.ports import TokenLikelihood
 
-pytestmark = pytest.mark.mlx
-
 VOCABULARY = 33
 
 
