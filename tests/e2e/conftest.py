@@ -1,9 +1,8 @@
-"""One running service for all tests that do not break it, and a factory for those that do."""
+"""One running service for the tests that leave it intact, and a factory for the others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import anthropic
@@ -11,8 +10,6 @@ import openai
 import pytest
 
 from bench.chaos.model import make_exact_model
-from tests.support.clients.claude_code import install
-from tests.support.clients.claude_code_patience import PatientSession
 from tests.support.processes.service import Service
 
 
@@ -32,34 +29,6 @@ def exact_model(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """
     model = make_exact_model(tmp_path_factory.mktemp("exact") / "model")
     return {"SEMANTIC_MODEL__ID": str(model), "SEMANTIC_MODEL__NAME": "semantic-demo"}
-
-
-@pytest.fixture(scope="session")
-def claude_binary() -> Path:
-    return install()
-
-
-@pytest.fixture(scope="session")
-def patient(
-    claude_binary: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[PatientSession]:
-    with PatientSession(claude_binary, tmp_path_factory.mktemp("patient")) as session:
-        yield session
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _begun_early(request: pytest.FixtureRequest) -> None:
-    """Begin what needs minutes and no work before the first test, if a test wants it."""
-    if any("patient" in getattr(item, "fixturenames", ()) for item in request.session.items):
-        # Why it could not begin is said by the test that wants it.
-        with suppress(Exception, pytest.skip.Exception, pytest.fail.Exception):
-            request.getfixturevalue("patient")
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Look last at what was begun first: by then the minutes have passed."""
-    items.sort(key=lambda item: "patient" in getattr(item, "fixturenames", ()))
 
 
 @pytest.fixture

@@ -16,11 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.agent_clis.test_codex import begun, codex_binary, ended
+from tests.support.clients.codex import begun, ended
 from tests.support.processes.scripted_serve import SCRIPTED_WORKER
 from tests.support.processes.service import Service
-
-__all__ = ["codex_binary"]
 
 _PATIENCE_S = 300.0
 _PATCH = '*** Begin Patch\n*** Update File: made.txt\n@@\n-made\n+made "twice"\n*** End Patch\n'

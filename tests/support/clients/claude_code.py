@@ -3,59 +3,36 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from tests.support.clients import npm
+from tests.support.clients.npm import ROOT
 from tests.support.clients.terminal import Terminal
 from tests.support.processes.service import Service
 
 VERSION = "2.1.329"
-ROOT = Path(__file__).parents[3]
 #: For one run in print mode.
 ANSWERED_WITHIN_S = 300.0
 
 
 def install() -> Path:
-    """Install the CLI once beside the environment; CI treats a failure as a failure."""
-    prefix = ROOT / ".venv" / "claude-code" / VERSION
-    binary = prefix / "node_modules" / "@anthropic-ai" / f"claude-code-{_platform()}" / "claude"
-    if not binary.exists():
-        npm = shutil.which("npm")
-        if npm is None:
-            missing("npm is not installed")
-        prefix.mkdir(parents=True, exist_ok=True)
-        (prefix / "package.json").write_text('{"name": "claude-code", "private": true}')
-        done = subprocess.run(
-            [str(npm), "install", "--no-audit", "--no-fund", "--include=optional",
-             f"@anthropic-ai/claude-code@{VERSION}"],
-            cwd=prefix,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )  # fmt: skip
-        if done.returncode != 0 or not binary.exists():
-            missing(f"npm could not install Claude Code: {done.stderr[-500:]}")
-    return binary
+    """Return the CLI; installs it where it is missing."""
+    return npm.install(
+        "@anthropic-ai/claude-code",
+        VERSION,
+        ROOT / ".venv" / "claude-code" / VERSION,
+        f"@anthropic-ai/claude-code-{_platform()}/claude",
+    )
 
 
 def _platform() -> str:
     system = "darwin" if sys.platform == "darwin" else "linux"
     machine = "arm64" if platform.machine() in {"arm64", "aarch64"} else "x64"
     return f"{system}-{machine}"
-
-
-def missing(reason: str) -> None:
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 def ask(

@@ -38,13 +38,19 @@ class SampleServer:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self._told: queue.Queue[dict[str, Any]] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         self.port: int = self.told("listening", START_MAX_S)["port"]
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self._told.put(json.loads(line))
+
+    def close(self) -> None:
+        """Kill the process and wait until its output is read to the end."""
+        self.process.kill()
+        self._reader.join()
 
     def told(self, what: str, timeout_s: float = ANSWER_MAX_S) -> dict[str, Any]:
         """Return the next happening of that name; others before it are skipped."""
@@ -144,6 +150,11 @@ def sample_server(**settings: object) -> Iterator[SampleServer]:
         text=True,
     ) as process:
         try:
-            yield SampleServer(process)
-        finally:
+            server = SampleServer(process)
+        except BaseException:
             process.kill()
+            raise
+        try:
+            yield server
+        finally:
+            server.close()
