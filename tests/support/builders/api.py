@@ -134,7 +134,7 @@ class FakeApi:
             )
         )
 
-    def say(self, job_id: JobId, *bodies: Body, first: int = 0, attempt: int = 1) -> None:
+    def publish(self, job_id: JobId, *bodies: Body, first: int = 0, attempt: int = 1) -> None:
         """Publish bodies as numbered items."""
         n = first
         for body in bodies:

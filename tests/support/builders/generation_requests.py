@@ -12,7 +12,7 @@ CHAT = "/v1/chat/completions"
 BODY = {"model": "any-name", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 STREAM = BODY | {"stream": True}
 USAGE = Usage(prompt_tokens=5, cached_tokens=2, completion_tokens=1)
-SAID: tuple[Body, ...] = (
+ANSWER: tuple[Body, ...] = (
     Started(prompt_tokens=5, cached_tokens=2),
     Text(text="Hello", ids=(1,)),
     Finished(stop_reason=StopReason.END_TURN, usage=USAGE),

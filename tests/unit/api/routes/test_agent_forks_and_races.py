@@ -37,7 +37,7 @@ def test_of_two_turns_at_once_one_is_added(monkeypatch: pytest.MonkeyPatch) -> N
 
             def append(stream: StreamName, *arguments: Any, **named: Any) -> Any:
                 if stream.startswith("job-") and named["expected_version"] == 0:
-                    both.wait(timeout=60)  # both have looked at the history by now
+                    both.wait(timeout=60)  # both have read the history
                 return real(stream, *arguments, **named)
 
             monkeypatch.setattr(api.log, "append", append)
@@ -61,7 +61,7 @@ def test_of_two_turns_at_once_one_is_added(monkeypatch: pytest.MonkeyPatch) -> N
     asyncio.run(scenario())
 
 
-def test_contexts_that_are_saved_meanwhile_do_not_refuse_a_turn(
+def test_a_context_saved_meanwhile_does_not_refuse_a_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario() -> None:
@@ -111,7 +111,7 @@ def test_a_repeat_adds_the_turn_that_a_crash_left_without_a_place(
     asyncio.run(scenario())
 
 
-def test_a_fork_goes_its_own_way_after_a_turn() -> None:
+def test_a_fork_has_its_own_history_after_a_turn() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             await make_agent(api)
@@ -156,7 +156,7 @@ def test_a_fork_outlives_its_parent_and_another_one_of_its_name() -> None:
     asyncio.run(scenario())
 
 
-def test_forks_that_cannot_be() -> None:
+def test_invalid_forks_are_refused() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             await make_agent(api)

@@ -28,13 +28,13 @@ from tests.support.builders.agent_requests import (
     take_turn,
 )
 from tests.support.builders.api import fake_api, pieces_of
-from tests.support.builders.generation_requests import SAID
+from tests.support.builders.generation_requests import ANSWER
 from tests.support.clients.sse import events_in
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 
 
-def test_an_agent_is_made_shown_listed_and_deleted() -> None:
+def test_an_agent_is_created_returned_listed_and_deleted() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             made = await make_agent(api, tools=[TOOL])
@@ -77,7 +77,7 @@ def test_no_text_of_an_agent_is_in_an_event() -> None:
     asyncio.run(scenario())
 
 
-def test_the_same_agent_can_be_made_again_and_another_of_its_name_cannot() -> None:
+def test_a_repeated_creation_returns_the_agent_and_another_one_of_its_name_is_refused() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             made = await make_agent(api)
@@ -131,29 +131,29 @@ def test_calls_of_an_answer_are_followed_by_their_results() -> None:
             result = {"role": "tool", "tool_call_id": "c1", "content": "a cat"}
             body = {"messages": [result, {"role": "system", "content": "Hurry."}]}
             job = await api.json("POST", f"{AGENT}/generate", body, status=202)
-            said, found, remark = request_of(api, JobId(job["id"])).messages[2:]
-            assert [dict(call.arguments) for call in said.tool_calls] == [
+            answer, turn, remark = request_of(api, JobId(job["id"])).messages[2:]
+            assert [dict(call.arguments) for call in answer.tool_calls] == [
                 {"at": 1},
                 {"unparsed": '{"at": '},
             ]
-            assert (found.role, found.tool_call_id) == ("tool", "c1")
+            assert (turn.role, turn.tool_call_id) == ("tool", "c1")
             assert (remark.role, "Hurry." in remark.content) == ("user", True)
 
     asyncio.run(scenario())
 
 
-def test_a_turn_while_one_is_open_and_an_unexpected_one_are_told_where_the_agent_is() -> None:
+def test_a_turn_while_one_is_open_and_an_unexpected_one_get_the_state_of_the_agent() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             await make_agent(api)
             await take_turn(api, "One?", "1.")
             late = {"prompt": "One?", "expected_turn": 0}
-            told = await refused(api, "POST", f"{AGENT}/generate", late, status=409)
-            assert (told["code"], told["turn"], told["job"]) == ("agent_turn_conflict", 1, None)
+            reply = await refused(api, "POST", f"{AGENT}/generate", late, status=409)
+            assert (reply["code"], reply["turn"], reply["job"]) == ("agent_turn_conflict", 1, None)
             job_id = await ask_turn(api, "Two?", expected_turn=1)
             same = {"prompt": "Two?", "expected_turn": 1}
-            told = await refused(api, "POST", f"{AGENT}/generate", same, status=409)
-            assert (told["turn"], told["job"]) == (1, job_id)
+            reply = await refused(api, "POST", f"{AGENT}/generate", same, status=409)
+            assert (reply["turn"], reply["job"]) == (1, job_id)
             assert len(api.log.views.rows) == 2  # nothing was accepted for the refused ones
 
     asyncio.run(scenario())
@@ -177,15 +177,15 @@ def test_a_turn_without_an_answer_does_not_count_and_is_replaced() -> None:
     asyncio.run(scenario())
 
 
-def test_a_turn_that_is_retried_counts_if_nothing_took_its_place() -> None:
+def test_a_retried_turn_counts_if_no_other_turn_replaced_it() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             await make_agent(api)
             lost = await ask_turn(api, "One?")
             await api.json("POST", f"/v1/jobs/{lost}/cancel")
             await api.json("POST", f"/v1/jobs/{lost}/retry", status=202)
-            told = await refused(api, "POST", f"{AGENT}/generate", {"prompt": "x"}, status=409)
-            assert told["job"] == lost
+            reply = await refused(api, "POST", f"{AGENT}/generate", {"prompt": "x"}, status=409)
+            assert reply["job"] == lost
             api.start(lost)
             api.complete(lost, "1.", attempt=load_job(lost, log=api.log).job.attempt)
             assert (await api.json("GET", AGENT))["turns"] == 1
@@ -193,7 +193,7 @@ def test_a_turn_that_is_retried_counts_if_nothing_took_its_place() -> None:
     asyncio.run(scenario())
 
 
-def test_an_idempotency_key_makes_one_turn_of_many_requests() -> None:
+def test_requests_with_one_idempotency_key_make_one_turn() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             await make_agent(api)
@@ -223,7 +223,7 @@ def test_an_idempotency_key_makes_one_turn_of_many_requests() -> None:
     asyncio.run(scenario())
 
 
-def test_a_turn_can_be_streamed_and_goes_on_without_its_reader() -> None:
+def test_a_streamed_turn_continues_without_its_reader() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             await make_agent(api)
@@ -233,9 +233,9 @@ def test_a_turn_can_be_streamed_and_goes_on_without_its_reader() -> None:
                 job_id,
                 "1",
             )
-            api.say(job_id, *SAID)
+            api.publish(job_id, *ANSWER)
             items = [item_from_dict(event.json) for event in events_in(await pieces_of(reply))]
-            assert [item.body for item in items] == list(SAID)
+            assert [item.body for item in items] == list(ANSWER)
             assert api.log.views.rows[job_id].status.value == "queued"
 
     asyncio.run(scenario())
@@ -258,8 +258,8 @@ def test_an_agent_has_a_rate_of_its_own() -> None:
             api.use(agents=AgentScope(rate=Rate(1, whose="agent")))
             await make_agent(api)
             await take_turn(api, "One?", "1.")
-            told = await refused(api, "POST", f"{AGENT}/generate", {"prompt": "x"}, status=429)
-            assert "agent" in told["detail"]
+            reply = await refused(api, "POST", f"{AGENT}/generate", {"prompt": "x"}, status=429)
+            assert "agent" in reply["detail"]
             assert (await api.json("GET", AGENT))["turns"] == 1
 
     asyncio.run(scenario())
@@ -270,15 +270,15 @@ def test_a_turn_that_begins_with_an_answer_is_refused() -> None:
         async with fake_api() as api:
             await make_agent(api)
             body = {"messages": [{"role": "assistant", "content": "hi"}]}
-            told = await refused(api, "POST", f"{AGENT}/generate", body, status=400)
-            assert told["field"] == "messages"
+            reply = await refused(api, "POST", f"{AGENT}/generate", body, status=400)
+            assert reply["field"] == "messages"
             both = {"prompt": "a", "messages": [{"role": "user", "content": "b"}]}
             await refused(api, "POST", f"{AGENT}/generate", both, status=400)
 
     asyncio.run(scenario())
 
 
-def test_the_cache_of_an_agent_is_told_from_the_log() -> None:
+def test_the_cache_state_of_an_agent_comes_from_the_log() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             await make_agent(api)
@@ -294,9 +294,9 @@ def test_the_cache_of_an_agent_is_told_from_the_log() -> None:
                 Draft(event_id=EventId("h"), event=hit, correlation_id="c"),
             ]
             api.log.append(StreamName("agent-writer"), drafts, expected_version=version)
-            told = await api.json("GET", f"{AGENT}/cache")
-            assert (told["context"]["tokens"], told["context"]["blocks"]) == (300, 2)
-            assert (told["context"]["tier"], told["last_hit"]["source"]) == ("disk", "ram")
-            assert (told["latest"]["job"], told["latest"]["cached_tokens"]) == (job_id, 2)
+            reply = await api.json("GET", f"{AGENT}/cache")
+            assert (reply["context"]["tokens"], reply["context"]["blocks"]) == (300, 2)
+            assert (reply["context"]["tier"], reply["last_hit"]["source"]) == ("disk", "ram")
+            assert (reply["latest"]["job"], reply["latest"]["cached_tokens"]) == (job_id, 2)
 
     asyncio.run(scenario())

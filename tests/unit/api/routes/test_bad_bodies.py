@@ -43,7 +43,7 @@ async def fault(api: FakeApi, sent: FuzzRequest) -> str | None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_no_body_gets_anything_but_a_typed_answer(seed: int) -> None:
+def test_every_body_gets_a_typed_answer(seed: int) -> None:
     async def scenario() -> list[str]:
         found = []
         async with fake_api() as api:
@@ -62,7 +62,7 @@ def test_the_same_seed_gives_the_same_requests() -> None:
     assert list(fuzz_requests(5, 50)) != list(fuzz_requests(6, 50))
 
 
-def test_the_judge_knows_a_failure_and_an_answer_without_form() -> None:
+def test_the_check_detects_a_failure_and_an_untyped_answer() -> None:
     assert fault_of("/v1/messages", 500, {}, b"{}") is not None
     assert fault_of("/v1/messages", 400, {}, b"oh") is not None
     assert fault_of("/v1/messages", 400, {}, b'{"error":{"message":"m"}}') is not None

@@ -1,4 +1,4 @@
-"""Batches of every endpoint: each line is told in the form that it has alone."""
+"""Batches of every endpoint: each result has the format of a single reply."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def _batch(api: FakeApi, endpoint: str, *bodies: dict[str, Any]) -> str:
     return f"/v1/batches/{created['id']}"
 
 
-async def _told(api: FakeApi, path: str, part: str) -> list[Any]:
+async def _results(api: FakeApi, path: str, part: str) -> list[Any]:
     advance(api.services)
     shown = await api.json("GET", path)
     assert shown["status"] == "completed"
@@ -54,12 +54,12 @@ async def _told(api: FakeApi, path: str, part: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("endpoint", [_CHAT, _TEXT, _RESPONSES])
-def test_each_line_is_answered_in_its_own_form(endpoint: str) -> None:
+def test_each_line_is_answered_in_the_format_of_its_endpoint(endpoint: str) -> None:
     async def play(api: FakeApi) -> None:
         path = await _batch(api, endpoint, _BODIES[endpoint], _BODIES[endpoint])
         jobs = [answer(api, f"answer {n}") for n in range(2)]
-        told = await _told(api, path, "output")
-        bodies = [one["response"]["body"] for one in told]
+        results = await _results(api, path, "output")
+        bodies = [one["response"]["body"] for one in results]
         for n, body in enumerate(bodies):
             _SHAPES[endpoint].model_validate(body, strict=True)
             assert body["id"].endswith(jobs[n].removeprefix("job-"))
@@ -72,11 +72,11 @@ def test_each_line_is_answered_in_its_own_form(endpoint: str) -> None:
     scenario(play)
 
 
-def test_response_of_a_line_is_looked_up_like_any_other() -> None:
+def test_response_of_a_line_is_found_like_any_other() -> None:
     async def play(api: FakeApi) -> None:
         path = await _batch(api, _RESPONSES, _BODIES[_RESPONSES])
         answer(api, "Hello")
-        (line,) = await _told(api, path, "output")
+        (line,) = await _results(api, path, "output")
         body = line["response"]["body"]
         assert body["metadata"] == {"of": "me"}
         assert await api.json("GET", f"{_RESPONSES}/{body['id']}") == body
@@ -85,7 +85,7 @@ def test_response_of_a_line_is_looked_up_like_any_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "fields", "says"),
+    ("endpoint", "fields", "message"),
     [
         (_CHAT, {"n": 2}, "n: a line of a batch has one answer"),
         (_TEXT, {"n": 2}, "n: a line of a batch has one answer"),
@@ -102,18 +102,16 @@ def test_response_of_a_line_is_looked_up_like_any_other() -> None:
         (_RESPONSES, {"stream": True}, "stream: "),
     ],
 )
-def test_what_a_line_cannot_ask_for_is_its_own_error(
-    endpoint: str, fields: dict[str, Any], says: str
-) -> None:
+def test_invalid_line_fails_alone(endpoint: str, fields: dict[str, Any], message: str) -> None:
     async def play(api: FakeApi) -> None:
         good = _BODIES[endpoint]
         path = await _batch(api, endpoint, good | fields, good)
         answer(api, "Hello")
-        (wrong,) = await _told(api, path, "error")
+        (wrong,) = await _results(api, path, "error")
         assert wrong["custom_id"] == "l0"
         assert wrong["response"]["status_code"] == 400
-        assert wrong["response"]["body"]["error"]["message"].startswith(says)
-        (right,) = await _told(api, path, "output")
+        assert wrong["response"]["body"]["error"]["message"].startswith(message)
+        (right,) = await _results(api, path, "output")
         assert right["custom_id"] == "l1"
 
     scenario(play)

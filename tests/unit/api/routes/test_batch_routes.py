@@ -25,7 +25,7 @@ from tests.support.fakes.time import FakeClock
 
 DAY_S = 24 * 3600
 PARAMS = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
-NOBODY = "0" * 32
+ABSENT = "0" * 32
 
 
 def scenario(play: Callable[[FakeApi], Coroutine[Any, Any, None]]) -> None:
@@ -126,7 +126,7 @@ def test_counts_stay_processing_until_the_end_while_progress_moves() -> None:
     scenario(play)
 
 
-def test_results_of_a_batch_that_goes_on_are_a_conflict() -> None:
+def test_results_of_an_open_batch_are_a_conflict() -> None:
     async def play(api: FakeApi) -> None:
         path = await new_batch(api, "a")
         for method, target in (("GET", f"{path}/results"), ("DELETE", path)):
@@ -139,7 +139,7 @@ def test_results_of_a_batch_that_goes_on_are_a_conflict() -> None:
     scenario(play)
 
 
-def test_lines_end_as_their_jobs_and_the_window_do() -> None:
+def test_lines_end_with_their_jobs_or_with_the_window() -> None:
     async def play(api: FakeApi) -> None:
         path = await new_batch(api, "answered", "failed", "late")
         answer(api, "Hello")
@@ -195,7 +195,7 @@ def test_limits_are_refused_by_name() -> None:
     scenario(play)
 
 
-def test_host_of_the_client_stands_in_the_address_of_the_results() -> None:
+def test_url_of_the_results_has_the_host_of_the_request() -> None:
     async def play(api: FakeApi) -> None:
         path = await new_batch(api, "a")
         answer(api, "Hello")
@@ -215,15 +215,15 @@ def test_host_of_the_client_stands_in_the_address_of_the_results() -> None:
 @pytest.mark.parametrize(
     ("method", "target"),
     [
-        ("GET", f"/v1/messages/batches/msgbatch_{NOBODY}"),
-        ("GET", f"/v1/messages/batches/batch_{NOBODY}"),
+        ("GET", f"/v1/messages/batches/msgbatch_{ABSENT}"),
+        ("GET", f"/v1/messages/batches/batch_{ABSENT}"),
         ("DELETE", "/v1/messages/batches/x"),
-        ("POST", f"/v1/messages/batches/msgbatch_{NOBODY}/cancel"),
-        ("GET", f"/v1/batches/msgbatch_{NOBODY}"),
-        ("POST", f"/v1/batches/batch_{NOBODY}/cancel"),
-        ("GET", f"/v1/files/file-{NOBODY}"),
+        ("POST", f"/v1/messages/batches/msgbatch_{ABSENT}/cancel"),
+        ("GET", f"/v1/batches/msgbatch_{ABSENT}"),
+        ("POST", f"/v1/batches/batch_{ABSENT}/cancel"),
+        ("GET", f"/v1/files/file-{ABSENT}"),
         ("GET", "/v1/files/x/content"),
-        ("DELETE", f"/v1/files/file-{NOBODY}"),
+        ("DELETE", f"/v1/files/file-{ABSENT}"),
     ],
 )
 def test_what_does_not_exist_is_404(method: str, target: str) -> None:
@@ -235,7 +235,7 @@ def test_what_does_not_exist_is_404(method: str, target: str) -> None:
     scenario(play)
 
 
-def test_batch_of_one_dialect_is_not_shown_in_the_other() -> None:
+def test_batch_of_one_dialect_is_404_in_the_other() -> None:
     async def play(api: FakeApi) -> None:
         path = await new_batch(api, "a")
         digits = path.rpartition("_")[2]
@@ -247,7 +247,7 @@ def test_batch_of_one_dialect_is_not_shown_in_the_other() -> None:
     scenario(play)
 
 
-def test_window_that_is_over_makes_an_openai_batch_expired() -> None:
+def test_openai_batch_expires_at_the_end_of_its_window() -> None:
     async def play(api: FakeApi) -> None:
         path = await new_openai_batch(api, "a", "b")
         answer(api, "Hello")
@@ -266,7 +266,7 @@ def test_window_that_is_over_makes_an_openai_batch_expired() -> None:
     scenario(play)
 
 
-def test_files_expire_when_they_were_told_to() -> None:
+def test_files_expire_at_the_requested_time() -> None:
     async def play(api: FakeApi) -> None:
         fields = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}
         file = json.loads((await upload(api, b"{}", **fields)).body)
@@ -292,7 +292,7 @@ def test_files_expire_when_they_were_told_to() -> None:
         ),
     ],
 )
-def test_form_that_does_not_fit_is_refused_by_its_field(fields: dict[str, str], field: str) -> None:
+def test_invalid_form_is_refused_with_its_field(fields: dict[str, str], field: str) -> None:
     async def play(api: FakeApi) -> None:
         reply = await upload(api, b"{}", **fields)
         assert reply.status == 400
@@ -301,10 +301,10 @@ def test_form_that_does_not_fit_is_refused_by_its_field(fields: dict[str, str], 
     scenario(play)
 
 
-def test_batch_of_a_file_that_is_none_or_is_for_something_else_is_404() -> None:
+def test_batch_of_a_missing_file_or_of_one_with_another_purpose_is_404() -> None:
     async def play(api: FakeApi) -> None:
         file = json.loads((await upload(api, b"{}", purpose="vision")).body)
-        for file_id in (file["id"], f"file-{NOBODY}"):
+        for file_id in (file["id"], f"file-{ABSENT}"):
             body = {
                 "input_file_id": file_id,
                 "endpoint": "/v1/chat/completions",
@@ -340,9 +340,7 @@ def test_file_without_lines_fails_its_batch(content: bytes) -> None:
         ({"metadata": {"a": "b" * 513}}, "metadata.a"),
     ],
 )
-def test_batch_body_that_does_not_fit_is_refused_by_its_field(
-    change: dict[str, Any], field: str
-) -> None:
+def test_invalid_batch_body_is_refused_with_its_field(change: dict[str, Any], field: str) -> None:
     async def play(api: FakeApi) -> None:
         file = json.loads((await upload(api, b"{}")).body)
         body = {
@@ -356,7 +354,7 @@ def test_batch_body_that_does_not_fit_is_refused_by_its_field(
     scenario(play)
 
 
-def test_answer_of_many_lines_leaves_in_blocks() -> None:
+def test_many_lines_are_sent_in_blocks() -> None:
     async def call(function: Callable[[], bytes]) -> bytes:
         return function()
 

@@ -30,7 +30,7 @@ def _ids(piece: bytes) -> list[int]:
     return [int(line[4:]) for line in piece.decode().splitlines() if line.startswith("id: ")]
 
 
-def test_a_stream_tells_the_past_and_then_each_new_event() -> None:
+def test_a_stream_has_recorded_events_and_then_each_new_one() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             _append(api, "w-1", "w-2")
@@ -48,7 +48,7 @@ def test_a_stream_tells_the_past_and_then_each_new_event() -> None:
     asyncio.run(scenario())
 
 
-def test_a_client_that_returns_gets_what_it_missed_and_only_that() -> None:
+def test_a_client_that_reconnects_gets_only_the_events_it_missed() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             _append(api, "w-1", "w-2", "w-1")
@@ -61,7 +61,7 @@ def test_a_client_that_returns_gets_what_it_missed_and_only_that() -> None:
     asyncio.run(scenario())
 
 
-def test_a_stream_keeps_to_its_filters() -> None:
+def test_a_stream_has_only_events_of_its_filters() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             _append(api, "w-1", "w-2")
@@ -75,7 +75,7 @@ def test_a_stream_keeps_to_its_filters() -> None:
     asyncio.run(scenario())
 
 
-def test_silence_is_broken_by_pings() -> None:
+def test_a_stream_without_events_has_pings() -> None:
     async def scenario() -> None:
         async with fake_api(ping_s=0.01) as api:
             reply = await api.send("GET", "/v1/events", headers=STREAM)
@@ -85,7 +85,7 @@ def test_silence_is_broken_by_pings() -> None:
     asyncio.run(scenario())
 
 
-def test_a_log_that_goes_away_ends_the_stream_with_an_error_event() -> None:
+def test_an_unavailable_log_ends_the_stream_with_an_error_event() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             _append(api, "w-1")
@@ -103,7 +103,7 @@ def _unavailable(*_: object, **__: object) -> tuple[()]:
 
 
 @pytest.mark.parametrize("cursor", ["-1", "x", "1-2", "9223372036854775808", ""])
-def test_a_cursor_that_is_none_is_refused(cursor: str) -> None:
+def test_an_invalid_cursor_is_refused(cursor: str) -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             reply = await api.send("GET", "/v1/events", headers=STREAM | {"last-event-id": cursor})
@@ -113,7 +113,7 @@ def test_a_cursor_that_is_none_is_refused(cursor: str) -> None:
     asyncio.run(scenario())
 
 
-def test_a_stream_with_an_end_tells_what_came_before_it_and_is_over() -> None:
+def test_a_stream_with_an_end_has_the_events_before_it_and_ends() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             clock: Any = api.services.clock

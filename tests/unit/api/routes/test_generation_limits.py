@@ -10,7 +10,7 @@ import pytest
 from api.http.messages import Reply, StreamReply
 from domain.chat.items import Progress, Text
 from tests.support.builders.api import fake_api, first_piece, leave, pieces_of
-from tests.support.builders.generation_requests import BODY, CHAT, MESSAGES, SAID, STREAM
+from tests.support.builders.generation_requests import ANSWER, BODY, CHAT, MESSAGES, STREAM
 from tests.support.clients.sse import events_in
 
 
@@ -23,7 +23,7 @@ def test_silent_stream_pings_although_progress_comes() -> None:
 
             async def progress() -> None:
                 while True:
-                    api.say(job_id, Progress(phase="queued", done=0, total=1))
+                    api.publish(job_id, Progress(phase="queued", done=0, total=1))
                     await asyncio.sleep(0.01)
 
             noise = asyncio.create_task(progress())
@@ -31,20 +31,20 @@ def test_silent_stream_pings_although_progress_comes() -> None:
                 assert [event.event for event in events_in(await first_piece(reply))] == ["ping"]
             noise.cancel()
             await asyncio.gather(noise, return_exceptions=True)
-            api.say(job_id, *SAID)
+            api.publish(job_id, *ANSWER)
             assert events_in(await pieces_of(reply))[-1].event == "message_stop"
 
     asyncio.run(scenario())
 
 
-def test_items_that_pile_up_are_told_in_one_piece_and_none_is_lost() -> None:
+def test_waiting_items_are_sent_in_one_piece_and_none_is_lost() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             reply = await api.send("POST", MESSAGES, STREAM)
             job_id = await api.only_job()
             await first_piece(reply)
             words = [Text(text=f"{n} ", ids=(n,)) for n in range(1000)]
-            api.say(job_id, SAID[0], *words, SAID[2])
+            api.publish(job_id, ANSWER[0], *words, ANSWER[2])
             assert isinstance(reply, StreamReply)
             pieces = [piece async for piece in reply.pieces]
             assert len(pieces) < 20
@@ -58,7 +58,7 @@ def test_items_that_pile_up_are_told_in_one_piece_and_none_is_lost() -> None:
     asyncio.run(scenario())
 
 
-def test_large_body_is_read_off_the_event_loop() -> None:
+def test_large_body_is_parsed_off_the_event_loop() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             long = STREAM | {"messages": [{"role": "user", "content": "x" * 200_000}]}

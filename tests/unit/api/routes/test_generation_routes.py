@@ -23,10 +23,10 @@ from tests.support.builders.api import (
     pieces_of,
 )
 from tests.support.builders.generation_requests import (
+    ANSWER,
     BODY,
     CHAT,
     MESSAGES,
-    SAID,
     STREAM,
     any_request,
     status_of,
@@ -46,7 +46,7 @@ def test_stream_begins_before_the_first_item_and_ends_with_the_answer() -> None:
             assert start[0].json["message"]["id"] == "msg_" + job_id.removeprefix("job-")
             assert start[0].json["message"]["model"] == "any-name"
             assert api.broker.queue.take() == job_id
-            api.say(job_id, *SAID)
+            api.publish(job_id, *ANSWER)
             events = events_in(await pieces_of(reply))
             assert events[-1].event == "message_stop"
             assert events[-2].json["usage"]["cache_read_input_tokens"] == 2
@@ -54,7 +54,7 @@ def test_stream_begins_before_the_first_item_and_ends_with_the_answer() -> None:
     asyncio.run(scenario())
 
 
-def test_accepted_job_keeps_the_request_and_who_asked() -> None:
+def test_accepted_job_records_the_request_and_its_client() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             headers = {"user-agent": "cli/1 " + "x" * 999, "x-claude-code-session-id": "s-1"}
@@ -82,7 +82,7 @@ def test_whole_answer_fits_the_clients_types(path: str, shape: Any) -> None:
         async with fake_api() as api:
             waiting = asyncio.create_task(api.send("POST", path, BODY))
             job_id = await api.only_job()
-            api.say(job_id, *SAID)
+            api.publish(job_id, *ANSWER)
             reply = await waiting
             assert isinstance(reply, Reply)
             assert reply.status == 200
@@ -98,7 +98,7 @@ def test_chat_stream_ends_with_usage_and_done() -> None:
         async with fake_api() as api:
             body = STREAM | {"stream_options": {"include_usage": True}}
             reply = await api.send("POST", CHAT, body)
-            api.say(await api.only_job(), *SAID)
+            api.publish(await api.only_job(), *ANSWER)
             events = events_in(await pieces_of(reply))
             assert events[-1].data == "[DONE]"
             assert events[-2].json["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
@@ -133,7 +133,7 @@ def test_client_that_leaves_in_mid_answer_nudges_the_worker() -> None:
             reply = await api.send("POST", MESSAGES, STREAM, request=request)
             job_id = await api.only_job()
             api.start(job_id)
-            api.say(job_id, *SAID[:2])
+            api.publish(job_id, *ANSWER[:2])
             await first_piece(reply)
             await first_piece(reply)
             request.gone.set()
@@ -179,7 +179,7 @@ def test_client_that_stays_to_the_end_cancels_nothing() -> None:
             request = any_request()
             reply = await api.send("POST", MESSAGES, STREAM, request=request)
             job_id = await api.only_job()
-            api.say(job_id, *SAID)
+            api.publish(job_id, *ANSWER)
             await pieces_of(reply)
             request.gone.set()
             await leave(reply)
@@ -217,12 +217,12 @@ def test_end_of_the_process_answers_a_waiting_request_with_503() -> None:
     asyncio.run(scenario())
 
 
-def test_answer_that_is_there_already_goes_before_the_end_of_the_process() -> None:
+def test_stored_answer_precedes_the_end_of_the_process() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             request = any_request()
             reply = await api.send("POST", MESSAGES, STREAM, request=request)
-            api.say(await api.only_job(), *SAID)
+            api.publish(await api.only_job(), *ANSWER)
             await first_piece(reply)
             await first_piece(reply)
             request.ending.set()
@@ -232,7 +232,7 @@ def test_answer_that_is_there_already_goes_before_the_end_of_the_process() -> No
 
 
 @pytest.mark.parametrize("body", [BODY, STREAM])
-def test_broker_that_is_away_is_told_before_the_headers(body: dict[str, Any]) -> None:
+def test_unavailable_broker_is_reported_by_a_status(body: dict[str, Any]) -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             api.broker.down = True
@@ -241,19 +241,19 @@ def test_broker_that_is_away_is_told_before_the_headers(body: dict[str, Any]) ->
             assert reply.status == 503
             assert json.loads(reply.body)["error"]["type"] == "overloaded_error"
             assert await api.services.background.drain(1)
-            # The queue would run it later for nobody.
+            # The queue would run the job without a reader.
             assert api.event_types() == ["JobSubmitted", "JobCancelRequested"]
 
     asyncio.run(scenario())
 
 
-def test_broker_that_goes_away_in_mid_answer_ends_the_stream_with_an_error() -> None:
+def test_broker_that_fails_in_mid_answer_ends_the_stream_with_an_error() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             reply = await api.send("POST", MESSAGES, STREAM)
             job_id = await api.only_job()
             await first_piece(reply)
-            api.say(job_id, SAID[0])
+            api.publish(job_id, ANSWER[0])
             api.broker.down = True
             assert events_in(await pieces_of(reply))[-1].json["error"]["type"] == "overloaded_error"
             assert await api.services.background.drain(1)
@@ -293,11 +293,11 @@ def test_log_that_cannot_be_written_accepts_nothing() -> None:
         ),
     ],
 )
-def test_job_that_never_started_gives_its_own_status(last: Body, status: int, message: str) -> None:
+def test_job_that_never_started_has_its_own_status(last: Body, status: int, message: str) -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             waiting = asyncio.create_task(api.send("POST", MESSAGES, BODY))
-            api.say(await api.only_job(), last)
+            api.publish(await api.only_job(), last)
             reply = await waiting
             assert isinstance(reply, Reply)
             assert reply.status == status
@@ -314,7 +314,7 @@ def test_stream_that_fails_at_once_is_a_status_and_no_stream() -> None:
             api.use(opening_s=PATIENCE_S)
             waiting = asyncio.create_task(api.send("POST", MESSAGES, STREAM))
             job_id = await api.only_job()
-            api.say(job_id, Failed(error="prompt_too_long", message=message, retryable=False))
+            api.publish(job_id, Failed(error="prompt_too_long", message=message, retryable=False))
             reply = await waiting
             assert isinstance(reply, Reply)
             assert reply.status == 400
@@ -326,12 +326,12 @@ def test_stream_that_fails_at_once_is_a_status_and_no_stream() -> None:
     asyncio.run(scenario())
 
 
-def test_stream_that_speaks_begins_at_once_and_loses_nothing() -> None:
+def test_stream_with_items_begins_at_once_and_loses_none() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             api.use(opening_s=PATIENCE_S)
             waiting = asyncio.create_task(api.send("POST", MESSAGES, STREAM))
-            api.say(await api.only_job(), *SAID)
+            api.publish(await api.only_job(), *ANSWER)
             reply = await waiting
             assert isinstance(reply, StreamReply)
             names = [event.event for event in events_in(await pieces_of(reply))]
@@ -355,7 +355,7 @@ def test_client_that_leaves_while_its_stream_opens_cancels_its_job() -> None:
     asyncio.run(scenario())
 
 
-def test_count_of_tokens_is_the_workers() -> None:
+def test_count_of_tokens_comes_from_the_worker() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             turn = {"role": "user", "content": "twelve chars"}
@@ -373,7 +373,7 @@ def test_too_long_a_prompt_has_openais_code() -> None:
         async with fake_api() as api:
             waiting = asyncio.create_task(api.send("POST", CHAT, BODY))
             message = "prompt is too long: 9 tokens > 8 maximum"
-            api.say(
+            api.publish(
                 await api.only_job(),
                 Failed(error="prompt_too_long", message=message, retryable=False),
             )

@@ -1,4 +1,4 @@
-"""What clients are told of jobs that wait: their place, a time, and when to ask again."""
+"""Jobs that wait have a place, an estimate and a time to ask again."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def measured(api: FakeApi) -> None:
     api.broker.queue.ack(job_id)
 
 
-def test_waiting_jobs_have_a_place_whoever_holds_them_and_a_time_once_one_was_measured() -> None:
+def test_waiting_jobs_have_a_place_and_an_estimate_after_the_first_measurement() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             unmeasured = await new_job(api)
@@ -84,7 +84,7 @@ def test_waiting_jobs_have_a_place_whoever_holds_them_and_a_time_once_one_was_me
     asyncio.run(scenario())
 
 
-def test_running_job_has_an_end_and_an_ended_one_nothing() -> None:
+def test_running_job_has_an_estimate_and_an_ended_one_has_none() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             await measured(api)
@@ -103,7 +103,7 @@ def test_running_job_has_an_end_and_an_ended_one_nothing() -> None:
     asyncio.run(scenario())
 
 
-def test_times_are_not_told_while_no_worker_is_ready() -> None:
+def test_jobs_have_no_estimate_while_no_worker_is_ready() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             await measured(api)
@@ -113,7 +113,7 @@ def test_times_are_not_told_while_no_worker_is_ready() -> None:
     asyncio.run(scenario())
 
 
-def test_full_queue_says_when_a_place_is_free_and_an_open_job_when_it_is_done() -> None:
+def test_retry_after_is_the_estimate_of_a_full_queue_and_of_an_open_job() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             api.use(rules=JobRules(queue_limit=2))
@@ -138,7 +138,7 @@ def test_full_queue_says_when_a_place_is_free_and_an_open_job_when_it_is_done() 
     asyncio.run(scenario())
 
 
-def test_native_stream_tells_the_wait_with_its_pings_until_the_job_speaks() -> None:
+def test_native_stream_has_the_wait_with_its_pings_until_the_first_item() -> None:
     async def scenario() -> None:
         async with fake_api(ping_s=0.02) as api:
             await measured(api)
@@ -150,14 +150,14 @@ def test_native_stream_tells_the_wait_with_its_pings_until_the_job_speaks() -> N
             assert await first_piece(reply) == b": open\n"
             (event,) = events_in(await first_piece(reply))
             assert (event.id, event.event) == (None, "progress")
-            told = event.json
-            assert (told["phase"], told["done"], told["total"]) == ("queued", 0, 1)
-            assert 0 < told["starts_in_s"] < told["finishes_in_s"]
-            api.say(job_id, Started(prompt_tokens=5, cached_tokens=2))
+            progress = event.json
+            assert (progress["phase"], progress["done"], progress["total"]) == ("queued", 0, 1)
+            assert 0 < progress["starts_in_s"] < progress["finishes_in_s"]
+            api.publish(job_id, Started(prompt_tokens=5, cached_tokens=2))
             while events_in(piece := await first_piece(reply))[-1].event != "started":
                 assert b"progress" in piece
             assert await first_piece(reply) == b": ping\n"
-            api.say(job_id, Finished(stop_reason=StopReason.END_TURN, usage=Usage()), first=1)
+            api.publish(job_id, Finished(stop_reason=StopReason.END_TURN, usage=Usage()), first=1)
             assert b"progress" not in await pieces_of(reply)
 
     asyncio.run(scenario())

@@ -44,7 +44,7 @@ def test_jobs_are_listed_by_model_queue_and_time() -> None:
     asyncio.run(scenario())
 
 
-def test_caller_that_prefers_to_wait_gets_the_ended_job() -> None:
+def test_client_that_prefers_to_wait_gets_the_ended_job() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             waiting = asyncio.create_task(
@@ -53,7 +53,7 @@ def test_caller_that_prefers_to_wait_gets_the_ended_job() -> None:
             job_id = await api.only_job()
             api.start(job_id)
             api.complete(job_id, "Hello")
-            api.say(job_id, STARTED, HELLO, LO, DONE)
+            api.publish(job_id, STARTED, HELLO, LO, DONE)
             reply = await waiting
             assert isinstance(reply, Reply)
             assert reply.status == 200
@@ -64,7 +64,7 @@ def test_caller_that_prefers_to_wait_gets_the_ended_job() -> None:
     asyncio.run(scenario())
 
 
-def test_caller_that_waited_in_vain_gets_the_job_as_it_stands() -> None:
+def test_client_whose_wait_ends_first_gets_the_open_job() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             headers = {"prefer": "respond-async, wait=0"}
@@ -76,7 +76,7 @@ def test_caller_that_waited_in_vain_gets_the_job_as_it_stands() -> None:
     asyncio.run(scenario())
 
 
-def test_caller_that_leaves_while_it_waits_leaves_its_job_alone() -> None:
+def test_client_that_leaves_while_it_waits_does_not_cancel_its_job() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             request = Request(id="req-1", method="POST", path="/v1/jobs")
@@ -98,7 +98,7 @@ def test_caller_that_leaves_while_it_waits_leaves_its_job_alone() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "wait", "wait=x", "wait=-1", "respond-async", "wait=1e9"])
-def test_preference_that_cannot_be_read_is_left_aside(value: str) -> None:
+def test_invalid_preference_is_ignored(value: str) -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             headers = {"prefer": value}
@@ -123,7 +123,7 @@ def test_cancelled_job_is_retried_and_an_open_one_is_409() -> None:
     asyncio.run(scenario())
 
 
-def test_deadlines_are_told_as_instants() -> None:
+def test_deadlines_are_instants() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             job_id = await _new_job(api, start_within_s=5, finish_within_s=60)

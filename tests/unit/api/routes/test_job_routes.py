@@ -18,7 +18,7 @@ STARTED = Started(prompt_tokens=5, cached_tokens=2)
 HELLO = Text(text="Hel", ids=(1,))
 LO = Text(text="lo", ids=(2,))
 DONE = Finished(stop_reason=StopReason.END_TURN, usage=USAGE)
-NOBODY = "job-" + "0" * 32
+ABSENT = "job-" + "0" * 32
 
 
 async def _new_job(api: FakeApi, **body: Any) -> JobId:
@@ -29,9 +29,9 @@ async def _new_job(api: FakeApi, **body: Any) -> JobId:
 async def _ended_job(api: FakeApi) -> JobId:
     job_id = await _new_job(api)
     api.start(job_id)
-    api.say(job_id, STARTED, HELLO, LO)
+    api.publish(job_id, STARTED, HELLO, LO)
     api.complete(job_id, "Hello")
-    api.say(job_id, DONE, first=3)
+    api.publish(job_id, DONE, first=3)
     return job_id
 
 
@@ -42,7 +42,7 @@ async def _items(api: FakeApi, target: str, **headers: str) -> list[StreamItem]:
     return [item_from_dict(event.json) for event in events_in(await pieces_of(reply))]
 
 
-def test_new_job_is_accepted_with_the_way_to_it() -> None:
+def test_new_job_is_accepted_with_its_location() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             body = {"prompt": "hi", "priority": "batch", "agent_id": "a-1"}
@@ -59,7 +59,7 @@ def test_new_job_is_accepted_with_the_way_to_it() -> None:
     asyncio.run(scenario())
 
 
-def test_job_is_accepted_although_the_broker_is_away() -> None:
+def test_job_is_accepted_while_the_broker_is_unavailable() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             api.broker.down = True
@@ -70,7 +70,7 @@ def test_job_is_accepted_although_the_broker_is_away() -> None:
     asyncio.run(scenario())
 
 
-def test_completed_job_shows_its_answer_and_counts() -> None:
+def test_completed_job_has_its_answer_and_counts() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             job_id = await _ended_job(api)
@@ -92,11 +92,11 @@ def test_completed_job_shows_its_answer_and_counts() -> None:
 @pytest.mark.parametrize(
     ("method", "target"),
     [
-        ("GET", f"/v1/jobs/{NOBODY}"),
+        ("GET", f"/v1/jobs/{ABSENT}"),
         ("GET", "/v1/jobs/a b"),
-        ("GET", f"/v1/jobs/{NOBODY}/stream"),
-        ("POST", f"/v1/jobs/{NOBODY}/cancel"),
-        ("POST", f"/v1/jobs/{NOBODY}/retry"),
+        ("GET", f"/v1/jobs/{ABSENT}/stream"),
+        ("POST", f"/v1/jobs/{ABSENT}/cancel"),
+        ("POST", f"/v1/jobs/{ABSENT}/retry"),
     ],
 )
 def test_job_that_does_not_exist_is_404(method: str, target: str) -> None:
@@ -122,7 +122,7 @@ def test_cancelling_twice_is_the_same_as_once() -> None:
     asyncio.run(scenario())
 
 
-def test_cancelling_an_ended_job_shows_it_as_it_is() -> None:
+def test_cancelling_an_ended_job_changes_nothing() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             job_id = await _ended_job(api)
@@ -167,7 +167,7 @@ def test_pages_of_jobs_go_back_in_time() -> None:
         "/v1/events?after=9223372036854775808",
         "/v1/events?limit=1001",
         "/v1/events?stream=%00",
-        f"/v1/jobs/{NOBODY}/stream?after=x",
+        f"/v1/jobs/{ABSENT}/stream?after=x",
     ],
 )
 def test_wrong_query_names_its_parameter(target: str) -> None:
@@ -181,16 +181,16 @@ def test_wrong_query_names_its_parameter(target: str) -> None:
     asyncio.run(scenario())
 
 
-def test_stream_tells_every_item_with_an_id_as_it_comes() -> None:
+def test_stream_has_every_item_with_an_id_at_once() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             job_id = await _new_job(api)
             reply = await api.send("GET", f"/v1/jobs/{job_id}/stream")
             assert await first_piece(reply) == b": open\n"
-            api.say(job_id, STARTED, Progress(phase="prefill", done=1, total=2), HELLO, DONE)
+            api.publish(job_id, STARTED, Progress(phase="prefill", done=1, total=2), HELLO, DONE)
             events = events_in(await pieces_of(reply))
-            told = [(event.id, event.event) for event in events]
-            assert [one for one in told if one[0] is not None] == [
+            received = [(event.id, event.event) for event in events]
+            assert [one for one in received if one[0] is not None] == [
                 ("1-0", "started"),
                 ("1-1", "text"),
                 ("1-2", "finished"),
@@ -209,7 +209,7 @@ def test_stream_tells_every_item_with_an_id_as_it_comes() -> None:
     ],
 )
 @pytest.mark.parametrize("ended", [False, True])
-def test_resumed_stream_goes_on_exactly_where_it_broke_off(
+def test_resumed_stream_continues_after_the_last_item(
     target: str,
     headers: dict[str, str],
     ended: bool,  # noqa: FBT001 - a parameter of the test
@@ -218,17 +218,17 @@ def test_resumed_stream_goes_on_exactly_where_it_broke_off(
         async with fake_api() as api:
             job_id = await _new_job(api)
             api.start(job_id)
-            api.say(job_id, STARTED, HELLO, LO)
+            api.publish(job_id, STARTED, HELLO, LO)
             if ended:
                 api.complete(job_id, "Hello")
-            api.say(job_id, DONE, first=3)
+            api.publish(job_id, DONE, first=3)
             items = await _items(api, f"/v1/jobs/{job_id}/stream{target}", **headers)
             assert [(item.n, item.body) for item in items] == [(2, LO), (3, DONE)]
 
     asyncio.run(scenario())
 
 
-def test_reader_who_has_all_of_an_ended_job_is_told_to_stop() -> None:
+def test_reader_that_has_all_items_of_an_ended_job_gets_204() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             job_id = await _ended_job(api)
@@ -239,12 +239,12 @@ def test_reader_who_has_all_of_an_ended_job_is_told_to_stop() -> None:
     asyncio.run(scenario())
 
 
-def test_end_that_only_the_log_knows_is_told() -> None:
+def test_end_that_only_the_log_has_is_sent() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             job_id = await _new_job(api)
             api.start(job_id)
-            api.say(job_id, STARTED, HELLO)
+            api.publish(job_id, STARTED, HELLO)
             api.complete(job_id, "Hel")
             items = await _items(api, f"/v1/jobs/{job_id}/stream?after=1")
             assert [(item.n, item.body) for item in items] == [(2, DONE)]
@@ -252,7 +252,7 @@ def test_end_that_only_the_log_knows_is_told() -> None:
     asyncio.run(scenario())
 
 
-def test_forgotten_stream_is_told_from_the_log_without_numbers() -> None:
+def test_items_lost_by_the_broker_come_from_the_log_without_numbers() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             job_id = await _ended_job(api)

@@ -1,4 +1,4 @@
-"""Responses from body to bytes: kept, gone on from, told again, cancelled, deleted."""
+"""Responses from body to bytes: stored, continued, streamed again, cancelled, deleted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from domain.chat.generation import EmittedCall
 from domain.chat.request import ChatRequest, Message, ToolCall
 from domain.values import JobId, JobStatus, StreamName
 from tests.support.builders.api import FakeApi, fake_api, first_piece, leave, pieces_of
-from tests.support.builders.generation_requests import SAID, status_of
+from tests.support.builders.generation_requests import ANSWER, status_of
 from tests.support.clients.sse import events_in
 
 PATH = "/v1/responses"
@@ -44,14 +44,14 @@ def _prompt(api: FakeApi, response: Any) -> ChatRequest:
     return ChatRequest.from_bytes(api.log.get(submitted.data["request"]))
 
 
-def test_whole_answer_is_a_response_that_can_be_looked_up() -> None:
+def test_whole_answer_is_a_stored_response() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             asking = asyncio.create_task(api.send("POST", PATH, {"model": "m", "input": "hi"}))
             job_id = await api.only_job()
             api.start(job_id)
             api.complete(job_id, "Hello")
-            api.say(job_id, *SAID)
+            api.publish(job_id, *ANSWER)
             reply = await asking
             assert isinstance(reply, Reply)
             made = json.loads(reply.body)
@@ -64,13 +64,13 @@ def test_whole_answer_is_a_response_that_can_be_looked_up() -> None:
     asyncio.run(scenario())
 
 
-def test_stream_is_told_again_from_any_event_on() -> None:
+def test_stream_can_be_repeated_from_any_event() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             reply = await api.send("POST", PATH, BODY | {"stream": True})
             job_id = await api.only_job()
             api.start(job_id)
-            api.say(job_id, *SAID)
+            api.publish(job_id, *ANSWER)
             first = [event.json for event in events_in(await pieces_of(reply))]
             api.complete(job_id, "Hello")
             one = f"{PATH}/{first[0]['response']['id']}"
@@ -110,7 +110,7 @@ def test_client_that_leaves_a_connection_ends_its_response() -> None:
     asyncio.run(scenario())
 
 
-def test_next_turn_goes_on_from_the_log() -> None:
+def test_next_turn_continues_from_the_log() -> None:
     call = EmittedCall(
         id="toolu_" + "0" * 32 + "_0", name="f", arguments='{"a": 1}', is_complete=True
     )
@@ -151,7 +151,7 @@ def test_next_turn_goes_on_from_the_log() -> None:
     asyncio.run(scenario())
 
 
-def test_references_stand_for_what_was_said() -> None:
+def test_references_are_replaced_by_their_items() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             first = await _made(api, {})
@@ -166,7 +166,7 @@ def test_references_stand_for_what_was_said() -> None:
     asyncio.run(scenario())
 
 
-def test_deleted_response_is_not_there_any_more() -> None:
+def test_deleted_response_is_404() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             made = await _made(api, {})
@@ -198,14 +198,14 @@ def test_open_response_is_cancelled_when_it_is_deleted() -> None:
     asyncio.run(scenario())
 
 
-def test_what_was_not_to_be_stored_is_not_found() -> None:
+def test_response_that_is_not_stored_is_404() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             body = {"model": "m", "input": "hi", "store": False, "stream": True}
             reply = await api.send("POST", PATH, body)
             job_id = await api.only_job()
             api.start(job_id)
-            api.say(job_id, *SAID)
+            api.publish(job_id, *ANSWER)
             last = events_in(await pieces_of(reply))[-1].json
             assert last["response"]["store"] is False
             await api.json("GET", f"{PATH}/{last['response']['id']}", status=404)
@@ -213,7 +213,7 @@ def test_what_was_not_to_be_stored_is_not_found() -> None:
     asyncio.run(scenario())
 
 
-def test_job_of_another_dialect_is_no_response() -> None:
+def test_job_of_another_dialect_is_not_a_response() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             job = await api.json("POST", "/v1/jobs", {"prompt": "hi"}, status=202)
@@ -285,7 +285,7 @@ def test_items_are_listed_in_pages() -> None:
         ({"max_output_tokens": 0}, "max_output_tokens"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
+def test_unsupported_parameter_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             error = await api.json("POST", PATH, BODY | fields, status=400)
@@ -307,7 +307,7 @@ def test_what_cannot_be_done_is_refused_by_name(fields: dict[str, Any], param: s
     ],
     ids=str,
 )
-def test_what_runs_elsewhere_is_left_out(fields: dict[str, Any]) -> None:
+def test_tools_of_the_vendor_are_ignored(fields: dict[str, Any]) -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             made = await api.json("POST", PATH, BODY | fields)
@@ -317,7 +317,7 @@ def test_what_runs_elsewhere_is_left_out(fields: dict[str, Any]) -> None:
     asyncio.run(scenario())
 
 
-def test_reader_of_a_stream_is_told_by_type(  # the reply is a stream, not a whole answer
+def test_reply_to_a_stream_request_is_a_stream(  # the reply is a stream, not a whole answer
 ) -> None:
     async def scenario() -> None:
         async with fake_api() as api:

@@ -1,4 +1,4 @@
-"""Models, health and the description of it all."""
+"""Models, health and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _load_model(api: FakeApi) -> None:
     api.log.append(StreamName("model-demo"), [draft(loaded)], expected_version=0)
 
 
-def test_models_fit_both_clients_and_say_what_they_are() -> None:
+def test_models_fit_both_clients_and_have_their_card() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             api.worker_is("ready")
@@ -79,7 +79,7 @@ def test_unknown_model_is_404_in_the_dialect_of_the_header() -> None:
     asyncio.run(scenario())
 
 
-def test_readiness_names_the_part_that_is_missing() -> None:
+def test_readiness_names_the_unavailable_part() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             assert (await api.json("GET", "/health/live"))["status"] == "ok"
@@ -103,7 +103,7 @@ def test_readiness_names_the_part_that_is_missing() -> None:
     asyncio.run(scenario())
 
 
-def test_root_says_what_answers_here() -> None:
+def test_root_has_the_name_and_the_version() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             root = await api.json("GET", "/")
@@ -112,7 +112,7 @@ def test_root_says_what_answers_here() -> None:
     asyncio.run(scenario())
 
 
-def test_replies_are_what_the_document_says() -> None:
+def test_replies_conform_to_the_document() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             api.worker_is("ready")
@@ -123,7 +123,7 @@ def test_replies_are_what_the_document_says() -> None:
                 await eventually(lambda: len(api.broker.queue.waiting(Priority.INTERACTIVE)) > 1)
                 job_id = max(api.broker.queue.waiting(Priority.INTERACTIVE))
                 api.broker.queue.remove(job_id, Priority.INTERACTIVE)
-                api.say(
+                api.publish(
                     job_id,
                     Text(text="x", ids=(1,)),
                     Finished(stop_reason=StopReason.END_TURN, usage=Usage()),
@@ -149,7 +149,7 @@ def test_replies_are_what_the_document_says() -> None:
 
 
 async def _checked(api: FakeApi, method: str, pattern: str, body: Any = None, **params: str) -> Any:
-    """Send a request and hold its reply to the document."""
+    """Send a request and validate its reply against the document."""
     reply = await api.send(method, pattern.format(**params), body)
     assert isinstance(reply, Reply)
     document = openapi_document(OPERATIONS, "1")
@@ -161,7 +161,7 @@ async def _checked(api: FakeApi, method: str, pattern: str, body: Any = None, **
     return value
 
 
-def test_every_reference_in_the_document_leads_somewhere() -> None:
+def test_every_reference_in_the_document_is_defined() -> None:
     document = openapi_document(OPERATIONS, "1")
     names = document["components"]["schemas"]
     references = set(_references(document))

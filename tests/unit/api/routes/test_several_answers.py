@@ -29,7 +29,7 @@ THREE = BODY | {"n": 3, "seed": 5, "temperature": 1}
 FAILED = Failed(error="engine_failure", message="the model broke", retryable=False)
 
 
-def _said(text: str) -> tuple[Body, ...]:
+def _answer(text: str) -> tuple[Body, ...]:
     return (
         Started(prompt_tokens=5, cached_tokens=2),
         Text(text=text, ids=(1,)),
@@ -63,7 +63,7 @@ def test_answers_are_jobs_of_one_request_and_one_reply() -> None:
             waiting = asyncio.create_task(api.send("POST", CHAT, THREE))
             jobs = await _jobs(api)
             for number, job_id in reversed(list(enumerate(jobs))):
-                api.say(job_id, *_said(f"answer {number}"))
+                api.publish(job_id, *_answer(f"answer {number}"))
             reply = await waiting
             assert isinstance(reply, Reply)
             whole = ChatCompletion.model_validate_json(reply.body, strict=True)
@@ -80,7 +80,7 @@ def test_answers_are_jobs_of_one_request_and_one_reply() -> None:
     asyncio.run(scenario())
 
 
-def test_stream_tells_answers_as_they_come_and_ends_once() -> None:
+def test_stream_interleaves_answers_and_ends_once() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             options = {"stream": True, "stream_options": {"include_usage": True}}
@@ -88,15 +88,15 @@ def test_stream_tells_answers_as_they_come_and_ends_once() -> None:
             jobs = await _jobs(api)
             assert len(events_in(await first_piece(reply))) == 3
             for number in (2, 0, 1):
-                api.say(jobs[number], *_said(f"answer {number}"))
+                api.publish(jobs[number], *_answer(f"answer {number}"))
             *chunks, usage, done = events_in(await pieces_of(reply))
             assert done.data == "[DONE]"
             assert usage.json["usage"]["completion_tokens"] == 9
-            said = {0: "", 1: "", 2: ""}
+            texts = {0: "", 1: "", 2: ""}
             for chunk in chunks:
                 (choice,) = chunk.json["choices"]
-                said[choice["index"]] += choice["delta"].get("content", "")
-            assert said == {number: f"answer {number}" for number in range(3)}
+                texts[choice["index"]] += choice["delta"].get("content", "")
+            assert texts == {number: f"answer {number}" for number in range(3)}
             states = {api.services.readers.state(job_id) for job_id in jobs}
             assert states == {Readership.DELIVERED}
 
@@ -112,7 +112,7 @@ def test_prompts_come_before_their_answers_in_order() -> None:
             for job_id in jobs:
                 asked = _asked(api, job_id)
                 assert asked.raw is not None
-                api.say(job_id, *_said(f"{asked.raw.text}{asked.sampling.seed}"))
+                api.publish(job_id, *_answer(f"{asked.raw.text}{asked.sampling.seed}"))
             reply = await waiting
             assert isinstance(reply, Reply)
             whole = json.loads(reply.body)
@@ -123,7 +123,7 @@ def test_prompts_come_before_their_answers_in_order() -> None:
 
 
 @pytest.mark.parametrize("body", [THREE, THREE | {"stream": True}])
-def test_one_that_fails_fails_the_request_and_ends_the_others(body: dict[str, Any]) -> None:
+def test_failed_answer_fails_the_request_and_ends_the_others(body: dict[str, Any]) -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             api.grace_over.set()
@@ -132,7 +132,7 @@ def test_one_that_fails_fails_the_request_and_ends_the_others(body: dict[str, An
             if body.get("stream"):
                 reply = await asking
                 await first_piece(reply)
-            api.say(jobs[1], _said("")[0], Text(text="half", ids=(1,)), FAILED)
+            api.publish(jobs[1], _answer("")[0], Text(text="half", ids=(1,)), FAILED)
             reply = await asking
             if isinstance(reply, StreamReply):
                 events = events_in(await pieces_of(reply))
@@ -146,7 +146,7 @@ def test_one_that_fails_fails_the_request_and_ends_the_others(body: dict[str, An
     asyncio.run(scenario())
 
 
-def test_one_that_is_cancelled_ends_the_request() -> None:
+def test_cancelled_answer_ends_the_request() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             waiting = asyncio.create_task(api.send("POST", CHAT, THREE))
@@ -187,7 +187,7 @@ def _limit(api: FakeApi, jobs: int) -> None:
     api.use(rules=type(rules)(linger_s=0, settle_s=0.01, queue_limit=jobs))
 
 
-def test_without_room_for_all_none_is_accepted() -> None:
+def test_no_answer_is_accepted_without_room_for_all() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             _limit(api, 3)
@@ -202,7 +202,7 @@ def test_without_room_for_all_none_is_accepted() -> None:
     asyncio.run(scenario())
 
 
-def test_more_than_may_ever_wait_is_a_400() -> None:
+def test_more_answers_than_the_queue_holds_are_a_400() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             _limit(api, 2)
@@ -215,7 +215,7 @@ def test_more_than_may_ever_wait_is_a_400() -> None:
 
 
 @pytest.mark.parametrize("trouble", ["queue", "log"])
-def test_trouble_in_the_middle_takes_back_what_was_accepted(trouble: str) -> None:
+def test_failure_of_one_submission_cancels_the_others(trouble: str) -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             drawn = api.services.ids.job_id
@@ -266,7 +266,7 @@ def test_same_key_finds_every_answer_and_another_number_is_refused() -> None:
     asyncio.run(scenario())
 
 
-def test_key_whose_request_was_cut_short_is_completed() -> None:
+def test_key_of_an_interrupted_request_is_completed() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             whole = await api.send("POST", CHAT, THREE | {"stream": True}, headers=KEY)
@@ -306,7 +306,7 @@ def test_retry_finds_each_answer_that_was_lost() -> None:
             asking = asyncio.create_task(api.send("POST", CHAT, THREE, headers=RETRY))
             await eventually(lambda: _attached(api) == 3)
             for number, job_id in enumerate(jobs):
-                api.say(job_id, *_said(f"answer {number}"))
+                api.publish(job_id, *_answer(f"answer {number}"))
             reply = await asking
             assert isinstance(reply, Reply)
             assert reply.headers["x-semantic-job"] == ", ".join(jobs)
@@ -315,7 +315,7 @@ def test_retry_finds_each_answer_that_was_lost() -> None:
     asyncio.run(scenario())
 
 
-def test_retry_computes_anew_only_what_cannot_be_joined() -> None:
+def test_retry_submits_only_the_answers_that_it_cannot_join() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             rules = api.services.rules

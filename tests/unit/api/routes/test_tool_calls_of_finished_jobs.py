@@ -14,7 +14,7 @@ _CALLS = (
 )
 
 
-def test_calls_are_part_of_a_jobs_output_and_of_its_stream_told_again() -> None:
+def test_calls_are_part_of_the_output_of_a_job_and_of_its_repeated_stream() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             job = await api.json("POST", "/v1/jobs", {"prompt": "hi"}, status=202)

@@ -38,7 +38,7 @@ async def submit(api: FakeApi, url: str | None = URL, *, status: int = 202, **mo
     return await api.json("POST", "/v1/jobs", BODY | hook | more, status=status)
 
 
-def test_the_receiver_stands_in_the_log_and_hears_of_the_end() -> None:
+def test_the_receiver_is_in_the_log_and_gets_a_message_at_the_end() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             job = await submit(api)
@@ -62,7 +62,7 @@ def test_the_receiver_stands_in_the_log_and_hears_of_the_end() -> None:
     "url",
     ["http://127.0.0.1/", "http://2130706433/x", "ftp://example.com/", "https://a@b.example/"],
 )
-def test_a_receiver_that_may_not_be_called_is_refused_at_once(url: str) -> None:
+def test_a_forbidden_receiver_is_refused_at_once(url: str) -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             problem = await submit(api, url, status=400)
@@ -73,7 +73,7 @@ def test_a_receiver_that_may_not_be_called_is_refused_at_once(url: str) -> None:
     asyncio.run(scenario())
 
 
-def test_the_operator_can_open_a_host_or_close_all() -> None:
+def test_the_operator_can_allow_a_host_or_disable_webhooks() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             store = InMemoryWebhookStore()
@@ -87,7 +87,7 @@ def test_the_operator_can_open_a_host_or_close_all() -> None:
     asyncio.run(scenario())
 
 
-def test_one_key_with_another_receiver_is_another_request() -> None:
+def test_one_key_with_another_receiver_is_refused() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             key = {"idempotency-key": "k"}
@@ -107,7 +107,7 @@ def test_one_key_with_another_receiver_is_another_request() -> None:
     asyncio.run(scenario())
 
 
-def test_webhooks_are_listed_page_by_page_and_sent_again() -> None:
+def test_webhooks_are_listed_page_by_page_and_delivered_again() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             for _ in range(3):
@@ -142,7 +142,7 @@ def test_webhooks_are_listed_page_by_page_and_sent_again() -> None:
     asyncio.run(scenario())
 
 
-def test_batches_name_a_receiver_too() -> None:
+def test_batches_have_receivers_too() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             params = {

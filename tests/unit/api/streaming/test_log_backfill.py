@@ -39,7 +39,7 @@ async def begun(api: FakeApi) -> JobId:
     """Return the only job once it runs and has said its first half."""
     job_id = await api.only_job()
     api.start(job_id)
-    api.say(job_id, STARTED, HEL)
+    api.publish(job_id, STARTED, HEL)
     return job_id
 
 
@@ -110,7 +110,7 @@ def test_reader_who_lacks_the_end_only_gets_it_under_its_number() -> None:
             job_id = await new_job(api)
             reading = asyncio.create_task(native(api, job_id))
             await eventually(lambda: api.broker.items.followers == 1)
-            api.say(job_id, LO, first=2)
+            api.publish(job_id, LO, first=2)
             api.complete(job_id, "Hello")
             assert bodies(await reading) == [(0, STARTED), (1, HEL), (2, LO), (3, DONE)]
 
@@ -176,7 +176,7 @@ def test_reader_of_a_silent_job_that_goes_on_waits(monkeypatch: pytest.MonkeyPat
             monkeypatch.setattr(api.log.views, "get", counted)
             reading = asyncio.create_task(native(api, job_id))
             await eventually(lambda: looks >= 4)
-            api.say(job_id, LO, DONE, first=2)
+            api.publish(job_id, LO, DONE, first=2)
             assert bodies(await reading) == [(0, STARTED), (1, HEL), (2, LO), (3, DONE)]
 
     asyncio.run(scenario())
@@ -223,7 +223,7 @@ def test_end_that_was_said_under_a_number_that_the_reader_has_already_reaches_it
             commit(job_id, RequestCancel(reason="api"), **ports)
             ended = commit(job_id, ConfirmCancel(attempt=0, usage=Usage()), **ports)
             assert ended.ending is not None
-            api.say(job_id, ended.ending, attempt=2)
+            api.publish(job_id, ended.ending, attempt=2)
             rest = rest_of(job_id, told, api.services)
             assert rest is not None
             assert [item.body for item in rest] == [ended.ending]

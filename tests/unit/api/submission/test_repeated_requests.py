@@ -20,10 +20,10 @@ from tests.support.builders.api import (
     pieces_of,
 )
 from tests.support.builders.generation_requests import (
+    ANSWER,
     BODY,
     CHAT,
     MESSAGES,
-    SAID,
     STREAM,
     any_request,
     status_of,
@@ -107,7 +107,7 @@ def test_posts_of_one_key_at_once_are_one_job_and_both_get_the_answer() -> None:
             waiting = [
                 asyncio.create_task(api.send("POST", MESSAGES, BODY, headers=KEY)) for _ in range(4)
             ]
-            api.say(await api.only_job(), *SAID)
+            api.publish(await api.only_job(), *ANSWER)
             replies = await asyncio.gather(*waiting)
             assert {reply.status for reply in replies} == {200}
             assert len({reply.body for reply in replies if isinstance(reply, Reply)}) == 1
@@ -121,7 +121,7 @@ def test_ended_job_answers_its_key_again_from_the_log_when_its_items_are_gone() 
         async with fake_api() as api:
             reply, job_id, _ = await start_stream(api, KEY)
             api.start(job_id)
-            api.say(job_id, *SAID)
+            api.publish(job_id, *ANSWER)
             api.complete(job_id, "Hello")
             await pieces_of(reply)
             api.broker.items.forget(job_id)
@@ -165,12 +165,12 @@ def test_client_that_lost_its_stream_finds_its_job_and_all_of_the_answer(
         async with fake_api() as api:
             patient(api)
             reply, job_id, request = await start_stream(api, first)
-            api.say(job_id, *SAID[:2])
+            api.publish(job_id, *ANSWER[:2])
             await lose(reply, request)
             again = await api.send("POST", MESSAGES, STREAM, headers=second)
             assert again.headers["x-semantic-job"] == job_id
             assert again.headers[ATTACHED] == reason
-            api.say(job_id, SAID[2], first=2)
+            api.publish(job_id, ANSWER[2], first=2)
             assert "Hello" in str([event.data for event in events_in(await pieces_of(again))])
             assert attached(api) == [reason]
             api.grace_over.set()
@@ -185,11 +185,11 @@ def test_fallback_without_streaming_gets_the_answer_that_the_stream_began() -> N
         async with fake_api() as api:
             patient(api)
             reply, job_id, request = await start_stream(api, SESSION)
-            api.say(job_id, *SAID[:2])
+            api.publish(job_id, *ANSWER[:2])
             await lose(reply, request)
             waiting = asyncio.create_task(api.send("POST", MESSAGES, BODY, headers=SESSION))
             await eventually(lambda: attached(api) == ["same_session"])
-            api.say(job_id, SAID[2], first=2)
+            api.publish(job_id, ANSWER[2], first=2)
             whole = await waiting
             assert isinstance(whole, Reply)
             assert json.loads(whole.body)["content"] == [{"type": "text", "text": "Hello"}]
@@ -219,7 +219,7 @@ def test_answer_that_was_ready_when_the_client_was_lost_is_given_to_its_retry() 
             reply, job_id, request = await start_stream(api, {})
             api.start(job_id)
             api.complete(job_id, "Hello")
-            api.say(job_id, *SAID)
+            api.publish(job_id, *ANSWER)
             await first_piece(reply)
             await lose(reply, request)
             again = await api.send("POST", MESSAGES, BODY, headers=RETRY)
@@ -305,7 +305,7 @@ def test_equal_request_after_the_answer_arrived_is_a_second_job() -> None:
             reply, job_id, _ = await start_stream(api, SESSION)
             api.start(job_id)
             api.complete(job_id, "Hello")
-            api.say(job_id, *SAID)
+            api.publish(job_id, *ANSWER)
             await pieces_of(reply)
             second, other, _ = await start_stream(api, SESSION)
             assert other != job_id
@@ -338,7 +338,7 @@ def test_greedy_or_seeded_twin_in_a_session_shares_the_one_answer(fixed: dict[st
             assert attached(api) == ["same_answer"]
             # One of two readers may leave; the job goes on for the other.
             await leave(first)
-            api.say(job_id, *SAID)
+            api.publish(job_id, *ANSWER)
             assert events_in(await pieces_of(second))[-1].event == "message_stop"
             assert "JobCancelRequested" not in api.event_types()
 
