@@ -1,4 +1,4 @@
-"""What the log knows of its archives, and the events of the whole log, archived ones first."""
+"""Archives of a log: their list, their verification, and events read across them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ops.adapters.event_log.event_file import read_events, verify_file
 from ops.adapters.event_log.event_query import EventQuery
 from ops.adapters.event_log.tables import ARCHIVES, EVENTS
 
-#: Beside the database.
+#: Name of the archives' directory, beside the database.
 DIRECTORY = "archive"
 
 _log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """One stretch of the log that stands in a file; see ``LogArchived`` for the fields."""
+    """A file with a stretch of the log; see ``LogArchived`` for the fields."""
 
     last_position: int
     first_position: int
@@ -34,11 +34,11 @@ class Archive:
     file: str
 
     def path(self, url: str) -> Path:
-        """Return where the file should lie."""
+        """Return the path of the file, which may have been moved away."""
         return directory_of(url) / self.file
 
     def event(self) -> LogArchived:
-        """Return what the log says of it."""
+        """Return the event that records the archive in the log."""
         return LogArchived(
             first_position=self.first_position,
             last_position=self.last_position,
@@ -50,11 +50,11 @@ class Archive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveReport:
-    """What became of checking the archives.
+    """The result of verifying the archives.
 
     Attributes:
-        verified: Files that verify.
-        missing: Names of files that are not here; their events could not be checked.
+        verified: How many files verify.
+        missing: Names of files that are missing; their events could not be verified.
     """
 
     verified: int
@@ -65,7 +65,7 @@ def directory_of(url: str) -> Path:
     """Return the directory of the archives of a log.
 
     Raises:
-        LogUnavailable: The log is no SQLite file.
+        LogUnavailable: The log is not in a SQLite file.
     """
     file = database_file(url)
     if file is None:
@@ -80,13 +80,13 @@ def directory_of(url: str) -> Path:
 def read_archives(connection: Connection) -> tuple[Archive, ...]:
     """Return the archives of the log, in order."""
     if not inspect(connection).has_table(ARCHIVES.name):
-        return ()  # a copy of a log that an older program wrote
+        return ()  # an older version wrote this copy of a log
     rows = connection.execute(select(ARCHIVES).order_by(ARCHIVES.c.last_position))
     return tuple(Archive(**row) for row in rows.mappings())
 
 
 def read_anchor(connection: Connection) -> LogHead:
-    """Return what the first event that is not archived follows."""
+    """Return position and hash of the last archived event, which the rest of the log follows."""
     archives = read_archives(connection)
     if not archives:
         return LogHead(position=0, hash=GENESIS_HASH)
@@ -94,7 +94,7 @@ def read_anchor(connection: Connection) -> LogHead:
 
 
 def each_event(engine: Engine, url: str) -> Iterator[RecordedEvent]:
-    """Yield every event that there ever was, in order.
+    """Yield every event of the log in order, the archived ones from their files.
 
     Raises:
         LogUnavailable: A file or the database cannot be read.
@@ -108,7 +108,7 @@ def each_event(engine: Engine, url: str) -> Iterator[RecordedEvent]:
 
 
 def archived_stream(engine: Engine, url: str, stream: str) -> tuple[RecordedEvent, ...]:
-    """Return the events of a stream that stand in the archives that are here.
+    """Return the events of a stream in those archives whose files are present.
 
     Raises:
         LogUnavailable: A file or the database cannot be read.
@@ -124,16 +124,21 @@ def archived_stream(engine: Engine, url: str, stream: str) -> tuple[RecordedEven
 
 
 def verify_archives(engine: Engine, url: str, *, signed_hashes: dict[int, str]) -> ArchiveReport:
-    """Check that the archives form one chain, that the log vouches for them, and their files.
+    """Verify that the archives form one chain and are recorded in the log, and verify their files.
 
-    What the log kept of an archived stretch must be what the file says.
+    Events of an archived stretch that the log kept must be the same as in the file.
+
+    Args:
+        engine: From ``reader_engine``.
+        url: Of the log.
+        signed_hashes: By position, from signed checkpoints.
 
     Raises:
         CorruptLog: Naming the first position that does not verify.
         LogUnavailable: A file or the database cannot be read.
     """
     archives = _archives(engine)
-    vouched = {
+    recorded = {
         event.data["last_position"]: event.data
         for event in EventQuery(engine, EventFilter(types=[LogArchived.__name__])).each()
     }
@@ -144,12 +149,12 @@ def verify_archives(engine: Engine, url: str, *, signed_hashes: dict[int, str]) 
         if (first, archive.base_hash) != (before.position + 1, before.hash):
             raise CorruptLog(first, "the archives do not follow each other")
         before = LogHead(position=archive.last_position, hash=archive.last_hash)
-        said = vouched.get(archive.last_position)
-        if said is not None and said["last_hash"] != archive.last_hash:
+        recorded_end = recorded.get(archive.last_position)
+        if recorded_end is not None and recorded_end["last_hash"] != archive.last_hash:
             raise CorruptLog(archive.last_position, "the log names another end of the archive")
-        # What vouches for an archive may itself have gone into a later one.
-        if said is None and archive is archives[-1]:
-            raise CorruptLog(first, "the log says nothing of the archive of these events")
+        # The event that records an archive may itself be in a later archive.
+        if recorded_end is None and archive is archives[-1]:
+            raise CorruptLog(first, "no event of the log records the archive of these events")
         path = archive.path(url)
         if not path.exists():
             missing.append(archive.file)
@@ -160,12 +165,12 @@ def verify_archives(engine: Engine, url: str, *, signed_hashes: dict[int, str]) 
 
 
 def archived_stretch(engine: Engine, url: str, archive: Archive) -> Iterator[RecordedEvent]:
-    """Yield the events of an archive, or where its file is missing what the log kept of them."""
+    """Yield the events of an archive; only those that the log kept if the file is missing."""
     path = archive.path(url)
     if path.exists():
         yield from read_events(path)
         return
-    _log.warning("the archive %s is not here: jobs that stand only in it are not listed", path)
+    _log.warning("the archive %s is missing: jobs that are only in it are not listed", path)
     first, last = archive.first_position, archive.last_position
     yield from EventQuery(engine, EventFilter()).each(after=first - 1, through=last)
 

@@ -1,7 +1,6 @@
-"""Events in a file: one JSON object a line with every field of the envelope, so its hash too.
+"""Files of events: one JSON object a line, with every field of the envelope and its hash.
 
-Such a file can be verified without the database that it came from. A name that ends in ``.gz`` is
-compressed.
+A file can be verified without the database. A file whose name ends in ``.gz`` is compressed.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from domain.log.record import GENESIS_HASH, LogHead, RecordedEvent, verify_link
 from domain.values import StreamName
 from ops.adapters.data_dir.sync import sync_directory
 
-#: Longest line that is read; an event is small, its texts stand in payloads.
+#: Longest line that is read; events are small, since their texts are payloads.
 LINE_CHARS_MAX = 16 * 1024 * 1024
 _GZIP_LEVEL = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedFile:
-    """What a file that verifies holds.
+    """The extent of a file that verifies.
 
     Attributes:
-        events: How many.
-        base: What the first one follows; ``None`` for an empty file.
-        head: The last one.
-        gaps: How often positions are missing between two events: a file that was filtered shows
-            that each event is as it was written, not that none is left out.
+        events: How many events it holds.
+        base: Position and hash before the first event; ``None`` for an empty file.
+        head: Position and hash of the last event; ``None`` for an empty file.
+        gaps: How often positions are missing between two events. A file with gaps shows that each
+            event is unchanged, but not that the file is complete.
     """
 
     events: int
@@ -49,16 +48,19 @@ class VerifiedFile:
 
 
 def event_line(event: RecordedEvent) -> str:
-    """Return an event as a line; plain ASCII, so that any program can read it."""
+    """Return an event as a line of ASCII."""
     fields = dataclasses.asdict(event)
     return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False) + "\n"
 
 
 def write_events(path: Path, events: Iterable[RecordedEvent]) -> int:
-    """Write events to a new file that is either whole or not there; return how many.
+    """Write events to a new file, which appears under its name only when complete.
+
+    Returns:
+        How many events were written.
 
     Raises:
-        LogUnavailable: It exists already, or cannot be written.
+        LogUnavailable: The file exists already, or cannot be written.
     """
     if path.exists():
         msg = f"{path} exists already"
@@ -81,27 +83,27 @@ def read_events(path: Path) -> Iterator[RecordedEvent]:
     """Yield the events of a file.
 
     Raises:
-        LogUnavailable: It cannot be read.
-        CorruptLog: A line is no event; named by the position that was due there.
+        LogUnavailable: The file cannot be read.
+        CorruptLog: A line is not an event; the position is that of the expected event.
     """
-    due = 1
+    expected = 1
     try:
         with path.open("rb") as file:
             stream = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
             with io.TextIOWrapper(stream, encoding="utf-8", newline="\n") as lines:
                 while line := lines.readline(LINE_CHARS_MAX):
-                    event = _event(line, due)
-                    due = event.position + 1
+                    event = _event(line, expected)
+                    expected = event.position + 1
                     yield event
     except (gzip.BadGzipFile, EOFError, UnicodeDecodeError) as error:
-        raise CorruptLog(due, f"the file is damaged: {error}") from error
+        raise CorruptLog(expected, f"the file is damaged: {error}") from error
     except OSError as error:
         msg = f"{path} cannot be read: {error}"
         raise LogUnavailable(msg) from error
 
 
 def verify_file(path: Path, *, signed_hashes: Mapping[int, str] | None = None) -> VerifiedFile:
-    """Check every event of a file, and the links between those that follow each other.
+    """Verify every event of a file, and the links between neighbouring positions.
 
     Args:
         path: As ``write_events`` wrote it.
@@ -136,14 +138,14 @@ def _linked(event: RecordedEvent, before: LogHead) -> LogHead:
 
 
 def _before(event: RecordedEvent) -> LogHead:
-    """Return what an event says that it follows; the first of all follows nothing."""
-    follows = GENESIS_HASH if event.position == 1 else event.prev_hash
-    return LogHead(position=event.position - 1, hash=follows)
+    """Return the position and hash that an event names as its predecessor."""
+    hash_ = GENESIS_HASH if event.position == 1 else event.prev_hash
+    return LogHead(position=event.position - 1, hash=hash_)
 
 
 def _write(file: BinaryIO, events: Iterable[RecordedEvent], *, compressed: bool) -> int:
     count = 0
-    # No name and no time inside: the same events give the same bytes.
+    # Without a name and a time in the header, the same events give the same bytes.
     packed = gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) if compressed else None
     for event in events:
         (packed or file).write(event_line(event).encode("ascii"))
@@ -153,12 +155,12 @@ def _write(file: BinaryIO, events: Iterable[RecordedEvent], *, compressed: bool)
     return count
 
 
-def _event(line: str, due: int) -> RecordedEvent:
+def _event(line: str, expected: int) -> RecordedEvent:
     try:
         fields = json.loads(line)
         event = RecordedEvent(**fields)
     except (TypeError, ValueError, RecursionError) as error:
-        raise CorruptLog(due, "a line is no event") from error
+        raise CorruptLog(expected, "a line is no event") from error
     if type(event.position) is not int or not isinstance(event.stream, str):
-        raise CorruptLog(due, "a line is no event")
+        raise CorruptLog(expected, "a line is no event")
     return dataclasses.replace(event, stream=StreamName(event.stream))

@@ -1,7 +1,7 @@
-"""Brings the event log's tables to the form that this code expects.
+"""Upgrades the tables of the event log with Alembic.
 
-Alembic finds the steps by the name of their package, so that they are found in an installed wheel
-too and nothing here imports them.
+Alembic finds the migrations by the name of their package, so an installed wheel works too and this
+module need not import them.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from sqlalchemy.exc import SQLAlchemyError
 from domain.errors import LogUnavailable
 from ops.adapters.event_log.database import database_file, reader_engine, reason_of, writer_engine
 
-#: How long a process waits for another one that is migrating the same file.
+#: How long a process waits for another one that migrates the same file.
 MIGRATION_WAIT_MAX_S = 60.0
 _LOCK_POLL_S = 0.05
 
 
 def expected() -> str:
-    """Return the revision that this code is written for."""
+    """Return the schema revision that this code needs."""
     return str(ScriptDirectory.from_config(_config()).get_current_head())
 
 
 def current(url: str) -> str | None:
-    """Return the revision that the database is at; ``None`` if it has no tables yet.
+    """Return the schema revision of the database; ``None`` if it has no tables yet.
 
     Raises:
         LogUnavailable: The database cannot be read.
@@ -53,10 +53,10 @@ def current(url: str) -> str | None:
 
 
 def upgrade(url: str) -> str:
-    """Create or upgrade the tables, in one transaction; processes that start at once take turns.
+    """Create or upgrade the tables in one transaction; concurrent processes take turns.
 
     Returns:
-        The revision that the database is at now.
+        The new schema revision of the database.
 
     Raises:
         LogUnavailable: The database cannot be written, or a newer version of this program wrote it.
@@ -97,9 +97,9 @@ def _config() -> Config:
 
 @contextmanager
 def _file_lock(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock that the system lets go of if this process dies.
+    """Hold an exclusive lock that the system releases if this process dies.
 
-    SQLite's own lock does not cover the switch to write-ahead logging of a new file.
+    SQLite's own lock does not cover the switch of a new file to write-ahead logging.
     """
     deadline = time.monotonic() + MIGRATION_WAIT_MAX_S
     with path.open("ab") as handle:

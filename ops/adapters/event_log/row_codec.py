@@ -1,4 +1,4 @@
-"""How a draft becomes a link of the chain, and how one is stored as a row and read back."""
+"""Chains drafts to events, and converts events to rows and back."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def instant(moment: datetime) -> str:
 
 
 def event_values(event: RecordedEvent) -> dict[str, Any]:
-    """Return the columns of an event."""
+    """Return an event as values by column."""
     return {
         "position": event.position,
         "stream": event.stream,
@@ -72,7 +72,7 @@ def event_values(event: RecordedEvent) -> dict[str, Any]:
 
 
 def data_text(event: RecordedEvent) -> str:
-    """Return the data of an event as its column holds it."""
+    """Return the data of an event as its column stores it: canonical JSON."""
     return storable(canonical_json(event.data).decode("utf-8", "surrogatepass"))
 
 
@@ -100,7 +100,7 @@ def read_head(connection: Connection) -> LogHead:
 
 
 def hash_at(connection: Connection, position: int) -> str | None:
-    """Return the hash of the event at a position, if there is one."""
+    """Return the hash of the event at a position; ``None`` if there is none."""
     query = select(EVENTS.c.hash).where(EVENTS.c.position == position)
     return connection.execute(query).scalar_one_or_none()
 
@@ -108,8 +108,8 @@ def hash_at(connection: Connection, position: int) -> str | None:
 def storable(text: str) -> str:
     r"""Return ``text`` with each lone surrogate, which UTF-8 cannot carry, as ``\udXXX``.
 
-    Inside JSON that is the same character's own escape, so nothing is lost there.
+    Inside JSON that is the escape of the same character, so nothing is lost.
     """
     if text.isascii():
-        return str(text)  # the driver gets the plain text of an enumeration, not the member
+        return str(text)  # a driver does not take the member of an enumeration
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""The event log of one process: a writer thread, readers beside it, and the jobs they show."""
+"""The event log of one process: a writer thread, reader connections and the projections."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ops.adapters.event_log.writer import LogWriter
 class SqlEventLog(LogReader):
     """``EventLog`` and ``PayloadStore`` on one database; close it, or use it in a ``with``.
 
-    Use ``open_log``, which makes sure that the tables are those that this code expects.
+    Made by ``open_log``, which checks the version of the tables.
 
     Args:
         url: SQLAlchemy URL of the database.
@@ -55,15 +55,14 @@ class SqlEventLog(LogReader):
         """See ``EventLog.append``.
 
         Raises:
-            ValueError: There are no drafts, two share an id, or a payload is not what its digest
-                says.
+            ValueError: There are no drafts, two share an id, or a payload has another digest.
         """
         if not drafts or len({draft.event_id for draft in drafts}) != len(drafts):
             msg = "an append needs drafts, each with an event id of its own"
             raise ValueError(msg)
         for digest, content in (payloads or {}).items():
             if digest_of(content) != digest:
-                msg = f"the payload is not what {digest} says"
+                msg = f"the payload has another digest than {digest}"
                 raise ValueError(msg)
         request = Append(
             stream=stream,
@@ -74,7 +73,7 @@ class SqlEventLog(LogReader):
         return self._writer.append(request)
 
     def close(self) -> None:
-        """Write what was accepted and let go of the database; later appends are refused."""
+        """Write the accepted appends and close the connections; later appends are refused."""
         self._writer.close()
         self._readers.dispose()
 
@@ -91,11 +90,11 @@ class SqlEventLog(LogReader):
 
 
 def open_log(url: str, *, clock: Clock) -> SqlEventLog:
-    """Open a log whose tables ``migrate.upgrade`` has created, and bring its projections up to it.
+    """Open a log whose tables ``migrate.upgrade`` has created; bring its projections up to date.
 
     Raises:
         LogUnavailable: The tables are missing or of another version, or cannot be written.
-        CorruptLog: The projections have read events that are not there any more.
+        CorruptLog: Events that the projections have read are missing.
     """
     found = current(url)
     if found != expected():

@@ -1,6 +1,6 @@
-"""The tables of the event log, in types that SQLite and PostgreSQL share.
+"""The tables of the event log, in column types for SQLite and PostgreSQL.
 
-``migrations/versions`` creates them; a test holds the two to the same shape.
+``migrations/versions`` creates them; a test compares the result with these declarations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sqlalchemy import (
 from sqlalchemy import UniqueConstraint as Unique
 from sqlmodel import Field, SQLModel
 
-#: Constraints have the same names everywhere, so that a migration can refer to them.
+#: Constraints get the same names in both databases, so that migrations can refer to them.
 METADATA = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -34,10 +34,9 @@ POSITION_TYPE = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class _ServerText(TypeDecorator[str]):
-    r"""A text on PostgreSQL.
+    r"""Text on PostgreSQL, compared byte by byte as on SQLite, so that ids sort by age.
 
-    It is compared byte by byte, as on SQLite, and not by the rules of some language, in which ids
-    do not sort by their age. It has no NUL character; one stands there as ``\x00``.
+    PostgreSQL cannot store a NUL character; it is stored as ``\x00``.
     """
 
     impl = Text
@@ -59,9 +58,9 @@ class _Base(SQLModel):
 
 
 class EventRow(_Base, table=True):
-    """One event; the row never changes and never goes.
+    """One event; triggers refuse to change or delete the row.
 
-    ``data`` is canonical JSON; a lone surrogate stands there as its JSON escape.
+    ``data`` is canonical JSON; a lone surrogate is stored as its JSON escape.
     """
 
     __tablename__ = "events"
@@ -69,7 +68,7 @@ class EventRow(_Base, table=True):
         Unique("stream", "version"),
         Unique("event_id"),
         Index(None, "type", "position"),
-        # AUTOINCREMENT: the number of a row that was cut off is never given again.
+        # AUTOINCREMENT: SQLite never assigns the position of a lost row again.
         {"sqlite_autoincrement": True},
     )
 
@@ -88,7 +87,7 @@ class EventRow(_Base, table=True):
 
 
 class PayloadRow(_Base, table=True):
-    """Bytes by their digest; may be erased, the chain verifies without them."""
+    """Bytes by their digest; they may be erased, since the chain verifies without them."""
 
     __tablename__ = "payloads"
 
@@ -99,7 +98,7 @@ class PayloadRow(_Base, table=True):
 
 
 class _JobColumns(_Base):
-    """The fields of ``JobView``, flat, and where in the log the job was accepted."""
+    """The fields of ``JobView``, flat, and the position of the job's first event."""
 
     id: str = Field(primary_key=True, sa_type=TEXT)
     accepted_position: int = Field(sa_type=BigInteger)
@@ -145,20 +144,20 @@ class JobRow(_JobColumns, table=True):
         Index(None, "status", "accepted_position"),
         Index(None, "agent", "accepted_position"),
         Index(None, "correlation_id", "status", "id"),
-        # No two jobs of one key; rows without one do not count.
+        # At most one job of each key; jobs without a key are exempt.
         Index(None, "idempotency", unique=True),
         Index(None, "asked", "accepted_position"),
     )
 
 
 class NextJobRow(_JobColumns, table=True):
-    """The jobs projection that a rebuild is filling; empty when none runs."""
+    """The jobs projection that a rebuild fills; empty at other times."""
 
     __tablename__ = "jobs_next"
 
 
 class CheckpointRow(_Base, table=True):
-    """How far a projection has read, and the version of the code that wrote it."""
+    """The last position that a projection has read, and the version of its code."""
 
     __tablename__ = "checkpoints"
 
@@ -168,7 +167,7 @@ class CheckpointRow(_Base, table=True):
 
 
 class ArchiveRow(_Base, table=True):
-    """A file that holds a stretch of the log, of which only what is still needed stays here."""
+    """A file with a stretch of the log; only needed events of it stay in ``events``."""
 
     __tablename__ = "archives"
 
@@ -182,9 +181,9 @@ class ArchiveRow(_Base, table=True):
 
 
 class WebhookRow(_Base, table=True):
-    """A message about an end to one receiver, and how telling it goes.
+    """A message about the end of a job or batch to one receiver, and its delivery state.
 
-    ``body`` is what is sent; ``next_at`` is when the next try is due.
+    ``body`` is the request body; ``next_at`` is the time of the next attempt.
     """
 
     __tablename__ = "webhooks"

@@ -1,8 +1,8 @@
-"""What happens to the log inside one write transaction.
+"""Appends a batch of events inside one write transaction.
 
-All that a batch of appends needs to know is read first, row by row by its key; each append is
-decided in memory, and all that they wrote is written at once.
-An append that is refused has touched nothing, so the others go on without a savepoint.
+A transaction first reads every row that the batch depends on by its key, then decides each append
+in memory, and writes all new rows at the end. A refused append has changed nothing, so the others
+need no savepoint.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ops.adapters.event_log.tables import EVENTS, JOBS, PAYLOADS
 _VERSION = HotStatement(
     select(func.max(EVENTS.c.version)).where(EVENTS.c.stream == bindparam("stream"))
 )
-_STANDING = HotStatement(select(EVENTS).where(EVENTS.c.event_id == bindparam("event_id")))
+_BY_EVENT_ID = HotStatement(select(EVENTS).where(EVENTS.c.event_id == bindparam("event_id")))
 _DIGEST = HotStatement(select(PAYLOADS.c.digest).where(PAYLOADS.c.digest == bindparam("digest")))
 _KEY_HOLDER = HotStatement(select(JOBS.c.id).where(JOBS.c.idempotency == bindparam("idempotency")))
 _INSERT_EVENTS = HotStatement(insert(EVENTS).inline())
@@ -55,19 +55,19 @@ class Append:
 
     @property
     def payload_bytes(self) -> int:
-        """How much the payloads weigh."""
+        """Size of all payloads in bytes."""
         return sum(len(content) for content in self.payloads.values())
 
 
 class LogTransaction:
     """Appends on a connection that holds the write lock; the caller commits.
 
-    Other processes write to the same log, so everything is read anew in each transaction.
+    Other processes write to the same log, so each transaction reads its rows again.
 
     Args:
         connection: In a transaction that holds the write lock.
-        batch: The appends that will come.
-        now: The instant to stamp events with.
+        batch: Every append that will be made.
+        now: Returns the timestamp of new events.
     """
 
     def __init__(
@@ -78,37 +78,37 @@ class LogTransaction:
         self._head = read_head(connection)
         streams = {one.stream for one in batch}
         self._versions = {stream: _version(connection, stream) for stream in streams}
-        self._standing: dict[str, RecordedEvent] = {}
+        self._existing: dict[str, RecordedEvent] = {}
         for event_id in {draft.event_id for one in batch for draft in one.drafts}:
-            row = _STANDING.row(connection, {"event_id": event_id})
+            row = _BY_EVENT_ID.row(connection, {"event_id": event_id})
             if row is not None:
-                self._standing[event_id] = event_of(row)
-        self._jobs = JobFold(connection, JOBS, streams) if self._projection_is_abreast() else None
+                self._existing[event_id] = event_of(row)
+        self._jobs = JobFold(connection, JOBS, streams) if self._is_projection_current() else None
         self._recorded: list[RecordedEvent] = []
         self._keys: dict[Digest, StreamName] = {}
         self._payloads: dict[Digest, bytes] = {}
 
     def append(self, request: Append) -> tuple[RecordedEvent, ...]:
-        """Append whole or not at all; other appends of this transaction are not touched.
+        """Append all drafts of a request or none; other requests are not affected.
 
         Raises:
-            ConcurrencyConflict: The stream is at another version.
+            ConcurrencyConflict: The stream has another version.
             IdempotencyKeyTaken: A submitted job has the key of another job.
-            LogUnavailable: The projection that tells of keys is behind the log.
-            ValueError: An event id stands in another stream.
+            LogUnavailable: The jobs projection, which has the keys, is behind the log.
+            ValueError: An event id exists in another stream.
         """
         for draft in request.drafts:
-            standing = self._standing.get(draft.event_id)
-            if standing is not None and standing.stream != request.stream:
-                msg = f"event {draft.event_id} stands in {standing.stream}, not {request.stream}"
+            existing = self._existing.get(draft.event_id)
+            if existing is not None and existing.stream != request.stream:
+                msg = f"event {draft.event_id} stands in {existing.stream}, not {request.stream}"
                 raise ValueError(msg)
-        fresh = [draft for draft in request.drafts if draft.event_id not in self._standing]
+        fresh = [draft for draft in request.drafts if draft.event_id not in self._existing]
         if fresh:
             self._record(request, fresh)
-        return tuple(self._standing[draft.event_id] for draft in request.drafts)
+        return tuple(self._existing[draft.event_id] for draft in request.drafts)
 
     def write(self) -> None:
-        """Write what was appended, and how far the projection is; call once, before the commit."""
+        """Write the new rows and the projection's checkpoint; call once, before the commit."""
         if not self._recorded:
             return
         rows = [event_values(event) for event in self._recorded]
@@ -118,10 +118,10 @@ class LogTransaction:
             self._jobs.write()
             write_checkpoint(self._connection, JOBS, self._head.position)
 
-    def _projection_is_abreast(self) -> bool:
+    def _is_projection_current(self) -> bool:
         checkpoint = read_checkpoint(self._connection, JOBS)
         if checkpoint.is_current_version and checkpoint.position < self._head.position:
-            # Somebody wrote without the projection; a large gap closes over several transactions.
+            # Events were written without the projection; several transactions close a large gap.
             checkpoint = catch_up(self._connection, JOBS)
         return checkpoint.is_current_version and checkpoint.position == self._head.position
 
@@ -144,16 +144,16 @@ class LogTransaction:
             head = LogHead(position=event.position, hash=event.hash)
         if self._jobs is not None:
             self._jobs.fold(recorded)
-        # Nothing below can fail, so a refused append leaves no trace.
+        # Nothing below can fail, so a refused append changes nothing.
         self._head = head
         self._versions[request.stream] = version
         self._recorded += recorded
         self._keys |= keys
-        self._standing |= {event.event_id: event for event in recorded}
+        self._existing |= {event.event_id: event for event in recorded}
         self._payloads |= request.payloads
 
     def _fresh_keys(self, stream: StreamName, drafts: Sequence[Draft]) -> dict[Digest, StreamName]:
-        """Return the idempotency keys that ``drafts`` bring; refuse one that is taken."""
+        """Return the new idempotency keys of ``drafts``; raise if one is taken."""
         events = [draft.event for draft in drafts]
         keys = [event.idempotency for event in events if isinstance(event, JobSubmitted)]
         fresh = {key: stream for key in keys if key is not None}

@@ -1,7 +1,7 @@
-"""The one thread of a process that writes the log: everything that waits shares one commit.
+"""The writer thread of a process: appends that wait share one commit.
 
-A commit waits for the disk. While one is under way new appends gather; the next transaction takes
-them all. One that is refused costs the others nothing.
+A commit waits for the disk. Meanwhile new appends queue, and the next transaction takes them all.
+A refused append does not affect the others.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from ops.adapters.event_log.database import reason_of
 from ops.adapters.event_log.row_codec import instant
 from ops.adapters.event_log.transaction import Append, LogTransaction
 
-#: Appends that may wait, and what their payloads may weigh together.
+#: Limits of the queue: appends, and bytes of their payloads.
 WAITING_APPENDS_MAX = 4096
 WAITING_BYTES_MAX = 512 * 1024 * 1024
-#: Appends, and bytes of payload, that share one commit.
+#: Limits of one commit: appends, and bytes of their payloads.
 COMMIT_APPENDS_MAX = 256
 COMMIT_BYTES_MAX = 64 * 1024 * 1024
-#: How long a caller waits for its turn; longer than SQLite waits for another process's lock.
+#: How long a caller waits until its append is taken from the queue; longer than SQLite waits for
+#: another process's lock.
 TURN_WAIT_MAX_S = 30.0
 #: How long a caller waits for a commit that has begun.
 COMMIT_WAIT_MAX_S = 60.0
-#: How long ``close`` waits for what was accepted before.
+#: How long ``close`` waits for the appends in the queue.
 CLOSE_WAIT_MAX_S = 30.0
 
 _log = logging.getLogger(__name__)
@@ -47,11 +48,11 @@ class _Waiting:
 
 
 class LogWriter:
-    """Appends from any thread.
+    """Appends from any thread on one connection.
 
     Args:
-        engine: From ``writer_engine``; disposed of by ``close``.
-        clock: Stamps the events, never earlier than the event before.
+        engine: From ``writer_engine``; ``close`` disposes of it.
+        clock: Stamps the events; no event is stamped earlier than the one before.
     """
 
     def __init__(self, engine: Engine, *, clock: Clock) -> None:
@@ -72,7 +73,7 @@ class LogWriter:
         return self._commits
 
     def append(self, request: Append) -> tuple[RecordedEvent, ...]:
-        """Wait for a turn, append and return what was recorded; see ``EventLog.append``."""
+        """Queue an append, wait for its commit and return its events; see ``EventLog.append``."""
         future = self._enqueue(request)
         try:
             return future.result(TURN_WAIT_MAX_S)
@@ -83,12 +84,12 @@ class LogWriter:
         try:
             return future.result(COMMIT_WAIT_MAX_S)
         except TimeoutError as error:
-            # The disk does not answer. Appending again with the same event ids is safe either way.
+            # The commit may still succeed; appending the same event ids again is safe either way.
             msg = f"the disk has not answered for {COMMIT_WAIT_MAX_S:.0f} s"
             raise LogUnavailable(msg) from error
 
     def close(self) -> None:
-        """Write what was accepted, then end the thread; later appends are refused."""
+        """Write the queued appends, then end the thread; later appends are refused."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -104,58 +105,58 @@ class LogWriter:
             if len(self._inbox) >= WAITING_APPENDS_MAX:
                 msg = f"{WAITING_APPENDS_MAX} appends are waiting to be written already"
                 raise LogUnavailable(msg)
-            weight = self._inbox_bytes + request.payload_bytes
-            if self._inbox and weight > WAITING_BYTES_MAX:
+            size_bytes = self._inbox_bytes + request.payload_bytes
+            if self._inbox and size_bytes > WAITING_BYTES_MAX:
                 msg = f"{WAITING_BYTES_MAX} bytes are waiting to be written already"
                 raise LogUnavailable(msg)
             self._inbox.append(waiting)
-            self._inbox_bytes = weight
+            self._inbox_bytes = size_bytes
             self._changed.notify_all()
         return waiting.future
 
     def _run(self) -> None:
         while batch := self._take():
-            taken = [one for one in batch if one.future.set_running_or_notify_cancel()]
+            taken = [each for each in batch if each.future.set_running_or_notify_cancel()]
             if taken:
                 self._commit(taken)
 
     def _take(self) -> list[_Waiting]:
-        """Wait for work; nothing means that the writer is closed and has nothing left."""
+        """Wait for appends; an empty list means that the writer is closed and its queue empty."""
         with self._changed:
-            # Every append and ``close`` notify, so this wait needs no limit.
+            # Every append and ``close`` notify, so the wait needs no timeout.
             self._changed.wait_for(lambda: self._inbox or self._closed)
             batch: list[_Waiting] = []
-            weight = 0
-            while self._inbox and len(batch) < COMMIT_APPENDS_MAX and weight < COMMIT_BYTES_MAX:
-                one = self._inbox.popleft()
-                batch.append(one)
-                weight += one.request.payload_bytes
-            self._inbox_bytes -= weight
+            size_bytes = 0
+            while self._inbox and len(batch) < COMMIT_APPENDS_MAX and size_bytes < COMMIT_BYTES_MAX:
+                each = self._inbox.popleft()
+                batch.append(each)
+                size_bytes += each.request.payload_bytes
+            self._inbox_bytes -= size_bytes
             return batch
 
     def _commit(self, batch: list[_Waiting]) -> None:
-        results = self._write([one.request for one in batch])
-        for one, result in zip(batch, results, strict=True):
+        results = self._write([each.request for each in batch])
+        for each, result in zip(batch, results, strict=True):
             if isinstance(result, Exception):
-                one.future.set_exception(result)
+                each.future.set_exception(result)
             else:
-                one.future.set_result(result)
+                each.future.set_result(result)
 
     def _write(self, batch: list[Append]) -> list[_Result]:
-        """Return what became of each append, once the commit has succeeded or failed."""
+        """Return the result of each append, once the commit has succeeded or failed."""
         try:
             with self._engine.begin() as connection:
                 transaction = LogTransaction(connection, batch, now=self._now)
-                results = [_attempt(transaction, one) for one in batch]
+                results = [_attempt(transaction, each) for each in batch]
                 transaction.write()
             self._commits += 1
-        except OperationalError as error:  # full, locked, not readable: so for all of them
+        except OperationalError as error:  # full, locked or unreadable: every append would fail
             _log.warning("%d appends were not written: %s", len(batch), reason_of(error))
             return [_refusal(error) for _ in batch]
-        except Exception as error:  # noqa: BLE001 - the thread serves later appends whatever happens
+        except Exception as error:  # noqa: BLE001 - the thread must survive to serve later appends
             if len(batch) > 1:
-                # One of them cannot be stored; alone, it fails alone.
-                return [result for one in batch for result in self._write([one])]
+                # One of them cannot be stored; in transactions of their own the others succeed.
+                return [result for each in batch for result in self._write([each])]
             _log.warning("an append to %s was not written: %s", batch[0].stream, reason_of(error))
             return [_refusal(error)]
         return results
@@ -168,7 +169,7 @@ class LogWriter:
 def _attempt(transaction: LogTransaction, request: Append) -> _Result:
     try:
         return transaction.append(request)
-    except Exception as error:  # noqa: BLE001 - handed to the caller that it belongs to
+    except Exception as error:  # noqa: BLE001 - returned to the caller of this append
         return error
 
 

@@ -174,7 +174,7 @@ class InMemoryEventLog:
             raise ValueError(msg)
         for digest, content in (payloads or {}).items():
             if digest_of(content) != digest:
-                msg = f"the payload is not what {digest} says"
+                msg = f"the payload has another digest than {digest}"
                 raise ValueError(msg)
         with self._lock:
             if self.unavailable:

@@ -1,7 +1,7 @@
-"""``domain.batch.ports.BatchViews``: nothing is kept twice, the log and the jobs tell it all.
+"""``domain.batch.ports.BatchViews``, read from the events and the jobs table.
 
-A batch has a handful of events, so it is folded when it is looked at. Its jobs carry its id as
-their correlation id, which the jobs table has an index of.
+Batches have no table of their own: a batch has few events, and the jobs of a batch have its id as
+their correlation id, which is indexed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _USAGE = select(
 
 
 class SqlBatchViews:
-    """Looks batches, files and their jobs up.
+    """Queries batches, files and the jobs of batches.
 
     Args:
         engine: From ``reader_engine``.
@@ -75,9 +75,9 @@ class SqlBatchViews:
 
     def line_jobs(self, batch_id: BatchId, *, first: int, limit: int) -> Mapping[int, JobView]:
         """See ``BatchViews.line_jobs``."""
-        # Ids of one batch sort by line, so its lines are a range of the primary key. The batch is
-        # compared here, as SQLite would rather walk the whole batch by its index of that column.
-        # BETWEEN would be written with a COLLATE that PostgreSQL does not parse there.
+        # Ids of one batch sort by line, so its lines are a range of the primary key. The condition
+        # on the batch is applied below: with it, SQLite would scan the whole batch by its index.
+        # SQLAlchemy renders BETWEEN with a COLLATE that PostgreSQL cannot parse.
         query = select(JOBS).where(
             JOBS.c.id >= job_of_line(batch_id, first),
             JOBS.c.id <= job_of_line(batch_id, first + limit - 1),

@@ -1,4 +1,4 @@
-"""How many jobs there are in each status."""
+"""Counts jobs by status."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ops.adapters.event_log.tables import JOBS
 
 
 def count_jobs(engine: Engine) -> dict[JobStatus, int]:
-    """Return the number of jobs by status, every status named.
+    """Return the number of jobs of every status, 0 included.
 
     Raises:
         LogUnavailable: The database cannot be read.

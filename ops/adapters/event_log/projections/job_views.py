@@ -12,7 +12,7 @@ from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.projections.jobs import read_view, view_of
 from ops.adapters.event_log.tables import JOBS
 
-#: Most rows that one page holds, whatever the caller asks for.
+#: Upper limit of the rows of one page.
 PAGE_ROWS_MAX = 1000
 _OPEN = [status.value for status in JobStatus if not status.is_terminal]
 _KEYED = HotStatement(select(JOBS).where(JOBS.c.idempotency == bindparam("key")))
@@ -30,7 +30,7 @@ _WAITING = HotStatement(
 
 
 class SqlJobViews:
-    """Lists jobs as the projection has them.
+    """Queries the jobs projection.
 
     Args:
         engine: From ``reader_engine``.

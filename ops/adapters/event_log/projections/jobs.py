@@ -1,6 +1,6 @@
-"""Keeps a jobs table abreast of the log, inside the transaction that it is given.
+"""Folds events into a jobs table, inside the caller's transaction.
 
-There are two such tables: ``jobs`` is what people read, ``jobs_next`` is what a rebuild fills.
+There are two such tables: readers query ``jobs``, a rebuild fills ``jobs_next``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NESTED = {"usage": Usage, "timings": Timings}
 _NESTED_FIELDS = {name: tuple(field.name for field in fields(cls)) for name, cls in _NESTED.items()}
 _PLAIN_FIELDS = tuple(field.name for field in fields(JobView) if field.name not in _NESTED)
 _COLUMNS = tuple(column.name for column in JOBS.columns)
-#: What an event may change; a job stays the one that it is, where it was accepted.
+#: Columns that later events of a job may change.
 _CHANGING = tuple(name for name in _COLUMNS if name not in {"id", "accepted_position"})
 
 _ROW = {
@@ -53,7 +53,7 @@ _FIRST_CHECKPOINT = HotStatement(insert(CHECKPOINTS).inline())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """How far a projection has read, and the version of the code that wrote it."""
+    """The last position that a projection has read, and the version of the code that wrote it."""
 
     version: int = JOB_VIEW_VERSION
     position: int = 0
@@ -81,13 +81,13 @@ def write_checkpoint(connection: Connection, table: Table, position: int) -> Non
 
 
 def clear(connection: Connection, table: Table) -> None:
-    """Empty a projection and forget its checkpoint."""
+    """Empty a projection and delete its checkpoint."""
     connection.execute(delete(table))
     connection.execute(delete(CHECKPOINTS).where(CHECKPOINTS.c.name == table.name))
 
 
 def catch_up(connection: Connection, table: Table) -> Checkpoint:
-    """Fold the next ``CATCH_UP_EVENTS_MAX`` events in and return the new checkpoint.
+    """Fold the next ``CATCH_UP_EVENTS_MAX`` events and return the new checkpoint.
 
     Raises:
         CorruptLog: If an event cannot be read.
@@ -107,7 +107,7 @@ def catch_up(connection: Connection, table: Table) -> Checkpoint:
 
 
 def fold_in(connection: Connection, table: Table, events: Sequence[RecordedEvent]) -> None:
-    """Fold the events that come next into a projection, and move its checkpoint behind them."""
+    """Fold the next events into a projection and move its checkpoint to the last of them."""
     jobs = JobFold(connection, table, {event.stream for event in events})
     jobs.fold(events)
     jobs.write()
@@ -115,12 +115,12 @@ def fold_in(connection: Connection, table: Table, events: Sequence[RecordedEvent
 
 
 class JobFold:
-    """The rows of some jobs: read at once, folded in memory, written at once.
+    """The rows of some jobs: read first, folded in memory, written at the end.
 
     Args:
-        connection: In the transaction that the events are appended or read in.
-        table: Which projection.
-        streams: The streams whose events will come; those that are no jobs have no rows.
+        connection: In the transaction that appends or reads the events.
+        table: The projection's table.
+        streams: The streams of the events to fold; streams other than jobs have no rows.
     """
 
     def __init__(self, connection: Connection, table: Table, streams: Iterable[str]) -> None:
@@ -136,7 +136,7 @@ class JobFold:
         self._changed: set[str] = set()
 
     def fold(self, events: Sequence[RecordedEvent]) -> None:
-        """Fold all of ``events`` in, or none if one of them does not fit."""
+        """Fold all of ``events`` in, or none if one of them cannot follow its job's state."""
         views: dict[str, JobView] = {}
         accepted: dict[str, int] = {}
         for event in events:
@@ -165,13 +165,13 @@ class JobFold:
 
 
 def read_view(connection: Connection, table: Table, job_id: str) -> JobView | None:
-    """Return the job as the projection in ``table`` has it; ``None`` if it has no such job."""
+    """Return a job of the projection in ``table``; ``None`` if it has no such job."""
     row = _ROW[table.name].row(connection, {"job_id": job_id})
     return None if row is None else view_of(row)
 
 
 def view_values(view: JobView) -> dict[str, Any]:
-    """Return the columns of a job."""
+    """Return a job as values by column."""
     values: dict[str, Any] = {name: getattr(view, name) for name in _PLAIN_FIELDS}
     for name, names in _NESTED_FIELDS.items():
         nested = getattr(view, name)

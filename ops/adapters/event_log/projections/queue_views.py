@@ -1,4 +1,4 @@
-"""``domain.job.listing.QueueViews`` on the jobs table, payload sizes and accepted events."""
+"""``domain.job.listing.QueueViews``, read from jobs, payload sizes and ``JobSubmitted`` events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.tables import EVENTS, JOBS, PAYLOADS
 
-_ASKED = JOBS.join(EVENTS, EVENTS.c.position == JOBS.c.accepted_position)
+_WITH_SUBMISSION = JOBS.join(EVENTS, EVENTS.c.position == JOBS.c.accepted_position)
 _SIZE = PAYLOADS.c.digest == JOBS.c.request
 
 
@@ -22,7 +22,7 @@ def _by_acceptance(query: Select[tuple[object, ...]]) -> HotStatement:
 
 _QUEUED = _by_acceptance(
     select(JOBS.c.id, JOBS.c.agent, PAYLOADS.c.bytes, EVENTS.c.data)
-    .select_from(_ASKED.outerjoin(PAYLOADS, _SIZE))
+    .select_from(_WITH_SUBMISSION.outerjoin(PAYLOADS, _SIZE))
     .where(JOBS.c.status == JobStatus.QUEUED.value, JOBS.c.priority == bindparam("priority"))
 )
 _RUNNING = _by_acceptance(
@@ -34,7 +34,7 @@ _RUNNING = _by_acceptance(
         JOBS.c.cached_tokens,
         EVENTS.c.data,
     )
-    .select_from(_ASKED)
+    .select_from(_WITH_SUBMISSION)
     .where(JOBS.c.status == JobStatus.RUNNING.value)
 )
 _MEASURED = HotStatement(
@@ -54,7 +54,7 @@ _MEASURED = HotStatement(
 
 
 class SqlQueueViews:
-    """Reads what estimates are made of.
+    """Queries the jobs that an ETA is computed from.
 
     Args:
         engine: From ``reader_engine``.
@@ -102,12 +102,12 @@ class SqlQueueViews:
             MeasuredJob(
                 prompt_tokens=prompt,
                 cached_tokens=cached,
-                completion_tokens=said,
+                completion_tokens=completion,
                 prefill_ms=prefill_ms,
                 decode_ms=decode_ms,
                 request_bytes=size,
             )
-            for prompt, cached, said, prefill_ms, decode_ms, size in rows
+            for prompt, cached, completion, prefill_ms, decode_ms, size in rows
         )
 
 

@@ -1,7 +1,7 @@
-"""Makes the jobs projection again from the events.
+"""Rebuilds the jobs projection from the events.
 
-A rebuild fills ``jobs_next`` in small transactions while the service goes on writing, and swaps it
-in with the last of them, so nobody ever reads a half-built list.
+A rebuild fills ``jobs_next`` in small transactions while the service goes on writing. The last
+transaction copies it to ``jobs``, so readers never see an incomplete projection.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _log = logging.getLogger(__name__)
 
 
 def rebuild_jobs(url: str, *, progress: Progress | None = None) -> int:
-    """Drop and rebuild the jobs projection; safe while others write, and when repeated.
+    """Rebuild the jobs projection; safe to repeat, and while other processes write.
 
     Args:
         url: Of the log.
-        progress: Told after each step.
+        progress: Called after each transaction.
 
     Returns:
         The position up to which events are folded in.
@@ -60,7 +60,7 @@ def rebuild_jobs(url: str, *, progress: Progress | None = None) -> int:
 
 
 def ensure_jobs(url: str) -> None:
-    """Bring the jobs projection up to the log: catch up, or rebuild one of another version.
+    """Bring the jobs projection up to date, or rebuild one of another version.
 
     Raises:
         LogUnavailable: The database cannot be written.
@@ -102,7 +102,7 @@ def _rebuild(engine: Engine, url: str, progress: Progress | None) -> int:
     if archives:
         with engine.begin() as connection:
             write_checkpoint(connection, NEXT_JOBS, archives[-1].last_position)
-    while True:  # each round folds more events than a transaction of a live writer adds
+    while True:  # ends, since each round folds more events than a live writer appends meanwhile
         with engine.begin() as connection:
             checkpoint: Checkpoint = catch_up(connection, NEXT_JOBS)
             head = read_head(connection).position
