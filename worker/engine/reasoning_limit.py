@@ -1,8 +1,7 @@
-"""Count the tokens of reasoning, and close it where it may not go on.
+"""Count the tokens of reasoning, and end reasoning at a limit.
 
-What counts is told from the tokens alone, by the same reader that splits the answer for its
-clients: so the number is the same in every attempt, and an answer that is resumed in the middle of
-a closing tag goes on with the rest of it.
+Both work on token ids alone, with the parser that also splits the answer for clients. Therefore
+each attempt counts the same number, and an attempt that resumes inside a closing tag continues it.
 """
 
 from __future__ import annotations
@@ -15,11 +14,10 @@ from typing import Final
 import structlog
 
 from domain.chat.generation import PreparedPrompt
+from worker.engine.answer_parser import parser_for
 from worker.engine.grammar.ports import Constraint
 from worker.engine.output.channel_format import ChannelFormat
-from worker.engine.output.channel_parser import ChannelParser
-from worker.engine.output.output_parser import AnswerParser, SectionParser
-from worker.engine.output.tool_calls.reader import CallRules
+from worker.engine.output.output_parser import AnswerParser
 from worker.engine.ports import LoadedModel
 
 _log = structlog.get_logger(__name__)
@@ -28,22 +26,22 @@ _BITS: Final = 8
 
 
 class ReasoningCount:
-    """How many tokens of an answer are reasoning, those of the tags around it included.
+    """Counts the tokens of reasoning in an answer, including those of its tags.
 
     Args:
-        parser: What the text of the tokens goes through.
+        parser: The parser that the text of the answer is fed to.
     """
 
     def __init__(self, parser: AnswerParser) -> None:
         self._parser = parser
         self._was_thinking = parser.is_thinking
         self._sections = parser.thinking_sections
-        #: Tokens that have said nothing yet: perhaps the beginning of an opening tag.
+        #: Number of newest tokens that may be the beginning of an opening tag.
         self._undecided_tokens = 0
         self.tokens = 0
 
     def record_token(self) -> None:
-        """Count the token whose text has just gone through."""
+        """Count a token, after its text was fed to the parser."""
         parser = self._parser
         is_new = parser.thinking_sections > self._sections
         if is_new:
@@ -58,12 +56,12 @@ class ReasoningCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningEnd:
-    """What ends reasoning.
+    """The tokens that end reasoning.
 
     Attributes:
-        tag: Its last tokens; they count.
-        header: What is written behind it, before the answer.
-        choices: Of which one must come behind that; empty for any.
+        tag: The closing tag; its tokens count as reasoning.
+        header: The header after the tag, before the answer.
+        choices: Tokens of which one must follow the header; empty allows any token.
     """
 
     tag: tuple[int, ...]
@@ -72,23 +70,23 @@ class ReasoningEnd:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """What is written whole."""
+        """The tokens to force, in order."""
         return self.tag + self.header
 
 
 class LimitedReasoning:
-    """``constraint.Constraint`` that ends reasoning at a limit, and else leaves it to another one.
+    """``Constraint`` that ends reasoning at a limit, and otherwise applies another constraint.
 
-    The tokens of the closing tag count, so the last that the model may choose is the one before
-    them. They are forced one by one; the network reads them like any others.
+    The tokens of the closing tag count towards the limit, so forcing begins before it is reached.
+    Each mask allows one token of the ending, and the network computes these tokens like any others.
 
     Args:
-        limit: Most tokens of reasoning; a tag is always written whole.
-        ending: What ends it.
-        prompt: What is answered.
-        model: What answers.
+        limit: Most tokens of reasoning; a closing tag is complete even if it exceeds the limit.
+        ending: The tokens that end reasoning.
+        prompt: The prompt.
+        model: The model that answers.
         end_ids: Tokens that end a turn.
-        inner: What the answer is held to besides.
+        inner: The constraint of the rest of the answer, if any.
     """
 
     def __init__(
@@ -112,7 +110,7 @@ class LimitedReasoning:
             deque(self._parser.feed(prompt.opened), maxlen=0)
         self._count = ReasoningCount(self._parser)
         self._latest: deque[int] = deque(maxlen=len(ending.tag) - 1)
-        #: Place of the token that must come next in what ends reasoning; behind it, a choice.
+        #: Index in ``ending.tokens`` of the token to force next; their number means a choice.
         self._forced: int | None = None
         self._accepted_count = 0
         self._is_active = True
@@ -120,7 +118,7 @@ class LimitedReasoning:
 
     @property
     def accepted_count(self) -> int:
-        """How many tokens of the answer it knows."""
+        """Number of tokens of the answer accepted so far."""
         return self._accepted_count
 
     @property
@@ -130,11 +128,11 @@ class LimitedReasoning:
 
     @property
     def is_free(self) -> bool:
-        """Whether nothing that follows is held to anything."""
+        """Whether all further tokens are unconstrained."""
         return not self._is_active and (self._inner is None or self._inner.is_free)
 
     def accept(self, token: int) -> None:
-        """Take the next token."""
+        """Accept the next token of the answer."""
         self._accepted_count += 1
         if self._inner is not None:
             self._inner.accept(token)
@@ -150,7 +148,7 @@ class LimitedReasoning:
             self._check_limit()
 
     def mask(self) -> bytes | None:
-        """Return which tokens may come next, ``None`` for any."""
+        """Return the mask of allowed next tokens, ``None`` for any token."""
         tokens = self._ending.tokens
         if self._forced is not None and self._forced < len(tokens):
             return _only({tokens[self._forced]})
@@ -160,19 +158,19 @@ class LimitedReasoning:
         chosen = _only(self._ending.choices)
         if allowed is None:
             return chosen
-        both = bytes(one & inner for one, inner in zip(chosen, allowed, strict=False))
-        # What the answer is held to knows best which of them cannot be.
+        both = bytes(left & right for left, right in zip(chosen, allowed, strict=False))
+        # The inner constraint wins if it allows none of the choices.
         return both if any(both) else allowed
 
     def _advance_ending(self, token: int) -> bool:
-        """Go on in what ends reasoning; return whether there is more of it."""
+        """Advance in the ending; return whether more of it must follow."""
         tokens = self._ending.tokens
-        place, self._forced = self._forced, None
-        # Another token was said before anybody held it to anything, by an earlier version perhaps.
-        if place is None or token not in tokens[place : place + 1]:
+        index, self._forced = self._forced, None
+        # An earlier attempt without this constraint may have sampled another token.
+        if index is None or token not in tokens[index : index + 1]:
             return False
-        if place + 1 < len(tokens) + bool(self._ending.choices):
-            self._forced = place + 1
+        if index + 1 < len(tokens) + bool(self._ending.choices):
+            self._forced = index + 1
             return True
         if self._parser.is_thinking:
             _log.warning("reasoning_not_closed", accepted=self._accepted_count)
@@ -180,29 +178,29 @@ class LimitedReasoning:
         return False
 
     def _check_limit(self) -> None:
-        """See whether reasoning must end now."""
+        """Begin to force the ending if reasoning has reached its limit."""
         if not self._is_active:
             return
         if not self._parser.may_think:
             self._is_active = False
         elif self._parser.is_thinking and self._count.tokens + len(self._ending.tag) >= self._limit:
-            self._forced = self._written_of_tag()
+            self._forced = self._tag_tokens_written()
 
-    def _written_of_tag(self) -> int:
-        """Return how many tokens of the tag the model has written itself."""
-        said = tuple(self._latest)
-        lengths = range(len(said), 0, -1)
-        return next((n for n in lengths if said[-n:] == self._ending.tag[:n]), 0)
+    def _tag_tokens_written(self) -> int:
+        """Return how many tokens of the tag the model has already written."""
+        latest = tuple(self._latest)
+        lengths = range(len(latest), 0, -1)
+        return next((n for n in lengths if latest[-n:] == self._ending.tag[:n]), 0)
 
 
 def with_reasoning_limit(
     model: LoadedModel, encode: Callable[[str], tuple[int, ...]], end_ids: frozenset[int]
 ) -> LoadedModel:
-    """Return the model, able to close its reasoning where the request wants it closed.
+    """Return a model whose constraints end reasoning at the limit of the request.
 
     Args:
-        model: As it was loaded.
-        encode: From a text to ids.
+        model: The loaded model.
+        encode: Tokenises a text.
         end_ids: Tokens that end a turn.
     """
     if model.channel_format is not None:
@@ -215,7 +213,9 @@ def with_reasoning_limit(
         return model
     detokenizer = model.detokenizer()
     if tag not in "".join(map(detokenizer.feed, ending.tag)) + detokenizer.flush():
-        _log.warning("reasoning_unlimited", why="the closing tag is not what its tokens say")
+        _log.warning(
+            "reasoning_unlimited", why="the tokens of the closing tag decode to another text"
+        )
         return model
 
     def constraint(prompt: PreparedPrompt) -> Constraint | None:
@@ -235,43 +235,31 @@ def with_reasoning_limit(
 
 
 def _channel_ending(
-    form: ChannelFormat, encode: Callable[[str], tuple[int, ...]], *, calls: bool = False
+    channel_format: ChannelFormat, encode: Callable[[str], tuple[int, ...]], *, calls: bool = False
 ) -> ReasoningEnd:
-    """Return what ends a message that is reasoning.
+    """Return the ending of a message of reasoning.
 
     Args:
-        form: How messages are framed.
-        encode: From a text to ids.
-        calls: Whether a call may be next; where the channel tells, the model chooses it then.
+        channel_format: The format of the answer.
+        encode: Tokenises a text.
+        calls: Whether tools may be called; with channels, the model then chooses the next one.
     """
-    tag = encode(form.ends[0])
-    if calls and form.channel:
-        first = frozenset(ids[0] for ids in map(encode, sorted(form.text)) if ids)
-        header = encode(f"{form.start}assistant{form.channel}")
+    tag = encode(channel_format.ends[0])
+    if calls and channel_format.channel:
+        first = frozenset(ids[0] for ids in map(encode, sorted(channel_format.text)) if ids)
+        header = encode(f"{channel_format.start}assistant{channel_format.channel}")
         return ReasoningEnd(tag=tag, header=header, choices=first)
-    mark = form.channel or " to="
+    destination = channel_format.channel or " to="
     return ReasoningEnd(
-        tag=tag, header=encode(f"{form.start}assistant{mark}{form.final_text}{form.message}")
+        tag=tag,
+        header=encode(
+            f"{channel_format.start}assistant{destination}{channel_format.final_text}{channel_format.message}"
+        ),
     )
 
 
-def parser_for(
-    model: LoadedModel, prompt: PreparedPrompt, stop: tuple[str, ...] = ()
-) -> AnswerParser:
-    """Return what splits the answer to a prompt, from its first token on."""
-    tags = None if prompt.is_raw else model.think_tags
-    calls = None
-    if model.tool_format is not None and prompt.tools:
-        calls = CallRules(format=model.tool_format, tools=prompt.tools)
-    if model.channel_format is not None and not prompt.is_raw:
-        return ChannelParser(model.channel_format, stop, calls=calls)
-    thinking = tags is not None and not prompt.opened and model.opens_thinking(prompt.tokens)
-    dropped = () if prompt.is_raw else model.dropped
-    return SectionParser(tags, stop, thinking=thinking, calls=calls, dropped=dropped)
-
-
 def _only(tokens: Collection[int]) -> bytes:
-    """Return the mask that lets these tokens through."""
+    """Return the mask that allows exactly these tokens."""
     mask = bytearray(max(tokens) // _BITS + 1)
     for token in tokens:
         mask[token // _BITS] |= 1 << token % _BITS

@@ -12,12 +12,13 @@ from dataclasses import replace
 from domain.chat.generation import EmittedCall, GenerationTask
 from domain.chat.items import Text, Thinking, ToolEnd, ToolInput, ToolStart
 from domain.chat.logprobs import TokenLogprob
+from worker.engine.answer_parser import parser_for
 from worker.engine.logprob_tracker import LogprobTracker
 from worker.engine.output.detokenizer import Detokenizer
 from worker.engine.output.output_parser import AnswerParser, Part, Section, TextPiece
 from worker.engine.output.tool_calls.reader import CallClosed, CallInput, CallOpened
 from worker.engine.ports import LoadedModel, TokenLikelihood
-from worker.engine.reasoning_limit import ReasoningCount, parser_for
+from worker.engine.reasoning_limit import ReasoningCount
 
 ItemBody = Text | Thinking | ToolStart | ToolInput | ToolEnd
 

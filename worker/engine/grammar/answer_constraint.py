@@ -1,8 +1,8 @@
-"""Hold one answer to its form: free where it may say anything, a grammar where it may not.
+"""Constrain one answer in tagged output: some parts follow a grammar, the others are free.
 
-Free are reasoning and, without a form, the text up to a call. What is free costs a search for a
-tag in each token's text. Which part a token belongs to is told from the tokens alone, so an answer
-that is resumed stands where it stood.
+Reasoning is free, and so is text before a call if the answer has no schema. In a free part, the
+constraint only searches each token's text for tags. It finds the part of a token from the tokens
+alone, so a resumed answer continues in the same part.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from worker.engine.output.stop_sequences import TagScanner
 
 _log = structlog.get_logger(__name__)
 
-#: The beginning of a call that has no tag before it, and how much text may go into seeing it.
+#: The beginning of a call without a start tag, and the most characters examined for it.
 _BARE_CALL: Final = re.compile(r'\s*\{\s*"name"\s*:\s*"')
 _BARE_CHARS_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerPlan:
-    """What the parts of an answer are held to.
+    """The grammars of the parts of an answer.
 
     Attributes:
         end_ids: Tokens that end a turn.
         tags: The model's reasoning tags, if it has any.
-        thinking: Whether the prompt has opened a reasoning section.
-        opened: The beginning of a call that the prompt has written.
-        answer: Makes what follows an answer that has a form.
-        call: Makes what follows a call from behind its start tag.
-        starts: The tags that begin calls, each with what of it belongs to the call.
-        is_bare: An answer that begins with a brace may be a call without the tag.
-        free_tags: Tags that an answer with a form may begin with instead; what follows is free.
+        thinking: Whether the prompt opened a reasoning section.
+        opened: The beginning of a call at the end of the prompt.
+        answer: Makes a matcher of the answer's schema; ``None`` without a schema.
+        call: Makes a matcher of a call, from the end of its start tag on.
+        starts: Pairs of a start tag and the part of it that the matcher must accept.
+        is_bare: Whether an answer that begins with a brace may be a call without a start tag.
+        free_tags: Tags with which an answer may begin instead of following its schema; the rest of
+            the answer is free then.
     """
 
     end_ids: frozenset[int]
@@ -56,21 +57,21 @@ class AnswerPlan:
 
 class _Part(Enum):
     THINKING = auto()
-    #: Text without a form, in which a call may begin.
+    #: Text without a schema, in which a call may begin.
     TEXT = auto()
     ANSWER = auto()
     CALL = auto()
-    #: Nothing that follows is held to anything.
+    #: All further tokens are unconstrained.
     FREE = auto()
     OVER = auto()
 
 
 class AnswerConstraint:
-    """``constraint.Constraint`` for a plan.
+    """``Constraint`` that follows an ``AnswerPlan``.
 
     Args:
-        plan: What is asked.
-        detokenizer: Fresh.
+        plan: The grammars of the answer's parts.
+        detokenizer: A fresh one.
     """
 
     def __init__(self, plan: AnswerPlan, detokenizer: Detokenizer) -> None:
@@ -78,22 +79,22 @@ class AnswerConstraint:
         self._detokenizer = detokenizer
         self._accepted_count = 0
         self._matcher: Matcher | None = None
-        #: Text of a free part in which a tag may begin, or the beginning of an answer.
-        self._held = ""
-        self._visible = False
+        #: Text of a free part that may contain the beginning of a tag, or the answer's beginning.
+        self._buffer = ""
+        self._has_begun = False
         tags = plan.tags
         self._closing = TagScanner((tags.end,) if tags else ())
-        self._within = dict(plan.starts) if plan.call is not None else {}
-        self._starts = TagScanner(tag for tag in self._within if tag)
+        self._call_prefixes = dict(plan.starts) if plan.call is not None else {}
+        self._starts = TagScanner(tag for tag in self._call_prefixes if tag)
         self._part = _Part.THINKING if plan.thinking else _Part.FREE
         if plan.opened:
-            self._enter_call(_behind(plan.opened, self._within))
+            self._enter_call(_without_start_tag(plan.opened, self._call_prefixes))
         elif not plan.thinking:
             self._enter_text("")
 
     @property
     def accepted_count(self) -> int:
-        """How many tokens of the answer it knows."""
+        """Number of tokens of the answer accepted so far."""
         return self._accepted_count
 
     @property
@@ -103,11 +104,11 @@ class AnswerConstraint:
 
     @property
     def is_free(self) -> bool:
-        """Whether nothing is held to anything any more."""
+        """Whether all further tokens are unconstrained."""
         return self._part is _Part.FREE
 
     def accept(self, token: int) -> None:
-        """Take the next token."""
+        """Accept the next token of the answer."""
         self._accepted_count += 1
         if token in self._plan.end_ids:
             self._part, self._matcher = _Part.OVER, None
@@ -115,102 +116,102 @@ class AnswerConstraint:
         text = self._detokenizer.feed(token)
         if self._matcher is not None:
             if not self._matcher.accept(token):
-                # It was said before anybody was held to anything, by an earlier version perhaps.
+                # An earlier attempt without this constraint may have sampled the token.
                 self._give_up()
                 return
-            self._matched(text)
+            self._after_match(text)
         elif self._part is _Part.THINKING:
-            self._think(text)
+            self._read_thinking(text)
         elif self._part is _Part.TEXT:
-            self._read(text)
+            self._read_text(text)
 
     def mask(self) -> bytes | None:
-        """Return which tokens may come next, ``None`` for any."""
+        """Return the mask of allowed next tokens, ``None`` for any token."""
         return None if self._matcher is None else self._matcher.mask()
 
     # -- parts without a grammar -----------------------------------------------------------------
 
-    def _think(self, text: str) -> None:
-        self._held += text
-        hit = self._closing.search(self._held)
+    def _read_thinking(self, text: str) -> None:
+        self._buffer += text
+        hit = self._closing.search(self._buffer)
         if hit is None:
-            self._held = self._held[self._closing.safe_length(self._held) :]
+            self._buffer = self._buffer[self._closing.safe_length(self._buffer) :]
             return
-        rest, self._held = self._held[hit.end :], ""
+        rest, self._buffer = self._buffer[hit.end :], ""
         self._enter_text(rest)
 
     def _enter_text(self, text: str) -> None:
-        """Begin what is said after reasoning, or after a call."""
-        self._visible, self._held = False, ""
+        """Begin the part after reasoning or after a call."""
+        self._has_begun, self._buffer = False, ""
         if self._plan.answer is not None:
-            self._follow(_Part.ANSWER, self._plan.answer(), text)
+            self._start_matcher(_Part.ANSWER, self._plan.answer(), text)
         elif self._plan.call is not None:
             self._part, self._matcher = _Part.TEXT, None
-            self._read(text)
+            self._read_text(text)
         else:
             self._part, self._matcher = _Part.FREE, None
 
-    def _read(self, text: str) -> None:
-        """Look for the beginning of a call in plain text, and of reasoning before it."""
-        self._held += text
-        if not self._visible and self._begins(self._held):
+    def _read_text(self, text: str) -> None:
+        """Search free text for the start of a call; at its beginning, also for reasoning."""
+        self._buffer += text
+        if not self._has_begun and self._read_beginning(self._buffer):
             return
-        hit = self._starts.search(self._held)
+        hit = self._starts.search(self._buffer)
         if hit is not None:
-            self._enter_call(self._within[hit.tag] + self._held[hit.end :])
-        elif self._visible:
-            self._held = self._held[self._starts.safe_length(self._held) :]
+            self._enter_call(self._call_prefixes[hit.tag] + self._buffer[hit.end :])
+        elif self._has_begun:
+            self._buffer = self._buffer[self._starts.safe_length(self._buffer) :]
 
-    def _begins(self, held: str) -> bool:
-        """Look at the first visible characters; return whether it is decided what they begin."""
-        said = held.lstrip()
+    def _read_beginning(self, text: str) -> bool:
+        """Examine the first visible characters; return whether they begin reasoning or a call."""
+        text = text.lstrip()
         tags = self._plan.tags
-        if tags is not None and said.startswith(tags.start):
-            self._part, self._held = _Part.THINKING, ""
-            self._think(said.removeprefix(tags.start))
+        if tags is not None and text.startswith(tags.start):
+            self._part, self._buffer = _Part.THINKING, ""
+            self._read_thinking(text.removeprefix(tags.start))
             return True
-        if self._plan.is_bare and _BARE_CALL.match(said):
-            self._enter_call(said)
+        if self._plan.is_bare and _BARE_CALL.match(text):
+            self._enter_call(text)
             return True
-        may_think = tags is not None and tags.start.startswith(said)
-        may_call = self._plan.is_bare and said[:1] == "{" and len(said) <= _BARE_CHARS_MAX
-        self._visible = bool(said) and not may_think and not may_call
+        may_think = tags is not None and tags.start.startswith(text)
+        may_call = self._plan.is_bare and text[:1] == "{" and len(text) <= _BARE_CHARS_MAX
+        self._has_begun = bool(text) and not may_think and not may_call
         return False
 
     # -- parts with a grammar --------------------------------------------------------------------
 
     def _enter_call(self, text: str) -> None:
-        assert self._plan.call is not None, "no calls are read"
-        self._held = ""
-        self._follow(_Part.CALL, self._plan.call(), text)
+        assert self._plan.call is not None, "the plan has no calls"
+        self._buffer = ""
+        self._start_matcher(_Part.CALL, self._plan.call(), text)
 
-    def _follow(self, part: _Part, matcher: Matcher, text: str) -> None:
-        """Go on by a grammar, of which a text is said already."""
+    def _start_matcher(self, part: _Part, matcher: Matcher, text: str) -> None:
+        """Continue with a matcher that first accepts ``text``."""
         self._part, self._matcher = part, matcher
         if text and not matcher.accept_text(text):
             self._give_up()
             return
-        self._matched(text)
+        self._after_match(text)
 
-    def _matched(self, text: str) -> None:
-        assert self._matcher is not None, "nothing is followed"
+    def _after_match(self, text: str) -> None:
+        assert self._matcher is not None, "no matcher is active"
         if self._part is _Part.ANSWER:
             self._begin_answer(text)
         elif self._matcher.is_over:
             self._enter_text("")
 
     def _begin_answer(self, text: str) -> None:
-        """See whether an answer with a form has begun with something else."""
-        assert self._matcher is not None, "nothing is followed"
-        if self._visible:
+        """Detect an answer that begins with a tag instead of following its schema."""
+        assert self._matcher is not None, "no matcher is active"
+        if self._has_begun:
             return
-        self._held += text
-        said, tags = self._held.strip(), self._plan.tags
+        self._buffer += text
+        text, tags = self._buffer.strip(), self._plan.tags
         if not self._matcher.is_over:
-            self._visible = len(said) > _BARE_CHARS_MAX
-        elif tags is not None and said == tags.start:
-            self._part, self._matcher, self._held = _Part.THINKING, None, ""
-        elif said in self._plan.free_tags:
+            self._has_begun = len(text) > _BARE_CHARS_MAX
+        elif tags is not None and text == tags.start:
+            self._part, self._matcher, self._buffer = _Part.THINKING, None, ""
+        elif text in self._plan.free_tags:
             self._part, self._matcher = _Part.FREE, None
 
     def _give_up(self) -> None:
@@ -218,7 +219,7 @@ class AnswerConstraint:
         self._part, self._matcher = _Part.FREE, None
 
 
-def _behind(opened: str, starts: Iterable[str]) -> str:
-    """Return the beginning of a call behind the tag that it begins with."""
+def _without_start_tag(opened: str, starts: Iterable[str]) -> str:
+    """Return the beginning of a call without its start tag."""
     tag = next((tag for tag in starts if tag and opened.startswith(tag)), "")
     return opened.removeprefix(tag)

@@ -1,9 +1,9 @@
-"""Write the grammars of answers and of calls, in the Lark dialect of llguidance.
+"""Write the grammars of answers with a schema and of tool calls, in llguidance's Lark dialect.
 
-JSON is one line, with a space behind commas and colons or without: a model that may write white
-space for ever sometimes does.
-Properties come in the order of ``required``, then the others: a grammar must choose one, and a
-request is kept with its keys sorted, while the order in that list is the author's own.
+JSON is written on one line, with at most one space after commas and colons: where a grammar allows
+unlimited white space, some models never stop writing it.
+Properties follow the order of ``required``, then the others. A grammar must fix an order, and the
+order of ``required`` is the author's, while requests are stored with sorted keys.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from worker.engine.output.tool_calls.reader import JsonCallStyle, Tool, ToolForm
 
 _log = structlog.get_logger(__name__)
 
-#: Inside a call, and around it or before an answer, where templates like line breaks.
+#: White space inside a call, and around it or before an answer, where templates put line breaks.
 _SPACE: Final = "ws: / ?/\nbefore: /[ \\t\\r\\n]{0,4}/"
 _ARGS_TAG: Final = "[ARGS]"
 _NUMBERED_TAGS: Final = (
@@ -35,8 +35,8 @@ class GrammarWriter:
     """Writes grammars that the library can follow.
 
     Args:
-        refusal: Whether the library can follow a grammar; else why not.
-        tag: How a grammar writes a tag, which may be a token of its own.
+        refusal: Returns why the library cannot follow a grammar, ``None`` if it can.
+        tag: Returns a tag as a grammar writes it: by token id, or as text.
     """
 
     def __init__(self, refusal: Callable[[str], str | None], tag: Callable[[str], str]) -> None:
@@ -47,32 +47,33 @@ class GrammarWriter:
         """Return the narrowest rule for a schema that the library can follow.
 
         Args:
-            schema: As the caller gave it; an empty one asks for any object.
+            schema: The caller's schema; an empty one allows any object.
 
         Returns:
-            The rule, and why it is wider than the schema, if it is.
+            The rule, and the reason if it allows more than the schema, else ``None``.
         """
         return self._schemas.schema_rule(schema)
 
     def calls(self, tool_format: ToolFormat, tools: Sequence[Tool]) -> str:
-        """Return the grammar of what follows the start tag, up to the end of the call."""
+        """Return the grammar of the text after the start tag, up to the end of the calls."""
         return "\n".join(["start: before calls", *self._calls(tool_format, tools), _SPACE])
 
     def answer(
         self,
         rule: str,
         *,
-        others: Sequence[str] = (),
+        alternatives: Sequence[str] = (),
         calls: tuple[ToolFormat, Sequence[Tool]] | None = None,
     ) -> str:
-        """Return the grammar of an answer that has a form.
+        """Return the grammar of an answer with a schema.
 
         Args:
             rule: The rule of its schema.
-            others: Tags that may stand in its place; what follows them is free.
-            calls: What may be called instead, by a family that is held.
+            alternatives: Tags with which the answer may begin instead; the rest is free then.
+            calls: The format and the tools of calls that may replace the answer, if the format
+                has a grammar.
         """
-        choices, rules = ["answer", *map(self._tag, others)], [f"answer: {rule}", _SPACE]
+        choices, rules = ["answer", *map(self._tag, alternatives)], [f"answer: {rule}", _SPACE]
         if calls is not None:
             tool_format, tools = calls
             start = self._tag(tool_format.start)
@@ -87,11 +88,11 @@ class GrammarWriter:
         return "\n".join([f"start: before ({' | '.join(choices)})", *rules])
 
     def why_wider(self, tool_format: ToolFormat | None, tool: Tool) -> str | None:
-        """Return what of a tool's schema cannot be kept, ``None`` if all of it can.
+        """Return why the grammar allows more than a tool's schema, ``None`` if it is exact.
 
         Args:
             tool_format: How calls are written; ``None`` if arguments are JSON.
-            tool: In function format.
+            tool: The tool, in OpenAI's function format.
         """
         if tool_format is None or tool_format.syntax is None:
             return self._arguments(tool)[1]
@@ -100,13 +101,13 @@ class GrammarWriter:
         return grammar.wider.get(tool["function"]["name"])
 
     def _calls(self, tool_format: ToolFormat, tools: Sequence[Tool]) -> list[str]:
-        assert tools, "nothing may be called"
+        assert tools, "there are no tools"
         if tool_format.syntax is None:
             return self._json_calls(tool_format, tools)
         grammar = TaggedGrammar(tool_format.syntax, self._schemas, self._tag)
         rules = grammar.rules(tools, tool_format.end)
-        for name, why in grammar.wider.items():
-            _log.info("arguments_wider_than_schema", tool=name, why=why)
+        for name, reason in grammar.wider.items():
+            _log.info("arguments_wider_than_schema", tool=name, reason=reason)
         return rules
 
     def _json_calls(self, tool_format: ToolFormat, tools: Sequence[Tool]) -> list[str]:
@@ -122,7 +123,7 @@ class GrammarWriter:
             for name in (tool["function"]["name"] for tool in tools)
         ]
         named = " | ".join(f"{name} {between} args{n}" for n, name in enumerate(names))
-        one = named if is_headed else f'"{{" ws {_key("name")} ws ":" ws ({named}) ws "}}"'
+        call = named if is_headed else f'"{{" ws {_key("name")} ws ":" ws ({named}) ws "}}"'
         end = self._tag(tool_format.end) if tool_format.end else ""
         calls = {
             JsonCallStyle.TAGGED: f"one before {end}",
@@ -130,7 +131,7 @@ class GrammarWriter:
             JsonCallStyle.LIST: '"[" ws one (ws "," ws one)* ws "]"',
             JsonCallStyle.HEADED: "one",
         }[spelling]
-        return [f"calls: {calls}", f"one: {one}", *self._arguments_of(tools)]
+        return [f"calls: {calls}", f"one: {call}", *self._arguments_of(tools)]
 
     def _numbered_calls(self, tool_format: ToolFormat, tools: Sequence[Tool]) -> list[str]:
         begin, between, end = map(self._tag, _NUMBERED_TAGS)
@@ -145,10 +146,10 @@ class GrammarWriter:
         return [f"args{number}: {self.arguments(tool)}" for number, tool in enumerate(tools)]
 
     def arguments(self, tool: Tool) -> str:
-        """Return the rule that the arguments of a tool are held to."""
-        rule, why = self._arguments(tool)
-        if why is not None:
-            _log.info("arguments_wider_than_schema", tool=tool["function"]["name"], why=why)
+        """Return the rule of the arguments of a tool."""
+        rule, reason = self._arguments(tool)
+        if reason is not None:
+            _log.info("arguments_wider_than_schema", tool=tool["function"]["name"], reason=reason)
         return rule
 
     def _arguments(self, tool: Tool) -> tuple[str, str | None]:

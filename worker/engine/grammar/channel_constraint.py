@@ -1,7 +1,8 @@
-"""Hold an answer in frames to its form: calls to their tools, the answer to its schema.
+"""Constrain an answer in a channel format: tool calls to their tools, the answer to its schema.
 
-Reasoning, and messages without a form, are free; so is a header up to its recipient. Which part a
-token belongs to is told from the tokens alone, so an answer that is resumed stands where it stood.
+Reasoning and messages without a schema are free, and so is a header up to its recipient. The
+constraint finds the part of a token from the tokens alone, so a resumed answer continues in the
+same part.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ _RECIPIENT: Final = re.compile(r"(?:^|\s)to=")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelPlan:
-    """What the messages of an answer are held to.
+    """The grammars of the messages of an answer.
 
     Attributes:
-        channel_format: How they are framed.
+        channel_format: The format of the answer.
         end_ids: Tokens that end the answer.
-        opened: The beginning of a call that the prompt has written.
-        first: Makes what follows the first header, where the answer has a form.
-        later: The same for headers after it, from their start mark on.
-        unended: All tokens but those that end the answer, as a mask: what reasoning may be before
-            an answer that has a form.
-        call: Makes what follows ``to=`` in a header, where the header makes the call.
+        opened: The beginning of a call at the end of the prompt.
+        first: Makes a matcher of the first header; ``None`` if the answer has no schema.
+        later: The same for later headers, from their start marker on.
+        free_mask: The mask of free parts before an answer with a schema: all tokens except those
+            that end the answer.
+        call: Makes a matcher of a call after ``to=`` in a header; ``None`` if calls are free.
     """
 
     channel_format: ChannelFormat
@@ -49,40 +50,40 @@ class ChannelPlan:
     opened: str = ""
     first: Callable[[], Matcher] | None = None
     later: Callable[[], Matcher] | None = None
-    unended: bytes | None = None
+    free_mask: bytes | None = None
     call: Callable[[], Matcher] | None = None
 
 
 class ChannelConstraint:
-    """``constraint.Constraint`` for a plan.
+    """``Constraint`` that follows a ``ChannelPlan``.
 
     Args:
-        plan: What is asked.
-        detokenizer: Fresh.
+        plan: The grammars of the answer's messages.
+        detokenizer: A fresh one.
     """
 
     def __init__(self, plan: ChannelPlan, detokenizer: Detokenizer) -> None:
         self._plan = plan
         self._detokenizer = detokenizer
-        self._marks = TagScanner(plan.channel_format.markers)
+        self._markers = TagScanner(plan.channel_format.markers)
         self._accepted_count = 0
         self._is_over = False
         self._is_free = False
-        #: What may come where no grammar is followed.
-        self._free = plan.unended
+        #: The mask while no matcher is active.
+        self._free = plan.free_mask
         self._matcher: Matcher | None = None
         self._header: ChannelHeader | None = None
-        #: Text in which a mark may begin, or of a header.
-        self._held = ""
+        #: Text of a header, or text that may contain the beginning of a marker.
+        self._buffer = ""
         if plan.first is not None:
-            self._follow(plan.first(), "")
+            self._start_matcher(plan.first(), "")
         else:
             self._header = ChannelHeader(plan.channel_format, is_started=False)
-            self._read(plan.opened)
+            self._read_free_text(plan.opened)
 
     @property
     def accepted_count(self) -> int:
-        """How many tokens of the answer it knows."""
+        """Number of tokens of the answer accepted so far."""
         return self._accepted_count
 
     @property
@@ -92,52 +93,52 @@ class ChannelConstraint:
 
     @property
     def is_free(self) -> bool:
-        """Whether nothing is held to anything any more."""
+        """Whether all further tokens are unconstrained."""
         return self._is_free
 
     def accept(self, token: int) -> None:
-        """Take the next token."""
+        """Accept the next token of the answer."""
         self._accepted_count += 1
         if token in self._plan.end_ids:
             self._is_over, self._matcher, self._free = True, None, None
             return
         text = self._detokenizer.feed(token)
         if self._matcher is None:
-            self._read(text)
+            self._read_free_text(text)
         elif not self._matcher.accept(token):
-            # It was said before anybody was held to anything, by an earlier version perhaps.
+            # An earlier attempt without this constraint may have sampled the token.
             self._give_up()
         elif self._matcher.is_over:
             self._matcher = None
 
     def mask(self) -> bytes | None:
-        """Return which tokens may come next, ``None`` for any."""
+        """Return the mask of allowed next tokens, ``None`` for any token."""
         return self._free if self._matcher is None else self._matcher.mask()
 
-    def _read(self, text: str) -> None:
-        """Take text of a part that is held to nothing."""
-        self._held += text
-        while self._matcher is None and (hit := self._marks.search(self._held)) is not None:
-            before, rest = self._held[: hit.start], self._held[hit.end :]
-            if self._header is not None and self._calls(before, hit.tag + rest):
+    def _read_free_text(self, text: str) -> None:
+        """Search free text for markers, and headers for a recipient."""
+        self._buffer += text
+        while self._matcher is None and (hit := self._markers.search(self._buffer)) is not None:
+            before, rest = self._buffer[: hit.start], self._buffer[hit.end :]
+            if self._header is not None and self._read_header(before, hit.tag + rest):
                 return
-            self._held = rest
-            self._met(hit.tag)
+            self._buffer = rest
+            self._handle_marker(hit.tag)
         if self._matcher is None:
-            safe = self._marks.safe_length(self._held)
-            piece, self._held = self._held[:safe], self._held[safe:]
+            safe = self._markers.safe_length(self._buffer)
+            piece, self._buffer = self._buffer[:safe], self._buffer[safe:]
             if self._header is not None:
-                self._calls(piece, self._held)
+                self._read_header(piece, self._buffer)
 
-    def _met(self, mark: str) -> None:
+    def _handle_marker(self, mark: str) -> None:
         channel_format = self._plan.channel_format
         if self._plan.later is not None:
             if mark == channel_format.start:
-                self._follow(self._plan.later(), mark)
+                self._start_matcher(self._plan.later(), mark)
             elif mark == channel_format.channel and self._plan.first is not None:
-                self._follow(self._plan.first(), mark)
+                self._start_matcher(self._plan.first(), mark)
             elif mark in channel_format.ends:
-                self._follow(self._plan.later(), "")
+                self._start_matcher(self._plan.later(), "")
         elif mark == channel_format.start:
             self._header = ChannelHeader(channel_format, is_started=True)
         elif mark in (channel_format.channel, channel_format.constrain) and mark:
@@ -148,8 +149,8 @@ class ChannelConstraint:
         else:
             self._header = None
 
-    def _calls(self, piece: str, rest: str) -> bool:
-        """Take more of a header; return whether it has come to whom the message is for."""
+    def _read_header(self, piece: str, rest: str) -> bool:
+        """Append to the header; return whether it has reached the recipient of a call."""
         assert self._header is not None, "no header is read"
         if self._header.add(piece) is not None:
             self._header = None
@@ -159,31 +160,31 @@ class ChannelConstraint:
         if found is None or not self._header.is_assistant:
             return False
         self._header = None
-        assert self._plan.call is not None, "no calls are held"
-        self._follow(self._plan.call(), part[found.end() :] + rest)
+        assert self._plan.call is not None, "the plan has no calls"
+        self._start_matcher(self._plan.call(), part[found.end() :] + rest)
         return True
 
-    def _follow(self, matcher: Matcher, text: str) -> None:
-        """Go on by a grammar, of which a text is said already."""
-        self._matcher, self._held, self._header = matcher, "", None
+    def _start_matcher(self, matcher: Matcher, text: str) -> None:
+        """Continue with a matcher that first accepts ``text``."""
+        self._matcher, self._buffer, self._header = matcher, "", None
         if text and not matcher.accept_text(text):
             self._give_up()
         elif matcher.is_over:
             self._matcher = None
 
     def _give_up(self) -> None:
-        _log.warning("constraint_given_up", part="FRAMES", accepted=self._accepted_count)
-        self._matcher, self._header, self._held, self._free = None, None, "", None
+        _log.warning("constraint_given_up", part="CHANNELS", accepted=self._accepted_count)
+        self._matcher, self._header, self._buffer, self._free = None, None, "", None
         self._is_free = True
 
 
 class ChannelConstraints:
-    """Makes the constraint of each answer of one model. Safe to use from any thread.
+    """Makes the constraints of one model's answers. Safe to use from any thread.
 
     Args:
-        grammars: For the model's vocabulary.
-        detokenizer: Makes a fresh one.
-        channel_format: How the model frames its messages.
+        grammars: The grammars for the model's vocabulary.
+        detokenizer: Makes a fresh detokenizer.
+        channel_format: The model's channel format.
     """
 
     def __init__(
@@ -199,31 +200,33 @@ class ChannelConstraints:
         self._format = channel_format
 
     def constraint(self, prompt: PreparedPrompt) -> Constraint | None:
-        """Return what the answer to a prompt is held to, ``None`` if it may say anything.
+        """Return the constraint of the answer to a prompt, ``None`` if all tokens are allowed.
 
         Raises:
-            InvalidRequest: The form cannot be kept, and the caller would rather know.
+            InvalidRequest: A strict schema cannot be enforced.
         """
-        has_form = prompt.answer_schema is not None and not prompt.opened
-        # Where the header makes no call, one that must be made is held to a tool's name alone.
+        has_schema = prompt.answer_schema is not None and not prompt.opened
+        # If headers make no calls, a grammar can only enforce the tool's name of a forced call.
         is_named = self._format.message in prompt.opened
         by_name = bool(prompt.opened) and not is_named
         calls = bool(prompt.tools) and (bool(self._format.call_prefix) or by_name)
-        if not has_form and not calls:
+        if not has_schema and not calls:
             return None
         if calls:
             require_exact_schemas(prompt, partial(self._schemas.why_wider, None))
         try:
             first = later = None
-            if has_form:
+            if has_schema:
                 answer = self._answer(prompt)
                 first, later = (
-                    self._maker(self._writer.header(answer, prompt.tools, is_first=is_first))
+                    self._matcher_factory(
+                        self._writer.header(answer, prompt.tools, is_first=is_first)
+                    )
                     for is_first in (True, False)
                 )
-            call = self._maker(self._writer.call(prompt.tools)) if calls else None
+            call = self._matcher_factory(self._writer.call(prompt.tools)) if calls else None
         except GrammarRefused as error:
-            _log.warning("answer_unconstrained", why=str(error))
+            _log.warning("answer_unconstrained", reason=str(error))
             return None
         plan = ChannelPlan(
             channel_format=self._format,
@@ -231,28 +234,28 @@ class ChannelConstraints:
             opened=prompt.opened,
             first=first,
             later=later,
-            unended=self._unended(first()) if first is not None else None,
+            free_mask=self._all_but_end_ids(first()) if first is not None else None,
             call=call,
         )
         return ChannelConstraint(plan, self._detokenizer())
 
     def _answer(self, prompt: PreparedPrompt) -> str:
-        assert prompt.answer_schema is not None, "the answer has no form"
-        rule, why = self._schemas.schema_rule(prompt.answer_schema)
-        if why is not None:
+        assert prompt.answer_schema is not None, "the answer has no schema"
+        rule, reason = self._schemas.schema_rule(prompt.answer_schema)
+        if reason is not None:
             if prompt.is_strict:
-                msg = f"the schema of the answer cannot be kept: {why}"
+                msg = f"the schema of the answer cannot be kept: {reason}"
                 raise InvalidRequest(msg)
-            _log.warning("answer_wider_than_schema", why=why)
+            _log.warning("answer_wider_than_schema", reason=reason)
         return rule
 
-    def _unended(self, matcher: Matcher) -> bytes:
+    def _all_but_end_ids(self, matcher: Matcher) -> bytes:
         mask = bytearray(b"\xff" * len(matcher.mask()))
         for token in self._grammars.end_ids:
             mask[token // 8] &= ~(1 << token % 8)
         return bytes(mask)
 
-    def _maker(self, grammar: str) -> Callable[[], Matcher]:
-        """Return a maker of matchers; the first is made now, so that a refusal comes at once."""
+    def _matcher_factory(self, grammar: str) -> Callable[[], Matcher]:
+        """Return a factory of matchers; it makes one now, so that a refusal raises at once."""
         self._grammars.matcher(grammar)
         return lambda: self._grammars.matcher(grammar)

@@ -1,4 +1,4 @@
-"""Decide what an answer is held to, from what was asked and how the model writes."""
+"""Make the constraint of an answer in tagged output, from the request and the model's formats."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _log = structlog.get_logger(__name__)
 
 
 class Constraints:
-    """Makes the constraint of each answer of one model. Safe to use from any thread.
+    """Makes the constraints of one model's answers. Safe to use from any thread.
 
-    Held to a form are answers with a schema, and calls of families that have grammars: from the
-    start tag on where the model may call, from the first token on where it must.
+    Answers with a schema are constrained, and tool calls of families with a grammar: from the start
+    tag on if the model may call a tool, from the first token on if it must.
 
     Args:
-        grammars: For the model's vocabulary.
-        detokenizer: Makes a fresh one.
+        grammars: The grammars for the model's vocabulary.
+        detokenizer: Makes a fresh detokenizer.
         opens_thinking: Whether a prompt ends inside a reasoning section.
-        tags: How the model marks its reasoning, if it does.
-        tool_format: How it writes calls, if it can.
+        tags: The model's reasoning tags, if it has any.
+        tool_format: How the model writes calls, if it can.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class Constraints:
         self._tool_format = tool_format
 
     def constraint(self, prompt: PreparedPrompt) -> Constraint | None:
-        """Return what the answer to a prompt is held to, ``None`` if it may say anything.
+        """Return the constraint of the answer to a prompt, ``None`` if all tokens are allowed.
 
         Raises:
-            InvalidRequest: The form cannot be kept, and the caller would rather know.
+            InvalidRequest: A strict schema cannot be enforced.
         """
         tool_format = self._tool_format if prompt.tools else None
         has_grammar = tool_format is not None and tool_format.has_grammar
@@ -71,7 +71,7 @@ class Constraints:
             if prompt.answer_schema is not None and not is_opened:
                 answer, free_tags = self._answer(prompt, tool_format, thinking=thinking)
         except GrammarRefused as error:
-            _log.warning("answer_unconstrained", why=str(error))
+            _log.warning("answer_unconstrained", reason=str(error))
             return None
         plan = AnswerPlan(
             end_ids=self._grammars.end_ids,
@@ -87,36 +87,36 @@ class Constraints:
         return AnswerConstraint(plan, self._detokenizer())
 
     def _call(self, tool_format: ToolFormat, prompt: PreparedPrompt) -> Callable[[], Matcher]:
-        return self._maker(self._writer.calls(tool_format, prompt.tools))
+        return self._matcher_factory(self._writer.calls(tool_format, prompt.tools))
 
     def _answer(
         self, prompt: PreparedPrompt, tool_format: ToolFormat | None, *, thinking: bool
     ) -> tuple[Callable[[], Matcher], tuple[str, ...]]:
-        assert prompt.answer_schema is not None, "the answer has no form"
-        rule, why = self._writer.schema_rule(prompt.answer_schema)
-        if why is not None:
+        assert prompt.answer_schema is not None, "the answer has no schema"
+        rule, reason = self._writer.schema_rule(prompt.answer_schema)
+        if reason is not None:
             if prompt.is_strict:
-                msg = f"the schema of the answer cannot be kept: {why}"
+                msg = f"the schema of the answer cannot be kept: {reason}"
                 raise InvalidRequest(msg)
-            _log.warning("answer_wider_than_schema", why=why)
+            _log.warning("answer_wider_than_schema", reason=reason)
         has_grammar = tool_format is not None and tool_format.has_grammar
         free_tags = tool_format.starts if tool_format is not None and not has_grammar else ()
         others = free_tags
         if self._tags is not None and prompt.thinking and not thinking:
             others = (*free_tags, self._tags.start)
         calls = (tool_format, prompt.tools) if tool_format is not None and has_grammar else None
-        grammar = self._writer.answer(rule, others=others, calls=calls)
-        return self._maker(grammar), free_tags
+        grammar = self._writer.answer(rule, alternatives=others, calls=calls)
+        return self._matcher_factory(grammar), free_tags
 
-    def _maker(self, grammar: str) -> Callable[[], Matcher]:
-        """Return a maker of matchers; the first is made now, so that a refusal comes at once."""
+    def _matcher_factory(self, grammar: str) -> Callable[[], Matcher]:
+        """Return a factory of matchers; it makes one now, so that a refusal raises at once."""
         self._grammars.matcher(grammar)
         return lambda: self._grammars.matcher(grammar)
 
 
 def _starts(tool_format: ToolFormat | None) -> tuple[tuple[str, str], ...]:
-    """Return the tags that begin calls, each with what of it the grammar wants to see."""
+    """Return the start tags of calls, each with the part of it that the grammar begins with."""
     if tool_format is None:
         return ()
-    # A call without the tag before it begins with its first mark.
+    # A call without the outer start tag begins with its inner tag.
     return tuple((tag, "" if tag == tool_format.start else tag) for tag in tool_format.starts)

@@ -1,7 +1,7 @@
-"""``constraint.Grammars`` by llguidance; no other module knows it.
+"""The adapter to llguidance, which compiles and follows grammars. Only this module imports it.
 
 https://github.com/guidance-ai/llguidance: the grammars are its Lark dialect with ``%json``. It
-answers in microseconds for each token and computes without holding the interpreter.
+computes a mask in microseconds and releases the GIL meanwhile.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from worker.engine.grammar.text_grammar import quoted
 
 _log = structlog.get_logger(__name__)
 
-#: Compiled grammars that are kept; an agent asks with the same tools again and again.
+#: Compiled grammars in the cache; an agent sends the same tools with each request.
 COMPILED_MAX: Final = 64
-#: Schemas whose verdict is kept; some clients offer hundreds of tools.
-VERDICTS_MAX: Final = 4096
-#: The library writes nothing to stderr.
+#: Grammars whose refusal (or acceptance) is cached; some clients offer hundreds of tools.
+REFUSALS_MAX: Final = 4096
+#: Log level at which the library writes nothing to stderr.
 _SILENT: Final = 0
-#: Of what it says about a grammar.
+#: Most characters of the library's message in an error.
 _REASON_CHARS_MAX: Final = 300
 
 
 class GuidanceMatcher:
-    """``constraint.Matcher``.
+    """``Matcher`` by llguidance.
 
     Args:
-        matcher: Fresh.
-        vocabulary: For text.
+        matcher: A fresh one.
+        vocabulary: Tokenises text.
     """
 
     def __init__(self, matcher: LLMatcher, vocabulary: LLTokenizer) -> None:
@@ -44,21 +44,21 @@ class GuidanceMatcher:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing but the end of the turn may follow."""
+        """Whether only the end of the turn may follow."""
         return self._matcher.is_stopped()
 
     def accept(self, token: int) -> bool:
-        """Take a token; return whether it fits."""
+        """Accept a token; return whether it matches."""
         return self._matcher.consume_token(token)
 
     def accept_text(self, text: str) -> bool:
-        """Take text, cut into tokens in the usual way."""
+        """Accept text, tokenised as in a prompt; return whether it matches."""
         return self._matcher.consume_tokens(
             self._vocabulary.tokenize_bytes(text.encode(errors="replace"), parse_special=True)
         )
 
     def mask(self) -> bytes:
-        """Return what may come next."""
+        """Return the mask of allowed next tokens."""
         mask = self._matcher.compute_bitmask()
         if self._matcher.is_error():
             raise ConstraintLost(self._matcher.get_error()[:_REASON_CHARS_MAX])
@@ -66,10 +66,10 @@ class GuidanceMatcher:
 
 
 class GuidanceGrammars:
-    """``constraint.Grammars``. Compiled grammars are kept and copied, which takes microseconds.
+    """``Grammars`` by llguidance. Caches compiled grammars; to copy one takes microseconds.
 
     Args:
-        vocabulary: Of the loaded model.
+        vocabulary: The vocabulary of the loaded model.
         end_ids: Tokens that end a turn.
     """
 
@@ -78,7 +78,7 @@ class GuidanceGrammars:
         self._end_ids = end_ids
         self._lock = threading.Lock()
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
-        self._verdicts: OrderedDict[Digest, str | None] = OrderedDict()
+        self._refusals: OrderedDict[Digest, str | None] = OrderedDict()
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -86,7 +86,7 @@ class GuidanceGrammars:
         return self._end_ids
 
     def tag(self, text: str) -> str:
-        """Return how a grammar writes a tag: special tokens by their id, others by their text."""
+        """Return a tag as a grammar writes it: a special token by its id, other tags as text."""
         ids = self._vocabulary.tokenize_str(text, parse_special=True)
         if len(ids) == 1 and self._vocabulary.is_special_token(ids[0]):
             return f"<[{ids[0]}]>"
@@ -96,25 +96,25 @@ class GuidanceGrammars:
         """Return why the library cannot follow a grammar, ``None`` if it can."""
         name = digest_of(grammar.encode("utf-8", "surrogatepass"))
         with self._lock:
-            if name in self._verdicts:
-                self._verdicts.move_to_end(name)
-                return self._verdicts[name]
+            if name in self._refusals:
+                self._refusals.move_to_end(name)
+                return self._refusals[name]
         try:
-            self._built(grammar)
-            why = None
+            self._build(grammar)
+            reason = None
         except GrammarRefused as error:
-            why = str(error)
+            reason = str(error)
         with self._lock:
-            self._verdicts[name] = why
-            while len(self._verdicts) > VERDICTS_MAX:
-                self._verdicts.popitem(last=False)
-        return why
+            self._refusals[name] = reason
+            while len(self._refusals) > REFUSALS_MAX:
+                self._refusals.popitem(last=False)
+        return reason
 
     def matcher(self, grammar: str) -> GuidanceMatcher:
         """Return a fresh matcher.
 
         Raises:
-            GrammarRefused: Saying why.
+            GrammarRefused: The library cannot compile or follow the grammar.
         """
         with self._lock:
             compiled = self._compiled.get(grammar)
@@ -126,14 +126,14 @@ class GuidanceGrammars:
             return GuidanceMatcher(compiled.deep_copy(), self._vocabulary)
 
     def _compile(self, grammar: str) -> LLMatcher:
-        compiled = self._built(grammar)
+        compiled = self._build(grammar)
         with self._lock:
             self._compiled[grammar] = compiled
             while len(self._compiled) > COMPILED_MAX:
                 self._compiled.popitem(last=False)
         return compiled
 
-    def _built(self, grammar: str) -> LLMatcher:
+    def _build(self, grammar: str) -> LLMatcher:
         try:
             grammar.encode()
         except UnicodeEncodeError as error:
@@ -142,7 +142,7 @@ class GuidanceGrammars:
         built = LLMatcher(self._vocabulary, LLMatcher.grammar_from_lark(grammar), log_level=_SILENT)
         if built.is_error():
             raise GrammarRefused(_reason(built.get_error()))
-        # Some, such as a schema that is nothing but itself, fail only when they are followed.
+        # Some grammars, such as a schema that only refers to itself, fail at the first mask.
         trial = built.deep_copy()
         trial.compute_bitmask()
         if trial.is_error():
@@ -151,23 +151,23 @@ class GuidanceGrammars:
 
 
 def grammars_for(tokenizer_json: str, end_ids: Collection[int]) -> GuidanceGrammars | None:
-    """Return what makes matchers for a vocabulary, ``None`` if the library cannot read it.
+    """Return the grammars of a vocabulary, ``None`` if the library cannot read the vocabulary.
 
-    Takes up to a second for a large one.
+    Takes up to a second for a large vocabulary.
 
     Args:
-        tokenizer_json: As the tokenizers library writes it.
+        tokenizer_json: The tokenizer, as the ``tokenizers`` library serialises it.
         end_ids: Tokens that end a turn, at least one.
     """
     try:
         vocabulary = LLTokenizer(tokenizer_json, eos_token=sorted(end_ids))
     except Exception as error:  # noqa: BLE001 - the library's own errors are plain exceptions
-        _log.warning("answers_unconstrained", why=str(error)[:_REASON_CHARS_MAX])
+        _log.warning("answers_unconstrained", reason=str(error)[:_REASON_CHARS_MAX])
         return None
     return GuidanceGrammars(vocabulary, frozenset(end_ids))
 
 
 def _reason(error: str) -> str:
-    """Return the first line, without the place in a grammar that the caller never saw."""
+    """Return the first line of an error, without the position in the generated grammar."""
     line = error.strip().split("\n", 1)[0]
     return line.split("failed to compile JSON schema: ")[-1][:_REASON_CHARS_MAX]

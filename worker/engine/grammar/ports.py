@@ -1,7 +1,8 @@
-"""What a sequence may say next: the port between sampling and grammars.
+"""The port between sampling and grammars: which tokens may come next in an answer.
 
-A *matcher* follows one grammar token by token. A *constraint* follows one answer, of which only
-parts have a grammar: reasoning and plain text are free.
+A ``Matcher`` follows one grammar token by token. A ``Constraint`` follows one answer, of which only
+some parts have a grammar; reasoning and plain text are free. The sampler asks the constraint for a
+mask before each token, and passes it the sampled token.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ from domain.errors import EngineFailure
 
 
 class ConstraintLost(EngineFailure):
-    """A grammar cannot be followed any further; what would come then might not match it."""
+    """A matcher can no longer follow its grammar, so further tokens might not match it."""
 
     code = "constraint_lost"
 
 
 class GrammarRefused(ValueError):
-    """The library cannot follow this grammar; says why."""
+    """The library cannot compile or follow a grammar; the message has the reason."""
 
 
 class Constraint(Protocol):
-    """One answer. Belongs to one thread at a time; given the same tokens it says the same."""
+    """The constraint of one answer: a pure function of its tokens. Used by one thread at a time."""
 
     @property
     def accepted_count(self) -> int:
-        """How many tokens of the answer it knows, from the first one on."""
+        """Number of tokens of the answer accepted so far."""
         ...
 
     @property
@@ -36,45 +37,46 @@ class Constraint(Protocol):
 
     @property
     def is_free(self) -> bool:
-        """Whether nothing is held to anything any more, whatever comes."""
+        """Whether all further tokens are unconstrained."""
         ...
 
     def accept(self, token: int) -> None:
-        """Take the next token of the answer. Never raises: what went wrong is said by ``mask``."""
+        """Accept the next token of the answer. Never raises; ``mask`` raises for a lost grammar."""
         ...
 
     def mask(self) -> bytes | None:
-        """Return which tokens may come next, a bit for each id, the lowest bit of a byte first.
+        """Return the mask of allowed next tokens, ``None`` if all are allowed.
 
-        ``None`` means any; ids beyond the last bit may not come.
+        The mask has one bit for each token id, the lowest bit of a byte first; ids beyond its end
+        are not allowed.
 
         Raises:
-            ConstraintLost: That cannot be told any more.
+            ConstraintLost: The matcher can no longer follow the grammar.
         """
         ...
 
 
 class Matcher(Protocol):
-    """One grammar, from its beginning to its end."""
+    """Follows one grammar from its beginning to its end."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing but the end of the turn may follow."""
+        """Whether only the end of the turn may follow."""
         ...
 
     def accept(self, token: int) -> bool:
-        """Take a token; return whether it fits. After one that does not, nothing fits."""
+        """Accept a token; return whether it matches. After a mismatch no token matches."""
         ...
 
     def accept_text(self, text: str) -> bool:
-        """The same for text that somebody else wrote."""
+        """Accept text that the model did not sample, such as the end of the prompt."""
         ...
 
     def mask(self) -> bytes:
-        """Return what may come next, as in ``Constraint``; end tokens too where it may end.
+        """Return the mask of allowed next tokens, including end tokens where the grammar may end.
 
         Raises:
-            ConstraintLost: The grammar has become too much to follow.
+            ConstraintLost: The grammar exceeds the limits of the library.
         """
         ...
 
@@ -88,7 +90,7 @@ class Grammars(Protocol):
         ...
 
     def tag(self, text: str) -> str:
-        """Return how a grammar writes a tag, which may be a token of its own."""
+        """Return a tag as a grammar writes it: by its id if it is a token, else as text."""
         ...
 
     def refusal(self, grammar: str) -> str | None:
@@ -102,6 +104,6 @@ class Grammars(Protocol):
             grammar: In the library's Lark dialect.
 
         Raises:
-            GrammarRefused: Saying why.
+            GrammarRefused: The library cannot follow the grammar.
         """
         ...

@@ -1,4 +1,4 @@
-"""Find the narrowest rule for a schema that the library of grammars can follow."""
+"""Write the narrowest ``%json`` rule for a JSON schema that llguidance can follow."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _STRICT: Final[Mapping[str, Any]] = {
     "item_separator": ", ?",
     "key_separator": ": ?",
 }
-#: Leaves out what the library does not know instead of refusing the schema.
+#: Ignores keywords that the library does not support, instead of refusing the schema.
 _LENIENT: Final[Mapping[str, Any]] = {**_STRICT, "lenient": True, "coerce_one_of": True}
-#: Keywords that hold expressions.
+#: Keywords with regular expressions.
 _PATTERNS: Final = frozenset({"pattern", "patternProperties"})
 _ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
-#: Where a schema holds schemas by name, in a list, or one.
+#: Keywords whose value is a mapping of schemas, a list of schemas, or one schema.
 _NAMED: Final = frozenset(
     {"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"}
 )
@@ -30,10 +30,10 @@ _SHARED: Final = ("$defs", "definitions")
 
 
 class SchemaRules:
-    """Rules for JSON of a schema.
+    """Writes the rules of schemas.
 
     Args:
-        refusal: Whether the library can follow a grammar; else why not.
+        refusal: Returns why the library cannot follow a grammar, ``None`` if it can.
     """
 
     def __init__(self, refusal: Callable[[str], str | None]) -> None:
@@ -43,27 +43,27 @@ class SchemaRules:
         """Return the narrowest rule for a schema that the library can follow.
 
         Args:
-            schema: As the caller gave it; an empty one asks for any object.
+            schema: The caller's schema; an empty one allows any object.
 
         Returns:
-            The rule, and why it is wider than the schema, if it is.
+            The rule, and the reason if it allows more than the schema, else ``None``.
         """
         return self._narrowest(schema or _ANY_OBJECT, _ANY_OBJECT)
 
     def part_rule(
-        self, schema: object, root: Mapping[str, Any], kinds: Collection[str]
+        self, schema: object, root: Mapping[str, Any], types: Collection[str]
     ) -> tuple[str, str | None]:
-        """Return the same for a part of a schema.
+        """Return the same for a part of a schema, restricted to some types.
 
         Args:
-            schema: The part; what is no schema allows everything.
-            root: The whole, where references point into.
-            kinds: The types that are wanted of what it allows.
+            schema: The part; a value that is no schema allows everything.
+            root: The whole schema, which references point into.
+            types: The JSON types to allow.
         """
         shared = {name: root[name] for name in _SHARED if name in root}
         inner = schema if isinstance(schema, Mapping) else {}
-        types = {"type": sorted(kinds)}
-        if types_of(inner, root) > set(kinds):
+        types = {"type": sorted(types)}
+        if types_of(inner, root) > set(types):
             inner = {"allOf": [inner, types]}
         return self._narrowest({**shared, **inner}, types)
 
@@ -71,17 +71,17 @@ class SchemaRules:
         self, wanted: Mapping[str, Any], widest: Mapping[str, Any]
     ) -> tuple[str, str | None]:
         rule = _json_rule(wanted, _STRICT)
-        why = self.refusal(_alone(rule))
-        if why is None:
+        reason = self.refusal(_alone(rule))
+        if reason is None:
             return rule, None
         for wider in (
             _json_rule(wanted, _LENIENT),
-            # The library knows the keyword, and not every expression in it.
+            # The library supports the keyword, but not every regular expression.
             _json_rule(wanted, _LENIENT, left_out=_PATTERNS),
             _json_rule(widest, _STRICT),
         ):
             if self.refusal(_alone(wider)) is None:
-                return wider, why
+                return wider, reason
         msg = "the library refuses any object at all"
         raise AssertionError(msg)
 
@@ -96,33 +96,33 @@ def _json_rule(
     *,
     left_out: Collection[str] = (),
 ) -> str:
-    whole = {**_Settling(left_out).schema(schema), "x-guidance": options}
+    whole = {**_Normalizer(left_out).schema(schema), "x-guidance": options}
     return "%json " + json.dumps(whole, ensure_ascii=False)
 
 
-class _Settling:
-    """Makes a schema of the same meaning that the library reads better.
+class _Normalizer:
+    """Rewrites a schema into an equivalent one that the library handles better.
 
     Args:
-        left_out: Keywords that are dropped, which makes it wider.
+        left_out: Keywords to drop, which makes the schema wider.
     """
 
     def __init__(self, left_out: Collection[str]) -> None:
         self._left_out = left_out
 
     def schema(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a schema, settled."""
-        settled: dict[str, Any] = {}
+        """Return a normalized schema; required properties come first, in the caller's order."""
+        normalized: dict[str, Any] = {}
         for key, value in schema.items():
             if key == "propertyNames" and value in ({}, True, {"type": "string"}):
-                continue  # The library knows no such keyword, and names are strings anyway.
+                continue  # The library does not support the keyword, and all names are strings.
             if key not in self._left_out:
-                settled[key] = self._value(key, value)
-        properties, required = settled.get("properties"), schema.get("required")
+                normalized[key] = self._value(key, value)
+        properties, required = normalized.get("properties"), schema.get("required")
         if isinstance(properties, dict) and isinstance(required, list):
             first = [name for name in required if isinstance(name, str) and name in properties]
-            settled["properties"] = {name: properties[name] for name in (*first, *properties)}
-        return settled
+            normalized["properties"] = {name: properties[name] for name in (*first, *properties)}
+        return normalized
 
     def _value(self, key: str, value: Any) -> Any:  # noqa: ANN401 - any JSON
         if key in _NAMED and isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Refuse tools whose caller would rather have an error than arguments that may miss the schema."""
+"""Refuse strict tools whose schema no grammar can enforce."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from worker.engine.output.tool_calls.reader import Tool
 
 
 def require_exact_schemas(prompt: PreparedPrompt, why_wider: Callable[[Tool], str | None]) -> None:
-    """Refuse a prompt whose caller would rather know what of a tool's schema cannot be kept.
+    """Refuse a prompt if a strict tool's schema cannot be enforced exactly.
+
+    Args:
+        prompt: The prompt with its tools.
+        why_wider: Returns why a tool's grammar allows more than its schema, ``None`` if it is
+            exact.
 
     Raises:
-        InvalidRequest: Naming the tool and the keyword.
+        InvalidRequest: The message names the tool and the unsupported keyword.
     """
     for tool in prompt.tools:
         name = tool["function"]["name"]
-        if name in prompt.strict_tools and (why := why_wider(tool)) is not None:
-            msg = f"the tool {name} is strict, and its schema cannot be kept: {why}"
+        if name in prompt.strict_tools and (reason := why_wider(tool)) is not None:
+            msg = f"the tool {name} is strict, and its schema cannot be kept: {reason}"
             raise InvalidRequest(msg, field="tools")

@@ -1,8 +1,8 @@
-"""Write the grammars of calls whose arguments stand between marks.
+"""Write the grammars of tool calls whose arguments stand between tags (``ToolSyntax``).
 
-Arguments come in any order, each at most once, and a call ends when all that are required are
-there: models of these families write them as it occurs to them. The library counts them in a
-number that a rule carries along, a bit for each.
+The grammar allows the arguments in any order, because models of these families vary it. Each
+argument may occur once, and a call may end when all required arguments are present. The rules
+track this in a parameter with one bit for each argument.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from worker.engine.output.tool_calls.json_types import STRING_ONLY, type_of, typ
 from worker.engine.output.tool_calls.reader import Tool
 from worker.engine.output.tool_calls.tool_syntax import ToolSyntax
 
-#: Bits of the number that the library's rules can carry.
+#: Most bits in the parameter of a rule; with more arguments the order is fixed.
 ORDERED_MAX: Final = 64
-_MARK: Final = re.compile(r"<\|[^|<>]*\|>|</?[^<>\s]+>")
+_TAG: Final = re.compile(r"<\|[^|<>]*\|>|</?[^<>\s]+>")
 _NAME: Final = re.compile(r"[^\s<>\"'][^<>\"'\n]*(?<!\s)")
 _KEYWORD: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _OTHER_NAME: Final = "/[A-Za-z_][A-Za-z0-9_]*/"
 _CONTAINERS: Final = ("object", "array")
 _WHOLE: Final = "-?(?:0|[1-9][0-9]{0,17})"
-#: How scalars are written beside texts.
+#: Regular expressions for scalars, where a string is allowed as well.
 _SCALARS: Final[Mapping[str, str]] = {
     "boolean": "true|false",
     "null": "null",
     "integer": _WHOLE,
     "number": rf"{_WHOLE}(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{{1,2}})?",
 }
-#: What of that a reader would take for one of them.
+#: Texts that a reader takes for a value of another type; a string must not match them.
 _READ_AS: Final[Mapping[str, str]] = {
     "boolean": "/true|false/",
     "null": "/null/",
@@ -55,10 +55,10 @@ _READ_AS: Final[Mapping[str, str]] = {
     "object": r"/\{(?s:.*)/",
     "array": r"/\[(?s:.*)/",
 }
-_NO_TEXT: Final = "none of its texts can be written"
-#: What may be left out.
+_NO_TERMINAL: Final = "none of its texts can be written"
+#: Types of an optional string.
 _OPTIONAL_TEXT: Final = frozenset({"string", "null"})
-#: Models that learnt from templates which print Python's values write them so.
+#: Python's literals, which models write whose template prints Python values.
 _PYTHON: Final[Mapping[str, tuple[str, ...]]] = {"boolean": ("True", "False"), "null": ("None",)}
 _NARROWING: Final = frozenset(
     {
@@ -66,8 +66,8 @@ _NARROWING: Final = frozenset(
         "multipleOf", "allOf", "anyOf", "oneOf", "$ref", "not", "if",
     }
 )  # fmt: skip
-#: Keywords on all arguments together that are not followed.
-_UNKEPT: Final = (
+#: Unsupported keywords of the schema of all arguments.
+_UNSUPPORTED: Final = (
     "patternProperties", "propertyNames", "minProperties", "maxProperties", "dependentRequired",
     "dependentSchemas", "dependencies", "unevaluatedProperties", "anyOf", "oneOf", "allOf", "not",
     "if", "$ref", "enum", "const",
@@ -75,12 +75,12 @@ _UNKEPT: Final = (
 
 
 class TaggedGrammar:
-    """The rules of the calls of one family, of some tools.
+    """Writes the rules of the calls of some tools, in the syntax of one model family.
 
     Args:
-        syntax: How the family writes them.
-        rules: Which schemas the library can follow.
-        tag: How a grammar writes a tag, which may be a token of its own.
+        syntax: The syntax of the family.
+        rules: Writes the rules of JSON schemas.
+        tag: Returns a tag as a grammar writes it: by token id, or as text.
     """
 
     def __init__(self, syntax: ToolSyntax, rules: SchemaRules, tag: Callable[[str], str]) -> None:
@@ -91,15 +91,15 @@ class TaggedGrammar:
         self._terminals: dict[str, str] = {}
         self._lazy: dict[str, str] = {}
         self._closing = syntax.after_value.strip()
-        #: Why a tool is held to less than its schema, by its name.
+        #: Why the grammar of a tool allows more than its schema, by the tool's name.
         self.wider: dict[str, str] = {}
 
     def rules(self, tools: Sequence[Tool], end: str) -> list[str]:
-        """Return the rules behind ``calls``, what follows the tag before calls.
+        """Return the rule ``calls``, which follows the start tag, and the rules that it refers to.
 
         Args:
-            tools: What may be called.
-            end: The tag behind calls.
+            tools: The tools that may be called.
+            end: The tag after the calls.
         """
         named = []
         for number, tool in enumerate(tools):
@@ -116,40 +116,45 @@ class TaggedGrammar:
         if not named:
             msg = "no tool has a name that can be written"
             raise GrammarRefused(msg)
-        one = " | ".join(named)
+        one_call = " | ".join(named)
         calls = "one+" if self._syntax.is_repeated else "one"
         if self._syntax.separator:
             calls = f'"[" one ({quoted(self._syntax.separator)} one)* "]"'
         terminals = [f"{name}: {body}" for body, name in self._terminals.items()]
         terminals += [f"{name}[lazy]: {body}" for body, name in self._lazy.items()]
-        return [f"calls: {calls} before {self._tag(end)}", f"one: {one}", *self._rules, *terminals]
+        return [
+            f"calls: {calls} before {self._tag(end)}",
+            f"one: {one_call}",
+            *self._rules,
+            *terminals,
+        ]
 
     # -- arguments -------------------------------------------------------------------------------
 
     def _arguments(
         self, number: int, function: Mapping[str, Any], schema: Mapping[str, Any]
     ) -> str:
-        """Write the rule for the arguments of a tool and return how it is called."""
-        why = [keyword for keyword in _UNKEPT if keyword in schema]
+        """Write the rule for the arguments of a tool and return a reference to it."""
+        reasons = [keyword for keyword in _UNSUPPORTED if keyword in schema]
         properties = schema.get("properties")
         known = dict(properties) if isinstance(properties, Mapping) else {}
         listed = schema.get("required")
         required = (
-            [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
+            [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
         )
         regular = _KEYWORD if self._syntax.is_quoted else _NAME
         odd = [name for name in {**known, **dict.fromkeys(required)} if not regular.fullmatch(name)]
         wanted = {name: known.get(name, schema.get("additionalProperties", True))
                   for name in dict.fromkeys((*required, *known)) if name not in odd}  # fmt: skip
-        why += [f"the name {name!r}" for name in odd]
+        reasons += [f"the name {name!r}" for name in odd]
         values: dict[str, str] = {}
         for place, (name, inner) in enumerate(wanted.items()):
-            value, inner_why = self._value(f"{number}_{place}", inner, schema)
-            why += [f"{name}: {inner_why}"] if inner_why else []
+            value, inner_reason = self._value(f"{number}_{place}", inner, schema)
+            reasons += [f"{name}: {inner_reason}"] if inner_reason else []
             if value is not None:
                 values[name] = value
-        if why:
-            self.wider[function["name"]] = ", ".join(why)
+        if reasons:
+            self.wider[function["name"]] = ", ".join(reasons)
         other = self._other(number, schema, (*known, *required))
         needed = [name for name in required if name in values]
         return self._in_any_order(f"args{number}", values, needed, other)
@@ -161,9 +166,9 @@ class TaggedGrammar:
         written = {name: f"{self._before(name)} {value}" for name, value in values.items()}
         comma = quoted(self._syntax.separator) if self._syntax.separator else ""
         if not written or len(written) > ORDERED_MAX:
-            # Where something may be left out, commas are not worth the rules.
+            # Optional arguments are left out here: their separators would need too many rules.
             wanted = written if not comma else {name: written[name] for name in required}
-            parts = [one if name in required else f"({one})?" for name, one in wanted.items()]
+            parts = [part if name in required else f"({part})?" for name, part in wanted.items()]
             more = f"({other})*" if other is not None and not comma else ""
             self._rules.append(f"{rule}: {f' {comma} '.join(parts)} {more} {done}")
             return rule
@@ -174,9 +179,11 @@ class TaggedGrammar:
         following = f"{rule}_more" if comma else rule
         for current, before in {rule: "", following: comma}.items():
             choices = [f"{done} %if {condition}"]
-            for name, one in written.items():
+            for name, argument in written.items():
                 bit = places[name]
-                choices.append(f"{before} {one} {following}::set_bit({bit}) %if bit_clear({bit})")
+                choices.append(
+                    f"{before} {argument} {following}::set_bit({bit}) %if bit_clear({bit})"
+                )
             if other is not None:
                 choices.append(f"{before} {other} {following}::_")
             self._rules.append(f"{current}::_: " + "\n  | ".join(choices))
@@ -194,57 +201,57 @@ class TaggedGrammar:
         if value is None:
             return None
         name = without(_OTHER_NAME, one_of(list(known))) if known else _OTHER_NAME
-        key, keyed = self._pieces(self._syntax.before_key), self._pieces(self._syntax.after_key)
-        if all(piece[0] == '"' for piece in (*key, *keyed)):
-            # One piece, since the names that are known begin in the same way.
-            return f"{self._terminal(' '.join([*key, f'({name})', *keyed]))} {value}"
-        return f"{' '.join(key)} {self._terminal(name)} {' '.join(keyed)} {value}"
+        before, after = self._pieces(self._syntax.before_key), self._pieces(self._syntax.after_key)
+        if all(piece[0] == '"' for piece in (*before, *after)):
+            # One terminal, because it shares its beginning with the known names.
+            return f"{self._terminal(' '.join([*before, f'({name})', *after]))} {value}"
+        return f"{' '.join(before)} {self._terminal(name)} {' '.join(after)} {value}"
 
     # -- values ----------------------------------------------------------------------------------
 
     def _value(
         self, place: str, schema: object, root: Mapping[str, Any]
     ) -> tuple[str | None, str | None]:
-        """Return the rule for a value and the mark behind it, and why it is wider, if it is.
+        """Return the rule for a value and the tag after it, and why it allows more than the schema.
 
-        There is no rule for what no value matches.
+        The rule is ``None`` if no value matches the schema.
         """
-        kinds = types_of(schema, root)
-        if not kinds:
+        types = types_of(schema, root)
+        if not types:
             return None, "no value matches it"
-        if "string" not in kinds or self._syntax.is_quoted:
-            return self._json(place, schema, root, kinds)
-        plain = _of_any_text(schema)
-        if plain is not None and kinds <= _OPTIONAL_TEXT:
-            return self._any_text(plain, kinds)
-        body, why = self._text(schema, root, kinds)
-        if why == _NO_TEXT and kinds - STRING_ONLY:
-            return self._json(place, schema, root, kinds - STRING_ONLY)
+        if "string" not in types or self._syntax.is_quoted:
+            return self._json(place, schema, root, types)
+        plain = _length_bound(schema)
+        if plain is not None and types <= _OPTIONAL_TEXT:
+            return self._any_string(plain, types)
+        body, reason = self._string(schema, root, types)
+        if reason == _NO_TERMINAL and types - STRING_ONLY:
+            return self._json(place, schema, root, types - STRING_ONLY)
         end = self._pieces(self._syntax.after_value)
         if end[0][0] == '"':
             text = " ".join([self._terminal(f"({body}) {end[0]}"), *end[1:]])
         else:
             text = " ".join([self._terminal(body), *end])
-        containers = [kind for kind in _CONTAINERS if kind in kinds]
+        containers = [name for name in _CONTAINERS if name in types]
         if not containers:
-            return text, why
-        rule, inner_why = self._schemas.part_rule(schema, root, containers)
-        return f"({text} | {self._rule(f'v{place}', rule)})", why or inner_why
+            return text, reason
+        rule, inner_reason = self._schemas.part_rule(schema, root, containers)
+        return f"({text} | {self._rule(f'v{place}', rule)})", reason or inner_reason
 
     def _json(
-        self, place: str, schema: object, root: Mapping[str, Any], kinds: frozenset[str]
+        self, place: str, schema: object, root: Mapping[str, Any], types: frozenset[str]
     ) -> tuple[str, str | None]:
-        rule, why = self._schemas.part_rule(schema, root, kinds)
-        choices = [rule, *self._python(schema, kinds)]
-        return self._rule(f"v{place}", " | ".join(choices)), why
+        rule, reason = self._schemas.part_rule(schema, root, types)
+        choices = [rule, *self._python(schema, types)]
+        return self._rule(f"v{place}", " | ".join(choices)), reason
 
-    def _text(
-        self, schema: object, root: Mapping[str, Any], kinds: frozenset[str]
+    def _string(
+        self, schema: object, root: Mapping[str, Any], types: frozenset[str]
     ) -> tuple[str, str | None]:
-        """Return a terminal for a text or a scalar in its place, and why it is wider, if it is."""
-        read_as = [_READ_AS[kind] for kind in sorted(kinds - STRING_ONLY)]
+        """Return a terminal for a string or scalar, and why it allows more than the schema."""
+        read_as = [_READ_AS[name] for name in sorted(types - STRING_ONLY)]
         forbidden = (containing(self._closing), *read_as)
-        beside = "".join(f" | /{scalar}/" for scalar in _scalars(schema, kinds))
+        beside = "".join(f" | /{scalar}/" for scalar in _scalars(schema, types))
         try:
             texts = text_terminal(schema, root) or ANY_TEXT
         except UnsupportedKeyword as error:
@@ -254,47 +261,49 @@ class TaggedGrammar:
         body = f"({without(f'({texts})', *forbidden)}){beside}"
         if self._schemas.refusal(f'start: T\nT: ({body}) "<"') is None:
             return body, None
-        why = _NO_TEXT if self._can_follow(texts) else "pattern"
-        return f"({without(ANY_TEXT, *forbidden)}){beside}", why
+        reason = _NO_TERMINAL if self._can_follow(texts) else "pattern"
+        return f"({without(ANY_TEXT, *forbidden)}){beside}", reason
 
     def _can_follow(self, texts: str) -> bool:
         return self._schemas.refusal(f'start: T\nT: ({texts}) "<"') is None
 
-    def _any_text(self, schema: Mapping[str, Any], kinds: frozenset[str]) -> tuple[str, str | None]:
-        """Return the rule for a text of some length, which costs least if it ends lazily.
+    def _any_string(
+        self, schema: Mapping[str, Any], types: frozenset[str]
+    ) -> tuple[str, str | None]:
+        """Return the rule for a string that only its length restricts; cheapest as a lazy terminal.
 
-        A ``null`` in its place is read as such, and allowed.
+        If the schema allows ``null``, so does the rule.
         """
         try:
             low, high = lengths(schema)
-            body, why = _sized(low, high, padded=self._syntax.is_padded), None
+            body, reason = _sized(low, high, padded=self._syntax.is_padded), None
         except (TypeError, ValueError):
-            low, high, body, why = 0, None, "(?s:.)*", "its length"
-        if "null" in kinds:
+            low, high, body, reason = 0, None, "(?s:.)*", "its length"
+        if "null" in types:
             body = f"(?:{body}|null)"
         end = self._pieces(self._syntax.after_value)
         if end[0][0] != '"':
-            # The library cannot count far and look for a text at once; the mark is a token anyway.
+            # A long count and a forbidden text exceed the library; the tag is one token anyway.
             forbidden = [containing(self._closing)] if max(low, high or 0) <= LENGTH_MAX else []
-            return " ".join([self._terminal(without(f"/{body}/", *forbidden)), *end]), why
+            return " ".join([self._terminal(without(f"/{body}/", *forbidden)), *end]), reason
         padding = "\\n?" if self._syntax.is_padded else ""
         lazy = f"/{body}{padding}{literal(self._closing)}/"
         name = self._lazy.setdefault(lazy, f"t{len(self._lazy)}")
-        behind = self._syntax.after_value[
+        rest = self._syntax.after_value[
             self._syntax.after_value.index(self._closing) + len(self._closing) :
         ]
-        return f"{name} {quoted(behind)}" if behind else name, why
+        return f"{name} {quoted(rest)}" if rest else name, reason
 
-    def _python(self, schema: object, kinds: frozenset[str]) -> list[str]:
+    def _python(self, schema: object, types: frozenset[str]) -> list[str]:
         if isinstance(schema, Mapping) and not schema.keys().isdisjoint(_NARROWING):
             return []
-        return [quoted(word) for kind in sorted(kinds & _PYTHON.keys()) for word in _PYTHON[kind]]
+        return [quoted(word) for name in sorted(types & _PYTHON.keys()) for word in _PYTHON[name]]
 
     def _rule(self, name: str, body: str) -> str:
         self._rules.append(f"{name}: {body}")
         return " ".join([name, *self._pieces(self._syntax.after_value)])
 
-    # -- marks -----------------------------------------------------------------------------------
+    # -- tags ------------------------------------------------------------------------------------
 
     def _terminal(self, body: str) -> str:
         return self._terminals.setdefault(body, f"T{len(self._terminals)}")
@@ -305,7 +314,7 @@ class TaggedGrammar:
     def _pieces(self, text: str) -> list[str]:
         """Return a text as a grammar writes it: tags that are tokens stand alone."""
         pieces, plain, at = [], "", 0
-        for match in _MARK.finditer(text):
+        for match in _TAG.finditer(text):
             plain += text[at : match.start()]
             at = match.end()
             tag = self._tag(match[0])
@@ -319,8 +328,8 @@ class TaggedGrammar:
         return [*pieces, quoted(plain)] if plain else pieces
 
 
-def _of_any_text(schema: object) -> Mapping[str, Any] | None:
-    """Return what says how long a text must be, ``None`` if more is asked of it."""
+def _length_bound(schema: object) -> Mapping[str, Any] | None:
+    """Return the schema with the length of a string, ``None`` if more restricts the string."""
     if is_bound_by_length_alone(schema):
         return schema if isinstance(schema, Mapping) else {}
     known = schema if isinstance(schema, Mapping) else {}
@@ -333,28 +342,28 @@ def _of_any_text(schema: object) -> Mapping[str, Any] | None:
 
 
 def _sized(low: int, high: int | None, *, padded: bool) -> str:
-    """Return a regular expression for a text of some length."""
+    """Return a regular expression for a text with ``low`` to ``high`` characters."""
     if high is not None and high < low:
         msg = "no text is so long and so short"
         raise ValueError(msg)
     if low == 0:
         return "(?s:.)*" if high is None else f"(?s:.){{0,{high}}}"
-    # Which line break at the end belongs to the marks must be plain where the length counts.
+    # With padding, the last line break belongs to the syntax and must not count as a character.
     last = "[^\\n]" if padded else "(?s:.)"
     return f"(?s:.){{{low - 1},{'' if high is None else high - 1}}}{last}"
 
 
-def _scalars(schema: object, kinds: frozenset[str]) -> list[str]:
-    """Return what may stand beside texts, where it is plain which values are allowed."""
+def _scalars(schema: object, types: frozenset[str]) -> list[str]:
+    """Return regular expressions for the scalars that a schema allows besides strings."""
     known = schema if isinstance(schema, Mapping) else {}
     if "const" in known or isinstance(known.get("enum"), list):
         values = [known["const"]] if "const" in known else known["enum"]
-        return [literal(json.dumps(one)) for one in values if type_of(one) in _SCALARS]
+        return [literal(json.dumps(value)) for value in values if type_of(value) in _SCALARS]
     choices = known.get("anyOf")
     if isinstance(choices, list) and len(known.keys() & _NARROWING) == 1:
-        found = [_scalars(choice, kinds & types_of(choice, {})) for choice in choices]
-        return [one for several in found for one in several]
+        found = [_scalars(choice, types & types_of(choice, {})) for choice in choices]
+        return [scalar for scalars in found for scalar in scalars]
     if known.keys() & _NARROWING:
         return []
-    numbers = {"number"} if "number" in kinds else {"integer"}
-    return [_SCALARS[kind] for kind in sorted(kinds & ({"boolean", "null"} | numbers))]
+    numbers = {"number"} if "number" in types else {"integer"}
+    return [_SCALARS[name] for name in sorted(types & ({"boolean", "null"} | numbers))]

@@ -1,8 +1,7 @@
-"""Write what a raw text must match as one terminal of llguidance's Lark dialect.
+"""Write the schema of an unquoted string as one terminal of llguidance's Lark dialect.
 
-Families that write arguments between marks put strings there as they are, so that the library's
-JSON schemas do not apply. Terminals can be intersected and negated, which is all that keywords on
-strings ask for.
+Families that write arguments between tags do not quote strings, so the library's JSON schemas do
+not apply. Terminals can be intersected and negated, which suffices for most keywords on strings.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from worker.engine.output.tool_calls.json_types import resolve_reference, types_
 
 ANY_TEXT: Final = "/(?s:.*)/"
 _REFERENCES_MAX: Final = 16
-#: Longer limits make, with a text that may not occur, more states than the library follows.
+#: Longest length that is enforced; with a forbidden text, more would need too many states.
 LENGTH_MAX: Final = 300
 _ESCAPED: Final = re.compile(r'["\\\x00-\x1f\x7f]')
 _SPECIAL: Final = re.compile(r"[\\^$.|?*+()\[\]{}/&~#-]")
@@ -30,7 +29,7 @@ _TIME: Final = (
 )
 _BYTE: Final = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-#: Texts that have a format beyond doubt; there may be others.
+#: For each ``format``, a subset of its texts that all validators accept.
 _FORMATS: Final[Mapping[str, str]] = {
     "date": _DATE,
     "time": _TIME,
@@ -48,19 +47,19 @@ _BINDING: Final = frozenset(
 
 
 class UnsupportedKeyword(ValueError):
-    """No terminal says what a schema says; names the keyword."""
+    """No terminal can express a keyword of the schema; the message names the keyword."""
 
 
 def text_terminal(schema: object, root: Mapping[str, Any], *, depth: int = 0) -> str | None:
     """Return a terminal for the strings that match a schema, ``None`` if it allows none.
 
     Args:
-        schema: Any.
-        root: Where its references point into.
+        schema: Any value; one that is no schema allows all strings.
+        root: The schema that references point into.
         depth: References and choices followed so far.
 
     Raises:
-        Unkept: There is none.
+        UnsupportedKeyword: No terminal can express the schema.
     """
     if depth > _REFERENCES_MAX:
         msg = "$ref"
@@ -84,50 +83,50 @@ def text_terminal(schema: object, root: Mapping[str, Any], *, depth: int = 0) ->
 
 
 def lengths(schema: Mapping[str, Any]) -> tuple[int, int | None]:
-    """Return how many characters a text must and may have; ``None`` is without end."""
+    """Return the least and the greatest length of a string; ``None`` is unlimited."""
     low, high = schema.get("minLength", 0), schema.get("maxLength")
     return int(low), None if high is None else int(high)
 
 
 def is_bound_by_length_alone(schema: object) -> bool:
-    """Whether any text will do that is long and short enough."""
+    """Whether nothing but its length restricts a string."""
     return not isinstance(schema, Mapping) or schema.keys().isdisjoint(_BINDING)
 
 
 def without(texts: str, *others: str) -> str:
-    """Return a terminal less others."""
+    """Return a terminal that excludes other terminals."""
     return " & ".join([texts, *(f"~{other}" for other in others)])
 
 
 def containing(text: str) -> str:
-    """Return a terminal for everything that holds a text."""
+    """Return a terminal for all strings that contain a text."""
     return f"/(?s:.*){literal(text)}(?s:.*)/"
 
 
 def literal(text: str) -> str:
-    """Return a text as it stands inside a regular expression of the dialect."""
+    """Return a text escaped for a regular expression of the dialect."""
     escaped = _SPECIAL.sub(lambda match: f"\\{match[0]}", text)
     return re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\x{ord(match[0]):02x}", escaped)
 
 
 def quoted(text: str) -> str:
-    """Return a text as a grammar writes it."""
+    """Return a text as a string literal of the grammar."""
     return '"' + _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + '"'
 
 
 def one_of(texts: list[str]) -> str:
-    """Return a terminal for one of some texts."""
-    # Two slashes with nothing between them would begin a comment.
+    """Return a terminal for any of the texts."""
+    # The group avoids ``//``, which would begin a comment.
     return f"/(?:{'|'.join(map(literal, dict.fromkeys(texts)))})/"
 
 
 def _own(schema: Mapping[str, Any]) -> list[str]:
-    """Return what the keywords say that hold no other schema."""
+    """Return the terminals of the keywords without subschemas."""
     parts = []
     values = [schema["const"]] if "const" in schema else None
     if isinstance(schema.get("enum"), list):
         listed = schema["enum"]
-        values = listed if values is None else [one for one in values if one in listed]
+        values = listed if values is None else [value for value in values if value in listed]
     if values is not None:
         parts.append(one_of([value for value in values if isinstance(value, str)]))
     low, high = lengths(schema)
@@ -156,8 +155,8 @@ def _inner(schema: Mapping[str, Any], root: Mapping[str, Any]) -> list[object]:
 
 def _choice(choices: list[object], root: Mapping[str, Any], depth: int, keyword: str) -> str:
     found = [text_terminal(choice, root, depth=depth + 1) for choice in choices]
-    terminals = list(dict.fromkeys(one for one in found if one is not None))
-    if keyword == "oneOf" and len([one for one in found if one is not None]) > 1:
+    terminals = list(dict.fromkeys(terminal for terminal in found if terminal is not None))
+    if keyword == "oneOf" and len([terminal for terminal in found if terminal is not None]) > 1:
         raise UnsupportedKeyword(keyword)
     if ANY_TEXT in terminals:
         return ANY_TEXT
@@ -165,7 +164,7 @@ def _choice(choices: list[object], root: Mapping[str, Any], depth: int, keyword:
 
 
 def _pattern(pattern: str) -> str:
-    """Return a terminal for the texts in which a pattern (ECMA 262) is found."""
+    """Return a terminal for the strings in which a pattern (ECMA 262) matches somewhere."""
     branches = []
     for branch in _branches(pattern):
         begins, ends = branch.startswith("^"), branch.endswith("$") and not branch.endswith("\\$")
@@ -176,7 +175,7 @@ def _pattern(pattern: str) -> str:
 
 
 def _branches(pattern: str) -> list[str]:
-    """Return the alternatives of the highest level."""
+    """Return the top-level alternatives of a pattern."""
     branches, depth, in_class, escaped = [""], 0, False, False
     for char in pattern:
         if escaped or char == "\\":
@@ -193,8 +192,8 @@ def _branches(pattern: str) -> list[str]:
 
 
 def _translated(body: str) -> str:
-    """Return the body of a pattern in the dialect, whose classes are those of Unicode."""
-    said, in_class, at = "", False, 0
+    r"""Return a pattern in the dialect, where ``\d`` and ``\w`` would include all of Unicode."""
+    translated, in_class, at = "", False, 0
     while at < len(body):
         char, size = body[at], 1
         if char == "\\":
@@ -205,9 +204,9 @@ def _translated(body: str) -> str:
         elif char in "^$" or body.startswith(("(?=", "(?!", "(?<"), at):
             msg = "pattern"
             raise UnsupportedKeyword(msg)
-        said += "\\/" if char == "/" else f"\\x{ord(char):02x}" if char < " " else char
+        translated += "\\/" if char == "/" else f"\\x{ord(char):02x}" if char < " " else char
         at += size
-    return said
+    return translated
 
 
 def _escape(escape: str, *, in_class: bool) -> str:
