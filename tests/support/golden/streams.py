@@ -1,4 +1,4 @@
-"""Answers as items, and the files that hold how they go over the wire."""
+"""Answers as items, and the golden files with their bytes on the wire."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+
+import httpx2
 
 from domain.chat.items import (
     Body,
@@ -28,12 +30,12 @@ THOUGHT: Final[Sequence[Body]] = (
     Thinking(text="Let me ", ids=(1,)),
     Thinking(text="look.", ids=(2,)),
 )
-#: A signature that carries its text; how that is deflated is the business of the zlib at hand.
+#: A signature that carries its text; the deflated bytes depend on the version of zlib.
 _CARRIED: Final = re.compile(rb"(s1\.[0-9a-f]+-\d+\.[0-9a-f]{32})\.[\w-]+")
 
 
 def call(number: int, name: str, *fragments: str, whole: bool = True) -> list[Body]:
-    """Return a call of a tool as the engine tells it; one that is not whole was cut."""
+    """Return the items of a tool call; one that is not whole was truncated."""
     return [
         ToolStart(id=f"toolu_{JOB.removeprefix('job-')}_{number}", name=name),
         *(ToolInput(fragment=fragment, ids=(1,)) for fragment in fragments),
@@ -52,3 +54,14 @@ def assert_golden(said: bytes, file: Path) -> None:
     if os.environ.get("SEMANTIC_GOLDEN") == "write":
         file.write_bytes(said)
     assert said.decode() == file.read_text(encoding="utf-8")
+
+
+def replaying_transport(transcript: bytes) -> httpx2.MockTransport:
+    """Return a transport that answers every request with a stream."""
+
+    def answer(_: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(
+            200, headers={"content-type": "text/event-stream"}, content=transcript
+        )
+
+    return httpx2.MockTransport(answer)

@@ -30,6 +30,7 @@ from tests.support.golden.streams import (
     assert_golden,
     call,
     items,
+    replaying_transport,
 )
 
 GOLDEN = FIXTURES / "anthropic"
@@ -139,9 +140,9 @@ def test_sdk_puts_the_stream_together_as_the_whole_message(name: str) -> None:
         has_cache_control=name in _MARKED,
     )
     expected = Message.model_validate(whole)
-    final = _through_the_sdk(_transcript(name, shown, bodies))
+    final = _parsed_by_the_sdk(_transcript(name, shown, bodies))
     if name == "call_cut":
-        # The SDK completes what it can; whoever asks for the whole gets it marked instead.
+        # The SDK completes partial arguments; the whole message marks them as unparsed.
         assert [block.type for block in final.content] == ["tool_use"]
         assert whole["content"][0]["input"] == {"unparsed": '{"command": "rm -r'}
     else:
@@ -150,29 +151,26 @@ def test_sdk_puts_the_stream_together_as_the_whole_message(name: str) -> None:
     assert final.stop_sequence == expected.stop_sequence
     assert final.usage.model_dump() == expected.usage.model_dump()
     assert final.usage.output_tokens == 42
-    told = final.usage
-    created, read = told.cache_creation_input_tokens or 0, told.cache_read_input_tokens or 0
-    assert told.input_tokens + created + read == STARTED.prompt_tokens
+    usage = final.usage
+    created, read = usage.cache_creation_input_tokens or 0, usage.cache_read_input_tokens or 0
+    assert usage.input_tokens + created + read == STARTED.prompt_tokens
     assert (created > 0) == (name in _MARKED)
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_stream_is_an_error_to_the_sdk(name: str) -> None:
-    said = _transcript(name, "none", BROKEN[name])
+    transcript = _transcript(name, "none", BROKEN[name])
     with pytest.raises(anthropic.APIStatusError):
-        _through_the_sdk(said)
+        _parsed_by_the_sdk(transcript)
 
 
 def _plain(blocks: list[Any]) -> list[Any]:
     return [block.model_dump(exclude_none=True) for block in blocks]
 
 
-def _through_the_sdk(said: bytes) -> Any:
-    def answer(_: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=said)
-
+def _parsed_by_the_sdk(transcript: bytes) -> Any:
     with (
-        httpx2.Client(transport=httpx2.MockTransport(answer)) as transport,
+        httpx2.Client(transport=replaying_transport(transcript)) as transport,
         anthropic.Anthropic(
             base_url="http://127.0.0.1:1",
             api_key="local",

@@ -186,7 +186,7 @@ def test_a_count_of_tokens_left_is_dropped_if_it_has_just_that_shape() -> None:
         (["toolu_01A09q90qw90lq917835lq9", None, "", "s1.x", "abc-0"], ""),
     ],
 )
-def test_ids_of_ours_say_which_answer_a_turn_echoes(ids: list[str | None], origin: str) -> None:
+def test_ids_name_the_answer_that_a_turn_echoes(ids: list[str | None], origin: str) -> None:
     assert origin_of(ids) == origin
 
 

@@ -118,7 +118,7 @@ DOCUMENTED_ORDER = [
 ]
 
 
-def test_answer_with_reasoning_is_told_in_the_documented_order() -> None:
+def test_answer_with_reasoning_has_the_documented_event_order() -> None:
     events = _run(
         _encoder(),
         _items(
@@ -196,7 +196,7 @@ def test_call_is_streamed_as_its_arguments_come() -> None:
     ]
 
 
-def test_cut_call_leaves_arguments_that_nobody_can_run() -> None:
+def test_truncated_call_has_invalid_arguments() -> None:
     items = _items(
         ToolStart(id="toolu_1", name="Bash"),
         ToolInput(fragment='{"command": "rm -rf /tmp', ids=(2,)),
@@ -213,7 +213,7 @@ def test_cut_call_leaves_arguments_that_nobody_can_run() -> None:
     assert message["content"][0]["input"] == {"unparsed": '{"command": "rm -rf /tmp'}
 
 
-def test_start_tells_what_is_known_of_the_prompt() -> None:
+def test_message_start_reports_the_known_prompt_tokens() -> None:
     encoder = AnthropicEncoder(
         job_id=_JOB,
         model="m",
@@ -229,7 +229,7 @@ def test_start_tells_what_is_known_of_the_prompt() -> None:
 @pytest.mark.parametrize(
     ("kept", "created"), [(0, 0), (3, 0), (4, 0), (8, 4), (10, 6)], ids=lambda number: str(number)
 )
-def test_whoever_marks_what_to_keep_is_told_what_was(kept: int, created: int) -> None:
+def test_usage_reports_written_cache_tokens_upon_cache_control(kept: int, created: int) -> None:
     usage = Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=1, kept_tokens=kept)
     items = _items(
         Text(text="Hi", ids=(1,)), Finished(stop_reason=StopReason.END_TURN, usage=usage)
@@ -241,10 +241,10 @@ def test_whoever_marks_what_to_keep_is_told_what_was(kept: int, created: int) ->
         thinking="none",
         has_cache_control=True,
     )
-    told = whole["usage"]
-    assert told["cache_creation_input_tokens"] == created
-    assert told["cache_read_input_tokens"] == 4
-    assert told["input_tokens"] == 6 - created
+    reported = whole["usage"]
+    assert reported["cache_creation_input_tokens"] == created
+    assert reported["cache_read_input_tokens"] == 4
+    assert reported["input_tokens"] == 6 - created
     unasked = assemble_message(
         AssembledAnswer.from_items(items), job_id=_JOB, model="m", thinking="none"
     )
@@ -252,7 +252,7 @@ def test_whoever_marks_what_to_keep_is_told_what_was(kept: int, created: int) ->
     assert unasked["usage"]["input_tokens"] == 6
 
 
-def test_progress_says_nothing_and_a_ping_is_an_event() -> None:
+def test_progress_has_no_event_and_a_ping_has_one() -> None:
     encoder = _encoder()
     progress = Progress(phase="queued", done=0, total=1)
     assert encoder.item(StreamItem(n=None, attempt=0, body=progress)) == []
@@ -285,7 +285,7 @@ def test_cancelled_job_does_not_pass_for_a_whole_answer() -> None:
 
 
 @given(item_streams())
-def test_any_lawful_stream_nests_its_blocks_and_says_the_same_as_the_whole_message(
+def test_any_valid_stream_nests_its_blocks_and_equals_the_whole_message(
     items: list[StreamItem],
 ) -> None:
     modes: tuple[ThinkingShown, ...] = ("none", "omitted", "whole")
@@ -293,12 +293,12 @@ def test_any_lawful_stream_nests_its_blocks_and_says_the_same_as_the_whole_messa
         events = _run(_encoder(thinking=thinking), items)
         for event in events:
             _EVENTS.validate_json(event.data)
-        told = _accumulate([event.json for event in events])
+        accumulated = _accumulate([event.json for event in events])
         whole = assemble_message(
             AssembledAnswer.from_items(items), job_id=_JOB, model="m", thinking=thinking
         )
         Message.model_validate_json(json.dumps(whole))
-        assert told == whole
+        assert accumulated == whole
 
 
 @given(item_streams(failing=True))

@@ -75,7 +75,7 @@ def test_result_of_any_shape_is_a_turn_of_its_tool(content: Any, text: str) -> N
     assert _result(content) == Message(role="tool", content=text, tool_call_id="toolu_1")
 
 
-def test_failed_result_says_that_it_failed_once() -> None:
+def test_failed_result_reports_its_failure_once() -> None:
     assert _result("no such file", is_error=True).content == "Error: no such file"
     assert _result("Error: gone", is_error=True).content == "Error: gone"
     assert _result("<tool_use_error>x", is_error=True).content == "<tool_use_error>x"

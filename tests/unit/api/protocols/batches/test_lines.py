@@ -52,9 +52,9 @@ def test_likelihoods_of_a_stored_answer_are_those_of_its_text() -> None:
     completion = assemble(
         CompletionEnvelope(kind=CHAT, jobs=(VIEW.id,), model="m", created=0), [answer]
     )
-    told = completion["choices"][0]["logprobs"]
-    assert told == chat_logprobs([value])
-    assert told is not None
-    assert told["content"][0]["top_logprobs"] == [
+    logprobs = completion["choices"][0]["logprobs"]
+    assert logprobs == chat_logprobs([value])
+    assert logprobs is not None
+    assert logprobs["content"][0]["top_logprobs"] == [
         {"token": "\\xe2", "logprob": -1.0, "bytes": [0xE2]}
     ]

@@ -40,8 +40,8 @@ def _end(reason: StopReason) -> Finished:
     return Finished(stop_reason=reason, usage=_USAGE)
 
 
-#: What the two jobs say, in the order in which it arrives.
-_SAID: list[tuple[int, Body]] = [
+#: Items of the two jobs in the order of their arrival.
+_ITEMS: list[tuple[int, Body]] = [
     (0, Started(prompt_tokens=12, cached_tokens=4)),
     (1, Started(prompt_tokens=12, cached_tokens=8)),
     (1, Thinking(text="hm", ids=(1,))),
@@ -65,7 +65,7 @@ def _encoder(kind: CompletionKind) -> CompletionEncoder:
 def test_answers_mix_and_the_end_comes_once(kind: CompletionKind, name: str) -> None:
     encoder = _encoder(kind)
     parts = encoder.open()
-    for n, (choice, body) in enumerate(_SAID):
+    for n, (choice, body) in enumerate(_ITEMS):
         parts += encoder.item(ChoiceItem(choice, StreamItem(n=n, attempt=1, body=body)))
     assert_golden(encode(parts), GOLDEN / f"{name}_two_answers.sse")
 
@@ -74,7 +74,7 @@ def test_answers_mix_and_the_end_comes_once(kind: CompletionKind, name: str) -> 
 def test_failure_of_one_ends_all(kind: CompletionKind, name: str) -> None:
     encoder = _encoder(kind)
     parts = encoder.open()
-    for n, (choice, body) in enumerate(_SAID[:6]):
+    for n, (choice, body) in enumerate(_ITEMS[:6]):
         parts += encoder.item(ChoiceItem(choice, StreamItem(n=n, attempt=1, body=body)))
     parts += encoder.fail(EngineFailure("the model broke"))
     assert_golden(encode(parts), GOLDEN / f"{name}_one_failed.sse")

@@ -50,7 +50,7 @@ _PLAIN = _items(
 )
 
 
-def test_answer_is_told_in_chunks_up_to_done() -> None:
+def test_answer_is_streamed_in_chunks_up_to_done() -> None:
     events = _run(_encoder(), _PLAIN)
     assert events[-1].data == "[DONE]"
     chunks = [event.json for event in events[:-1]]
@@ -104,7 +104,7 @@ def test_ping_is_a_comment_and_failure_is_an_error_object() -> None:
 
 
 @given(item_streams())
-def test_any_lawful_stream_says_the_same_as_the_whole_completion(items: list[StreamItem]) -> None:
+def test_any_valid_stream_equals_the_whole_completion(items: list[StreamItem]) -> None:
     events = _run(_encoder(), items)
     assert events[-1].data == "[DONE]"
     for event in events[:-1]:
@@ -125,10 +125,10 @@ def test_any_lawful_stream_says_the_same_as_the_whole_completion(items: list[Str
     assert [call or "{}" for call in calls] == [
         call["function"]["arguments"] for call in message.get("tool_calls", [])
     ]
-    told = [event.json["choices"][0]["logprobs"] for event in events[:-2]]
-    whole_told = whole["choices"][0]["logprobs"]
-    assert [one for piece in told if piece for one in piece["content"]] == (
-        whole_told["content"] if whole_told else []
+    streamed = [event.json["choices"][0]["logprobs"] for event in events[:-2]]
+    whole_logprobs = whole["choices"][0]["logprobs"]
+    assert [one for piece in streamed if piece for one in piece["content"]] == (
+        whole_logprobs["content"] if whole_logprobs else []
     )
     last = events[-3].json["choices"][0]["finish_reason"]
     assert last == whole["choices"][0]["finish_reason"]

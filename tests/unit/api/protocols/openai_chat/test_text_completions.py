@@ -119,9 +119,7 @@ def test_raw_prompts_survive_the_log_and_messages_keep_their_bytes() -> None:
 
 @pytest.mark.parametrize("kind", [TEXT, CHAT])
 @given(data=st.data())
-def test_any_streams_together_say_the_same_as_the_whole(
-    kind: CompletionKind, data: st.DataObject
-) -> None:
+def test_any_streams_together_equal_the_whole(kind: CompletionKind, data: st.DataObject) -> None:
     streams = data.draw(st.lists(item_streams(), min_size=1, max_size=4))
     jobs = tuple(JobId(f"job-{number:032x}") for number in range(len(streams)))
     envelope = CompletionEnvelope(
@@ -136,17 +134,17 @@ def test_any_streams_together_say_the_same_as_the_whole(
     whole = assemble(envelope, [AssembledAnswer.from_items(items) for items in streams])
     assert _WHOLES[kind.protocol].model_validate(whole, strict=True)
     assert usage.json["usage"] == whole["usage"]
-    told = [chunk.json for chunk in chunks]
-    for chunk in told:
+    bodies = [chunk.json for chunk in chunks]
+    for chunk in bodies:
         assert chunk["id"] == whole["id"]
         if kind.protocol in _CHUNKS:
             _CHUNKS[kind.protocol].model_validate(chunk, strict=True)
     for index, choice in enumerate(whole["choices"]):
-        mine = [c for chunk in told for c in chunk["choices"] if c["index"] == index]
+        mine = [c for chunk in bodies for c in chunk["choices"] if c["index"] == index]
         assert mine[-1]["finish_reason"] == choice["finish_reason"]
         assert all(one["finish_reason"] is None for one in mine[:-1])
-        said = "".join(one.get("text") or one.get("delta", {}).get("content", "") for one in mine)
-        assert said == (choice.get("text") or choice.get("message", {}).get("content") or "")
+        text = "".join(one.get("text") or one.get("delta", {}).get("content", "") for one in mine)
+        assert text == (choice.get("text") or choice.get("message", {}).get("content") or "")
 
 
 @st.composite

@@ -20,21 +20,21 @@ from api.protocols.openai_responses.custom_tools import (
 
 
 def _fed(arguments: str, cuts: list[int]) -> list[str]:
-    text, said, at = CustomInput(), [], 0
+    text, pieces, at = CustomInput(), [], 0
     for cut in [*sorted(cuts), len(arguments)]:
-        said.append(text.feed(arguments[at:cut]))
+        pieces.append(text.feed(arguments[at:cut]))
         at = max(at, cut)
     if is_complete_call(arguments):
-        said.append(text.close())
-    assert "".join(said) == text.text
-    return said
+        pieces.append(text.close())
+    assert "".join(pieces) == text.text
+    return pieces
 
 
 _cuts = st.lists(st.integers(0, 60), max_size=6)
 
 
 @given(text=st.text(max_size=20), ascii_only=st.booleans(), cuts=_cuts)
-def test_the_text_is_what_was_said_however_it_was_cut(
+def test_the_text_does_not_depend_on_the_chunks(
     text: str, cuts: list[int], *, ascii_only: bool
 ) -> None:
     whole = json.dumps({"input": text}, ensure_ascii=ascii_only)
@@ -50,7 +50,7 @@ def test_garbage_reads_the_same_however_it_was_cut(body: str, cuts: list[int]) -
 
 
 @given(text=st.text(max_size=12), kept=st.integers(0, 40))
-def test_half_a_call_says_a_beginning_and_is_not_sound(text: str, kept: int) -> None:
+def test_half_a_call_has_a_beginning_and_is_not_complete(text: str, kept: int) -> None:
     whole = json.dumps({"input": text})
     half = whole[: min(kept, len(whole) - 1)]
     assert text.startswith(custom_input(half))
@@ -73,7 +73,7 @@ def test_other_json_than_was_asked_for_is_text_as_well(arguments: str, text: str
     assert custom_input(arguments) == text
 
 
-def test_a_grammar_is_told_in_words_and_kept() -> None:
+def test_a_grammar_is_described_and_enforced() -> None:
     grammar = checked_grammar("lark", 'start: "a"+', "f")
     function = custom_function("t", "Does it.", grammar)["function"]
     assert function["description"] == (

@@ -64,7 +64,7 @@ def test_answers_of_two_jobs_stay_apart() -> None:
     assert [turn.origin for turn in turns] == [_JOB, f"job-{other}"]
 
 
-def test_ids_that_nobody_sent_name_no_answer_of_ours() -> None:
+def test_generated_ids_name_no_answer() -> None:
     wire = read_body(
         json.dumps(
             {"model": "m", "input": [{"role": "assistant", "content": "Hello"}, {"role": "user"}]}

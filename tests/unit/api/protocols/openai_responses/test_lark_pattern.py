@@ -61,8 +61,8 @@ def test_a_grammar_lets_its_texts_pass(grammar: str, text: str, *, fits: bool) -
 def test_what_refers_to_itself_is_written_out_as_deep_as_there_is_room() -> None:
     pattern = regex_of_grammar('start: "(" start ")" | "x"')
     assert pattern is not None
-    said = {"".join(signs) for n in range(6) for signs in product("(x)", repeat=n)}
-    assert {text for text in said if re.fullmatch(pattern, text)} == {"x", "(x)", "((x))"}
+    texts = {"".join(signs) for n in range(6) for signs in product("(x)", repeat=n)}
+    assert {text for text in texts if re.fullmatch(pattern, text)} == {"x", "(x)", "((x))"}
     assert re.fullmatch(pattern, "((((x))))")
     many = " | ".join(f'"{n}" start start' for n in range(8))
     wide = regex_of_grammar(f'start: {many} | "x"')
@@ -82,7 +82,7 @@ def test_what_refers_to_itself_is_written_out_as_deep_as_there_is_room() -> None
         "\n".join(["start: a0", *(f"a{n}: a{n + 1} a{n + 1}" for n in range(40)), 'a40: "x"']),
     ],
 )
-def test_what_no_expression_can_say_has_none(grammar: str) -> None:
+def test_unsupported_grammar_has_no_expression(grammar: str) -> None:
     assert regex_of_grammar(grammar) is None
 
 

@@ -39,7 +39,16 @@ from domain.errors import ItemsLost
 from domain.values import StopReason, Usage
 from tests.support.builders.item_streams import item_streams
 from tests.support.clients.sse import WireEvent, events_in
-from tests.support.golden.streams import FIXTURES, JOB, TEXT, THOUGHT, assert_golden, call, items
+from tests.support.golden.streams import (
+    FIXTURES,
+    JOB,
+    TEXT,
+    THOUGHT,
+    assert_golden,
+    call,
+    items,
+    replaying_transport,
+)
 
 GOLDEN = FIXTURES / "responses"
 _EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
@@ -62,7 +71,7 @@ def _end(reason: StopReason = StopReason.END_TURN) -> Finished:
     return Finished(stop_reason=reason, usage=_USAGE, stop_sequence=None)
 
 
-_TOLD: list[Body] = [
+_TEXTS: list[Body] = [
     Text(
         text=text,
         ids=(n,),
@@ -133,7 +142,7 @@ ANSWERS: dict[str, tuple[dict[str, Any], list[Body]]] = {
     ),
     "logprobs": (
         {"include": ["message.output_text.logprobs"], "top_logprobs": 2, "tools": [_TOOL]},
-        [*THOUGHT, *_TOLD[:2], *call(0, "Bash", *_BASH), *_TOLD[2:], _end()],
+        [*THOUGHT, *_TEXTS[:2], *call(0, "Bash", *_BASH), *_TEXTS[2:], _end()],
     ),
     "schema": (
         {"text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}}},
@@ -187,14 +196,14 @@ def test_every_event_fits_the_sdks_model_and_has_no_field_it_does_not_know(name:
 
 def _only_known(model: BaseModel, value: dict[str, Any]) -> None:
     known = {info.alias or name for name, info in type(model).model_fields.items()}
-    # The vendor says it, its SDK does not know it.
+    # The vendor sends this member, its SDK does not define it.
     unknown = {"store"} | ({"status"} if value.get("type") == "custom_tool_call" else set())
     assert set(value) - unknown <= known
     for name, inner in value.items():
         parsed = getattr(model, name, None)
-        for one, told in zip(parsed, inner, strict=True) if isinstance(parsed, list) else ():
+        for one, member in zip(parsed, inner, strict=True) if isinstance(parsed, list) else ():
             if isinstance(one, BaseModel):
-                _only_known(one, told)
+                _only_known(one, member)
         if isinstance(parsed, BaseModel):
             _only_known(parsed, inner)
 
@@ -204,7 +213,7 @@ def test_sdk_puts_the_stream_together_as_the_whole_response(name: str) -> None:
     whole = _whole(name)
     expected = Response.model_validate(whole)
     # The SDK gives what it parsed back without what it does not know.
-    final = _through_the_sdk(_transcript(name))
+    final = _parsed_by_the_sdk(_transcript(name))
     assert final.model_dump(exclude_unset=True, exclude={"output"}, by_alias=True) == (
         expected.model_dump(exclude_unset=True, exclude={"output"}, by_alias=True)
     )
@@ -262,7 +271,7 @@ def test_resumed_events_are_those_of_the_first_stream(
 
 
 @given(item_streams())
-def test_stream_and_whole_answer_say_the_same(items: list[StreamItem]) -> None:
+def test_stream_equals_the_whole_answer(items: list[StreamItem]) -> None:
     envelope = _envelope()
     last = _frames(_parts(envelope, items))[-1].data
     assert last["response"] == ended_response(envelope, AssembledAnswer.from_items(items))  # type: ignore[index]  # JSON
@@ -290,7 +299,7 @@ def test_items_without_numbers_cannot_be_resumed_from_within() -> None:
     assert len(_frames(_parts(_envelope(), lost))) > len(lost)
 
 
-def test_request_is_kept_as_it_is_told_again() -> None:
+def test_stored_fields_of_a_request_survive_a_round_trip() -> None:
     wire = read_body(b'{"model": "m", "input": "hi", "metadata": {"k": "v"}, "store": false}')
     requested = requested_fields(wire, stored_items(wire.input))
     assert decode_fields(encode_fields(requested)) == requested
@@ -305,12 +314,9 @@ def _events(name: str) -> list[WireEvent]:
     return events_in(_transcript(name))
 
 
-def _through_the_sdk(said: bytes) -> Any:
-    def answer(_: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=said)
-
+def _parsed_by_the_sdk(transcript: bytes) -> Any:
     with (
-        httpx2.Client(transport=httpx2.MockTransport(answer)) as transport,
+        httpx2.Client(transport=replaying_transport(transcript)) as transport,
         openai.OpenAI(
             base_url="http://127.0.0.1:1/v1",
             api_key="local",

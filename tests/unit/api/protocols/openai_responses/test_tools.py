@@ -158,8 +158,8 @@ def test_grammars_have_a_limit_and_namespaces_one_level() -> None:
     nested = {"type": "namespace", "name": "outer", "description": "", "tools": [_CRM, _BASH]}
     wire = read_body(json.dumps({"model": "m", "tools": [nested]}).encode())
     assert _names(_chat(tools=[nested]).tools) == ["outer__Bash"]
-    (told,) = requested_fields(wire, ()).echo["tools"]
-    assert [tool["name"] for tool in told["tools"]] == ["Bash"]
+    (echoed,) = requested_fields(wire, ()).echo["tools"]
+    assert [tool["name"] for tool in echoed["tools"]] == ["Bash"]
 
 
 def test_items_are_listed_in_the_words_of_their_type() -> None:

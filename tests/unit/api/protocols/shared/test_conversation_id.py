@@ -1,4 +1,4 @@
-"""Whose a request is, step by step; and what a conversation is known by that names nobody."""
+"""The agent of a request by its hints, and the derived id of a conversation without any."""
 
 from __future__ import annotations
 
@@ -78,17 +78,15 @@ def test_what_is_no_id_is_left_aside() -> None:
 
 def test_both_vendors_requests_are_read_for_it() -> None:
     body: Any = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
-    said = json.dumps(body | {"metadata": {"user_id": USER_ID}}).encode()
+    raw = json.dumps(body | {"metadata": {"user_id": USER_ID}}).encode()
     ids = SequentialIds()
-    assert (
-        anthropic.parse(said, {}, RequestDefaults(ids=ids, max_tokens=1)).agent == "from-metadata"
-    )
-    assert anthropic.parse(said, HEADERS, RequestDefaults(ids=ids, max_tokens=1)).agent == SESSION
-    said = json.dumps(body | {"session_id": "s"}).encode()
-    parsed = openai_chat.parse(said, {}, RequestDefaults(ids=ids, max_tokens=1))
+    assert anthropic.parse(raw, {}, RequestDefaults(ids=ids, max_tokens=1)).agent == "from-metadata"
+    assert anthropic.parse(raw, HEADERS, RequestDefaults(ids=ids, max_tokens=1)).agent == SESSION
+    raw = json.dumps(body | {"session_id": "s"}).encode()
+    parsed = openai_chat.parse(raw, {}, RequestDefaults(ids=ids, max_tokens=1))
     assert parsed.agent == "s"
-    said = json.dumps(body | {"prompt_cache_key": "k", "user": "u"}).encode()
-    assert openai_chat.parse(said, {}, RequestDefaults(ids=ids, max_tokens=1)).agent == "k"
+    raw = json.dumps(body | {"prompt_cache_key": "k", "user": "u"}).encode()
+    assert openai_chat.parse(raw, {}, RequestDefaults(ids=ids, max_tokens=1)).agent == "k"
 
 
 def _conversation(*texts: str, system: str = "Be kind.") -> ChatRequest:

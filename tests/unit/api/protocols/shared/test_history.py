@@ -29,7 +29,7 @@ def test_first_system_turn_after_the_question_goes_before_it_so_that_sessions_sh
     assert other[1].content.startswith(reminder("environment"))
 
 
-def test_later_system_turns_stay_where_they_were_said() -> None:
+def test_later_system_turns_stay_in_their_place() -> None:
     turns = [user("q"), system("environment"), assistant("a"), user("q2"), system("note")]
     assert merge_turns([], turns) == (
         user(f"{reminder('environment')}\n\nq"),

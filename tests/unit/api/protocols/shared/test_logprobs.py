@@ -83,12 +83,12 @@ def chat_stream() -> bytes:
     return encode(parts)
 
 
-def test_chat_stream_tells_each_piece_with_its_tokens() -> None:
+def test_chat_stream_reports_the_tokens_of_each_piece() -> None:
     wire = chat_stream()
     assert_golden(wire, GOLDEN / "chat_logprobs.sse")
     chunks = [ChatCompletionChunk.model_validate_json(e.data) for e in events_in(wire)[:-1]]
-    told = [chunk.choices[0].logprobs for chunk in chunks[:-1]]
-    assert [None if one is None else len(one.content or ()) for one in told] == [
+    logprobs = [chunk.choices[0].logprobs for chunk in chunks[:-1]]
+    assert [None if one is None else len(one.content or ()) for one in logprobs] == [
         None,
         None,
         1,
@@ -98,7 +98,7 @@ def test_chat_stream_tells_each_piece_with_its_tokens() -> None:
     ]
 
 
-def test_whole_completion_tells_the_tokens_of_the_content_and_no_others() -> None:
+def test_whole_completion_reports_only_the_tokens_of_the_content() -> None:
     whole = assemble(ENVELOPE, [AssembledAnswer.from_items(ITEMS)])
     assert_golden(
         json.dumps(whole, indent=1, ensure_ascii=False).encode(), GOLDEN / "chat_logprobs.json"
@@ -113,7 +113,7 @@ def test_whole_completion_tells_the_tokens_of_the_content_and_no_others() -> Non
     assert [top.token for top in content[0].top_logprobs] == ["Hello", "Hi"]
 
 
-def test_completion_of_a_text_tells_them_member_by_member() -> None:
+def test_text_completion_reports_them_member_by_member() -> None:
     envelope = replace(ENVELOPE, kind=TEXT)
     encoder = CompletionEncoder(envelope, include_usage=False, request_id="req-1")
     parts: list[Part] = encoder.open()
@@ -121,23 +121,23 @@ def test_completion_of_a_text_tells_them_member_by_member() -> None:
         parts += encoder.item(ChoiceItem(0, item))
     assert_golden(encode(parts), GOLDEN / "text_logprobs.sse")
     whole = assemble(envelope, [AssembledAnswer.from_items(ITEMS)])
-    told = Completion.model_validate(whole).choices[0].logprobs
-    assert told is not None
-    assert told.tokens == ["Hello", "bytes:\\x20\\xe2\\x82", "bytes:\\xac"]
-    assert told.token_logprobs == [-0.125, -1.5, 0.0]
-    assert told.text_offset == [0, 5, 6]
-    assert told.top_logprobs is not None
-    assert told.top_logprobs[0] == {"Hello": -0.125, "Hi": -2.5}
+    logprobs = Completion.model_validate(whole).choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.tokens == ["Hello", "bytes:\\x20\\xe2\\x82", "bytes:\\xac"]
+    assert logprobs.token_logprobs == [-0.125, -1.5, 0.0]
+    assert logprobs.text_offset == [0, 5, 6]
+    assert logprobs.top_logprobs is not None
+    assert logprobs.top_logprobs[0] == {"Hello": -0.125, "Hi": -2.5}
     pieces = [event.json["choices"][0]["logprobs"] for event in events_in(encode(parts))[:-1]]
-    for name, values in told.model_dump().items():
+    for name, values in logprobs.model_dump().items():
         assert [value for one in pieces if one for value in one[name]] == values
 
 
-def test_what_was_said_is_told_beside_the_likeliest() -> None:
+def test_emitted_token_is_reported_beside_the_likeliest() -> None:
     unlikely = TokenLogprob(0, b"c", -7.0, (Alternative(b"a", -0.5), Alternative(b"b", -1.0)))
-    told = TextLogprobsRenderer().render([unlikely], "c")
-    assert told is not None
-    assert told["top_logprobs"] == [{"a": -0.5, "b": -1.0, "c": -7.0}]
+    logprobs = TextLogprobsRenderer().render([unlikely], "c")
+    assert logprobs is not None
+    assert logprobs["top_logprobs"] == [{"a": -0.5, "b": -1.0, "c": -7.0}]
 
 
 @given(words=st.lists(st.text(min_size=1, max_size=4), min_size=1, max_size=6), data=st.data())
@@ -147,9 +147,9 @@ def test_places_are_those_of_the_tokens_in_the_text(words: list[str], data: st.D
     text, renderer, places = "".join(words), TextLogprobsRenderer(), []
     for number, word in enumerate(words):
         token = (space if number == 0 else "") + word
-        told = renderer.render([TokenLogprob(number, token.encode(), -1.0)], word)
-        assert told is not None
-        places += told["text_offset"]
+        logprobs = renderer.render([TokenLogprob(number, token.encode(), -1.0)], word)
+        assert logprobs is not None
+        places += logprobs["text_offset"]
     assert [text[a:b] for a, b in pairwise([*places, len(text)])] == words
 
 
@@ -167,7 +167,7 @@ def test_completion_of_a_text_asks_for_likelihoods(
 @pytest.mark.parametrize(
     "fields", [{"logprobs": 6}, {"logprobs": -1}, {"logprobs": True}, {"logprobs": 1, "echo": True}]
 )
-def test_completion_of_a_text_cannot_ask_for_what_nobody_knows(fields: dict[str, Any]) -> None:
+def test_text_completion_refuses_log_probabilities_of_the_prompt(fields: dict[str, Any]) -> None:
     body = json.dumps({"model": "m", "prompt": "hi"} | fields).encode()
     with pytest.raises(InvalidRequest) as refusal:
         openai_completions.parse(body, {}, RequestDefaults(ids=SequentialIds(), max_tokens=9))
@@ -229,7 +229,7 @@ def test_values_come_back_from_json_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("broken", [[[1, "a"]], [7], [[1, None, 0.0, []]], [[1, [999], 0.0, []]]])
-def test_json_that_says_something_else_is_refused(broken: list[Any]) -> None:
+def test_malformed_json_is_refused(broken: list[Any]) -> None:
     with pytest.raises(ValueError, match=r".+"):
         from_json(broken)
 
@@ -247,7 +247,7 @@ def responses_wish(**fields: Any) -> int | None:
     ("fields", "wanted"),
     [
         ({}, None),
-        # What is told is what is to be included.
+        # The reply contains the included fields.
         ({"top_logprobs": 3}, None),
         ({"include": ["message.output_text.logprobs"]}, 0),
         ({"include": ["message.output_text.logprobs"], "top_logprobs": 20}, 20),

@@ -109,8 +109,8 @@ def test_what_is_accepted_is_what_the_published_schema_allows(
     try:
         _PARSERS[dialect](text.encode())
     except InvalidRequest as error:
-        # What no schema can say is checked by the tests of the JSON reader and of images, which
-        # are refused in the newest question only.
+        # Other tests check the rules that no schema can express: those of the JSON reader and
+        # of images, which are refused in the newest question only.
         if (error.field is None and "JSON" in error.message) or error.message == IMAGE_REFUSED:
             return
         accepted = False
