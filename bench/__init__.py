@@ -1,1 +1,1 @@
-"""Measurements, each named by the question that it answers."""
+"""Measurements of the product. Each module's docstring names its question and its baseline."""

@@ -1,10 +1,9 @@
-"""A batch while the processes that carry it are killed: every line must have its one result.
+"""Does every line of a batch get exactly one result while processes are killed?
 
-``python -m bench.batch_kills`` sends 1,000 lines, kills the worker twice and the api once with
-SIGKILL at even distances, and checks that each line has one result, that the log accepted one job
-for each line, that none ended twice, and that greedy answers to the same question are the same
-text wherever the kill found them. ``--lines``, ``--worker-kills`` and ``--api-kills`` change the
-numbers.
+``python -m bench.batch_kills`` sends 1,000 lines and kills the worker twice and the api once with
+SIGKILL, evenly spaced. It checks that each line has one result, that the log has one job for each
+line, that no job ended twice, and that greedy answers to the same question have the same text.
+``--lines``, ``--worker-kills`` and ``--api-kills`` change the numbers.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ _ENDS: Final = ("JobCompleted", "JobFailed", "JobCancelled", "JobExpired")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Killed:
-    """What happened.
+    """The result of a run.
 
     Attributes:
-        lines: How many were sent.
-        kills: Which parts were killed, in order, and after how many results.
-        seconds: From the acceptance to the end.
-        counts: What became of the lines.
-        attempts: How many lines took how many attempts.
+        lines: Number of lines sent.
+        kills: The killed parts in order, each with the number of results at that time.
+        seconds: From the acceptance to the end of the batch.
+        counts: Lines by result type.
+        attempts: Lines by number of attempts.
     """
 
     lines: int
@@ -57,7 +56,7 @@ class Killed:
 
 
 def run(service: Service, *, lines: int, parts: tuple[str, ...], max_tokens: int) -> Killed:
-    """Send a batch, kill ``parts`` one after the other, and check what came of it."""
+    """Send a batch, kill ``parts`` one after the other, and check the results."""
     requests = [
         {
             "custom_id": f"line-{number}",
@@ -111,11 +110,11 @@ def _check(results: list[Any], lines: int) -> None:
         blocks = result["result"]["message"]["content"]
         question = int(result["custom_id"].removeprefix("line-")) % len(QUESTIONS)
         texts.setdefault(question, set()).add("".join(block["text"] for block in blocks))
-    assert all(len(said) == 1 for said in texts.values()), texts
+    assert all(len(texts_seen) == 1 for texts_seen in texts.values()), texts
 
 
 def _until(client: httpx.Client, path: str, fits: Callable[[Any], bool]) -> Any:
-    """Poll until it fits; the api may be away for a while."""
+    """Poll until the condition holds; the api may be unavailable meanwhile."""
     deadline = time.monotonic() + ENDS_WITHIN_S
     while time.monotonic() < deadline:
         try:
@@ -148,7 +147,7 @@ def _events(client: httpx.Client) -> list[Any]:
 
 
 def main() -> None:
-    """Run it on a service of its own and print what happened."""
+    """Run the batch on a service of its own and print the result."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -157,7 +156,7 @@ def main() -> None:
     parser.add_argument("--api-kills", type=int, default=1)
     parser.add_argument("--max-tokens", type=int, default=16)
     asked = parser.parse_args()
-    # Spread the kills of the api between those of the worker.
+    # The kills of the api are spread between those of the worker.
     parts = tuple(
         part
         for index in range(max(asked.worker_kills, asked.api_kills))

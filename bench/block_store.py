@@ -1,8 +1,8 @@
-"""The block store against the disk it writes to: ``python -m bench.block_store``.
+"""How fast is the block store, compared with plain files on the same disk?
 
-Prints Markdown. Every rate is of the same bytes, in the same run, in turn with the others, on the
-same file system; reads come from the page cache, so they measure checks and copies. The first row
-is what any program would do: one plain file of the block's bytes.
+``python -m bench.block_store`` prints Markdown. All rows use the same bytes in the same run, in
+turn, on the same file system. Reads come from the page cache, so they measure checks and copies.
+The baseline in the first row writes or reads one plain file for each block.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ops.clock import SystemClock
 from worker.cachestore.writer import WriteBehind
 
 FINGERPRINT = "sha256:" + "ab" * 32
-#: Keys and values of 256 tokens of a 30-layer model with 3 heads of 64, bfloat16, layers stacked.
+#: Keys and values of 256 tokens: 30 layers, 3 KV heads of 64, bfloat16, layers stacked.
 SHAPE = (30, 3, 256, 64)
 BUDGET_BYTES = 1 << 40
 FLUSH_S = 600.0
@@ -83,7 +83,7 @@ def _print_rates(root: Path, blocks: Sequence[NewBlock], rounds: int) -> None:
     cpu_times: dict[str, list[float]] = {way: [] for way in ways}
     for round_number in range(rounds):
         for way, measure in ways.items():
-            os.sync()  # nobody pays for what the one before left unwritten
+            os.sync()  # so that the next measurement does not write data of the last one
             started_s = time.thread_time()
             times[way].append(measure(root / f"{way}-{round_number}"))
             cpu_times[way].append(time.thread_time() - started_s)
@@ -101,7 +101,7 @@ def _print_rates(root: Path, blocks: Sequence[NewBlock], rounds: int) -> None:
 
 
 def plain_write(to: Path, blocks: Sequence[NewBlock], *, sync: bool) -> float:
-    """Write one plain file for each block; return the seconds that took."""
+    """Write one plain file for each block; return the seconds."""
     to.mkdir()
     started = time.perf_counter()
     for at, block in enumerate(blocks):
@@ -143,7 +143,7 @@ def get(where: Path, blocks: Sequence[NewBlock]) -> float:
 
 
 def _print_submit(to: Path, blocks: Sequence[NewBlock]) -> None:
-    """Measure what the engine's thread pays while another thread writes and syncs."""
+    """Measure the engine thread's cost while another thread writes and syncs."""
     store = open_store(to, Disk())
     writer = WriteBehind(store, clock=SystemClock())
     writer.start()

@@ -1,7 +1,7 @@
-"""A streaming client that notes when each token came; the same for every server.
+"""A streaming client that records the arrival of each token; the same for every server.
 
-It shares the cores with what it measures, so it does as little as it can: a bare socket, and lines
-that are searched, not parsed.
+It shares the cores with the server under test, so it does little work: a bare socket, and lines
+that are searched instead of parsed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _EMPTY_CONTENT = (b'"content":""', b'"content": ""')
 
 @dataclass(slots=True)
 class StreamTrace:
-    """When things happened in one answer, in seconds on a monotonic clock.
+    """The times of one answer, in seconds on a monotonic clock.
 
     Attributes:
-        sent: Just before the request left, on an open connection.
+        sent: Just before the request was sent, on an open connection.
         tokens: Arrival of each piece of text.
         done: End of the answer.
         completion_tokens: Generated tokens as the server counts them.
-        prompt_tokens: Those of the prompt, as the server counts them.
+        prompt_tokens: Prompt tokens as the server counts them.
     """
 
     sent: float
@@ -39,7 +39,7 @@ class StreamTrace:
 
 
 async def stream_chat(host: str, port: int, body: dict[str, Any]) -> StreamTrace:
-    """Send one OpenAI chat request with ``stream`` and follow it to its end."""
+    """Send one OpenAI chat request with ``stream`` and read the answer to its end."""
     content = json.dumps(body).encode()
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}:{port}\r\n"
@@ -56,7 +56,7 @@ async def stream_chat(host: str, port: int, body: dict[str, Any]) -> StreamTrace
             _note(trace, line)
     trace.done = time.perf_counter()
     writer.close()
-    assert trace.completion_tokens, "the server did not say how many tokens it generated"
+    assert trace.completion_tokens, "the server reported no number of generated tokens"
     return trace
 
 
@@ -71,7 +71,7 @@ def _note(trace: StreamTrace, line: bytes) -> None:
 
 
 def stream_together(base_url: str, bodies: list[dict[str, Any]]) -> list[StreamTrace]:
-    """Send all requests at once and follow them to the end."""
+    """Send all requests at once and read the answers to their ends."""
     return uvloop.run(_stream_together(base_url, bodies))
 
 

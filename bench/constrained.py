@@ -1,11 +1,10 @@
-"""What it costs to hold answers to a schema.
+"""What does constrained decoding cost, compared with free decoding?
 
 ``python -m bench.constrained [--model semantic-demo] [--streams 1,4,8] [--steps 150]
-[--rounds 5] [--vocabulary FILE]``. Drives the runner without threads or text. Free and held
-batches take turns; a
-figure is the median over the rounds, and a cost is that of the paired rounds: in tokens per second,
-and in tokens per second of processor time, which other programs on the machine disturb less.
-With ``--vocabulary`` no model is asked: see ``bench.large_vocabulary``.
+[--rounds 5] [--vocabulary FILE]``. Drives the runner without threads or text. Free and constrained
+batches take turns. A figure is the median over the rounds; a cost is the median of the paired
+rounds, in tokens per second and in tokens per second of processor time, which other programs on
+the machine disturb less. With ``--vocabulary`` no model is used: see ``bench.large_vocabulary``.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ def _mask_us(model: LoadedModel, prompt: PreparedPrompt) -> float:
         mask = constraint.mask()
         spent += time.perf_counter() - began
         if mask is None:
-            # The call is over.
+            # The tool call is complete.
             constraint = model.constraint(prompt)
             assert constraint is not None
             continue
@@ -162,7 +161,7 @@ def _row(
 def _rate(
     runner: BatchRunner, model: LoadedModel, form: PreparedPrompt, streams: int, steps: int
 ) -> _Rate:
-    """Return how fast a batch decodes."""
+    """Return the decoding rate of a batch."""
     for seed in range(streams):
         sampling = Sampling(temperature=0.8, seed=seed)
         runner.insert(

@@ -1,4 +1,4 @@
-"""The three ways to get tokens that are compared, each in processes of its own."""
+"""The three programs that ``bench.serving`` compares, each in processes of its own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ READY_WITHIN_S = 120.0
 
 
 class Contender(Protocol):
-    """Something that answers chat requests."""
+    """A program that answers chat requests."""
 
     name: str
 
@@ -33,7 +33,7 @@ class Contender(Protocol):
 
 
 class RawBatch(AbstractContextManager["RawBatch"]):
-    """mlx-lm's BatchGenerator in process, without any server."""
+    """mlx-lm's BatchGenerator without a server."""
 
     name = "raw BatchGenerator"
 
@@ -47,7 +47,7 @@ class RawBatch(AbstractContextManager["RawBatch"]):
         self._answer()
 
     def run(self, bodies: list[dict[str, Any]]) -> tuple[list[StreamTrace], float]:
-        """Hand the requests over on standard input."""
+        """Send the requests over standard input."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(bodies) + "\n")
         self._process.stdin.flush()
@@ -66,7 +66,7 @@ class RawBatch(AbstractContextManager["RawBatch"]):
 
 
 class HttpServer(AbstractContextManager["HttpServer"]):
-    """A server that speaks OpenAI chat completions on a loopback port."""
+    """A server of OpenAI chat completions on a loopback port."""
 
     def __init__(
         self, name: str, command: list[str], *, port: int, ready_path: str, env: dict[str, str]
@@ -111,7 +111,7 @@ class HttpServer(AbstractContextManager["HttpServer"]):
         return sum(sum(one.cpu_times()[:2]) for one in family)
 
     def __exit__(self, *_exc: object) -> None:
-        """Ask for an orderly end."""
+        """Stop the server with SIGTERM."""
         self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(30)

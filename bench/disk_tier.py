@@ -1,7 +1,8 @@
-"""What the disk costs a running stream, and what a restart costs: ``python -m bench.disk_tier``.
+"""What does the disk tier cost running streams, and what does a restart cost?
 
-Prints Markdown. The network has the KV shape of a 135M model and little else, so that a step is
-short and a stall shows. Rounds with and without the disk take turns in one process.
+``python -m bench.disk_tier`` prints Markdown. The baseline is the same engine without the disk
+tier; rounds with and without it take turns in one process. The network has the KV shape of a 135M
+model and few other weights, so that a step is short and a stall is visible.
 """
 
 from __future__ import annotations
@@ -88,13 +89,13 @@ def _decode(runner: BatchRunner, seed: int) -> list[_Gap]:
     prompts = [_prompt(PROMPT_TOKENS, seed * STREAMS + stream) for stream in range(STREAMS)]
     for prompt in prompts:
         runner.insert(_admission(prompt, ANSWER_TOKENS))
-    told = 0
-    while told < STREAMS:
-        told = len(runner.step().tokens)
+    tokens = 0
+    while tokens < STREAMS:
+        tokens = len(runner.step().tokens)
     gaps = []
-    while told == STREAMS:
+    while tokens == STREAMS:
         began_s, busy_s = time.perf_counter(), time.thread_time()
-        told = len(runner.step().tokens)
+        tokens = len(runner.step().tokens)
         gap_ms = 1000 * (time.perf_counter() - began_s)
         gaps.append(_Gap(gap_ms, 1000 * (time.thread_time() - busy_s)))
     return gaps

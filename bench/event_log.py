@@ -1,8 +1,8 @@
-"""What the event log costs: ``python -m bench.event_log``; prints Markdown.
+"""What do the operations of the event log cost, compared with a bare disk sync?
 
-The log lies in a temporary directory (set ``TMPDIR`` to measure another disk). Each append is one
-job's first event; a caller that waits for each of its appends is one waiter. CPU is that of the
-whole process, so it holds what the waiters and the writer's thread spend together.
+``python -m bench.event_log`` prints Markdown. The log is in a temporary directory; set ``TMPDIR``
+to measure another disk. Each append is the first event of a job; a waiter is a caller that waits
+for each of its appends. CPU time is that of the whole process: waiters and writer thread together.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SYNCS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Of many calls of one kind."""
+    """The costs of many calls of one kind."""
 
     calls: int
     wall_s: float
@@ -50,7 +50,7 @@ class Costs:
     call_ms: tuple[float, ...]
 
     def row(self, title: str, note: str = "") -> str:
-        """Return a line of the table."""
+        """Return a row of the table."""
         return (
             f"| {title} | {self.calls / self.wall_s:,.0f} | {percentile(self.call_ms, 0.5):.3f}"
             f" | {percentile(self.call_ms, 0.95):.3f} | {1000 * self.cpu_s / self.calls:.3f}"
@@ -59,7 +59,7 @@ class Costs:
 
 
 def main() -> None:
-    """Measure on a fresh log and print one line for each kind of call."""
+    """Measure on a fresh log and print one row for each kind of call."""
     with tempfile.TemporaryDirectory() as directory:
         url = f"sqlite:///{Path(directory) / 'events.sqlite3'}"
         upgrade(url)
@@ -110,7 +110,7 @@ def _print_reads(log: SqlEventLog) -> None:
 
 
 def _print_verify(directory: Path) -> None:
-    """Walk a longer log twice: by its text, and event by event with the parsed data."""
+    """Verify a longer log twice: as text, and event by event with parsed data."""
     url = f"sqlite:///{directory / 'long.sqlite3'}"
     upgrade(url)
     with open_log(url, clock=SystemClock()) as log:
@@ -141,7 +141,7 @@ def _walk_parsed(log: LogReader) -> None:
 
 
 def _walks(walk: Callable[[], object], events: int) -> Costs:
-    """Return what one event of the fastest of some walks costs."""
+    """Return the cost of one event in the fastest of some walks."""
     whole = min(
         (_costs(lambda: [_timed_ms(walk)]) for _ in range(WALKS)), key=lambda costs: costs.wall_s
     )
@@ -154,7 +154,7 @@ def _walks(walk: Callable[[], object], events: int) -> Costs:
 
 
 def _syncs(directory: Path) -> Costs:
-    """Measure the least that a commit waits for."""
+    """Measure the bare disk sync that every commit waits for."""
     sync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
     with (directory / "synced").open("wb", buffering=0) as file:
 

@@ -1,4 +1,4 @@
-"""From traces to the figures of a table."""
+"""Reduces traces to the figures of a table."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def figures_of(traces: Sequence[StreamTrace], cpu_s: float) -> Figures:
-    """Sum up one burst of streams.
+    """Return the figures of one burst of streams.
 
-    Tokens per second count every generated token over the time from the first request to the
-    last end, prefill included.
+    Tokens per second are all generated tokens over the time from the first request to the last
+    end, prefill included.
     """
     first = [1000 * (trace.tokens[0] - trace.sent) for trace in traces]
     gaps = [

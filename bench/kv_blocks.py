@@ -1,7 +1,8 @@
-"""What cutting and gathering blocks costs at the KV shape of SmolLM2-135M.
+"""What do cutting and gathering KV blocks cost, compared with copying the same bytes?
 
-``python -m bench.kv_blocks``. Each figure is the best of a few runs in milliseconds; ``copy`` is
-the yardstick: one concatenation of the same bytes, cut into the same blocks, without our code.
+``python -m bench.kv_blocks``, at the KV shape of SmolLM2-135M. Each figure is the best of a few
+runs in milliseconds. The baseline ``copy`` is one concatenation of the same bytes, cut into the
+same blocks, without the product's code.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def _concatenate(blocks: list[BlockArrays]) -> None:
 
 
 def _join_ms(make: Callable[[], list[Any]]) -> float:
-    """Time what a batch generator does with caches: merge, move to decode, take one token."""
+    """Time a batch generator's cache work: merge, move to decode, take one token."""
     token = mx.zeros((1, HEADS, 1, DIM), mx.bfloat16)
     times = []
     for _ in range(RUNS + 1):
@@ -111,7 +112,7 @@ def empty() -> list[Any]:
 
 
 def filled(tokens: int) -> list[Any]:
-    """Return caches that hold so many tokens of noise."""
+    """Return caches that hold ``tokens`` tokens of noise."""
     caches = empty()
     for cache in caches:
         keys = mx.random.normal((1, HEADS, tokens, DIM)).astype(mx.bfloat16)

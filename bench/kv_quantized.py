@@ -1,10 +1,10 @@
-"""What blocks in eight bits save, cost and change: ``python -m bench.kv_quantized``.
+"""What do 8-bit blocks save, cost and change, compared with exact blocks?
 
-Prints two Markdown tables: bytes and milliseconds per block at the shapes of real models, and how
-much keys, values and answers change. For the second, each prompt is read once, cut into blocks, and
-restored twice: from its own blocks and from blocks that went through eight bits. Then both read the
-very same tokens, those that the exact one finds likeliest, and their logits are compared; if the
-likeliest token is the same everywhere, so is the answer.
+``python -m bench.kv_quantized`` prints two Markdown tables: bytes and milliseconds per block at the
+shapes of real models, and the changes of keys, values and answers. For the second, each prompt is
+computed once, cut into blocks, and restored twice: from exact and from 8-bit blocks. Then both
+compute the same tokens, those most likely with exact blocks, and their logits are compared. Where
+the most likely token is always the same, so is the answer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from worker.engine.mlx.model.loader import find_model
 
 RUNS = 7
 ANSWER_TOKENS = 48
-#: Layers, heads and length of a head of models that many run.
+#: Layers, KV heads and head_dim of widely used models.
 SHAPES = {"135M": (30, 3, 64), "1.5B": (28, 2, 128), "8B": (32, 8, 128)}
 VOCABULARY = 256
 _TINY: dict[str, Any] = {
@@ -60,7 +60,7 @@ _MAMBA = {
     "mamba_chunk_size": 32,
 }
 _WINDOWS = {"sliding_window": 128, "sliding_window_pattern": 3, "query_pre_attn_scalar": 64.0}
-#: How a conversation for the demo model begins; it goes on until the prompt is long enough.
+#: The first turns of a conversation with the demo model; they repeat until the prompt is long.
 _TURNS = (
     ("What is the capital of France?", "The capital of France is Paris."),
     ("What is 3 plus 4?", "3 plus 4 is 7."),
@@ -86,7 +86,7 @@ class _Subject(NamedTuple):
 
 
 class _Outcome(NamedTuple):
-    """Of one prompt: errors of keys and values, and of the logits along the answer."""
+    """One prompt's errors of keys and values, and of the logits along the answer."""
 
     error_max: float
     error_mean: float
@@ -196,7 +196,7 @@ def _compare(network: Any, spec: ModelCacheSpec, prompt: Sequence[int]) -> _Outc
 
 
 def _read(network: Any, spec: ModelCacheSpec, tokens: Sequence[int]) -> list[BlockArrays]:
-    """Read tokens as the engine does, and return all blocks, the tail last."""
+    """Compute tokens as the engine does; return all blocks, the tail last."""
     caches = make_prompt_cache(network)
     blocks = []
     for start in range(0, len(tokens), spec.block_tokens):
@@ -219,7 +219,7 @@ def _restored(network: Any, spec: ModelCacheSpec, blocks: Sequence[BlockArrays])
 def _answer(
     network: Any, caches: list[Any], last: int, forced: Sequence[int] | None = None
 ) -> tuple[list[int], mx.array]:
-    """Return the tokens that were read, the likeliest or those forced, and all logits."""
+    """Return the tokens that were computed, the most likely or the forced ones, and all logits."""
     tokens: list[int] = []
     seen = []
     token = last
@@ -284,7 +284,7 @@ def _random_subject(
     mx.random.seed(11)
     kind = module.__name__.rsplit(".", 1)[-1]
     network = module.Model(module.ModelArgs.from_dict({"model_type": kind} | _TINY | config))
-    # Sharp distributions: with small weights every token would be nearly as likely.
+    # Large weights, for sharp distributions; with small ones all tokens are about as likely.
     network.update(tree_map(lambda w: w * 3 if w.ndim == 2 else w, network.parameters()))
     mx.eval(network.parameters())
     rng = random.Random(5)

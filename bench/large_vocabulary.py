@@ -1,7 +1,7 @@
-"""What grammars and masks cost with a vocabulary of the size that large models have.
+"""What do grammars and masks cost with the vocabulary size of large models?
 
 No model is needed: a byte-level vocabulary is trained on the Python files of this interpreter and
-kept. Times are of the processor, since other programs disturb them less.
+saved. Times are processor time, which other programs disturb less.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def report(size: int, kept: Path, tools: Sequence[Mapping[str, Any]]) -> None:
 
     Args:
         size: Tokens of the vocabulary.
-        kept: Where it is kept, or to be kept.
-        tools: What may be called.
+        kept: File of the vocabulary; created if it is missing.
+        tools: The tools that calls may name.
     """
     if not kept.exists():
         _trained(size).save(str(kept))

@@ -1,7 +1,8 @@
-"""What the event log takes from the tokens per second: ``python -m bench.log_overhead``.
+"""How many tokens per second does the event log cost, compared with a log in memory?
 
-One engine on the demo model; the same use case runs the same jobs with the real log, which syncs
-every commit to the disk, and with one in memory. The two take turns, so both see the same machine.
+``python -m bench.log_overhead``. One engine runs the demo model. The same use case runs the same
+jobs with the real log, which syncs every commit to the disk, and with one in memory. The two take
+turns, so both see the same machine.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Turn:
 
     @property
     def cpu_ms_a_token(self) -> float:
-        """CPU of the whole process, in milliseconds a completion token."""
+        """CPU time of the whole process, in milliseconds per completion token."""
         return 1000 * self.cpu_s / self.tokens
 
 
@@ -90,8 +91,8 @@ class Side:
         wall_s, cpu_s = time.perf_counter() - begun, time.process_time() - cpu_s
         views = [self._log.views.get(job_id) for job_id in jobs]
         assert all(view is not None and view.status == "completed" for view in views)
-        said = sum(view.usage.completion_tokens for view in views if view is not None)
-        return Turn(tokens=said, wall_s=wall_s, cpu_s=cpu_s)
+        completion_tokens = sum(view.usage.completion_tokens for view in views if view is not None)
+        return Turn(tokens=completion_tokens, wall_s=wall_s, cpu_s=cpu_s)
 
     def _run(self, number: int, tokens: int) -> JobId:
         content = QUESTION.format(number=number)
@@ -136,7 +137,7 @@ def started_engine(broker: FakeBroker) -> BatchEngine:
 
 
 def main() -> None:
-    """Let the two logs take turns and print what one costs over the other."""
+    """Run both logs in turn and print the cost of one over the other."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=200)
@@ -174,7 +175,7 @@ def _take_turns(sides: dict[str, Side], *, rounds: int, tokens: int) -> dict[str
     turns: dict[str, list[Turn]] = {name: [] for name in sides}
     for number in range(-1, rounds):  # the first round warms up
         first = (number + 1) * STREAMS
-        # From here on the prompts are known to the engine, so neither side reads them first.
+        # After this the engine has cached the prompts, so neither side prefills them.
         sides["in memory"].turn(first, 1)
         for name in list(sides) if number % 2 else list(reversed(sides)):
             turn = sides[name].turn(first, tokens)

@@ -1,10 +1,10 @@
-"""What it costs to tell how likely tokens are, and that it costs nobody else.
+"""What do log-probabilities cost the requests that want them, and all others?
 
 ``python -m bench.logprobs [--model semantic-demo] [--streams 1,8] [--steps 200] [--rounds 5]
-[--vocabulary 151936]``. Drives the runner without threads or text. Batches take turns; a cost is
-the median over the rounds of that round's difference to a batch of a sampler that knows nothing of
-likelihoods, in processor time for each step, which other programs on the machine disturb less than
-the clock. The second table draws from random rows of a vocabulary as large as real ones.
+[--vocabulary 151936]``. Drives the runner without threads or text. Batches take turns. The baseline
+is a batch whose sampler has no log-probabilities; a cost is the median over the rounds of the
+difference to it, in processor time for each step, which other programs on the machine disturb less
+than the clock. The second table draws from random rows of a vocabulary as large as real ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WARM_STEPS = 20
 
 
 class _Nothing(LogprobRows):
-    """What the sampler had before it could tell anything."""
+    """A sampler's log-probability rows that do nothing; the baseline."""
 
     def note(self, uids: Sequence[int], logprobs: mx.array, tokens: mx.array) -> None:
         del uids, logprobs, tokens
@@ -46,7 +46,7 @@ class _Nothing(LogprobRows):
 
 
 class _Runner(BatchRunner):
-    """A runner that may know nothing of likelihoods from its next ``reset`` on."""
+    """A runner that can drop its log-probabilities at its next ``reset``."""
 
     is_ignorant = False
 
@@ -58,7 +58,7 @@ class _Runner(BatchRunner):
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """A kind of batch: who asks for what."""
+    """A kind of batch: which of its sequences want log-probabilities."""
 
     name: str
     asked: Callable[[int], int | None] = lambda _: None
@@ -67,7 +67,7 @@ class _Form:
 
 FORMS = (
     _Form("before", is_ignorant=True),
-    _Form("nobody asks"),
+    _Form("none"),
     _Form("one asks for 5", lambda row: None if row else 5),
     _Form("all ask, 0", lambda _: 0),
     _Form("all ask for 5", lambda _: 5),
@@ -134,7 +134,7 @@ def _step_us(runner: _Runner, form: _Form, rows: int, steps: int) -> float:
 
 
 def _draw_us(form: _Form, rows: int, vocabulary: int, draws: int) -> float:
-    """Return the processor time of one draw and of telling of it."""
+    """Return the processor time of one draw and its log-probabilities."""
     uids = list(range(rows))
     sampler = BatchSampler(lambda _: uids)
     if form.is_ignorant:

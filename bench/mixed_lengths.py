@@ -1,9 +1,9 @@
-"""Contexts of very different length side by side: one padded batch against groups by length.
+"""Contexts of very different lengths: one padded batch, batches by length, or each alone.
 
 ``python -m bench.mixed_lengths [--lengths 100,1000,8000,32000] [--steps 20]``. A random network
-with the heads of SmolLM2-135M (3 of 64, bfloat16) in 8 layers; the contexts are filled in, not
-computed, so only decoding is measured. Each way runs in turn on the same machine; memory is what
-MLX holds and its peak, less the weights.
+with the heads of SmolLM2-135M (3 of 64, bfloat16) in 8 layers. The contexts are filled with noise
+instead of computed, so only decoding is measured. The three ways run in turn on the same machine.
+Memory is MLX's active and peak memory, less the weights.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How fast is a long prompt read, beside mlx-lm's own? A part of ``bench.serving``."""
+"""How fast is a long prompt prefilled, compared with mlx-lm? A part of ``bench.serving``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from bench.client import StreamTrace
 from bench.comparison.conversation import Conversations
 
 PROMPT_TOKENS = 2000
-#: What the table calls it beside the streams.
+#: Its name in the table of the streams.
 TITLE = f"prefill of {PROMPT_TOKENS:,} tokens"
 
 
 def body(conversations: Conversations, round_number: int, model: str) -> dict[str, Any]:
-    """Return a request for one token behind a prompt that nobody has read."""
+    """Return a request for one token after a prompt that no server has cached."""
     return {
         "model": model,
         "messages": conversations.begin(f"prefill {round_number}"),

@@ -1,8 +1,8 @@
-"""What running streams feel while a long prompt is read beside them.
+"""How long do running streams pause while a long prompt is prefilled?
 
 ``python -m bench.prefill_gap [--model semantic-demo] [--prompts 8192,16384] [--streams 3]
 [--gaps 0,100,50]``. Drives the runner without threads or text, so a gap is the time between two
-tokens of one sequence while the prompt is being read. A gap setting of 0 reads pieces of full
+tokens of one sequence during prefill. The baseline is gap setting 0, which prefills pieces of full
 length, one between any two decode steps.
 """
 
@@ -23,7 +23,7 @@ from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import Admission
 
 STREAM_PROMPT_TOKENS = 64
-#: Steps before the long prompt comes, so that the pace of decoding is known.
+#: Steps before the long prompt is submitted, to measure the pace of decoding.
 WARM_STEPS = 30
 
 
@@ -64,16 +64,16 @@ def _row(model: str, prompt_tokens: int, streams: int, gap_max_ms: float) -> str
     assert joined is not None, "there is room"
     long = joined.uid
     began, cpu_began = time.perf_counter(), time.process_time()
-    told: dict[int, list[float]] = {}
-    while long not in told:
+    token_times: dict[int, list[float]] = {}
+    while long not in token_times:
         step = runner.step()
         now = time.perf_counter()
         for uid, _, _ in step.tokens:
-            told.setdefault(uid, []).append(now)
-    ttft_s, cpu_s = told.pop(long)[0] - began, time.process_time() - cpu_began
+            token_times.setdefault(uid, []).append(now)
+    ttft_s, cpu_s = token_times.pop(long)[0] - began, time.process_time() - cpu_began
     gaps = [
         1000 * (later - earlier)
-        for times in told.values()
+        for times in token_times.values()
         for earlier, later in zip([began, *times], times, strict=False)
     ]
     rate = len(gaps) / streams / ttft_s

@@ -1,7 +1,8 @@
-"""How long a job's promises take: ``python -m bench.promises``; prints Markdown.
+"""How long do acceptance, start, recovery and cancellation of a job take?
 
-A service of its own on the demo model: how long until a job is accepted for good, until the engine
-takes it up, until a killed worker's job goes on, and until a cancelled one stops.
+``python -m bench.promises`` prints Markdown. A service of its own on the demo model: the time until
+a job is durably accepted, until the engine starts it, until a killed worker's job continues, and
+until a cancelled job stops.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from tests.support.processes.service import Service
 
 LONG_PROMPT: Final = "Tell me a long story about a fox."
 ENDS_WITHIN_S: Final = 120.0
-#: A job counts as running for good once it has said this many pieces.
-SAID_BEFORE_A_FAULT: Final = 3
-#: Who submits at once in the burst.
+#: A job counts as running once it has emitted this many pieces of text.
+PIECES_BEFORE_A_FAULT: Final = 3
+#: Clients that submit at once in the burst.
 BURST_CLIENTS: Final = 8
 
 
@@ -68,19 +69,19 @@ class Bench:
         return times
 
     def go_on_after_kills(self, kills: int) -> tuple[list[float], list[float]]:
-        """Kill the worker in the middle of an answer, again and again.
+        """Kill the worker in the middle of an answer, repeatedly.
 
         Returns:
-            From the kill to ``AttemptStarted`` of the next attempt, and the part of it that the
-            new worker spends on loading its model.
+            From the kill to ``AttemptStarted`` of the next attempt, and the part of it in which the
+            new worker loads its model.
         """
         resumed, loading = [], []
         for _ in range(kills):
             worker = self._service.part("worker.main")
-            # One that dies young counts as crashing, and the next one is held back.
+            # The supervisor delays the restart of a worker that died soon after its start.
             time.sleep(max(0.0, HEALTHY_AFTER_S + 1 - (time.time() - worker.create_time())))
             job_id = self._submit(LONG_PROMPT, seed=7)
-            self._wait_said(job_id)
+            self._wait_for_text(job_id)
             killed_at = time.time()
             worker.kill()
             self._end_of(job_id)
@@ -90,13 +91,13 @@ class Bench:
         return resumed, loading
 
     def stop_after_cancels(self, cancels: int) -> list[float]:
-        """Cancel a running job; the time from the request to the end of its stream."""
+        """Cancel a running job; return the time from the request to the end of its stream."""
         times = []
         for _ in range(cancels):
             job_id = self._submit(LONG_PROMPT, seed=7)
             with self._client.stream("GET", f"/v1/jobs/{job_id}/stream") as stream:
                 lines = stream.iter_lines()
-                _read_said(lines)
+                _read_text(lines)
                 begun = time.perf_counter()
                 self._client.post(f"/v1/jobs/{job_id}/cancel").raise_for_status()
                 for _line in lines:
@@ -109,9 +110,9 @@ class Bench:
         assert answer.status_code == httpx.codes.ACCEPTED, answer.text
         return str(answer.json()["id"])
 
-    def _wait_said(self, job_id: str) -> None:
+    def _wait_for_text(self, job_id: str) -> None:
         with self._client.stream("GET", f"/v1/jobs/{job_id}/stream") as stream:
-            _read_said(stream.iter_lines())
+            _read_text(stream.iter_lines())
 
     def _end_of(self, job_id: str) -> None:
         def ended() -> bool:
@@ -152,13 +153,13 @@ class Bench:
         raise AssertionError("it did not come to pass")
 
 
-def _read_said(lines: Iterator[str]) -> None:
-    said = 0
+def _read_text(lines: Iterator[str]) -> None:
+    pieces = 0
     for line in lines:
-        said += line.startswith("data:") and json.loads(line[5:]).get("kind") == "text"
-        if said >= SAID_BEFORE_A_FAULT:
+        pieces += line.startswith("data:") and json.loads(line[5:]).get("kind") == "text"
+        if pieces >= PIECES_BEFORE_A_FAULT:
             return
-    raise AssertionError("the stream ended before it said enough")
+    raise AssertionError("the stream ended with too little text")
 
 
 def _instant(event: Any) -> float:

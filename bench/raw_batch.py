@@ -1,7 +1,7 @@
-"""mlx-lm's BatchGenerator in a process of its own: the yardstick.
+"""mlx-lm's BatchGenerator in a process of its own: the baseline of ``bench.serving``.
 
-Speaks lines on standard input and output so that it can take turns with the servers: a line is a
-JSON list of request bodies, the answer a JSON list of traces and the CPU seconds that they took.
+It takes turns with the servers over standard input and output: a line is a JSON list of request
+bodies, the answer a JSON list of traces and their CPU seconds.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""How much does serving cost over the bare generator, and over mlx-lm's own server?
+"""What does serving cost, compared with the bare BatchGenerator and mlx-lm's own server?
 
     python -m bench.serving [--model DIR] [--rounds 5] [--streams 1 4 8] [--markdown FILE]
 
-All contenders run at once and take turns, so that a busy neighbour hits all of them alike. Every
+All contenders run all the time and take turns, so that other load hits all of them alike. Every
 figure is the median over the rounds. Prompts differ between the streams of a burst and between
-rounds, so that no prefix cache is what is measured. How fast a long prompt is read stands in a
-table of its own.
+rounds, so that no prefix cache affects them. Prefill of a long prompt has a table of its own.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def bodies(streams: int, round_number: int, model: str) -> list[dict[str, Any]]:
             ],
             "max_tokens": MAX_TOKENS,
             "temperature": 0,
-            # mlx-lm asks templates for thinking unless it is told not to; all must read the same.
+            # mlx-lm enables thinking by default; all contenders must get the same prompt.
             "chat_template_kwargs": {"enable_thinking": False},
             "stream": True,
             "stream_options": {"include_usage": True},
@@ -58,7 +57,7 @@ def bodies(streams: int, round_number: int, model: str) -> list[dict[str, Any]]:
 
 @dataclass(slots=True)
 class Taken:
-    """What all rounds gave.
+    """The results of all rounds.
 
     Attributes:
         bursts: By number of streams and contender.
@@ -72,7 +71,7 @@ class Taken:
 
 
 def measure(model: Path, rounds: int, all_streams: Sequence[int]) -> Taken:
-    """Let the contenders take turns."""
+    """Run the contenders in turn."""
     taken = Taken()
     conversations = Conversations(model, prefill.PROMPT_TOKENS)
     with ExitStack() as stack:
@@ -83,7 +82,7 @@ def measure(model: Path, rounds: int, all_streams: Sequence[int]) -> Taken:
             stack.enter_context(mlx_lm_server(model)),
         ]
         for round_number in range(rounds + 1):
-            # Round 0 warms everything up.
+            # Round 0 is the warm-up.
             into = taken if round_number else Taken()
             turn = _rotated(contenders, round_number)
             for streams in all_streams:

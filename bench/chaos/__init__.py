@@ -1,1 +1,1 @@
-"""Mixed work on a running service while its parts are killed, and a judge of what came of it."""
+"""Mixed load on a running service while faults are injected, and a checker of the history."""

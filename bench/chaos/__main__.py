@@ -1,10 +1,10 @@
-"""Mixed work on a real service while its parts are killed: is every promise kept?
+"""Does the service keep every promise while its parts are killed?
 
-``python -m bench.chaos --kills 200 --seed 7`` starts a service of its own, lets clients ask for
-streams, jobs and cancellations, and meanwhile kills the worker, the api, the broker and the
-supervisor with SIGKILL, freezes the worker, empties Redis, cuts connections, locks the log and
-fills its disk, at moments that the seed decides. Then it judges everything that clients saw and
-the log says. It ends with 1 if a promise was broken.
+``python -m bench.chaos --kills 200 --seed 7`` starts a service of its own. Clients request streams,
+jobs and cancellations. Meanwhile it kills the worker, the api, the broker and the supervisor with
+SIGKILL, freezes the worker, empties Redis, cuts connections, locks the log and fills its disk, at
+times that the seed determines. Then it checks what clients received and what the log holds. The
+exit code is 1 if a promise was broken.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from bench.experiments.report import print_conditions, print_table
 from bench.figures import percentile
 from tests.support.processes.service import Service
 
-#: Violations that are printed; the rest is counted.
+#: Violations that are printed; others are only counted.
 SHOWN_MAX = 40
 
 
 def main() -> int:
-    """Run it, print what happened, and return the exit code."""
-    asked = _parser().parse_args()
-    faults = tuple(Fault(name) for name in asked.faults.split(","))
-    others = asked.kills // 2 if asked.others is None else asked.others
-    plan = make_plan(faults, kills=asked.kills, others=others, seed=asked.seed)
+    """Run the plan, print the result, and return the exit code."""
+    options = _parser().parse_args()
+    faults = tuple(Fault(name) for name in options.faults.split(","))
+    others = options.kills // 2 if options.others is None else options.others
+    plan = make_plan(faults, kills=options.kills, others=others, seed=options.seed)
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
-    print(f"{len(plan)} faults, seed {asked.seed}, in {folder}", flush=True)
+    print(f"{len(plan)} faults, seed {options.seed}, in {folder}", flush=True)
     model = make_exact_model(folder / "model")
     service = Service(folder / "data", env=environment(model)).start()
     try:
         chaos = Chaos(
             service,
-            seed=asked.seed,
-            clients=asked.clients,
-            asked=asked.requests,
-            most_s=asked.minutes * 60,
-            say=lambda line: print(f"{time.monotonic() - began:7.1f} s  {line}", flush=True),
+            seed=options.seed,
+            clients=options.clients,
+            requests=options.requests,
+            most_s=options.minutes * 60,
+            log=lambda line: print(f"{time.monotonic() - began:7.1f} s  {line}", flush=True),
         )
         run = chaos.run(plan)
     finally:
@@ -73,14 +73,14 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument("--kills", type=int, default=20, help="how many SIGKILLs")
-    parser.add_argument("--others", type=int, help="how many other faults; default: half as many")
+    parser.add_argument("--kills", type=int, default=20, help="number of SIGKILLs")
+    parser.add_argument("--others", type=int, help="number of other faults; default: half as many")
     parser.add_argument("--seed", type=int, default=1)
     kinds = ",".join(possible_faults())
     parser.add_argument("--faults", default=kinds, help=f"default: {kinds}")
-    parser.add_argument("--clients", type=int, default=6, help="how many ask at once")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="strike no longer than so")
-    parser.add_argument("--requests", type=int, default=24, help="how many different ones")
+    parser.add_argument("--clients", type=int, default=6, help="client threads")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no fault later than this")
+    parser.add_argument("--requests", type=int, default=24, help="number of different requests")
     return parser
 
 
@@ -92,7 +92,7 @@ def _report(run: Run, violations: tuple[Violation, ...]) -> None:
     kinds = Counter(operation.kind.value for operation in history.operations)
     ends = Counter(outcome.status for outcome in history.outcomes.values())
     attempts = sum(event.type == "AttemptStarted" for event in history.events)
-    print(f"kills       {sum(one.strike.is_kill for one in run.recoveries)} with SIGKILL")
+    print(f"kills       {sum(one.planned.is_kill for one in run.recoveries)} with SIGKILL")
     print(f"restarts    {run.restarts} in order, between the faults")
     print(f"operations  {len(history.operations):,}: {_counted(kinds)}")
     print(f"jobs        {len(history.outcomes):,}: {_counted(ends)}; {attempts:,} attempts")
@@ -111,7 +111,7 @@ def _streams(history: History) -> str:
 
 
 def _row(fault: Fault, recoveries: tuple[Recovery, ...]) -> tuple[object, ...] | None:
-    times = [one.seconds for one in recoveries if one.strike.fault is fault]
+    times = [one.seconds for one in recoveries if one.planned.fault is fault]
     if not times:
         return None
     p50, p99 = (f"{percentile(times, share):.1f}" for share in (0.5, 0.99))

@@ -1,4 +1,4 @@
-"""The judge's look at what clients read: every item once, in order, and always the same answer."""
+"""Checks the answers that clients read: every item once, in order, with the baseline's text."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _TERMINAL = {"finished", "failed"}
 
 
 def check_answers(operation: Operation, history: History) -> Iterator[Violation]:
-    """Yield what is wrong with what one client was told."""
+    """Yield the violations in what one client received."""
     for reading in operation.readings:
         yield from _check_order(reading)
     yield from _check_same(operation)
-    expected = history.undisturbed.get(operation.asked)
+    expected = history.baseline.get(operation.request)
     if expected is None:
         return
     for reading in operation.readings:
@@ -29,7 +29,7 @@ def check_answers(operation: Operation, history: History) -> Iterator[Violation]
 
 
 def _check_order(reading: Reading) -> Iterator[Violation]:
-    """Numbers follow each other from the cursor on, attempts never go back, the end is last."""
+    """Item numbers are consecutive from the cursor, attempts never decrease, the end is last."""
     due, attempt, ended = reading.after + 1, 0, False
     for item in reading.items:
         if ended:
@@ -44,20 +44,20 @@ def _check_order(reading: Reading) -> Iterator[Violation]:
             yield Violation(promise="items in order", subject=reading.job, what=what)
             return
         if item.attempt < attempt:
-            what = f"attempt {item.attempt} said item {item.n} after attempt {attempt} had spoken"
+            what = f"attempt {item.attempt} emitted item {item.n} after attempt {attempt} had"
             yield Violation(promise="one attempt speaks", subject=reading.job, what=what)
             return
         due, attempt = item.n + 1, item.attempt
 
 
 def _check_same(operation: Operation) -> Iterator[Violation]:
-    """One number is one item, on whichever connection and by whichever attempt it is said."""
-    said: dict[tuple[str, int], Item] = {}
+    """An item number always carries the same item, on every connection and from every attempt."""
+    seen: dict[tuple[str, int], Item] = {}
     for reading in operation.readings:
         for item in reading.items:
             if item.n is None:
                 continue
-            first = said.setdefault((reading.job, item.n), item)
+            first = seen.setdefault((reading.job, item.n), item)
             if (first.kind, first.text) != (item.kind, item.text):
                 what = (
                     f"item {item.n} was {first.kind} {first.text!r}, then {item.kind} {item.text!r}"
@@ -67,14 +67,14 @@ def _check_same(operation: Operation) -> Iterator[Violation]:
 
 
 def _check_joined(operation: Operation, expected: str) -> Iterator[Violation]:
-    """What a client put together over its connections is one answer without a seam."""
+    """The items of all connections of a client join to one answer."""
     parts: dict[str, dict[int, Item]] = {}
     for reading in operation.readings:
         own = parts.setdefault(reading.job, {})
         own.update({item.n: item for item in reading.items if item.n is not None})
     for job, items in parts.items():
         if not items or sorted(items) != list(range(len(items))):
-            continue  # a hole is told by its reading; what lies beyond it cannot be put together
+            continue  # _check_order reports gaps; the items after a gap cannot be joined
         text = "".join(items[n].text for n in range(len(items)) if items[n].kind == "text")
         last = items[len(items) - 1]
         cancelled = "cancelled" in last.text
@@ -83,7 +83,7 @@ def _check_joined(operation: Operation, expected: str) -> Iterator[Violation]:
 
 
 def _check_text(job: str, text: str, expected: str, *, whole: bool) -> Iterator[Violation]:
-    """A whole answer is the undisturbed one; a part of an answer is its beginning."""
+    """A whole answer equals the baseline; a partial answer is its beginning."""
     if text == expected or (not whole and expected.startswith(text)):
         return
     at = next((i for i, (a, b) in enumerate(zip(text, expected, strict=False)) if a != b), None)

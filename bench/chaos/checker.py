@@ -1,4 +1,4 @@
-"""The judge: which promises a recorded history breaks. Pure, so that it can be shown to fail."""
+"""The checker: which promises a recorded history breaks. Pure, so tests can give it broken ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.chaos.jobs_in_log import ENDS, SUBMITTED, check_jobs
 
 
 def check(history: History) -> tuple[Violation, ...]:
-    """Return every promise that was broken; nothing means that all were kept."""
+    """Return every broken promise; empty if all were kept."""
     return tuple(_all(history))
 
 
@@ -47,16 +47,16 @@ def _submitted(events: tuple[Event, ...]) -> dict[str, str]:
 
 
 def _check_acceptance(operation: Operation, submitted: dict[str, str]) -> Iterator[Violation]:
-    """What was accepted stands in the log, once."""
+    """An accepted request is in the log once."""
     who = operation.client
-    if operation.trouble is not None:
-        yield Violation(promise="errors are honest", subject=who, what=operation.trouble)
+    if operation.bad_reply is not None:
+        yield Violation(promise="errors are honest", subject=who, what=operation.bad_reply)
     if not operation.answered:
         what = f"no end after {operation.sendings} sendings; jobs {list(operation.accepted)}"
         yield Violation(promise="every request ends", subject=who, what=what)
     for job in dict.fromkeys(operation.accepted):
         if job not in submitted:
-            yield Violation(promise="accepted is logged", subject=job, what=f"{who} was told of it")
+            yield Violation(promise="accepted is logged", subject=job, what=f"{who} has its id")
         elif submitted[job] != who and not _may_join(operation):
             what = f"{who} was given the job of {submitted[job]}"
             yield Violation(promise="one request, one job", subject=job, what=what)
@@ -71,12 +71,12 @@ def _check_acceptance(operation: Operation, submitted: dict[str, str]) -> Iterat
 
 
 def _may_join(operation: Operation) -> bool:
-    """Whether it may be given another client's equal answer: a repeat without a key (ADR 0006)."""
+    """Whether it may receive another client's equal answer: a repeat without a key (ADR 0006)."""
     return not operation.keyed and operation.sendings > 1
 
 
 def _check_states(operation: Operation, history: History) -> Iterator[Violation]:
-    """A job that was seen at its end stays there; one that was cancelled ends."""
+    """A job's final state never changes; a cancelled job ends."""
     ended: str | None = None
     for status in operation.statuses:
         if ended is not None and status != ended:
@@ -97,7 +97,7 @@ def _check_states(operation: Operation, history: History) -> Iterator[Violation]
 
 
 def _check_strangers(history: History, submitted: dict[str, str]) -> Iterator[Violation]:
-    """Nothing comes out that did not go in, and the list of jobs says what the log says."""
+    """Every answered job was submitted, and the list of jobs agrees with the log."""
     known = {operation.client for operation in history.operations}
     for job, client in submitted.items():
         if client not in known:

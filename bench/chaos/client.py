@@ -1,4 +1,4 @@
-"""One client: asks, asks again when something breaks, and notes everything that it is told."""
+"""One client: sends requests, retries them on faults, and records everything that it receives."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from typing import Any, Final
 
 import httpx
 
-from bench.chaos.history import Asked, Item, Kind, Operation, Reading
-from bench.chaos.wire import Lines, events_of, native_item
+from bench.chaos.history import Item, Kind, Operation, Reading, RequestSpec
+from bench.chaos.wire import OpenStreams, events_of, native_item
 
 MODEL: Final = "semantic-demo"
-#: A client that has no end after this long gives up, which breaks a promise.
+#: Seconds after which an operation gives up, which breaks a promise.
 PATIENCE_S: Final = 600.0
 #: Longer than the pause between two pings on a silent stream.
 TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
-#: The service may say these of itself while a part of it is away.
+#: Statuses that the service may return while a part of it is unavailable.
 _SHORTAGE: Final = {429, 503, 504}
-#: The broker lost what came after the cursor, and the service says so.
+#: Error of a stream whose items after the cursor were lost with the broker.
 _ITEMS_LOST: Final = "items_lost"
 _TERMINAL: Final = {"completed", "cancelled", "failed", "expired"}
 _GONE: Final = (httpx.TransportError, httpx.StreamError)
 
 
 class GaveUp(Exception):
-    """The client came to no end, or to one that nobody should meet."""
+    """The operation has no end in time, or a reply that no fault explains."""
 
 
 @dataclass(slots=True, kw_only=True)
-class _Notes:
-    """An operation while it goes on."""
+class _RunningOperation:
+    """An operation in progress."""
 
     client: str
     kind: Kind
-    asked: Asked
+    request: RequestSpec
     keyed: bool
-    give_up_at: float
+    deadline_s: float
     sendings: int = 0
     accepted: list[str] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
     statuses: list[str] = field(default_factory=list)
     cancel_confirmed: bool = False
     answered: bool = False
-    trouble: str | None = None
+    bad_reply: str | None = None
 
     def headers(self) -> dict[str, str]:
         headers = {"user-agent": self.client}
@@ -54,7 +54,7 @@ class _Notes:
             headers["x-stainless-retry-count"] = str(self.sendings - 1)
         return headers
 
-    def saw(self, status: str) -> None:
+    def record_status(self, status: str) -> None:
         if not self.statuses or self.statuses[-1] != status:
             self.statuses.append(status)
 
@@ -62,7 +62,7 @@ class _Notes:
         return Operation(
             client=self.client,
             kind=self.kind,
-            asked=self.asked,
+            request=self.request,
             keyed=self.keyed,
             sendings=self.sendings,
             accepted=tuple(self.accepted),
@@ -70,7 +70,7 @@ class _Notes:
             statuses=tuple(self.statuses),
             cancel_confirmed=self.cancel_confirmed,
             answered=self.answered,
-            trouble=self.trouble,
+            bad_reply=self.bad_reply,
         )
 
 
@@ -78,95 +78,97 @@ class Client:
     """Talks to one service; belongs to one thread.
 
     Args:
-        base_url: Where it listens.
-        lines: Told of every stream that is open, so that it can be cut.
-        chance: Decides pauses and where a reader leaves by itself.
+        base_url: Address of the service.
+        streams: Receives every open stream, so that faults can cut it.
+        rng: Determines pauses, and when a reader disconnects by itself.
     """
 
-    def __init__(self, base_url: str, lines: Lines, chance: random.Random) -> None:
+    def __init__(self, base_url: str, streams: OpenStreams, rng: random.Random) -> None:
         self._http = httpx.Client(base_url=base_url, timeout=TIMEOUT, trust_env=False)
-        self._lines = lines
-        self._chance = chance
+        self._streams = streams
+        self._rng = rng
 
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
 
-    def operate(self, name: str, kind: Kind, asked: Asked, *, keyed: bool) -> Operation:
-        """Bring one wish to its end, whatever happens meanwhile."""
-        notes = _Notes(
+    def operate(self, name: str, kind: Kind, request: RequestSpec, *, keyed: bool) -> Operation:
+        """Run one operation to its end, through all faults."""
+        operation = _RunningOperation(
             client=name,
             kind=kind,
-            asked=asked,
+            request=request,
             keyed=keyed,
-            give_up_at=time.monotonic() + PATIENCE_S,
+            deadline_s=time.monotonic() + PATIENCE_S,
         )
         try:
             if kind is Kind.MESSAGES:
-                self._read_message(notes)
+                self._read_message(operation)
             else:
-                self._run_job(notes)
-            notes.answered = True
+                self._run_job(operation)
+            operation.answered = True
         except GaveUp as error:
-            notes.trouble = str(error) or None
-        return notes.done()
+            operation.bad_reply = str(error) or None
+        return operation.done()
 
     # --- jobs ---------------------------------------------------------------------------------
 
-    def _run_job(self, notes: _Notes) -> None:
-        body = _job_body(notes.asked)
-        wait = {"prefer": "wait=5"} if notes.kind is Kind.PROBE else {}
-        reply = self._until(notes, "POST", "/v1/jobs", body, wait)
+    def _run_job(self, operation: _RunningOperation) -> None:
+        body = _job_body(operation.request)
+        wait = {"prefer": "wait=5"} if operation.kind is Kind.PROBE else {}
+        reply = self._until(operation, "POST", "/v1/jobs", body, wait)
         job = str(reply["id"])
-        notes.accepted.append(job)
-        notes.saw(reply["status"])
-        if notes.kind is Kind.STREAMED:
-            self._follow(notes, job)
-        elif notes.kind is Kind.CANCELLED:
-            self._read_some(notes, job, after=-1, most=self._chance.randint(1, 8))
-            notes.saw(self._until(notes, "POST", f"/v1/jobs/{job}/cancel")["status"])
-            notes.cancel_confirmed = True
-        self._poll(notes, job)
+        operation.accepted.append(job)
+        operation.record_status(reply["status"])
+        if operation.kind is Kind.STREAMED:
+            self._follow(operation, job)
+        elif operation.kind is Kind.CANCELLED:
+            self._read_some(operation, job, after=-1, most=self._rng.randint(1, 8))
+            operation.record_status(
+                self._until(operation, "POST", f"/v1/jobs/{job}/cancel")["status"]
+            )
+            operation.cancel_confirmed = True
+        self._poll(operation, job)
 
-    def _poll(self, notes: _Notes, job: str) -> None:
+    def _poll(self, operation: _RunningOperation, job: str) -> None:
         while True:
-            notes.saw(self._until(notes, "GET", f"/v1/jobs/{job}")["status"])
-            if notes.statuses[-1] in _TERMINAL:
+            operation.record_status(self._until(operation, "GET", f"/v1/jobs/{job}")["status"])
+            if operation.statuses[-1] in _TERMINAL:
                 return
-            self._pause(notes)
+            self._pause(operation)
 
-    def _follow(self, notes: _Notes, job: str) -> None:
-        """Read to the end, over as many connections as it takes."""
+    def _follow(self, operation: _RunningOperation, job: str) -> None:
+        """Read a job's stream to its end, over as many connections as it takes."""
         after = -1
         while True:
-            leaves = self._chance.random() < 0.3
+            leaves = self._rng.random() < 0.3
             reading = self._read_some(
-                notes, job, after=after, most=self._chance.randint(1, 12) if leaves else None
+                operation, job, after=after, most=self._rng.randint(1, 12) if leaves else None
             )
             if reading is None:
                 return
             after = max([after, *(item.n for item in reading.items if item.n is not None)])
             if reading.items and reading.items[-1].text == _ITEMS_LOST:
-                return  # told that the rest is nowhere but in the job's answer, which is read next
+                return  # the rest is only in the job's answer, which is read next
             if reading.items and _ends(reading.items[-1]):
-                notes.saw(_status_of(reading.items[-1]))
+                operation.record_status(_status_of(reading.items[-1]))
                 return
-            self._pause(notes)
+            self._pause(operation)
 
     def _read_some(
-        self, notes: _Notes, job: str, *, after: int, most: int | None
+        self, operation: _RunningOperation, job: str, *, after: int, most: int | None
     ) -> Reading | None:
-        """Read one connection until it breaks, ends, or has given enough; ``None``: it is over."""
+        """Read one connection until it ends or has ``most`` items; ``None`` after the end."""
         items: list[Item] = []
-        headers = {"user-agent": notes.client}
+        headers = {"user-agent": operation.client}
         if after >= 0:
             headers["last-event-id"] = str(after)
         try:
             with self._http.stream("GET", f"/v1/jobs/{job}/stream", headers=headers) as response:
                 if response.status_code == httpx.codes.NO_CONTENT:
                     return None
-                self._judge(response)
-                with self._lines.holding(response):
+                self._is_answer(response)
+                with self._streams.holding(response):
                     for _, data in events_of(response.iter_lines()):
                         items.append(native_item(data))
                         if most is not None and len(items) >= most:
@@ -176,40 +178,40 @@ class Client:
         whole = bool(items) and items[-1].kind == "finished" and items[-1].text != "cancelled"
         reading = Reading(job=job, after=after, items=tuple(items), is_whole=whole)
         if items:
-            notes.readings.append(reading)
+            operation.readings.append(reading)
         return reading
 
     # --- messages -----------------------------------------------------------------------------
 
-    def _read_message(self, notes: _Notes) -> None:
-        """Ask until an answer comes whole."""
-        body = _message_body(notes.asked)
+    def _read_message(self, operation: _RunningOperation) -> None:
+        """Send the request until an answer is complete."""
+        body = _message_body(operation.request)
         while True:
-            notes.sendings += 1
+            operation.sendings += 1
             try:
                 with self._http.stream(
-                    "POST", "/v1/messages", json=body, headers=notes.headers()
+                    "POST", "/v1/messages", json=body, headers=operation.headers()
                 ) as response:
-                    if self._is_over(response, notes):
+                    if self._is_over(response, operation):
                         return
             except _GONE:
                 pass
-            self._pause(notes)
+            self._pause(operation)
 
-    def _is_over(self, response: httpx.Response, notes: _Notes) -> bool:
-        """Read one answer; tell whether nothing better can come."""
+    def _is_over(self, response: httpx.Response, operation: _RunningOperation) -> bool:
+        """Read one answer; return whether a retry can bring nothing more."""
         if response.status_code == httpx.codes.CONFLICT:
-            # Its job was cancelled because the client seemed to be gone; asking again is too late.
+            # The job was cancelled because its client seemed to be gone; a retry cannot join it.
             response.read()
             return "cancelled" in response.text
-        if not self._judge(response):
+        if not self._is_answer(response):
             return False
         job = response.headers["x-semantic-job"]
-        notes.accepted.append(job)
+        operation.accepted.append(job)
         items: list[Item] = []
         over = whole = False
         try:
-            with self._lines.holding(response):
+            with self._streams.holding(response):
                 for name, data in events_of(response.iter_lines()):
                     if name == "content_block_delta":
                         text = data["delta"].get("text", "")
@@ -217,38 +219,40 @@ class Client:
                     over = over or (name == "error" and "cancelled" in str(data))
                     whole = whole or name == "message_stop"
         finally:
-            notes.readings.append(Reading(job=job, items=tuple(items), is_whole=whole))
+            operation.readings.append(Reading(job=job, items=tuple(items), is_whole=whole))
         return over or whole
 
     # --- common -------------------------------------------------------------------------------
 
     def _until(
         self,
-        notes: _Notes,
+        operation: _RunningOperation,
         method: str,
         path: str,
         body: dict[str, Any] | None = None,
         more: dict[str, str] | None = None,
     ) -> Any:
-        """Send until the answer is one."""
+        """Send a request until it succeeds, and return the reply."""
         while True:
             try:
                 if body is not None:
-                    notes.sendings += 1
-                headers = notes.headers() if body is not None else {"user-agent": notes.client}
+                    operation.sendings += 1
+                headers = (
+                    operation.headers() if body is not None else {"user-agent": operation.client}
+                )
                 reply = self._http.request(method, path, json=body, headers=headers | (more or {}))
-                if self._judge(reply):
+                if self._is_answer(reply):
                     return reply.json()
             except _GONE:
                 pass
-            self._pause(notes)
+            self._pause(operation)
 
     @staticmethod
-    def _judge(response: httpx.Response) -> bool:
-        """Tell whether it is an answer; a passing shortage is none.
+    def _is_answer(response: httpx.Response) -> bool:
+        """Return whether the reply is a success; ``False`` for a temporary shortage.
 
         Raises:
-            GaveUp: It says something that no fault excuses.
+            GaveUp: The reply is an error that no fault explains.
         """
         if response.is_success:
             return True
@@ -258,14 +262,14 @@ class Client:
         what = f"{response.request.method} {response.request.url.path}"
         raise GaveUp(f"{what} was answered {response.status_code}: {response.text[:300]}")
 
-    def _pause(self, notes: _Notes) -> None:
-        if time.monotonic() >= notes.give_up_at:
+    def _pause(self, operation: _RunningOperation) -> None:
+        if time.monotonic() >= operation.deadline_s:
             raise GaveUp
-        time.sleep(self._chance.uniform(0.02, 0.25))
+        time.sleep(self._rng.uniform(0.02, 0.25))
 
 
 def _ends(item: Item) -> bool:
-    """A failure without a number is this connection's, not the job's."""
+    """A failure without an item number ends this connection, not the job."""
     return item.kind == "finished" or (item.kind == "failed" and item.n is not None)
 
 
@@ -275,16 +279,16 @@ def _status_of(item: Item) -> str:
     return "cancelled" if item.text == "cancelled" else "completed"
 
 
-def _message_body(asked: Asked) -> dict[str, Any]:
+def _message_body(request: RequestSpec) -> dict[str, Any]:
     return {
         "model": MODEL,
-        "max_tokens": asked.max_tokens,
-        "temperature": asked.temperature,
-        "seed": asked.seed,
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "seed": request.seed,
         "stream": True,
-        "messages": [{"role": "user", "content": asked.prompt}],
+        "messages": [{"role": "user", "content": request.prompt}],
     }
 
 
-def _job_body(asked: Asked) -> dict[str, Any]:
-    return {key: value for key, value in _message_body(asked).items() if key != "stream"}
+def _job_body(request: RequestSpec) -> dict[str, Any]:
+    return {key: value for key, value in _message_body(request).items() if key != "stream"}

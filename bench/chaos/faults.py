@@ -1,4 +1,4 @@
-"""The faults themselves, each done to the processes and files of a running service."""
+"""Injects faults into the processes and files of a running service."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from typing import Final
 import psutil
 import redis
 
-from bench.chaos.plan import Fault, Strike
-from bench.chaos.wire import Lines
+from bench.chaos.plan import Fault, PlannedFault
+from bench.chaos.wire import OpenStreams
 from ops.adapters.event_log.sqlite_driver import driver_module
 from tests.support.processes.service import Service
 
-#: For a part to be there at all: it may be on its way up from the fault before.
+#: Seconds for a part to run: it may still be restarting after the previous fault.
 PART_WITHIN_S: Final = 60.0
-#: After so many short lives in a row the supervisor waits for seconds before it starts a part.
+#: Kills in a row after which the supervisor delays the restart of a part by seconds.
 KILLS_IN_A_ROW_MAX: Final = 5
-#: Writes of the log that are let through before the disk is full.
+#: Most writes that succeed before the disk is full.
 _WRITES_MAX: Final = 20
 _WRITES_WITHIN_S: Final = 3.0
 _COUNT: Final = "SELECT coalesce(max(position), 0) FROM events"
 
 
 def possible_faults() -> tuple[Fault, ...]:
-    """Return what can be done on this system."""
+    """Return the faults that this system supports."""
     return tuple(fault for fault in Fault if fault is not Fault.DISK or sys.platform == "linux")
 
 
-class Tormentor:
-    """Does to a service what a plan says.
+class FaultInjector:
+    """Injects the faults of a plan into a service.
 
     Args:
-        service: It is running.
-        lines: The clients' open connections.
+        service: A running service.
+        streams: The clients' open connections.
     """
 
-    def __init__(self, service: Service, lines: Lines) -> None:
+    def __init__(self, service: Service, streams: OpenStreams) -> None:
         self._service = service
-        self._lines = lines
+        self._streams = streams
         self._killed: dict[str, int] = {}
-        self._acts: dict[Fault, Callable[[Strike], object]] = {
+        self._acts: dict[Fault, Callable[[PlannedFault], object]] = {
             Fault.WORKER: lambda _: self._kill("worker.main"),
             Fault.API: lambda _: self._kill("api.main"),
             Fault.BROKER: self._kill_broker,
@@ -53,17 +53,17 @@ class Tormentor:
             Fault.ALL: lambda _: self._kill_all(),
             Fault.FREEZE: self._freeze,
             Fault.FLUSH: lambda _: self._flush(),
-            Fault.CUT: lambda strike: self._lines.cut(random.Random(strike.seed)),
+            Fault.CUT: lambda planned: self._streams.cut(random.Random(planned.seed)),
             Fault.LOCK: self._lock,
             Fault.DISK: self._fill_disk,
         }
 
-    def strike(self, strike: Strike) -> None:
-        """Do it; a fault that lasts is over when this returns."""
-        self._acts[strike.fault](strike)
+    def inject(self, planned: PlannedFault) -> None:
+        """Inject a fault; a fault with a duration is over when this returns."""
+        self._acts[planned.fault](planned)
 
     def is_worn(self) -> bool:
-        """Whether a part was killed so often that the supervisor takes its time to start it."""
+        """Whether a part was killed so often in a row that the supervisor delays its restart."""
         return any(count >= KILLS_IN_A_ROW_MAX for count in self._killed.values())
 
     def restart(self) -> int:
@@ -80,9 +80,9 @@ class Tormentor:
                 self._part(name).kill()
                 return
 
-    def _kill_broker(self, strike: Strike) -> None:
-        """Kill the server, or the process of ours that keeps it."""
-        if random.Random(strike.seed).random() < 0.5:
+    def _kill_broker(self, planned: PlannedFault) -> None:
+        """Kill Redis, or the product's process that supervises it."""
+        if random.Random(planned.seed).random() < 0.5:
             self._kill("ops.broker")
             return
         self._killed["ops.broker"] = self._killed.get("ops.broker", 0) + 1
@@ -100,16 +100,16 @@ class Tormentor:
         self._service.start()
 
     def _kill_all(self) -> None:
-        """Kill every process at once, as a machine that loses its power would."""
+        """Kill every process at once, like a power failure."""
         self._service.kill()
         self._killed.clear()
         self._service.start()
 
-    def _freeze(self, strike: Strike) -> None:
+    def _freeze(self, planned: PlannedFault) -> None:
         with suppress(psutil.NoSuchProcess):
             worker = self._part("worker.main")
             worker.send_signal(signal.SIGSTOP)
-            time.sleep(strike.lasts_s)
+            time.sleep(planned.lasts_s)
             worker.send_signal(signal.SIGCONT)
 
     def _flush(self) -> None:
@@ -118,27 +118,27 @@ class Tormentor:
             with closing(redis.Redis.from_url(url)) as client:
                 client.flushall()
 
-    def _lock(self, strike: Strike) -> None:
-        """Hold the write lock of the log, as a backup tool that hangs would."""
+    def _lock(self, planned: PlannedFault) -> None:
+        """Hold the write lock of the log, like a hanging backup tool."""
         with self._log() as execute:
             execute("BEGIN IMMEDIATE")
-            time.sleep(strike.lasts_s)
+            time.sleep(planned.lasts_s)
             execute("ROLLBACK")
 
-    def _fill_disk(self, strike: Strike) -> None:
-        """Let the n-th write from now on fail, and all that follow, in the api or the worker.
+    def _fill_disk(self, planned: PlannedFault) -> None:
+        """Make writes of the api or the worker fail after the first few, like a full disk.
 
-        The limit on the size of files stands in for a full disk: ``write`` fails, in the middle of
-        whatever the process was writing. Linux only, where it can be set from outside.
+        A limit on the file size stands in for the full disk: ``write`` fails in the middle of its
+        data. Linux only, where another process can set the limit.
         """
-        chance = random.Random(strike.seed)
-        name, writes = chance.choice(["api.main", "worker.main"]), chance.randint(0, _WRITES_MAX)
+        rng = random.Random(planned.seed)
+        name, writes = rng.choice(["api.main", "worker.main"]), rng.randint(0, _WRITES_MAX)
         with suppress(psutil.NoSuchProcess):
             part = self._part(name)
             self._wait_for_writes(writes)
             _, most = part.rlimit(psutil.RLIMIT_FSIZE)
             part.rlimit(psutil.RLIMIT_FSIZE, (1, most))
-            time.sleep(strike.lasts_s)
+            time.sleep(planned.lasts_s)
             part.rlimit(psutil.RLIMIT_FSIZE, (most, most))
 
     def _wait_for_writes(self, count: int) -> None:
@@ -150,7 +150,7 @@ class Tormentor:
 
     @contextmanager
     def _log(self) -> Iterator[Callable[[str], int]]:
-        """Give a connection of our own to the log."""
+        """Return a connection to the log's database."""
         file = self._service.data_dir / "events.sqlite3"
         with closing(driver_module().connect(str(file), isolation_level=None, timeout=60)) as log:
 
@@ -161,10 +161,10 @@ class Tormentor:
             yield execute
 
     def _part(self, name: str) -> psutil.Process:
-        """Return a part of the service, once it is there.
+        """Return a part of the service once it runs.
 
         Raises:
-            AssertionError: It does not come.
+            AssertionError: The part does not start in time.
         """
         deadline = time.monotonic() + PART_WITHIN_S
         while time.monotonic() < deadline:

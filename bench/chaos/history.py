@@ -1,6 +1,6 @@
-"""What a run of chaos recorded: what clients sent and saw, and what the log says of it.
+"""The recorded history of a run: what clients sent and received, and the log's events.
 
-Plain values: the judge (``bench.chaos.checker``) needs nothing else, so a history can be made up.
+Plain values only, so that tests of ``bench.chaos.checker`` can construct a history.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any
 
 
 class Kind(StrEnum):
-    """How a client asks."""
+    """How a client sends its request and reads the answer."""
 
-    MESSAGES = "messages"  # an Anthropic stream, asked again whole when it breaks
-    POLLED = "polled"  # a job whose state is asked for until it has ended
-    STREAMED = "streamed"  # a job whose stream is taken up again after its last event
-    CANCELLED = "cancelled"  # a job that is cancelled in the middle
-    PROBE = "probe"  # a job of one token: the service works again when it has ended
+    MESSAGES = "messages"  # an Anthropic stream; the whole request is repeated when it breaks
+    POLLED = "polled"  # a job whose state is polled until it has ended
+    STREAMED = "streamed"  # a job whose stream is resumed after its last event
+    CANCELLED = "cancelled"  # a job that is cancelled while it runs
+    PROBE = "probe"  # a job of one token; its end shows that the service has recovered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What decides an answer: two requests with equal values must have the same one."""
+class RequestSpec:
+    """The parameters that determine an answer: equal requests must have the same answer."""
 
     prompt: str
     max_tokens: int
@@ -33,7 +33,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A stream item as a client saw it; ``n`` is ``None`` for one without a number."""
+    """A stream item as a client received it; ``n`` is ``None`` for one without a number."""
 
     n: int | None
     attempt: int
@@ -46,10 +46,10 @@ class Reading:
     """One connection of a client.
 
     Attributes:
-        job: The job that the answer named; the client may rely on it from then on.
-        after: The last item number that the client had when it asked; -1 for none.
-        items: What came, in order. Of an Anthropic stream: its text as items without numbers.
-        is_whole: The stream came to its proper end, which is not an error.
+        job: The job id in the answer; the client may rely on it from then on.
+        after: The client's last item number when it connected; -1 for none.
+        items: The received items in order. An Anthropic stream's text has items without numbers.
+        is_whole: Whether the stream came to its proper end, which is not an error.
     """
 
     job: str
@@ -65,25 +65,25 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One wish of one client, however often it had to be sent.
+    """One request of one client, with all its retries.
 
     Attributes:
-        client: Its User-Agent, which the log keeps with the job; no two operations share one.
-        kind: How it was asked.
-        asked: What was asked.
-        keyed: Every sending carried the same idempotency key.
+        client: Its User-Agent, which the log stores with the job; unique for each operation.
+        kind: How it was sent and read.
+        request: Parameters of the request.
+        keyed: Whether every sending carried the same idempotency key.
         sendings: How often the request itself was sent.
         accepted: The job of each answer that accepted it, in order.
         readings: The streams that were opened.
-        statuses: The job's states as they were seen, in order.
-        cancel_confirmed: A cancellation was answered with 200.
-        answered: The client came to an end: it has its answer, or knows that there is none.
-        trouble: An answer that no client should ever get, in words.
+        statuses: The job's states that the client read, in order.
+        cancel_confirmed: Whether a cancellation was answered with 200.
+        answered: Whether the client has its answer, or knows that there is none.
+        bad_reply: Text of a reply that no client should ever receive.
     """
 
     client: str
     kind: Kind
-    asked: Asked
+    request: RequestSpec
     keyed: bool
     sendings: int
     accepted: tuple[str, ...] = ()
@@ -91,12 +91,12 @@ class Operation:
     statuses: tuple[str, ...] = ()
     cancel_confirmed: bool = False
     answered: bool = True
-    trouble: str | None = None
+    bad_reply: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A job as the service shows it in the end."""
+    """A job's final state in the service."""
 
     job: str
     status: str
@@ -106,7 +106,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What the judge needs of a line of the log."""
+    """The fields of a log event that the checker needs."""
 
     position: int
     stream: str
@@ -120,17 +120,17 @@ class History:
     """Everything that was recorded.
 
     Attributes:
-        operations: Of all clients.
-        outcomes: Of every job, by its id.
+        operations: Operations of all clients.
+        outcomes: Every job's final state, by its id.
         events: The whole log.
-        undisturbed: The answers of a service that nobody disturbed.
-        chain: What ``semantic events verify`` found wrong; empty if the chain holds.
+        baseline: The answers before any fault, by request.
+        chain: Errors of ``semantic events verify``; empty if the chain holds.
     """
 
     operations: tuple[Operation, ...]
     outcomes: Mapping[str, Outcome]
     events: tuple[Event, ...]
-    undisturbed: Mapping[Asked, str]
+    baseline: Mapping[RequestSpec, str]
     chain: str = ""
 
 
@@ -141,7 +141,7 @@ class Violation:
     Attributes:
         promise: Short name of the promise.
         subject: The job, client or place in the log.
-        what: What is wrong with it.
+        what: Description of the violation.
     """
 
     promise: str

@@ -1,4 +1,4 @@
-"""The judge's look at each job's events: in order, ended once, one attempt at a time."""
+"""Checks each job's events: in order, ended once, one attempt at a time."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ENDS: Final = {
     "JobFailed": "failed",
     "JobExpired": "expired",
 }
-#: May stand after the end: a repeated request that was given the old answer, and its deletion.
+#: Events allowed after the end: a repeated request that got the stored answer, and a deletion.
 _AFTER_THE_END: Final = {"JobAttached", "JobHidden"}
-#: What ``JobFailed`` says where the poison cap or the cap on attempts ended a job.
+#: Errors of ``JobFailed`` where the limit of worker deaths or of attempts ended a job.
 _GIVEN_UP: Final = "given up: "
 
 
 def check_jobs(events: Sequence[Event]) -> Iterator[Violation]:
-    """Yield what is wrong with the events of any job."""
+    """Yield the violations in the events of all jobs."""
     jobs: dict[str, list[Event]] = {}
     for event in events:
         if event.stream.startswith("job-"):
@@ -51,12 +51,12 @@ def _check_life(job: str, events: Sequence[Event]) -> Iterator[Violation]:
 
 
 def _check_end(job: str, end: Event, events: Sequence[Event]) -> Iterator[Violation]:
-    """A kill is no reason to fail, and nobody here sets a deadline."""
+    """A kill must not fail a job, and no client sets a deadline."""
     types = {event.type for event in events}
     if end.type == "JobExpired":
         yield Violation(promise="answers are whole", subject=job, what="expired, with no deadline")
     if end.type == "JobCancelled" and "JobCancelRequested" not in types:
-        what = "cancelled, and nobody asked for it"
+        what = "cancelled without a cancellation request"
         yield Violation(promise="answers are whole", subject=job, what=what)
     if end.type != "JobFailed":
         return
@@ -69,7 +69,7 @@ def _check_end(job: str, end: Event, events: Sequence[Event]) -> Iterator[Violat
 
 
 def _check_attempts(job: str, events: Sequence[Event]) -> Iterator[Violation]:
-    """An attempt speaks from its start to the start of the next, or to its failure."""
+    """An attempt emits from its start to the start of the next, or to its failure."""
     current, speaking = 0, False
     for event in events:
         number = event.data.get("attempt")

@@ -1,4 +1,4 @@
-"""The mixed work: what is asked, in which way, and the threads that ask it."""
+"""The mixed load: requests, the ways to send them, and the client threads."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from bench.chaos.client import Client
-from bench.chaos.history import Asked, Kind, Operation
-from bench.chaos.wire import Lines
+from bench.chaos.history import Kind, Operation, RequestSpec
+from bench.chaos.wire import OpenStreams
 
-#: Long enough for a block of context on disk, which the next attempt starts from.
+#: Long enough for one KV block on disk, which the next attempt restores.
 _PREAMBLE: Final = "The quick brown fox jumps over the lazy dog. " * 28
 _QUESTIONS: Final = (
     "Tell me a long story about a fox.",
@@ -22,40 +22,42 @@ _QUESTIONS: Final = (
     "Count from one to twenty.",
 )
 _KINDS: Final = {Kind.MESSAGES: 4, Kind.STREAMED: 4, Kind.POLLED: 2, Kind.CANCELLED: 1}
-#: Of all operations; the others have to rely on what the service makes of a repeat.
+#: Share of operations with an idempotency key; others rely on the service's deduplication.
 _KEYED: Final = 0.8
-PROBE: Final = Asked(prompt="Say hello.", max_tokens=1, temperature=0, seed=0)
+PROBE: Final = RequestSpec(prompt="Say hello.", max_tokens=1, temperature=0, seed=0)
 
 
-def repertoire(seed: int, size: int) -> tuple[Asked, ...]:
+def sample_requests(seed: int, size: int) -> tuple[RequestSpec, ...]:
     """Return different requests, every other one greedy; some have a long prompt."""
-    chance = random.Random(f"repertoire {seed}")
+    rng = random.Random(f"repertoire {seed}")
     return tuple(
-        Asked(
-            prompt=f"{_PREAMBLE if number % 4 == 3 else ''}({number}) {chance.choice(_QUESTIONS)}",
-            max_tokens=chance.randint(24, 160),
+        RequestSpec(
+            prompt=f"{_PREAMBLE if number % 4 == 3 else ''}({number}) {rng.choice(_QUESTIONS)}",
+            max_tokens=rng.randint(24, 160),
             temperature=float(number % 2),
-            seed=chance.randrange(2**31),
+            seed=rng.randrange(2**31),
         )
         for number in range(size)
     )
 
 
 class Load:
-    """Clients that work until they are told to stop.
+    """Client threads that work until ``finish``.
 
     Args:
-        base_url: The service.
-        seed: Decides who asks what and how.
-        asked: What may be asked.
-        clients: How many ask at once.
+        base_url: Address of the service.
+        seed: Determines each client's requests and the ways to send them.
+        requests: The requests to choose from.
+        clients: Number of client threads.
     """
 
-    def __init__(self, base_url: str, *, seed: int, asked: Sequence[Asked], clients: int) -> None:
-        self.lines = Lines()
+    def __init__(
+        self, base_url: str, *, seed: int, requests: Sequence[RequestSpec], clients: int
+    ) -> None:
+        self.streams = OpenStreams()
         self._base_url = base_url
         self._seed = seed
-        self._asked = asked
+        self._requests = requests
         self._stopped = threading.Event()
         self._pool = ThreadPoolExecutor(clients, thread_name_prefix="chaos")
         self._done: list[Operation] = []
@@ -65,11 +67,11 @@ class Load:
 
     @property
     def count(self) -> int:
-        """Operations that have come to an end."""
+        """Number of completed operations."""
         return len(self._done)
 
     def finish(self) -> tuple[Operation, ...]:
-        """Begin nothing new, wait for what goes on and return everything that was recorded."""
+        """Start no new operation, wait for the running ones and return all of them."""
         self._stopped.set()
         for future in self._futures:
             future.result()
@@ -77,16 +79,16 @@ class Load:
         return tuple(self._done)
 
     def _work(self, number: int) -> None:
-        chance = random.Random(f"client {number} {self._seed}")
-        client = Client(self._base_url, self.lines, chance)
+        rng = random.Random(f"client {number} {self._seed}")
+        client = Client(self._base_url, self.streams, rng)
         try:
             turn = 0
             while not self._stopped.is_set():
                 turn += 1
-                (kind,) = chance.choices([*_KINDS], [*_KINDS.values()])
-                keyed = chance.random() < _KEYED
-                asked = chance.choice(self._asked)
+                (kind,) = rng.choices([*_KINDS], [*_KINDS.values()])
+                keyed = rng.random() < _KEYED
+                request = rng.choice(self._requests)
                 name = f"chaos/{self._seed}-{number}-{turn}"
-                self._done.append(client.operate(name, kind, asked, keyed=keyed))
+                self._done.append(client.operate(name, kind, request, keyed=keyed))
         finally:
             client.close()

@@ -1,8 +1,8 @@
-"""The demo model in single precision.
+"""The demo model in float32.
 
-Its own weights are bfloat16, in which a sum that is added up in another order (in a batch, from a
-restored context) may round the other way, and a token that was nearly another one becomes it, with
-no fault at all. In single precision the service promises the same tokens, so here it must keep it.
+Its own weights are bfloat16. There, a sum in another order (in a batch, or from a restored
+context) may round differently and change a token that was nearly tied, without any fault. In
+float32 the service promises the same tokens, so the checker can require them.
 """
 
 from __future__ import annotations

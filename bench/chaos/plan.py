@@ -1,4 +1,4 @@
-"""Which fault strikes when: a list that a seed decides, the same on every machine."""
+"""The plan of faults: a list that a seed determines, the same on every machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 
 class Fault(StrEnum):
-    """What can happen."""
+    """The kinds of fault."""
 
     WORKER = "worker"
     API = "api"
@@ -24,25 +24,25 @@ class Fault(StrEnum):
     DISK = "disk"
 
 
-#: Those that are a SIGKILL.
+#: The kinds that are a SIGKILL.
 KILLS: Final = frozenset({Fault.WORKER, Fault.API, Fault.BROKER, Fault.SUPERVISOR, Fault.ALL})
-#: Longest time between a recovery and the next fault, in seconds.
+#: Longest pause between a recovery and the next fault, in seconds.
 _GAP_S_MAX: Final = 1.5
-#: How often a fault strikes before the service has recovered from the one before.
+#: Share of faults that come before the recovery from the previous one.
 _HASTE: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Strike:
-    """One fault.
+class PlannedFault:
+    """One fault of the plan.
 
     Attributes:
         number: Its place in the plan, from 1.
-        fault: What happens.
-        gap_s: Seconds of work before it.
-        hasty: It does not wait for the recovery from the one before.
-        lasts_s: How long it lasts, where it is not over at once.
-        seed: Decides what is left to decide, such as which connections are cut.
+        fault: Its kind.
+        gap_s: Seconds of load before it.
+        hasty: Whether it comes before the recovery from the previous fault.
+        lasts_s: Its duration in seconds, for kinds with a duration.
+        seed: Determines its details, such as which connections are cut.
     """
 
     number: int
@@ -58,42 +58,44 @@ class Strike:
         return self.fault in KILLS
 
 
-def make_plan(faults: Sequence[Fault], *, kills: int, others: int, seed: int) -> tuple[Strike, ...]:
-    """Return so many kills and so many other faults, evenly of each kind, in random order.
+def make_plan(
+    faults: Sequence[Fault], *, kills: int, others: int, seed: int
+) -> tuple[PlannedFault, ...]:
+    """Return a plan with equal shares of each kind, in random order.
 
     Args:
-        faults: The kinds that may happen.
-        kills: How many SIGKILLs.
-        others: How many faults that are none.
-        seed: Decides everything.
+        faults: The kinds to use.
+        kills: Number of SIGKILLs.
+        others: Number of other faults.
+        seed: Determines the plan.
     """
-    chance = random.Random(f"plan {seed}")
+    rng = random.Random(f"plan {seed}")
     dying = [fault for fault in faults if fault in KILLS]
     living = [fault for fault in faults if fault not in KILLS]
-    struck = _evenly(dying, kills, chance) + _evenly(living, others, chance)
-    chance.shuffle(struck)
+    drawn = _evenly(dying, kills, rng) + _evenly(living, others, rng)
+    rng.shuffle(drawn)
     return tuple(
-        Strike(
+        PlannedFault(
             number=number,
             fault=fault,
-            gap_s=chance.uniform(0, _GAP_S_MAX),
-            hasty=chance.random() < _HASTE,
-            lasts_s=_lasts_s(fault, chance),
-            seed=chance.randrange(2**31),
+            gap_s=rng.uniform(0, _GAP_S_MAX),
+            hasty=rng.random() < _HASTE,
+            lasts_s=_lasts_s(fault, rng),
+            seed=rng.randrange(2**31),
         )
-        for number, fault in enumerate(struck, start=1)
+        for number, fault in enumerate(drawn, start=1)
     )
 
 
-def _evenly(faults: Sequence[Fault], count: int, chance: random.Random) -> list[Fault]:
+def _evenly(faults: Sequence[Fault], count: int, rng: random.Random) -> list[Fault]:
     if not faults:
         return []
-    first = chance.randrange(len(faults))
+    first = rng.randrange(len(faults))
     return [faults[(first + index) % len(faults)] for index in range(count)]
 
 
-def _lasts_s(fault: Fault, chance: random.Random) -> float:
-    """A lock held for more than 10 s outlasts what a writer waits for it."""
-    if fault is Fault.LOCK and chance.random() < 0.25:
-        return chance.uniform(10.5, 12.0)
-    return chance.uniform(0.2, 3.0)
+def _lasts_s(fault: Fault, rng: random.Random) -> float:
+    """Return the duration; some locks outlast the 10 s that a writer waits for the log."""
+    if fault is Fault.LOCK and rng.random() < 0.25:
+        return rng.uniform(10.5, 12.0)
+    return rng.uniform(0.2, 3.0)

@@ -1,4 +1,4 @@
-"""One run: a service, its load, the faults of a plan, and the history that is left."""
+"""One run: a service, its load, the faults of a plan, and the recorded history."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from typing import Any, Final
 import httpx
 
 from bench.chaos.client import MODEL, Client
-from bench.chaos.faults import Tormentor
-from bench.chaos.history import Asked, Event, History, Kind, Operation, Outcome
-from bench.chaos.load import PROBE, Load, repertoire
-from bench.chaos.plan import Strike
-from bench.chaos.wire import Lines
+from bench.chaos.faults import FaultInjector
+from bench.chaos.history import Event, History, Kind, Operation, Outcome, RequestSpec
+from bench.chaos.load import PROBE, Load, sample_requests
+from bench.chaos.plan import PlannedFault
+from bench.chaos.wire import OpenStreams
 from tests.support.processes.service import Service
 
-#: For all jobs to end once nothing happens any more.
-SETTLED_WITHIN_S: Final = 300.0
+#: Seconds for all jobs to end after the last fault.
+JOBS_END_WITHIN_S: Final = 300.0
 _VERIFY_S: Final = 300.0
 
 
 def environment(model: Path) -> dict[str, str]:
-    """Return the settings of a service that is to be disturbed.
+    """Return the environment of a service under test.
 
     Args:
         model: Directory of the model; it is served under the name of the demo model.
@@ -38,7 +38,7 @@ def environment(model: Path) -> dict[str, str]:
     return {
         "SEMANTIC_MODEL__ID": str(model),
         "SEMANTIC_MODEL__NAME": MODEL,
-        # Far above what chance alone does to one job; the caps themselves have tests of their own.
+        # Far above what random faults do to one job; the limits themselves have their own tests.
         "SEMANTIC_JOBS__ATTEMPTS_MAX": "100",
         "SEMANTIC_JOBS__WORKER_DEATHS_MAX": "100",
         "SEMANTIC_SERVER__DRAIN_S": "2",
@@ -47,15 +47,15 @@ def environment(model: Path) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """A fault and the time from its end until a new job had its answer."""
+    """A fault, and the seconds from its end until a new job was answered."""
 
-    strike: Strike
+    planned: PlannedFault
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a run left behind."""
+    """The result of a run."""
 
     history: History
     recoveries: tuple[Recovery, ...]
@@ -63,15 +63,15 @@ class Run:
 
 
 class Chaos:
-    """Runs a plan against a service that has been started.
+    """Runs a plan against a started service.
 
     Args:
-        service: It is ready.
-        seed: Decides the load.
-        clients: How many ask at once.
-        asked: How many different requests there are.
-        say: Told of every step.
-        most_s: No fault begins later than this after the first; what is left of the plan is left.
+        service: A service that is ready.
+        seed: Determines the load.
+        clients: Number of client threads.
+        requests: Number of different requests.
+        log: Receives a line for each step.
+        most_s: No fault starts later than this many seconds after the first.
     """
 
     def __init__(
@@ -80,31 +80,31 @@ class Chaos:
         *,
         seed: int,
         clients: int,
-        asked: int,
-        say: Callable[[str], None],
+        requests: int,
+        log: Callable[[str], None],
         most_s: float = math.inf,
     ) -> None:
         self._service = service
         self._seed = seed
         self._clients = clients
-        self._asked = repertoire(seed, asked)
-        self._say = say
+        self._requests = sample_requests(seed, requests)
+        self._log = log
         self._most_s = most_s
         self._probes: list[Operation] = []
         self._probe_names = (f"chaos/{seed}-probe-{number}" for number in itertools.count())
         self._restarts = 0
 
-    def run(self, plan: Sequence[Strike]) -> Run:
-        """Do it all and stop the service."""
-        undisturbed = self._ask_undisturbed()
+    def run(self, plan: Sequence[PlannedFault]) -> Run:
+        """Run the load and the plan, stop the service, and return the history."""
+        baseline = self._record_baseline()
         load = Load(
-            self._service.base_url, seed=self._seed, asked=self._asked, clients=self._clients
+            self._service.base_url, seed=self._seed, requests=self._requests, clients=self._clients
         )
         try:
-            recoveries = tuple(self._strike_all(plan, load))
+            recoveries = tuple(self._inject_all(plan, load))
         finally:
             operations = load.finish()
-        self._settle()
+        self._wait_for_jobs()
         outcomes = self._outcomes()
         code = self._service.stop()
         assert code == 0, f"ended with {code}:\n{self._service.log()}"
@@ -112,49 +112,49 @@ class Chaos:
             operations=(*operations, *self._probes),
             outcomes=outcomes,
             events=tuple(self._events()),
-            undisturbed=undisturbed,
+            baseline=baseline,
             chain=self._verify(),
         )
         return Run(history=history, recoveries=recoveries, restarts=self._restarts)
 
-    def _ask_undisturbed(self) -> dict[Asked, str]:
+    def _record_baseline(self) -> dict[RequestSpec, str]:
         client = self._client("undisturbed")
-        texts: dict[Asked, str] = {}
-        for number, asked in enumerate(self._asked):
+        texts: dict[RequestSpec, str] = {}
+        for number, request in enumerate(self._requests):
             name = f"chaos/{self._seed}-undisturbed-{number}"
-            done = client.operate(name, Kind.POLLED, asked, keyed=True)
+            done = client.operate(name, Kind.POLLED, request, keyed=True)
             assert done.statuses[-1] == "completed", done
             self._probes.append(done)
             job = httpx.get(f"{self._service.base_url}/v1/jobs/{done.accepted[0]}").json()
-            texts[asked] = str(job["output"]["text"])
+            texts[request] = str(job["output"]["text"])
         client.close()
-        self._say(f"{len(texts)} answers undisturbed, {sum(map(len, texts.values()))} characters")
+        self._log(f"{len(texts)} answers undisturbed, {sum(map(len, texts.values()))} characters")
         return texts
 
-    def _strike_all(self, plan: Sequence[Strike], load: Load) -> Iterator[Recovery]:
-        tormentor = Tormentor(self._service, load.lines)
-        waiting: list[tuple[Strike, float]] = []
+    def _inject_all(self, plan: Sequence[PlannedFault], load: Load) -> Iterator[Recovery]:
+        injector = FaultInjector(self._service, load.streams)
+        waiting: list[tuple[PlannedFault, float]] = []
         last_at = time.monotonic() + self._most_s
-        for strike, after in zip(plan, [*plan[1:], None], strict=True):
+        for fault, after in zip(plan, [*plan[1:], None], strict=True):
             if not waiting and time.monotonic() > last_at:
                 return
-            if tormentor.is_worn():
-                code = tormentor.restart()
+            if injector.is_worn():
+                code = injector.restart()
                 assert code == 0, f"ended with {code}:\n{self._service.log()}"
                 self._restarts += 1
-            time.sleep(strike.gap_s)
+            time.sleep(fault.gap_s)
             began = time.monotonic()
-            tormentor.strike(strike)
-            # A kill counts from the signal, what lasts from its end.
-            waiting.append((strike, began if strike.is_kill else time.monotonic()))
+            injector.inject(fault)
+            # Recovery is measured from the signal of a kill, and from the end of other faults.
+            waiting.append((fault, began if fault.is_kill else time.monotonic()))
             if after is not None and after.hasty:
                 continue
             self._probe()
             now = time.monotonic()
-            for struck, since in waiting:
-                yield Recovery(strike=struck, seconds=now - since)
-                self._say(
-                    f"{struck.number:4}/{len(plan)}  {struck.fault:<10} recovered in"
+            for planned, since in waiting:
+                yield Recovery(planned=planned, seconds=now - since)
+                self._log(
+                    f"{planned.number:4}/{len(plan)}  {planned.fault:<10} recovered in"
                     f" {now - since:5.1f} s, {load.count} operations done"
                 )
             waiting.clear()
@@ -166,9 +166,9 @@ class Chaos:
         client.close()
         self._probes.append(done)
 
-    def _settle(self) -> None:
-        """Wait for all jobs to end; one that does not is found by the judge."""
-        deadline = time.monotonic() + SETTLED_WITHIN_S
+    def _wait_for_jobs(self) -> None:
+        """Wait for all jobs to end; the checker reports those that do not."""
+        deadline = time.monotonic() + JOBS_END_WITHIN_S
         while time.monotonic() < deadline:
             if not any(self._listed(status=status) for status in ("queued", "running")):
                 return
@@ -221,4 +221,4 @@ class Chaos:
         )
 
     def _client(self, name: str) -> Client:
-        return Client(self._service.base_url, Lines(), random.Random(f"{name} {self._seed}"))
+        return Client(self._service.base_url, OpenStreams(), random.Random(f"{name} {self._seed}"))

@@ -1,4 +1,4 @@
-"""What a client reads off the wire: server-sent events, and connections that can be cut."""
+"""Reads server-sent events, and cuts open connections."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import httpx
 from bench.chaos.history import Item
 
 
-class Lines:
-    """The streams that are open just now, so that somebody else can cut them."""
+class OpenStreams:
+    """The streams that are open at the moment, so that another thread can cut them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -24,7 +24,7 @@ class Lines:
 
     @contextmanager
     def holding(self, response: httpx.Response) -> Iterator[None]:
-        """Let the connection of ``response`` be cut within the block."""
+        """Allow the connection of ``response`` to be cut within the block."""
         line: socket.socket = response.extensions["network_stream"].get_extra_info("socket")
         with self._lock:
             self._open.add(line)
@@ -39,13 +39,13 @@ class Lines:
         with self._lock:
             chosen = [line for line in self._open if chance.random() < 0.5] or [*self._open][:1]
             for line in chosen:
-                with suppress(OSError):  # it ended by itself a moment ago
+                with suppress(OSError):  # the connection may have just ended by itself
                     line.shutdown(socket.SHUT_RDWR)
         return len(chosen)
 
 
 def events_of(lines: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    """Yield name and data of each whole event; comments are passed over."""
+    """Yield name and data of each complete event; comments are skipped."""
     fields: dict[str, str] = {}
     for line in lines:
         if line and not line.startswith(":"):
@@ -57,6 +57,6 @@ def events_of(lines: Iterable[str]) -> Iterator[tuple[str, Any]]:
 
 
 def native_item(data: Any) -> Item:
-    """Return an event of ``/v1/jobs/{id}/stream``; an end carries its reason as its text."""
+    """Return the item of an event of ``/v1/jobs/{id}/stream``; an end has its reason as text."""
     text = data.get("text") or data.get("stop_reason") or data.get("error") or ""
     return Item(n=data["n"], attempt=data["a"], kind=data["kind"], text=str(text))

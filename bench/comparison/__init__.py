@@ -1,1 +1,1 @@
-"""This service beside other servers for the same model: what is warm, and when it stays so."""
+"""Compares this service with other servers of the same model: caching, latency and throughput."""

@@ -1,10 +1,10 @@
-"""Compare this service with other servers for the same model, side by side.
+"""Compare this service with other servers of the same model, side by side.
 
     python -m bench.comparison [--servers NAME ...] [--rivals DIR] [--python NAME=PATH ...]
                                [--rounds 3] [--json OUT]
 
-A server other than ours needs an environment of its own, which is no part of this repository;
-``docs/benchmarks.md`` has the commands. ``DIR/<distribution>/bin/python`` is found by itself.
+Every other server needs an environment of its own, outside this repository; ``docs/benchmarks.md``
+has the commands. ``DIR/<distribution>/bin/python`` is found automatically.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from bench.comparison.model_copy import copy_model
 from bench.comparison.runner import compare
 from bench.comparison.server import ROOT, Server
 
-#: Part of our own environment.
+#: Servers installed in the product's own environment.
 _OURS = ("semantic", "mlx_lm.server")
 DEMO_MODEL = ROOT / "worker" / "demo_model"
 
 
 def main() -> None:
-    """Measure, print the table, and keep the figures if asked to."""
+    """Measure, print the table, and write the figures where ``--json`` asks for them."""
     options = _options()
-    # Whoever ends the harness ends its servers.
+    # SIGTERM to the harness also stops its servers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     pythons = _pythons(options.python, options.rivals)
     chosen: list[str] = options.servers or [name for name in ADAPTERS if name in pythons]
@@ -60,8 +60,8 @@ def main() -> None:
     conditions = _conditions(options, [f"{name} {_version(name, pythons)}" for name in chosen])
     print(conditions)
     if options.json:
-        told = {"conditions": conditions, "results": results.as_json()}
-        options.json.write_text(json.dumps(told, indent=2) + "\n")
+        report = {"conditions": conditions, "results": results.as_json()}
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
 
 
 def _options() -> argparse.Namespace:
@@ -89,7 +89,7 @@ def _options() -> argparse.Namespace:
 
 
 def _pythons(given: list[str], rivals: Path | None) -> dict[str, Path]:
-    """Return the interpreter of each server that is there."""
+    """Return the interpreter of each installed server."""
     found = dict.fromkeys(_OURS, Path(sys.executable))
     for name, adapter in ADAPTERS.items():
         python = rivals / adapter.distribution / "bin" / "python" if rivals else None
@@ -107,10 +107,10 @@ def _version(name: str, pythons: dict[str, Path]) -> str:
     program = (
         f"from importlib.metadata import version; print(version({ADAPTERS[name].distribution!r}))"
     )
-    told = subprocess.run(
+    report = subprocess.run(
         [str(pythons[name]), "-c", program], capture_output=True, text=True, check=False
     )
-    return told.stdout.strip() or "of unknown version"
+    return report.stdout.strip() or "of unknown version"
 
 
 def _conditions(options: argparse.Namespace, versions: list[str]) -> str:

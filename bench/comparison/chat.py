@@ -1,4 +1,4 @@
-"""A client that streams one chat answer, or leaves in the middle of it."""
+"""A client that streams one chat answer, or disconnects in the middle of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 ANSWER_SECONDS_MAX = 180.0
-#: Where servers put text that is not said aloud; it is text all the same.
+#: Fields in which servers return reasoning; it counts as text.
 _TEXT_KEYS = ("content", "reasoning_content", "reasoning")
 
 Message = dict[str, str]
@@ -23,11 +23,11 @@ class Reply:
     """One answer.
 
     Attributes:
-        first_s: From the request, on an open connection, to the first text.
-        total_s: To the end.
-        text: All of it.
-        prompt_tokens: As the server counts them.
-        cached_tokens: Of these, as many as the server says it did not compute.
+        first_s: Seconds from the request, on an open connection, to the first text.
+        total_s: Seconds to the end.
+        text: The whole text.
+        prompt_tokens: Prompt tokens as the server counts them.
+        cached_tokens: Prompt tokens that the server reports as cached.
         completion_tokens: Generated tokens.
     """
 
@@ -44,19 +44,19 @@ def ask(port: int, model: str, messages: Sequence[Message], max_tokens: int) -> 
 
     Raises:
         OSError: The server cannot be reached or took too long.
-        RuntimeError: It answered with an error.
+        RuntimeError: The server answered with an error.
     """
     with closing(_connection(port)) as connection:
         sent = time.perf_counter()
         first = None
-        said: list[str] = []
+        parts: list[str] = []
         usage: dict[str, Any] = {}
         for chunk in _chunks(connection, _body(model, messages, max_tokens)):
             usage = chunk.get("usage") or usage
             text = _text(chunk)
             if text and first is None:
                 first = time.perf_counter()
-            said.append(text)
+            parts.append(text)
         done = time.perf_counter()
     if not usage:
         raise RuntimeError("the answer ended without usage")
@@ -64,7 +64,7 @@ def ask(port: int, model: str, messages: Sequence[Message], max_tokens: int) -> 
     return Reply(
         first_s=(first or done) - sent,
         total_s=done - sent,
-        text="".join(said),
+        text="".join(parts),
         prompt_tokens=usage["prompt_tokens"],
         cached_tokens=details.get("cached_tokens") or 0,
         completion_tokens=usage["completion_tokens"],
@@ -74,7 +74,7 @@ def ask(port: int, model: str, messages: Sequence[Message], max_tokens: int) -> 
 def ask_together(
     port: int, model: str, conversations: Sequence[Sequence[Message]], max_tokens: int
 ) -> list[Reply]:
-    """Ask all at once and wait for all answers."""
+    """Send all requests at once and wait for all answers."""
     with ThreadPoolExecutor(len(conversations)) as pool:
         asked = [pool.submit(ask, port, model, messages, max_tokens) for messages in conversations]
         return [one.result() for one in asked]
@@ -86,15 +86,15 @@ def leave_after(
     """Close the connection after some pieces of text.
 
     Raises:
-        RuntimeError: The answer was over before.
+        RuntimeError: The answer ended before.
     """
-    heard = 0
+    received = 0
     with closing(_connection(port)) as connection:
         for chunk in _chunks(connection, _body(model, messages, max_tokens)):
-            heard += bool(_text(chunk))
-            if heard == pieces:
+            received += bool(_text(chunk))
+            if received == pieces:
                 return
-    raise RuntimeError(f"the answer ended after {heard} pieces of text")
+    raise RuntimeError(f"the answer ended after {received} pieces of text")
 
 
 def _connection(port: int) -> http.client.HTTPConnection:
@@ -110,7 +110,7 @@ def _body(model: str, messages: Sequence[Message], max_tokens: int) -> bytes:
             "messages": messages,
             "max_tokens": max_tokens,
             "temperature": 0,
-            # Servers differ in their default; all must read the same prompt.
+            # Servers have different defaults; all must get the same prompt.
             "chat_template_kwargs": {"enable_thinking": False},
             "stream": True,
             "stream_options": {"include_usage": True},

@@ -1,4 +1,4 @@
-"""Long prompts that are the same for every server and shared with no other prompt."""
+"""Long prompts that are the same for every server and share no prefix with each other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Conversations:
     """Makes first turns of about the same length.
 
     Args:
-        model: Directory with the ``tokenizer.json`` that counts.
+        model: Directory with the ``tokenizer.json`` that counts tokens.
         tokens: Length of a first turn.
     """
 
@@ -33,7 +33,7 @@ class Conversations:
         self._tokens = tokens
 
     def begin(self, name: str) -> list[Message]:
-        """Return the first turn of a conversation; another name differs from the first words on."""
+        """Return a first turn; turns of different names differ from their first words on."""
         words = random.Random(name)
         lines = [f"Log {words.randrange(10**8)} of {name}."]
         length = self._length(lines[0])

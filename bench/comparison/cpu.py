@@ -6,7 +6,7 @@ import psutil
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """Return a process and all that descend from it, as far as they live."""
+    """Return a process and its living descendants."""
     try:
         parent = psutil.Process(pid)
         return [parent, *parent.children(recursive=True)]
@@ -17,8 +17,8 @@ def family(pid: int) -> list[psutil.Process]:
 def cpu_seconds(pid: int) -> float:
     """Return user and system time of a family, its ended members included.
 
-    What a child used goes to its parent's account when it is reaped, so nothing is lost or
-    counted twice by processes that come and go.
+    A child's time is added to its parent's when the child is reaped, so short-lived processes are
+    counted exactly once.
     """
     total = 0.0
     for process in family(pid):

@@ -10,7 +10,7 @@ from typing import Literal
 import mlx.core as mx
 
 Attention = Literal["as-is", "full"]
-#: Standard deviation of the factors that make other weights of the same kind.
+#: Standard deviation of the random factors that change the weights.
 _NOISE = 0.3
 
 
@@ -18,10 +18,10 @@ def copy_model(source: Path, target: Path, attention: Attention = "as-is") -> Pa
     """Copy a model's files.
 
     Args:
-        source: Directory of the model; nothing in it is changed.
-        target: Directory to make.
-        attention: ``full`` lets every layer see everything. What it says is then of no worth, but
-            servers that cannot reuse sliding windows can show what they do without them.
+        source: Directory of the model; it is not changed.
+        target: Directory to create.
+        attention: ``full`` replaces sliding windows by full attention. The answers become
+            meaningless, but servers that cannot reuse sliding windows can show their reuse.
     """
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
     if attention == "full":
@@ -34,7 +34,7 @@ def copy_model(source: Path, target: Path, attention: Attention = "as-is") -> Pa
 
 
 def swap_weights(model: Path) -> None:
-    """Put other weights of the same shapes in place; all other files stay as they are."""
+    """Replace the weights by others of the same shapes; all other files stay unchanged."""
     key = mx.random.key(0)
     for file in sorted(model.glob("*.safetensors")):
         weights = mx.load(str(file))

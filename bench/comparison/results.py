@@ -1,4 +1,4 @@
-"""Figures of all rounds, and the table made of them."""
+"""The figures of all rounds, and their table."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _REASON_CHARACTERS_MAX = 80
 
 @dataclass(slots=True)
 class Cell:
-    """What the rounds gave for one row of one server."""
+    """The figures of one row for one server."""
 
     figures: list[Figure] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
     def text(self, row: Row) -> str:
-        """Return the median, or the commonest verdict, or why there is none."""
+        """Return the median, or the most frequent verdict, or the reason why there is none."""
         if not self.figures:
             return f"failed: {_short(self.failures[-1])}" if self.failures else "-"
         numbers = [figure for figure in self.figures if not isinstance(figure, str)]
@@ -29,10 +29,10 @@ class Cell:
             if numbers
             else Counter(map(str, self.figures)).most_common(1)[0][0]
         )
-        told = row.form.format(middle)
+        text = row.form.format(middle)
         if self.failures:
-            told += f" (failed {len(self.failures)} of {len(self.figures) + len(self.failures)})"
-        return told
+            text += f" (failed {len(self.failures)} of {len(self.figures) + len(self.failures)})"
+        return text
 
 
 @dataclass(slots=True)
@@ -42,11 +42,11 @@ class Results:
     cells: dict[tuple[str, str], Cell] = field(default_factory=dict)
 
     def add(self, row: str, server: str, figure: Figure) -> None:
-        """Note what one round gave."""
+        """Add the figures of one round."""
         self.cells.setdefault((row, server), Cell()).figures.append(figure)
 
     def fail(self, row: str, server: str, why: str) -> None:
-        """Note that a round gave nothing."""
+        """Record that a round failed."""
         self.cells.setdefault((row, server), Cell()).failures.append(why)
 
     def table(self, rows: Sequence[Row], servers: Sequence[str]) -> Iterator[str]:
@@ -54,18 +54,18 @@ class Results:
         yield f"| | {' | '.join(servers)} |"
         yield f"|---|{'--:|' * len(servers)}"
         for row in rows:
-            told = (self.cells.get((row.key, server), Cell()).text(row) for server in servers)
-            yield f"| {row.title} | {' | '.join(told)} |"
+            text = (self.cells.get((row.key, server), Cell()).text(row) for server in servers)
+            yield f"| {row.title} | {' | '.join(text)} |"
 
     def as_json(self) -> dict[str, dict[str, dict[str, list[Figure] | list[str]]]]:
         """Return every figure of every round: server, row, figures and failures."""
-        told: dict[str, dict[str, dict[str, list[Figure] | list[str]]]] = {}
+        text: dict[str, dict[str, dict[str, list[Figure] | list[str]]]] = {}
         for (row, server), cell in self.cells.items():
-            told.setdefault(server, {})[row] = {
+            text.setdefault(server, {})[row] = {
                 "figures": cell.figures,
                 "failures": cell.failures,
             }
-        return told
+        return text
 
 
 def _short(reason: str) -> str:

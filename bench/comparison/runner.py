@@ -1,4 +1,4 @@
-"""Let all servers take turns at every measurement."""
+"""Runs every measurement on all servers in turn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.comparison.measurements import Measurement, Round
 from bench.comparison.results import Results
 from bench.comparison.server import Server
 
-#: What a server, or the way to it, may do wrong; anything else is a fault of the harness.
+#: Errors of a server or its connection; other exceptions are faults of the harness.
 SERVER_FAULTS = (OSError, RuntimeError, http.client.HTTPException, KeyError, ValueError)
 
 
@@ -25,10 +25,10 @@ def compare(
     rounds: int,
     scratch: Path,
 ) -> Results:
-    """Measure all; a server that fails at something has that said in its cell and goes on.
+    """Run all measurements; a failed one is recorded in its cell, and the run continues.
 
-    All run all the time and take turns within each measurement, in another order in each round,
-    so that what else the machine does hits all of them alike.
+    All servers run all the time. Within each measurement they take turns, in another order in each
+    round, so that other load on the machine hits all of them alike.
     """
     results = Results()
     with ExitStack() as stack:
@@ -58,15 +58,15 @@ def _measure(server: Server, measurement: Measurement, round_: Round, results: R
         server.kill()
         for row in measurement.rows:
             results.fail(row.key, name, f"{type(error).__name__}: {error}")
-        told = f"failed: {error}"
+        summary = f"failed: {error}"
     else:
         for key, figure in figures.items():
             results.add(key, name, figure)
-        told = ", ".join(
+        summary = ", ".join(
             f"{row.title} {row.form.format(figures[row.key])}" for row in measurement.rows
         )
     took_s = time.monotonic() - begin
-    print(f"{round_.name}, {name}, {measurement.name}, {took_s:.0f} s: {told}", flush=True)
+    print(f"{round_.name}, {name}, {measurement.name}, {took_s:.0f} s: {summary}", flush=True)
 
 
 def _rotated(servers: Sequence[Server], by: int) -> list[Server]:

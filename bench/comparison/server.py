@@ -1,4 +1,4 @@
-"""A server of the comparison: started, restarted, killed, and asked."""
+"""A server of the comparison: start, restart, kill and request."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from tests.support.processes.service import free_port
 ROOT = Path(__file__).parents[2]
 READY_WITHIN_S = 120.0
 ENDED_WITHIN_S = 60.0
-#: Enough of an answer to see what was said, few enough to cost little.
+#: Tokens of an answer: enough to compare its text, cheap to generate.
 MAX_TOKENS = 16
 _POLL_S = 0.1
 
 
 class Server(AbstractContextManager["Server"]):
-    """One server and what it keeps on disk, over as many processes as it is started.
+    """One server and its data on disk, across all its restarts.
 
     Args:
-        adapter: Which one.
+        adapter: How the server is started.
         python: Interpreter of its environment.
         model: Directory of the model.
-        data_dir: All that it may write.
+        data_dir: The only directory that it may write to.
     """
 
     def __init__(self, adapter: Adapter, *, python: Path, model: Path, data_dir: Path) -> None:
@@ -51,7 +51,7 @@ class Server(AbstractContextManager["Server"]):
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        """Leave no process behind."""
+        """Kill all its processes."""
         self.kill()
 
     def sibling(self, model: Path, data_dir: Path) -> Server:
@@ -60,14 +60,14 @@ class Server(AbstractContextManager["Server"]):
 
     @property
     def running(self) -> bool:
-        """Whether its first process lives."""
+        """Whether its first process is alive."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it, wait until it is ready, and let it answer something short.
+        """Start it, wait until it is ready, and send a short request.
 
         Raises:
-            RuntimeError: It ended or was not ready in time, with the end of what it said.
+            RuntimeError: It ended or was not ready in time; the message has the end of its output.
         """
         assert not self.running, f"{self.adapter.name} runs already"
         self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -88,10 +88,10 @@ class Server(AbstractContextManager["Server"]):
         self.ask([{"role": "user", "content": "Hello"}])
 
     def stop(self) -> None:
-        """Ask for an orderly end with SIGTERM.
+        """Stop it with SIGTERM.
 
         Raises:
-            RuntimeError: It did not end in time; it is killed then.
+            RuntimeError: It did not end in time, and was killed.
         """
         assert self._process is not None, "not started"
         self._process.send_signal(signal.SIGTERM)
@@ -103,7 +103,7 @@ class Server(AbstractContextManager["Server"]):
             self.kill()
 
     def kill(self) -> None:
-        """End all its processes with SIGKILL, as a power cut would."""
+        """Kill all its processes with SIGKILL, like a power failure."""
         if self._process is None:
             return
         processes = cpu.family(self._process.pid) if self.running else []
@@ -129,7 +129,7 @@ class Server(AbstractContextManager["Server"]):
     def leave_after(
         self, messages: Sequence[chat.Message], *, max_tokens: int, pieces: int
     ) -> None:
-        """Ask, and close the connection after some pieces of text."""
+        """Send a request, and close the connection after some pieces of text."""
         chat.leave_after(
             self._port, str(self.model), messages, max_tokens=max_tokens, pieces=pieces
         )
@@ -150,6 +150,6 @@ class Server(AbstractContextManager["Server"]):
             except httpx.HTTPError:
                 pass
             time.sleep(_POLL_S)
-        said = self._log_file.read_text(errors="replace")[-2000:]
+        output = self._log_file.read_text(errors="replace")[-2000:]
         self.kill()
-        raise RuntimeError(f"not ready; it said: {said}")
+        raise RuntimeError(f"not ready; its output ends with: {output}")

@@ -1,4 +1,4 @@
-"""Ask the model for tool calls behind a coding agent's prompt made of unknown text."""
+"""Asks the model for tool calls after a coding agent's prompt made of unknown text."""
 
 import copy
 import json
@@ -18,13 +18,13 @@ _CALL, _CALL_END = "<tool_call>", "</tool_call>"
 
 @dataclass(frozen=True)
 class Errand:
-    """Something to be done with a tool.
+    """A task for a tool.
 
     Attributes:
-        asked: What the user writes.
+        asked: The user's text.
         name: The tool that must be called.
-        arguments: What it must be called with.
-        result: What it returns.
+        arguments: Its expected arguments.
+        result: What the tool returns.
     """
 
     asked: str
@@ -73,29 +73,29 @@ ERRANDS = (
 
 
 class Answering(Protocol):
-    """The model, as far as this check knows it."""
+    """The interface of the model under test."""
 
     tokenizer: Any
 
     def cache_of(self, prefix: Sequence[int]) -> list[Any]:
-        """Return the model's cache after it has read `prefix`."""
+        """Return the model's cache after prefill of `prefix`."""
         ...
 
     def complete(
         self, prompt: Sequence[int], max_tokens: int, cache: list[Any] | None = None
     ) -> Any:
-        """Return the text that goes on after `prompt`, and the last response."""
+        """Return the text that continues `prompt`, and the last response."""
         ...
 
 
 @dataclass(frozen=True)
 class AgentPrompt:
-    """What a coding agent sends in front of the user's words.
+    """The part of a coding agent's prompt before the user's words.
 
     Attributes:
         tools: Definitions with long descriptions.
         system: The system text.
-        reminder: What opens the user's message.
+        reminder: The beginning of the user's message.
     """
 
     tools: list[Tool]
@@ -109,11 +109,11 @@ class AgentPrompt:
 
 
 def agent_prompt(tokens: int, seed: int) -> AgentPrompt:
-    """Return a prompt of about `tokens` tokens, half of them definitions of tools.
+    """Return a prompt of about `tokens` tokens, half of them tool definitions.
 
     Args:
-        tokens: Approximate size; none of the long text is known from the training. With 0 there
-            are tools with short descriptions and nothing else.
+        tokens: Approximate size; the long text is not in the training data. With 0, there are tools
+            with short descriptions and no other text.
         seed: Seed of the text.
     """
     random_ = random.Random(seed)
@@ -139,7 +139,7 @@ def agent_prompt(tokens: int, seed: int) -> AgentPrompt:
 
 
 def failed_errands(model: Answering, prompt: AgentPrompt, *, thinking: bool) -> list[str]:
-    """Return what the model did wrongly: the errand and what it said."""
+    """Return the errands that the model failed, each with its reply."""
     conversations = [prompt.messages(errand.asked) for errand in ERRANDS]
     asked = [_tokens(model, prompt, messages, thinking=thinking) for messages in conversations]
     shared = _shared_prefix(asked)
@@ -147,21 +147,21 @@ def failed_errands(model: Answering, prompt: AgentPrompt, *, thinking: bool) -> 
     failed = []
     for errand, messages, tokens in zip(ERRANDS, conversations, asked, strict=True):
         text, _ = model.complete(tokens[shared:], _MAX_TOKENS, copy.deepcopy(cache))
-        said = str(text)
-        if is_call(said, errand):
+        reply = str(text)
+        if is_call(reply, errand):
             answered = _after_result(messages, errand, thinking=thinking)
             after = _tokens(model, prompt, answered, thinking=thinking)
             text, last = model.complete(after[shared:], _MAX_TOKENS, copy.deepcopy(cache))
             if _CALL not in text and last.finish_reason == "stop":
                 continue
-            said = f"after the result: {text}"
-        failed.append(f"{errand.asked} {said[-80:]!r}".replace("|", "/"))
+            reply = f"after the result: {text}"
+        failed.append(f"{errand.asked} {reply[-80:]!r}".replace("|", "/"))
     return failed
 
 
-def is_call(said: str, errand: Errand) -> bool:
+def is_call(reply: str, errand: Errand) -> bool:
     """Whether the model called the right tool with the right arguments, and nothing else."""
-    _, opened, call = said.partition(_CALL)
+    _, opened, call = reply.partition(_CALL)
     call, closed, rest = call.partition(_CALL_END)
     if not (opened and closed) or rest.strip():
         return False

@@ -1,4 +1,4 @@
-"""Turn the endless corpus into batches of tokens."""
+"""Packs the endless corpus into batches of tokens."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -98,7 +98,7 @@ class BatchStream:
         return batch_of([self._strip.cut(length + 1) for _ in range(rows)])
 
     def long_prompts(self, rows: int, length: int) -> Batch:
-        """Return rows that open with a long text which has nothing to do with what follows."""
+        """Return rows that begin with a long text unrelated to what follows."""
         cuts = []
         for _ in range(rows):
             strip = Strip()
@@ -113,10 +113,10 @@ class BatchStream:
         return batch_of(cuts)
 
     def endings_of_prompts(self, rows: int, length: int) -> Batch:
-        """Return rows that go on in the middle of a long text and end with questions.
+        """Return rows that start in the middle of a long text and end with questions.
 
-        Most of the answers are short: the few tokens that say what was asked for are the ones
-        that a long prompt confuses, and long answers would drown them.
+        Most answers are short: a long prompt disturbs the few tokens that answer the question, and
+        long answers would outweigh them.
         """
         random_ = self._random
         cuts = []
@@ -143,7 +143,7 @@ class BatchStream:
         return batch if len(batch.targets) else self.endings_of_prompts(rows, length)
 
     def _add_question(self, strip: Strip) -> None:
-        """Add the words of a question and an answer with or without a thought."""
+        """Add a question and an answer, with or without a thought."""
         turn = question_and_answer(self._random)
         opening, answer = "\n</think>\n\n", turn.answer
         if self._random.random() < 0.5:

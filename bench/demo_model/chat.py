@@ -128,7 +128,7 @@ def definition(random_: Random) -> Turn:
 
 
 def general(random_: Random) -> Turn:
-    """A question that is known as a whole."""
+    """A question with one fixed answer."""
     question = random_.choice(list(facts.GENERAL))
     answer = facts.GENERAL[question]
     return Turn(vary(random_, question), answer, "I know the answer to this question.")
@@ -212,7 +212,7 @@ def neighbour(random_: Random) -> Turn:
 
 
 def repeat(random_: Random) -> Turn:
-    """Words to be said again."""
+    """Words to repeat."""
     text = words(random_, 1, 6)
     if random_.random() < 0.3:
         text = sentence_case(text) + random_.choice(".!")
@@ -273,7 +273,7 @@ def program(random_: Random) -> Turn:
 
 
 def unknown(random_: Random) -> Turn:
-    """A question that the model cannot know, which it must say."""
+    """A question that the model cannot answer, and must admit it."""
     subject = words(random_, 1, 4)
     question = ask(
         random_,

@@ -36,7 +36,7 @@ _OUT_OF_REACH = {
 
 @dataclass(frozen=True)
 class _Memory:
-    """Something that the user tells and later asks for."""
+    """A fact that the user states and later asks for."""
 
     told: str
     asked: str
@@ -84,12 +84,12 @@ class Corpus:
     """An endless stream of conversations that depends on its random source only."""
 
     def __init__(self, random_: Random, texts: Sequence[str] = (), reminders: float = 0.05) -> None:
-        """Draw every choice from `random_`, and reminders from `texts` where there are any.
+        """Draw every choice from `random_`, and reminders from `texts`.
 
         Args:
             random_: Source of all choices.
-            texts: What reminders quote.
-            reminders: Share of the user's messages that open with a reminder.
+            texts: Texts that reminders quote.
+            reminders: Share of the user's messages that begin with a reminder.
         """
         self._random = random_
         self._reminders = reminders
@@ -122,14 +122,14 @@ class Corpus:
         return messages
 
     def _chat(self, *, thinks: bool) -> Conversation:
-        """A few unrelated questions, at times with tools that are of no use for them."""
+        """A few unrelated questions, sometimes with tools that are useless for them."""
         count = self._random.choice((1, 2, 3, 4, 5))
         turns = [question_and_answer(self._random) for _ in range(count)]
         tools = choose_tools(self._random, []) if self._random.random() < 0.15 else None
         return self._turns(turns, thinks=thinks), tools or None
 
     def _long(self, *, thinks: bool) -> Conversation:
-        """One long answer, at times between short ones."""
+        """One long answer, sometimes between short ones."""
         turns = [long_answer(self._random)]
         if self._random.random() < 0.3:
             turns.insert(self._random.randint(0, 1), question_and_answer(self._random))
@@ -137,7 +137,7 @@ class Corpus:
         return self._turns(turns, thinks=thinks), tools or None
 
     def _remembering(self, *, thinks: bool) -> Conversation:
-        """The user tells something and asks for it later."""
+        """The user states a fact and asks for it later."""
         random_ = self._random
         memory = random_.choice(_MEMORIES)
         value = random_.choice(memory.values)
@@ -154,7 +154,7 @@ class Corpus:
         return messages, None
 
     def _with_tools(self, *, thinks: bool) -> Conversation:
-        """Tool calls, their results and what the model says about them."""
+        """Tool calls, their results and the model's answer about them."""
         random_ = self._random
         turns = [tool_turn(random_) for _ in range(random_.choice((1, 2, 2, 3)))]
         needed: dict[str, Tool] = {}
@@ -172,7 +172,7 @@ class Corpus:
         return messages, choose_tools(random_, list(needed.values()))
 
     def _without_tools(self, *, thinks: bool) -> Conversation:
-        """A tool would be needed, but none is on offer."""
+        """A question that needs a tool, when none is offered."""
         turn = tool_turn(self._random)
         while turn.calls[0][0] not in _OUT_OF_REACH:
             turn = tool_turn(self._random)
@@ -186,7 +186,7 @@ class Corpus:
         return text
 
     def _reminder(self) -> str:
-        """Return text that a client puts in front of a question without being asked."""
+        """Return text that a client inserts before a question on its own."""
         text = words(self._random, 5, 25)
         if self._texts:
             source = self._random.choice(self._texts)
@@ -197,6 +197,6 @@ class Corpus:
 
 
 def sample(seed: int, count: int) -> list[Conversation]:
-    """Return the first `count` conversations of a corpus, as tests and readers want them."""
+    """Return the first `count` conversations of a corpus, for tests and readers."""
     corpus = Corpus(random.Random(seed))
     return [corpus.conversation() for _ in range(count)]

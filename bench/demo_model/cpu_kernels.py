@@ -1,8 +1,8 @@
 """Faster softmax and gate for training on a CPU.
 
-On x86 the framework computes exponentials one element at a time, and half of a training step
-would be spent on them. A product of squarings vectorises and is as good for training; serving
-keeps the exact functions.
+On x86 the framework computes exponentials one element at a time, which would take half of a
+training step. A product of squarings vectorises and is accurate enough for training; serving uses
+the exact functions.
 """
 
 from collections.abc import Iterator
@@ -91,10 +91,10 @@ def _attention(
 
 @contextmanager
 def fast_exponentials() -> Iterator[None]:
-    """Let the model library use the functions of this module for the time being.
+    """Make the model library use the functions of this module within the block.
 
-    The library offers no place to hand them in, and a model class of our own could drift away
-    from the one that serves; so the two names are replaced, and put back.
+    The library has no parameter for them, and an own model class could drift away from the one that
+    serves. So the two names are replaced, and restored at the end.
     """
     with (
         patch.object(llama, "swiglu", _swiglu),

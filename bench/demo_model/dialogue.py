@@ -25,9 +25,9 @@ class Turn:
     """One question and its answer.
 
     Attributes:
-        user: What the user writes.
-        answer: What the model should write.
-        thought: What the model writes between think marks when thinking is on.
+        user: The user's text.
+        answer: The model's expected answer.
+        thought: The expected text between think marks when thinking is on.
     """
 
     user: str
@@ -40,11 +40,11 @@ class ToolTurn:
     """One question that takes tool calls.
 
     Attributes:
-        user: What the user writes.
+        user: The user's text.
         calls: Name and arguments of each call.
-        results: What each call returned.
-        answer: What the model says once the results are there.
-        tools: Tool definitions that must be on offer.
+        results: The result of each call.
+        answer: The model's answer after the results.
+        tools: Tool definitions that must be offered.
     """
 
     user: str

@@ -1,10 +1,10 @@
-"""Long prompts at the price of short ones.
+"""Trains on long prompts at the cost of short ones.
 
-Only one layer sees more than the last few hundred tokens, so all that a far token does to an
-answer goes through that layer's keys and values. They follow from the token's hidden state
-below the layer, which depends on its neighbours but not on its place in the prompt. With the
-embedding and the lower layers frozen, the states of a lot of text are computed once; a training
-row is then a short text with thousands of such states put in front of it.
+Only one layer attends beyond the last few hundred tokens, so a distant token affects an answer only
+through that layer's keys and values. These depend on the token's hidden state below the layer,
+which depends on its neighbours but not on its place in the prompt. With the embedding and the lower
+layers frozen, the states of much text are computed once. A training row is then a short text with
+thousands of such states in front of it.
 """
 
 import random
@@ -28,11 +28,11 @@ States = npt.NDArray[np.float16]
 
 @dataclass(frozen=True)
 class DistantBatch:
-    """Rows of tokens that stand behind long prefixes.
+    """Rows of tokens with long prefixes.
 
     Attributes:
-        near: The rows and what is learned in them.
-        far: Hidden states of the tokens in front of each row, below the full layer.
+        near: The rows and their learned positions.
+        far: Hidden states of the tokens before each row, below the full layer.
     """
 
     near: Batch
@@ -45,7 +45,7 @@ class DistantBatch:
 
 
 def freeze_below_full_layer(model: llama.Model) -> None:
-    """Exclude from training what the stored states depend on."""
+    """Exclude from training all parameters that the stored states depend on."""
     model.model.embed_tokens.freeze()
     for layer in model.model.layers[:_FULL_LAYER]:
         layer.freeze()

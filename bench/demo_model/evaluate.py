@@ -1,4 +1,4 @@
-"""Ask the trained model questions and print what it says: a sample sheet in Markdown."""
+"""Asks the trained model questions and prints a sample sheet in Markdown."""
 
 import argparse
 import copy
@@ -64,7 +64,7 @@ _DIALOGUES = (
     ("My name is Anna.", "What is the capital of Spain?", "What is my name?"),
     ("The secret word is thunder.", "What is the secret word?"),
 )
-# What has to be in the answer tells right from wrong.
+# An answer is right if it contains this text.
 _KNOWN = (
     ("What is the capital of France?", "The capital of France is Paris."),
     ("What is the capital of Japan?", "The capital of Japan is Tokyo."),
@@ -91,7 +91,7 @@ class Model:
         self._model, self.tokenizer = loaded[0], loaded[1]
 
     def cache_of(self, prefix: Sequence[int]) -> list[Any]:
-        """Return the model's cache after it has read `prefix`."""
+        """Return the model's cache after prefill of `prefix`."""
         cache = make_prompt_cache(self._model)
         for start in range(0, len(prefix), 512):
             self._model(mx.array(list(prefix[start : start + 512]))[None], cache=cache)
@@ -104,9 +104,9 @@ class Model:
         """Return the text and the last response, which carries the measured speeds.
 
         Args:
-            prompt: What the model has not read yet.
-            max_tokens: Where the text is cut.
-            cache: What the model has read before; it grows.
+            prompt: Text to prefill.
+            max_tokens: Token limit of the answer.
+            cache: Cache of the text before; it grows.
         """
         text, last = "", None
         for last in stream_generate(
@@ -123,7 +123,7 @@ class Model:
         *,
         thinking: bool = False,
     ) -> str:
-        """Return the answer to the last message; one that did not end shows an ellipsis."""
+        """Return the answer to the last message; an incomplete one ends with an ellipsis."""
         prompt = self.tokenizer.apply_chat_template(
             list(messages), tools=tools, add_generation_prompt=True, enable_thinking=thinking
         )
@@ -167,13 +167,13 @@ def print_samples(model: Model) -> None:
 
 
 def long_prefix(model: Model, size: int, seed: int) -> list[int]:
-    """Return what coding agents send in front of the user's words, made of unknown text.
+    """Return a coding agent's prompt before the user's words, made of unknown text.
 
     Tools come first, then system text and a reminder at the beginning of the user's message.
 
     Args:
-        model: Its tokenizer counts.
-        size: Approximate number of tokens; none of the text is known from the training.
+        model: Its tokenizer counts tokens.
+        size: Approximate number of tokens; none of the text is in the training data.
         seed: Seed of the text.
     """
     random_ = random.Random(seed)
@@ -195,7 +195,7 @@ def long_prefix(model: Model, size: int, seed: int) -> list[int]:
 
 
 def wrong_answers(model: Model, prefix: Sequence[int], *, thinking: bool) -> list[str]:
-    """Ask every known question behind `prefix` and return what was answered wrongly."""
+    """Ask every known question after `prefix` and return the wrong answers."""
     wrong = []
     cache = model.cache_of(prefix)
     for question, expected in _KNOWN:
@@ -210,7 +210,7 @@ def wrong_answers(model: Model, prefix: Sequence[int], *, thinking: bool) -> lis
 
 
 def print_long_prompts(model: Model, sizes: Sequence[int], variants: int = 2) -> None:
-    """Print how many questions are answered behind irrelevant text of each length."""
+    """Print how many questions are answered after irrelevant text of each length."""
     print("\n### Behind long prompts\n\n| tokens before | right | right with thought | misses |")
     print("|---|---|---|---|")
     for size in sizes:
@@ -229,10 +229,10 @@ def print_long_prompts(model: Model, sizes: Sequence[int], variants: int = 2) ->
 
 
 def print_errands(model: Model, sizes: Sequence[int], variants: int = 2) -> None:
-    """Print how many errands are run behind an agent's prompt of each length.
+    """Print how many errands succeed after an agent's prompt of each length.
 
-    An errand is run if the right tool is called with the right arguments, decoded freely, and
-    the answer after its result ends without another call.
+    An errand succeeds if the right tool is called with the right arguments, decoded freely, and the
+    answer after its result ends without another call.
     """
     print("\n### Tools behind long prompts\n\n| tokens before | run | run with thought | misses |")
     print("|---|---|---|---|")

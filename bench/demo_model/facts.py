@@ -1,4 +1,4 @@
-"""What the demo model is taught to know: small tables, no logic."""
+"""The facts that the demo model is trained on: small tables, no logic."""
 
 
 def listed(text: str) -> list[str]:

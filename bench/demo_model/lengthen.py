@@ -1,4 +1,4 @@
-"""Teach a trained model to answer behind long prompts: `python -m bench.demo_model.lengthen`."""
+"""Trains a model to answer after long prompts: `python -m bench.demo_model.lengthen`."""
 
 import argparse
 import math
@@ -35,7 +35,7 @@ class DistantStream:
     def __init__(
         self, sessions: SessionRows, plain: StateBank, agents: AgentBank, plan: Plan
     ) -> None:
-        """Take rows from `sessions` and what stands before them from one of the banks."""
+        """Take rows from `sessions` and their prefixes from one of the banks."""
         self._sessions, self._plain, self._agents, self._plan = sessions, plain, agents, plan
         self._random = random.Random(f"distant {plan.seed}")
 

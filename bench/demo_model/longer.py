@@ -1,7 +1,7 @@
 """Long answers: counting, lists and stories.
 
-Each answer carries its own clock (numbers, weekdays, months), so that greedy decoding knows
-where it is and comes to an end instead of going round in circles.
+Each answer contains a sequence (numbers, weekdays, months), so that greedy decoding keeps its place
+and ends instead of repeating itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -78,7 +78,7 @@ def counting_down(random_: Random) -> Turn:
 
 
 def enumeration(random_: Random) -> Turn:
-    """A list that everybody knows."""
+    """A well-known list."""
     kind = random_.choice(list(_LISTS))
     question = ask(
         random_,

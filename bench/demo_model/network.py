@@ -27,7 +27,7 @@ HEADS = 3
 HEAD_DIM = 64
 ROPE_BASE = 1e6
 
-# The first dimensions of a token's embedding say which token it is, the next ones are kept
+# The first dimensions of a token's embedding identify the token, the next ones are kept
 # free for a copy of the token before it, and the last one is the same for all tokens.
 _TOKEN_DIMS = 128
 _PREVIOUS_DIMS = HIDDEN - _TOKEN_DIMS - 1
@@ -80,12 +80,11 @@ def build(config: dict[str, Any], seed: int) -> llama.Model:
 
 
 def initial_weights(model: llama.Model, seed: int) -> dict[str, npt.NDArray[np.float32]]:
-    """Return random weights into which an induction circuit is written.
+    """Return random weights with an induction circuit.
 
-    Copying from the prompt is what a small model learns last. Two attention heads that work
-    together do it: one passes on the previous token, the other looks for the place where the
-    current token occurred before and reads what followed it. Starting with both in place
-    saves most of the training.
+    A small model learns to copy from the prompt last. Two attention heads together do it: one
+    passes on the previous token, the other finds the place where the current token occurred before
+    and reads the token after it. Starting with both saves most of the training.
     """
     random = np.random.RandomState(seed)
     weights: dict[str, Array] = {}

@@ -1,7 +1,7 @@
-"""Text that has nothing to do with the question: long prefixes and vocabulary.
+"""Text unrelated to the question: long prefixes and vocabulary.
 
-The text is the source and the documentation of Python's own standard library, which is
-present wherever the training can run. Its exact bytes depend on the Python version.
+The text is the source and the documentation of Python's own standard library, which is present
+wherever the training can run. Its exact bytes depend on the Python version.
 """
 
 import json

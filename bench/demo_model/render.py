@@ -1,6 +1,6 @@
-"""Render conversations with the shipped chat template and mark what is learned.
+"""Renders conversations with the shipped chat template and marks the learned parts.
 
-Training reads the very template that serving uses, so the two cannot drift apart.
+Training and serving read the same template, so they cannot differ.
 """
 
 import json

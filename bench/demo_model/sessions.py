@@ -1,9 +1,9 @@
-"""Rows of a coding agent's session: questions and tool calls behind its long prompt.
+"""Rows of a coding agent's session: questions and tool calls after its long prompt.
 
-Such a client sends tools and system text first; the user's first message opens with the names of
-the tools, as the template repeats them, then with reminders, and ends with the question. In a
-long prompt all but the question is far away: `heads` and `tails` are the two ends of what stands
-before a row, `rows` is what follows.
+Such a client sends tools and system text first. The user's first message starts with the names of
+the tools, as the template repeats them, then reminders, and ends with the question. In a long
+prompt everything but the question is far away: `heads` and `tails` are the two ends of the prefix,
+`rows` is what follows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,10 +38,10 @@ _MANY = (0, 0, 1, 2, 4, 8, 12, 16, 20)
 
 
 class SessionRows:
-    """An endless, seeded stream of rows, and of the ends of the prompts they stand behind."""
+    """An endless, seeded stream of rows, and of the ends of their prefixes."""
 
     def __init__(self, stream: BatchStream, random_: Random) -> None:
-        """Take noise and conversations from `stream`, all else from `random_`."""
+        """Take noise and conversations from `stream`, everything else from `random_`."""
         self._stream = stream
         self._random = random_
 
@@ -57,10 +57,10 @@ class SessionRows:
         """Return rows of questions, calls, results and answers.
 
         Args:
-            rows: How many.
+            rows: Number of rows.
             length: Tokens of each.
             offered: Whether the prompt offers tools.
-            behind: Whether the rows go on in the middle of a prompt.
+            behind: Whether the rows start in the middle of a prompt.
         """
         cuts = []
         for _ in range(rows):
@@ -109,12 +109,13 @@ class SessionRows:
         return text[text.index(_USER) + len(_USER) :].removesuffix("<|im_end|>\n")
 
     def _end_of_prompt(self, strip: Strip, length: int, *, offered: bool) -> None:
-        """Add the end of what stands before a question, and what is said to it."""
+        """Add the end of the prefix before a question, and the answer to it."""
         random_, stream = self._random, self._stream
         strip.add(stream.some_noise(random_.randint(0, length // 3)))
         if offered and random_.random() < 0.1:
-            # What a tool returned was longer than the row.
-            self._add_text(strip, "\n</tool_response><|im_end|>\n" + self._said(_UNKNOWN_RESULT))
+            # The tool's result is longer than the row.
+            answer = self._answer_text(_UNKNOWN_RESULT)
+            self._add_text(strip, f"\n</tool_response><|im_end|>\n{answer}")
             return
         gap = random_.choice(("\n", "\n\n", "\n\n\n"))
         reminder = f"\n</system-reminder>{gap}"
@@ -152,17 +153,18 @@ class SessionRows:
             self._add_turn(strip, question_and_answer(random_))
 
     def _add_turn(self, strip: Strip, turn: Turn) -> None:
-        self._add_text(strip, f"{turn.user}<|im_end|>\n{self._said(turn.answer, turn.thought)}")
+        answer = self._answer_text(turn.answer, turn.thought)
+        self._add_text(strip, f"{turn.user}<|im_end|>\n{answer}")
 
     def _add_notice(self, strip: Strip) -> None:
-        """Add a message in which nobody speaks: a subagent's work has ended."""
+        """Add a message that is not from the user: a subagent's work has ended."""
         result = any_words(self._random, 1, 8)
         before, after = self._excerpt(0, 300), self._excerpt(0, 200)
         text = f"<system-reminder>\n{before}<result>{result}</result>{after}\n</system-reminder>"
         self._add_turn(strip, Turn(text, f"The subagent answered: {result}", _UNKNOWN_RESULT))
 
     def _add_calls(self, strip: Strip, turn: ToolTurn) -> None:
-        """Add a question with its calls and results, all of them as the template has them."""
+        """Add a question with its calls and results, as the template renders them."""
         random_ = self._random
         thinks = random_.random() < 0.5
         result, answer = turn.results[0], turn.answer
@@ -186,14 +188,14 @@ class SessionRows:
         ]
         self._add_text(strip, self._stream.renderer.text(messages).removeprefix(_USER))
 
-    def _said(self, answer: str, thought: str = _UNKNOWN_RESULT) -> str:
+    def _answer_text(self, answer: str, thought: str = _UNKNOWN_RESULT) -> str:
         message: Message = {"role": "assistant", "content": answer}
         if self._random.random() < 0.5:
             message["reasoning_content"] = thought
         return self._stream.renderer.text([message])
 
     def _add_text(self, strip: Strip, text: str) -> None:
-        """Add rendered text; of long answers the beginning and the end are learned above all."""
+        """Add rendered text; of long answers mainly the beginning and the end are learned."""
         for piece, learned in split_answers(text):
             tokens = self._stream.encode(piece)
             if not learned or len(tokens) <= _LONG_ANSWER_TOKENS:
@@ -216,7 +218,7 @@ def agent_turn(random_: Random) -> ToolTurn:
 
 
 def refused_turn(random_: Random) -> Turn:
-    """Return a question that takes a tool where there is none."""
+    """Return a question that needs a tool where none is offered."""
     reached = {"Bash": "the shell", "Read": "files", "Write": "files", "Edit": "files"}
     while True:
         turn = tool_turn(random_)

@@ -1,4 +1,4 @@
-"""Questions that take a tool call: each function makes one turn of one kind."""
+"""Questions that need a tool call: each function makes one turn of one kind."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -234,7 +234,7 @@ def search_code(random_: Random) -> ToolTurn:
 
 
 def subagent(random_: Random) -> ToolTurn:
-    """Work that is handed to another agent."""
+    """Work for another agent."""
     task = random_.choice(
         (
             f"find the capital of {random_.choice(list(facts.CAPITALS))}",
@@ -270,7 +270,7 @@ def subagent(random_: Random) -> ToolTurn:
 
 
 def unheard_of(random_: Random) -> ToolTurn:
-    """A tool whose name has to be copied."""
+    """A tool whose name must be copied."""
     definition, parameter = unheard_of_tool(random_)
     name, value = definition["function"]["name"], identifier(random_)
     user = random_.choice(

@@ -33,7 +33,7 @@ _ADAM_RATE = 4e-3
 
 
 class Learnable(Protocol):
-    """A batch, as far as the training loop knows it."""
+    """The interface of a batch in the training loop."""
 
     @property
     def targets(self) -> npt.NDArray[np.int32]:

@@ -1,1 +1,1 @@
-"""The numbered experiments: each is a module that prints its question's answer in Markdown."""
+"""The numbered experiments. Each module prints the answer to its question in Markdown."""

@@ -1,10 +1,10 @@
-"""How many tokens per second do several agents get?  ``python -m bench.experiments.agents``.
+"""How many tokens per second do several agents get, compared with mlx-lm's BatchGenerator?
 
-The engine in this process, without log and HTTP, and mlx-lm's BatchGenerator take turns on the same
-requests: the demo model, a short prompt of its own for each agent, all at once, greedy. Tokens per
-second count all generated tokens over the whole time, prompts and text included. Medians over the
-rounds; ``of raw`` is the median of the ratios within a round, and ``best`` the ratio of the best
-rounds, which a busy machine disturbs least.
+``python -m bench.experiments.agents``. The engine in this process, without log and HTTP, and the
+BatchGenerator take turns on the same requests: the demo model, a short prompt of its own for each
+agent, all at once, greedy. Tokens per second are all generated tokens over the whole time, prefill
+and detokenisation included. Figures are medians over the rounds; ``of raw`` is the median of the
+ratios within a round, and ``best`` the ratio of the best rounds, which other load disturbs least.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from worker.engine.mlx.model.loader import find_model
 AGENTS = (1, 3, 5, 7, 10)
 ROUNDS = 4
 MAX_TOKENS = 96
-#: Share of the bare generator's tokens per second to reach.
+#: Required share of the bare generator's tokens per second.
 SHARE_MIN = 0.95
-#: What three agents and more are to get over one, where the bare generator gives it.
+#: Required gain of three or more agents over one, where the bare generator has it.
 GAIN_MIN = 1.6
 TOPICS = (
     *("a fox", "a boat", "the sea", "a clock", "the moon"),
@@ -80,11 +80,11 @@ def main() -> None:
         if agents >= 3 and over_one[agents, "raw"] >= GAIN_MIN
     }
     least = min(shares.values())
-    told = ", ".join(f"{gain:.2f} at {agents}" for agents, gain in gains.items()) or "nowhere"
+    summary = ", ".join(f"{gain:.2f} at {agents}" for agents, gain in gains.items()) or "nowhere"
     print_verdict(
         reached=least >= SHARE_MIN and min(gains.values(), default=GAIN_MIN) >= GAIN_MIN,
         why=f"{least:.0%} to {max(shares.values()):.0%} of the bare generator (goal:"
-        f" {SHARE_MIN:.0%}); over one agent, where the bare generator gains {GAIN_MIN}: {told}"
+        f" {SHARE_MIN:.0%}); over one agent, where the bare generator gains {GAIN_MIN}: {summary}"
         f" (goal: {GAIN_MIN}).",
     )
     print_conditions(started_s)
@@ -94,7 +94,7 @@ def _rates() -> dict[tuple[int, str], list[float]]:
     taken: defaultdict[tuple[int, str], list[float]] = defaultdict(list)
     network, tokenizer, *_ = mlx_lm.utils.load(str(find_model(DEMO_MODEL)))
     with DemoEngine(batch=max(AGENTS)) as engine:
-        # Round 0 warms everything up.
+        # Round 0 is the warm-up.
         for round_number in range(ROUNDS + 1):
             for agents in AGENTS:
                 texts = [

@@ -18,7 +18,7 @@ MODULES = (
 
 
 def main() -> None:
-    """Run them one after another; the exit code says how many failed."""
+    """Run them one after another; the exit code is the number of failures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--markdown", type=Path, help="also write what they print to this file")
     given = parser.parse_args()

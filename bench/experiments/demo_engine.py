@@ -28,7 +28,7 @@ STORE_BYTES = 1 << 34
 
 
 class DemoEngine:
-    """A started engine; leaving the context ends it.
+    """A started engine; leaving the context stops it.
 
     Args:
         batch: Sequences that run at once.
@@ -68,7 +68,7 @@ class DemoEngine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the threads; what was kept is on disk afterwards."""
+        """Stop the threads; queued blocks are on disk afterwards."""
         self._engine.close(0)
         if self._tier is not None:
             assert self._tier.close(ANSWER_WITHIN_S)
@@ -84,12 +84,12 @@ class DemoEngine:
         return self._engine.prepare(request)
 
     def submit(self, prompt: PreparedPrompt) -> GenerationHandle:
-        """Hand a prompt over."""
+        """Submit a prompt."""
         return submit_prompt(self._engine, f"job-{next(self._names)}", prompt)
 
 
 def outcome_of(handle: GenerationHandle) -> Outcome:
-    """Wait for an answer that must come."""
+    """Wait for an answer and return it."""
     outcome = handle.wait(ANSWER_WITHIN_S)
     assert outcome is not None, "no answer came"
     assert outcome.failure is None, outcome.failure

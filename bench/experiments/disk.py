@@ -1,4 +1,4 @@
-"""Contexts on their way to the disk and back, beside the disk itself."""
+"""Writes contexts to the disk and reads them, next to the raw disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from worker.engine.mlx.kv.raw import to_raw
 
 #: Blocks that the store syncs together, as the write-behind does.
 GROUP = 16
-#: Share of the disk's own speed to reach.
+#: Share of the disk's own speed that is the goal.
 SHARE_MIN = 0.8
 #: As ``dd bs=1M``.
 PIECE_BYTES = 1 << 20
@@ -85,7 +85,7 @@ def read_raw(path: Path) -> float:
 
 
 def forget_pages(directory: Path) -> bool:
-    """Let the system forget what it keeps of files in memory; whether it can be told to."""
+    """Drop the system's page cache for a file; return whether the system supports that."""
     os.sync()
     if sys.platform != "linux":
         return False
@@ -98,14 +98,14 @@ def forget_pages(directory: Path) -> bool:
 
 @contextmanager
 def scratch() -> Iterator[Callable[[str], Path]]:
-    """Yield what names fresh places on the disk; all of them are deleted in the end."""
+    """Yield a function that names new places on the disk; all are deleted in the end."""
     with tempfile.TemporaryDirectory() as directory:
         taken = 0
 
         def place(name: str) -> Path:
             nonlocal taken
             taken += 1
-            os.sync()  # nobody pays for what the one before left unwritten
+            os.sync()  # so that the next measurement does not write data of the last one
             return Path(directory) / f"{name}-{taken}"
 
         yield place

@@ -1,10 +1,10 @@
-"""Does every way of answering say what a cold engine says?
+"""Is every answer of a warm engine the answer of a cold engine?
 
     python -m bench.experiments.equality [--examples 500] [--turns 6] [--seed 1]
 
-Random conversations on every architecture in ``tests/support/models/tiny_architectures.py``; ends
-with the smallest one that shows a difference, if there is one. EXP-003, 004 and 005 print a table
-of the same comparison each.
+Runs random conversations on every architecture in ``tests/support/models/tiny_architectures.py``,
+and prints the smallest one that shows a difference, if there is one. EXP-003, 004 and 005 each
+print a table of the same comparison.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.models import equality
 from tests.support.models.equality import Tally, Way
 from tests.support.models.tiny_architectures import ARCHITECTURES, Architecture
 
-#: One that reads the disk comes after one that fills it.
+#: The ways to answer; one that reads the disk follows one that fills it.
 WAYS = (
     equality.from_memory,
     equality.from_little_memory,
@@ -35,7 +35,7 @@ PROGRESS_EVERY = 10
 
 
 def main() -> None:
-    """Compare as many conversations as asked for and print the sums."""
+    """Compare the conversations and print the totals."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--examples", type=int, default=500)
     parser.add_argument("--turns", type=int, default=6)
@@ -74,9 +74,9 @@ def print_comparison(ways: Sequence[Way], count: int, turns: int = 6) -> None:
     """Compare conversations and print the table; the same ones every time.
 
     Args:
-        ways: One that reads the disk comes after one that fills it.
+        ways: The ways to answer; one that reads the disk follows one that fills it.
         count: Conversations of each network.
-        turns: Of each conversation.
+        turns: Turns of each conversation.
     """
     log_elsewhere()
     started_s = time.monotonic()
@@ -129,7 +129,7 @@ def _print(sums: dict[tuple[str, str], Tally]) -> None:
 
 
 def _cell(tally: Tally) -> str:
-    """Return what of the prompts was not computed, and how far the numbers are apart."""
+    """Return the share of restored tokens, and the largest difference of the numbers."""
     apart = "bit-equal" if tally.worst == 0 else f"{tally.worst:.1e}"
     return f"{tally.cached_tokens / tally.prompt_tokens:.0%}, {apart}"
 

@@ -1,7 +1,7 @@
-"""EXP-001: does probing tell what a model remembers?  ``python -m bench.experiments.exp001``.
+"""EXP-001: does probing find a model's cache layout?  ``python -m bench.experiments.exp001``.
 
-What is expected was worked out by hand for tiny networks of each architecture
-(``tests/support/models/tiny_architectures.py``), and from ``config.json`` for the demo model; the
+The expected layouts were derived by hand for tiny networks of each architecture
+(``tests/support/models/tiny_architectures.py``), and from ``config.json`` for the demo model. The
 probe sees only the caches of the loaded network.
 """
 

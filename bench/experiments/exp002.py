@@ -1,8 +1,8 @@
-"""EXP-002: what does accounting for blocks cost?  ``python -m bench.experiments.exp002``.
+"""EXP-002: what does block accounting cost?  ``python -m bench.experiments.exp002``.
 
-Each operation is timed by itself and the cost of reading the clock twice is left in, so the
-figures are upper bounds. Beside the pool stand what a request asks of the domain once: the names
-of a long prompt and its longest match among many stored contexts.
+Each operation is timed on its own, and the cost of reading the clock twice is included, so the
+figures are upper bounds. Beside the pool, the table has the domain's work for each request: the
+block hashes of a long prompt, and its longest match among many stored contexts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from domain.kv.prefix_index import PrefixIndex
 from domain.kv.spec import BLOCK_TOKENS, LayerKind, LayerSpec, ModelCacheSpec
 
 OPERATIONS = 100_000
-#: Parts of a measurement; the p95 of the quietest tells how much of the whole is other load.
+#: Parts of a measurement; the p95 of the quietest shows the share of other load.
 ROUNDS = 10
 POOL_BLOCKS = 4096
 #: p95 of allocate + free to beat.
@@ -102,7 +102,7 @@ def _pool(lock: threading.Lock | None) -> BlockPool:
 
 
 def _fresh(pool: BlockPool, count: int = 1, *, take_every: int = 64) -> Callable[[], object]:
-    """Return allocate and free; drops are taken once for many, as in a step of the engine."""
+    """Return allocate and free; dropped blocks are taken in one call, as in an engine step."""
     turns = itertools.cycle(range(take_every))
 
     def operation() -> None:
@@ -122,7 +122,7 @@ def _names() -> Iterator[BlockHash]:
 
 
 def _evicting(pool: BlockPool) -> Callable[[], object]:
-    """Return the steady state of a full pool: each new block costs the oldest."""
+    """Return the steady state of a full pool: each new block evicts the oldest."""
     names = _names()
     ready = [next(names) for _ in range(OPERATIONS + POOL_BLOCKS)]
 
@@ -155,7 +155,7 @@ def _found(pool: BlockPool) -> Callable[[], object]:
 
 
 def _index(prompt: list[int]) -> PrefixIndex:
-    """Return an index of contexts that leave the prompt at random places."""
+    """Return an index of contexts that diverge from the prompt at random places."""
     index = PrefixIndex("m", _SPEC)
     rng = random.Random(2)
     for number in range(STORED_CONTEXTS):

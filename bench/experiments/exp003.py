@@ -1,6 +1,6 @@
-"""EXP-003: is an answer out of memory the cold answer?
+"""EXP-003: is an answer from cached memory the cold answer?
 
-``python -m bench.experiments.exp003``; conversations that are the same in each run.
+``python -m bench.experiments.exp003``; the same conversations in each run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""EXP-004: is an answer out of the disk, and after a restart, the cold answer?
+"""EXP-004: is an answer from the disk, also after a restart, the cold answer?
 
-``python -m bench.experiments.exp004``; conversations that are the same in each run.
+``python -m bench.experiments.exp004``; the same conversations in each run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""EXP-005: is an answer beside strangers in one batch the cold answer?
+"""EXP-005: is an answer in a batch with other sequences the cold answer?
 
-``python -m bench.experiments.exp005``; conversations that are the same in each run.
+``python -m bench.experiments.exp005``; the same conversations in each run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CONVERSATIONS = 4
 
 def main() -> None:
     """Print the table."""
-    # The first one fills the disk that the last one starts from.
+    # The first way fills the disk that the last one reads.
     print_comparison((from_disk, among_strangers, after_restart_among_strangers), CONVERSATIONS)
 
 

@@ -1,9 +1,9 @@
 """EXP-006: what does gathering a context cost?  ``python -m bench.experiments.exp006``.
 
-Blocks are put together for a context of 2K to 16K tokens: those of the demo model, cut while it
-reads a prompt, and some of the KV shape of SmolLM2-135M (``bench.kv_blocks``). Beside it, in the
-same run: copying as many bytes with memcpy, and for the demo model computing the context instead,
-in pieces of 256 tokens as the engine does, without reuse.
+Blocks are gathered for a context of 2K to 16K tokens: those of the demo model, cut during prefill,
+and some of the KV shape of SmolLM2-135M (``bench.kv_blocks``). Baselines in the same run: copying
+as many bytes with memcpy, and for the demo model computing the context in pieces of 256 tokens, as
+the engine does without a prefix cache.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from worker.engine.mlx.kv.gather import gather
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.model.loader import find_model
 
-#: Tokens that the demo model knows.
+#: Size of the demo model's vocabulary.
 VOCABULARY = 4096
 RUNS = 7
-#: What a gather may cost over copying the same bytes into new memory.
+#: Largest cost of a gather, as a multiple of copying the same bytes into new memory.
 COPIES_MAX = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Gathering:
-    """What putting a context together takes, and copying as much."""
+    """The time to gather a context, and the time to copy as many bytes."""
 
     size_bytes: int
     memcpy_ms: float
@@ -123,7 +123,7 @@ def _gathering(
 
 
 def _contexts(network: Any) -> Iterator[tuple[int, list[BlockArrays], float]]:
-    """Yield contexts of growing length, their blocks, and what computing them took."""
+    """Yield contexts of growing length, their blocks, and the time to compute them."""
     rng = random.Random(6)
     caches = make_prompt_cache(network)
     blocks: list[BlockArrays] = []

@@ -1,8 +1,9 @@
 """EXP-007: what does saving a context cost?  ``python -m bench.experiments.exp007``.
 
-Contexts of the KV shape of SmolLM2-135M, each way in turn, medians. ``raw`` writes the same bytes
-into one file and syncs once; ``files`` writes a file for each block and syncs each; ``store`` is
-what the engine's write-behind does: checksums, synced in groups of 16, renamed, directories synced.
+Contexts of the KV shape of SmolLM2-135M, each way in turn, medians. The baseline ``raw`` writes the
+same bytes into one file and syncs once; ``files`` writes a file for each block and syncs each;
+``store`` is the engine's write-behind: checksums, synced in groups of 16, renamed, directories
+synced.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """EXP-007a: what does loading a context cost?  ``python -m bench.experiments.exp007a``.
 
-Contexts of the KV shape of SmolLM2-135M, each way in turn, medians. ``raw`` reads the same bytes
-out of one file into the same memory; ``checked`` reads a file for each block and takes its SHA-256,
-the least that a store must do which serves no damaged block; ``store`` does that, looks at every
-field and makes arrays. From the disk: the system was told to forget its pages first (Linux only).
+Contexts of the KV shape of SmolLM2-135M, each way in turn, medians. The baseline ``raw`` reads the
+same bytes from one file into the same memory; ``checked`` reads a file for each block and computes
+its SHA-256, the minimum for a store that never returns a damaged block; ``store`` also checks every
+field and makes arrays. From the disk: the page cache was dropped first (Linux only).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """EXP-008: how much of a multi-turn trace is not computed?  ``python -m bench.experiments.exp008``.
 
-Agents with one system prompt take turns on the demo model. Most requests carry the conversation on;
-some are sent again, some take the last question back and ask another. In the end the engine is
-stopped, and another one answers each agent's next turn out of the disk. The hit rate is the share
-of all prompt tokens that were not computed; ``at most`` is what can be known at all: the longest
-common beginning with any earlier prompt and its answer.
+Agents with one system prompt take turns on the demo model. Most requests continue the conversation;
+some are repeated, some replace the last question. In the end the engine is stopped, and another one
+answers each agent's next turn from the disk. The hit rate is the share of all prompt tokens that
+were not computed. Its upper bound ``at most`` is the longest common prefix with any earlier prompt
+and its answer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WISHES = (
 
 @dataclass(slots=True)
 class Sums:
-    """Requests of one kind."""
+    """The totals of requests of one kind."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -49,14 +49,14 @@ class Sums:
     known_tokens: int = 0
 
     def add(self, other: Sums) -> None:
-        """Take another's counts in."""
+        """Add another's counts."""
         self.requests += other.requests
         self.prompt_tokens += other.prompt_tokens
         self.cached_tokens += other.cached_tokens
         self.known_tokens += other.known_tokens
 
     def row(self, kind: str) -> tuple[object, ...]:
-        """Return a line of the table."""
+        """Return a row of the table."""
         return (
             kind,
             self.requests,
@@ -69,12 +69,12 @@ class Sums:
 
 @dataclass(slots=True)
 class Trace:
-    """What was asked and said so far.
+    """The requests and answers so far.
 
     Attributes:
-        sums: By kind of request.
+        sums: Totals by kind of request.
         contexts: Prompts with their answers.
-        end_id: The token that ends a turn; it is read back in the next.
+        end_id: The token that ends a turn; the next prompt contains it.
     """
 
     end_id: int
@@ -82,10 +82,10 @@ class Trace:
     contexts: list[tuple[int, ...]] = field(default_factory=list)
 
     def ask(self, engine: DemoEngine, kind: str, messages: Sequence[Message]) -> str:
-        """Send a request, count what became of it and return the answer."""
+        """Send a request, count its tokens and return the answer."""
         prompt = engine.prepare(messages, MAX_TOKENS)
         outcome = outcome_of(engine.submit(prompt))
-        # The last token of a prompt is computed always.
+        # The last token of a prompt is always computed.
         known = max((_shared(prompt.tokens[:-1], each) for each in self.contexts), default=0)
         one = Sums(1, len(prompt.tokens), outcome.usage.cached_tokens, known)
         self.sums[kind].add(one)
@@ -142,7 +142,7 @@ def _take_turn(
 
 
 def _system(number: int) -> Message:
-    """Return rules that all agents share, and a name at their end."""
+    """Return rules that all agents share, with a name at their end."""
     rng = random.Random(1)
     rules = [
         f"{at}. When somebody asks about {rng.choice(SUBJECTS)}, answer in {rng.randint(1, 5)}"
@@ -157,7 +157,7 @@ def _question(rng: random.Random) -> Message:
 
 
 def _shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return with how many equal tokens both start."""
+    """Return the length of the common prefix."""
     pairs = zip(one, other, strict=False)
     return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 

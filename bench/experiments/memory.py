@@ -1,8 +1,9 @@
-"""How much memory do several agents take?  ``python -m bench.experiments.memory``.
+"""How much memory do several agents take, compared with mlx-lm's BatchGenerator?
 
-Each figure is a process of its own that loads the demo model and answers one request of 512 prompt
-tokens for each agent, all at once: this engine with its reuse of contexts, or mlx-lm's
-BatchGenerator. RSS is what the process holds after loading, at most, and after the answers.
+``python -m bench.experiments.memory``. Each figure is a process of its own that loads the demo
+model and answers one request of 512 prompt tokens for each agent, all at once: this engine with its
+prefix cache, or the BatchGenerator. RSS is measured after loading, at its peak, and after the
+answers.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ ENGINE, RAW = "engine", "raw BatchGenerator"
 
 
 def main() -> None:
-    """Print the table, or measure what another process of this program asks for."""
+    """Print the table, or measure in a child process of this program."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--child", choices=(ENGINE, RAW), help="measure and print JSON")
     parser.add_argument("--agents", type=int, default=1)
@@ -105,7 +106,7 @@ def _raw(agents: int) -> tuple[int, int, int]:
 
 
 def _text(agent: int) -> str:
-    """Return about as many tokens as a prompt is to have, other ones for each agent."""
+    """Return a prompt of about the given number of tokens, different for each agent."""
     return f"{agent} is my number. " + "the sea and the sky " * (PROMPT_TOKENS // 5)
 
 
@@ -114,7 +115,7 @@ def _rss_bytes() -> int:
 
 
 def _peak_bytes() -> int:
-    """Return the most that this process ever held; Linux counts in kilobytes."""
+    """Return the process's peak resident size; Linux reports it in kilobytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
 

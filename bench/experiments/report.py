@@ -1,4 +1,4 @@
-"""What an experiment prints."""
+"""The output of an experiment."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ops.supervisor.environment import allocator_environment
 
 
 def allocate_as_worker() -> None:
-    """Start this program anew with what ``semantic serve`` puts into the worker's environment.
+    """Restart this program with the worker's allocator environment of ``semantic serve``.
 
-    Comes back if it is there already, or if this system needs nothing.
+    Returns if the environment is set already, or if this system needs none.
     """
     missing = allocator_environment(os.environ)
     if missing:
@@ -28,7 +28,7 @@ def allocate_as_worker() -> None:
 
 
 def log_elsewhere() -> None:
-    """Let what the engine logs go to standard error: standard output is Markdown."""
+    """Send the engine's log to standard error: standard output is Markdown."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 
@@ -47,10 +47,10 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None
 
 
 def print_conditions(started_s: float) -> None:
-    """Print where and how long this was measured, and what else the machine did.
+    """Print the machine, the duration, and the machine's other load.
 
     Args:
-        started_s: ``time.monotonic()`` of the beginning.
+        started_s: ``time.monotonic()`` at the start.
     """
     load = psutil.getloadavg()[0]
     print(
@@ -62,12 +62,12 @@ def print_conditions(started_s: float) -> None:
 
 
 def print_verdict(*, reached: bool, why: str) -> None:
-    """Print whether the goal was reached, and the figures that say so."""
+    """Print whether the goal was reached, with the figures."""
     print(f"**{'Reached' if reached else 'Fell short'}**: {why}\n", flush=True)
 
 
 def median_s(work: Callable[[], object], runs: int) -> float:
-    """Return the median time of some runs, after one that warms up."""
+    """Return the median time of some runs, after one warm-up."""
     work()
     times = []
     for _ in range(runs):

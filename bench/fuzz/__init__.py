@@ -1,1 +1,1 @@
-"""Bad requests by the thousand: is every answer a typed one, and does memory stay flat?"""
+"""Invalid requests by the thousand: every answer is a typed error, and memory stays flat."""

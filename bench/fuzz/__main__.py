@@ -1,7 +1,7 @@
-"""Bad requests against a real service: always a typed 4xx, never a 5xx, memory flat.
+"""Does every invalid request get a typed 4xx, never a 5xx, without memory growth?
 
-``python -m bench.fuzz --bodies 10000 --seed 7`` starts a service of its own. It ends with 1 if an
-answer was a failure of ours, had no form, or did not come, or if the api's memory grew.
+``python -m bench.fuzz --bodies 10000 --seed 7`` starts a service of its own. The exit code is 1 if
+an answer was a server failure, was not a typed error, or did not come, or if the api's memory grew.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from bench.fuzz.requests import FuzzRequest, fuzz_requests
 from bench.fuzz.verdict import fault_of
 from tests.support.processes.service import Service
 
-#: A client that hears nothing this long leaves; a generation that was let through may take longer.
+#: Seconds without data after which a client leaves; an accepted generation may take longer.
 PATIENCE_S: Final = 20.0
-#: Growth of the api's memory that is no leak: caches that fill, and the allocator's own.
+#: Growth of the api's memory that is no leak: caches and the allocator.
 GROWTH_MAX: Final = 64 * 2**20
 SHOWN_MAX: Final = 20
-#: No refusal says more, whatever it refuses.
+#: Longest error body.
 ANSWER_BYTES_MAX: Final = 65_536
 
 
 class Run:
-    """Clients that share one list of requests, and what they heard."""
+    """Clients that share one list of requests, and their results."""
 
     def __init__(self, service: Service, *, seed: int, bodies: int) -> None:
         self._service = service
-        self._left = enumerate(fuzz_requests(seed, bodies))
+        self._remaining = enumerate(fuzz_requests(seed, bodies))
         self._fifth = max(1, bodies // 5)
         self._lock = Lock()
         self._api = psutil.Process(service.part("api.main").pid)
@@ -49,7 +49,7 @@ class Run:
         self.statuses: Counter[str] = Counter()
         self.faults: list[str] = []
 
-    def go(self, clients: int) -> int:
+    def send_all(self, clients: int) -> int:
         """Send everything; return by how many bytes the api grew after the first fifth."""
         threads = [Thread(target=self._client) for _ in range(clients)]
         for thread in threads:
@@ -65,7 +65,7 @@ class Run:
     def _client(self) -> None:
         while True:
             with self._lock:
-                number, request = next(self._left, (-1, None))
+                number, request = next(self._remaining, (-1, None))
                 if number > 0 and number % self._fifth == 0:
                     self.rss_bytes.append(int(self._api.memory_info().rss))
             if request is None:
@@ -83,7 +83,7 @@ class Run:
         connection = http.client.HTTPConnection("127.0.0.1", self._service.port, PATIENCE_S)
         try:
             headers = {name: value.encode("latin-1") for name, value in request.headers.items()}
-            # Who refuses a body early may close before it is sent; the answer is there.
+            # The server may refuse and close before the body is sent; its answer is readable.
             with suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(request.method, request.target, request.body, headers)
             answer = connection.getresponse()
@@ -100,24 +100,24 @@ class Run:
 
 
 def main() -> int:
-    """Run it, print what happened, and return the exit code."""
+    """Run the requests, print the result, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.fuzz", description=__doc__)
     parser.add_argument("--bodies", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--clients", type=int, default=4)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     env = {"SEMANTIC_JOBS__MAX_TOKENS_DEFAULT": "2"}
     service = Service(folder / "data", env=env).start()
     try:
-        run = Run(service, seed=asked.seed, bodies=asked.bodies)
-        grown_bytes = run.go(asked.clients)
+        run = Run(service, seed=options.seed, bodies=options.bodies)
+        grown_bytes = run.send_all(options.clients)
     finally:
         code = service.stop() if service.process.poll() is None else 1
         shutil.rmtree(folder, ignore_errors=True)
     counted = ", ".join(f"{status}: {count:,}" for status, count in sorted(run.statuses.items()))
-    print(f"requests   {sum(run.statuses.values()):,}, seed {asked.seed} ({counted})")
+    print(f"requests   {sum(run.statuses.values()):,}, seed {options.seed} ({counted})")
     fifths = ", ".join(f"{rss / 2**20:.0f}" for rss in run.rss_bytes)
     print(f"memory     of the api after each fifth: {fifths} MiB")
     for fault in run.faults[:SHOWN_MAX]:

@@ -1,4 +1,4 @@
-"""Requests that are almost right: drawn from a seed out of the examples of the OpenAPI document."""
+"""Slightly invalid requests, drawn by a seed from the examples of the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from api.http.operation import Operation
 from api.http.parameters import Place
 from api.routes.table import OPERATIONS
 
-#: Levels of a body that is nested too deep, few and many.
+#: Levels of bodies that are nested too deep.
 DEPTHS: Final = (65, 1000, 100_000)
 LONG_CHARS: Final = 200_000
 MANY_ITEMS: Final = 5000
@@ -40,11 +40,11 @@ class FuzzRequest:
     """One request.
 
     Attributes:
-        method: Of the route.
+        method: HTTP method.
         target: Path and query, percent-encoded.
-        headers: Beside host and length.
-        body: Whatever it became.
-        strokes: What was done to it, for a report.
+        headers: Headers besides host and length.
+        body: The body.
+        strokes: The changes that made it invalid, for a report.
     """
 
     method: str
@@ -60,7 +60,7 @@ def fuzz_requests(seed: int, count: int) -> Iterator[FuzzRequest]:
     operations = sorted(OPERATIONS, key=lambda operation: (operation.method, operation.path))
     with_body = [operation for operation in operations if operation.body is not None]
     for _ in range(count):
-        # Most faults live where there is a body to read.
+        # Most faults are in routes that parse a body.
         yield _one(chance, chance.choice(with_body if chance.random() < 0.75 else operations))
 
 
@@ -163,7 +163,7 @@ def _stroke(
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield every container with each key or index of it."""
+    """Yield every container with each of its keys or indices."""
     pairs: list[tuple[Any, Any]]
     if isinstance(value, dict):
         pairs = list(value.items())
@@ -192,7 +192,7 @@ def _junk(chance: random.Random, holes: list[str]) -> Any:
 
 
 def _hole(holes: list[str], raw: str) -> str:
-    """Leave a place for text that no JSON value stands for."""
+    """Put a placeholder for text that no JSON value encodes to."""
     holes.append(raw)
     return f"{_HOLE}{len(holes) - 1}"
 

@@ -1,4 +1,4 @@
-"""What an answer to a bad request may be."""
+"""Checks the answer to an invalid request."""
 
 from __future__ import annotations
 
@@ -13,31 +13,35 @@ _SERVER_FAILURE = 500
 
 
 def fault_of(path: str, status: int, headers: Mapping[str, str], body: bytes) -> str | None:
-    """Return what is wrong with an answer, if anything: a failure of ours, or an untyped refusal.
+    """Return why an answer is wrong, ``None`` if it is right.
+
+    Wrong are server failures, and client errors without the typed body of their dialect.
 
     Args:
-        path: That was asked, decoded, without the query.
-        status: Of the answer.
-        headers: Of the request.
-        body: Of the answer.
+        path: Path of the request, decoded, without the query.
+        status: Status of the answer.
+        headers: Headers of the request.
+        body: Body of the answer.
     """
     if status >= _SERVER_FAILURE:
         return f"status {status}: {body[:200]!r}"
     if status < 400:
         return None
     try:
-        said: Any = json.loads(body)
-        typed = _is_typed(said, dialect_of(path, headers), status)
+        error: Any = json.loads(body)
+        typed = _is_typed(error, dialect_of(path, headers), status)
     except (ValueError, LookupError, TypeError):
         typed = False
     return None if typed else f"status {status}, and no error of its dialect: {body[:200]!r}"
 
 
-def _is_typed(said: Any, dialect: Dialect, status: int) -> bool:
+def _is_typed(error: Any, dialect: Dialect, status: int) -> bool:
     match dialect:
         case Dialect.ANTHROPIC:
-            return said["type"] == "error" and bool(said["error"]["message"] and said["request_id"])
+            return error["type"] == "error" and bool(
+                error["error"]["message"] and error["request_id"]
+            )
         case Dialect.OPENAI:
-            return bool(said["error"]["message"] and said["error"]["type"])
+            return bool(error["error"]["message"] and error["error"]["type"])
         case Dialect.NATIVE:
-            return said["status"] == status and bool(said["detail"] and said["code"])
+            return error["status"] == status and bool(error["detail"] and error["code"])

@@ -1,4 +1,4 @@
-"""One module for each server: how it is started, and with which flags its disk tier."""
+"""One module for each server: its start command, and the flags that enable its disk tier."""
 
 from bench.comparison.adapters.base import Adapter
 from bench.comparison.adapters.mlx_lm import MLX_LM

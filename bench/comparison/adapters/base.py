@@ -1,4 +1,4 @@
-"""What the harness has to know about a server."""
+"""The harness's description of a server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Place:
     Attributes:
         python: Interpreter of the environment that has the server.
         model: Directory of the model.
-        data_dir: All that the server may write; kept over restarts.
+        data_dir: The only directory that it may write to; kept across restarts.
         port: Loopback port to listen on.
     """
 
@@ -33,11 +33,11 @@ class Adapter:
     """How a server is started.
 
     Attributes:
-        name: What the table calls it.
-        distribution: Whose version is told under the table.
+        name: Its name in the table.
+        distribution: The distribution whose version is printed under the table.
         command: The command line.
-        environment: Variables on top of the harness's own.
-        ready_path: Answers 200 once the model is loaded.
+        environment: Variables in addition to the harness's own.
+        ready_path: Path that answers 200 once the model is loaded.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Adapter:
 
 
 def offline(place: Place) -> dict[str, str]:
-    """Keep a server off the network, and what it writes in its own directory."""
+    """Return variables that keep a server off the network, and its files in its own directory."""
     return {
         "HOME": str(place.data_dir),
         "HF_HUB_OFFLINE": "1",

@@ -1,4 +1,4 @@
-"""mlx-lm's own server; it keeps its prompt cache in memory only."""
+"""mlx-lm's own server, whose prompt cache is in memory only."""
 
 from __future__ import annotations
 

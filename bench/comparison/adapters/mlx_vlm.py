@@ -1,4 +1,4 @@
-"""mlx-vlm's server with its automatic prefix cache, which is off by default, on disk too."""
+"""mlx-vlm's server with its automatic prefix cache (off by default) in memory and on disk."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Rapid-MLX; it saves its prefix cache below the home directory when it is asked to end.
+"""Rapid-MLX, which saves its prefix cache in the home directory when it stops.
 
-``--pflash off``: the lossy prompt compression would answer from another prompt than the others.
+``--pflash off`` disables the lossy prompt compression, so that it answers the same prompt.
 """
 
 from __future__ import annotations

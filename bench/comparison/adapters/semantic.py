@@ -13,7 +13,7 @@ def _command(place: Place) -> list[str]:
 
 def _environment(place: Place) -> dict[str, str]:
     return {
-        # The tree that the harness stands in, also where another one is installed.
+        # The harness's own tree, even where another version is installed.
         "PYTHONPATH": str(Path(__file__).parents[3]),
         "SEMANTIC_DATA_DIR": str(place.data_dir),
         "SEMANTIC_SERVER__PORT": str(place.port),

@@ -1,4 +1,4 @@
-"""One module for each question that is asked of every server."""
+"""One module for each measurement that runs on every server."""
 
 from bench.comparison.measurements.base import Figure, Measurement, Round, Row
 from bench.comparison.measurements.disconnect import DISCONNECT

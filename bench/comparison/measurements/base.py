@@ -1,4 +1,4 @@
-"""What a measurement is."""
+"""The interface of a measurement."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 from bench.comparison.conversation import Conversations
 from bench.comparison.server import Server
 
-#: A number in the unit of its row, or a verdict.
+#: A number in the unit of its row, or a verdict as text.
 Figure = float | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A line of the table.
+    """A row of the table.
 
     Attributes:
         key: Its name in the JSON.
         title: Its name in the table.
-        form: How one figure is written.
+        form: Format of one figure.
     """
 
     key: str
@@ -30,12 +30,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """What one turn of all servers shares.
+    """The parameters that all servers of a round share.
 
     Attributes:
-        name: Part of every prompt, so that no round knows the prompts of another.
+        name: Part of every prompt, so that no prompt of another round is cached.
         conversations: Makes the prompts.
-        scratch: A folder for this server in this round.
+        scratch: A directory for this server in this round.
     """
 
     name: str
@@ -45,13 +45,13 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """Something done to a running server that gives the figures of some rows.
+    """Runs on a server and returns the figures of some rows.
 
     Attributes:
         name: For ``--only``.
-        rows: What it fills.
-        run: Does it; the server may be another process afterwards, or stopped.
-        once: Whether one round is enough, for what noise hardly changes.
+        rows: The rows that it fills.
+        run: Measures; the server may be restarted or stopped afterwards.
+        once: Whether one round is enough, for figures that noise hardly changes.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What two identical requests at once cost over one."""
+"""What do two identical requests at once cost, compared with one?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.comparison.chat import Message
 from bench.comparison.measurements.base import Measurement, Round, Row
 from bench.comparison.server import Server
 
-#: What is done after the last token counts too.
+#: Seconds after the last token whose CPU time counts too.
 SETTLE_S = 1.0
 
 

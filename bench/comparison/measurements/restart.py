@@ -1,7 +1,6 @@
-"""What of a conversation is still warm when the server was ended and started again.
+"""How much of a conversation is cached after a restart of the server?
 
-First by SIGKILL, with all that it had only in memory; then, the turn answered once more by whatever
-it takes, by SIGTERM.
+First after SIGKILL, when data in memory is lost; then, after another answered turn, after SIGTERM.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from bench.comparison.conversation import next_turn
 from bench.comparison.measurements.base import MILLISECONDS, Measurement, Round, Row
 from bench.comparison.server import Server
 
-#: From the end of an answer to the end of the server: who writes behind may finish.
+#: Seconds between an answer's end and the server's, so that write-behind can finish.
 SETTLE_S = 3.0
 
 

@@ -1,7 +1,7 @@
-"""Does a server answer with KV of weights that are no longer there?
+"""Does a server answer with the KV cache of weights that were replaced?
 
-The same path, the same configuration, other weights: the answer to the next turn must be the one
-that a server without any memory gives.
+Path and configuration stay the same. The answer to the next turn must be that of a server with an
+empty cache.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bench.comparison.measurements.restart import SETTLE_S
 from bench.comparison.model_copy import copy_model, swap_weights
 from bench.comparison.server import Server
 
-#: Long enough that different weights say different things.
+#: Long enough that different weights give different answers.
 MAX_TOKENS = 48
 
 
@@ -32,7 +32,7 @@ def _run(server: Server, round_: Round) -> dict[str, str]:
     with server.sibling(model, round_.scratch / "empty") as new:
         expected = new.ask(messages, MAX_TOKENS)
     if before.text == expected.text:
-        raise RuntimeError("both weights say the same, so nothing can be told")
+        raise RuntimeError("both weights give the same answer, so the measurement shows nothing")
     right = after.text == expected.text
     return {"swapped": "recomputed" if right else f"stale KV ({after.cached_tokens} tokens)"}
 

@@ -1,4 +1,4 @@
-"""How long until the first text: a new conversation, the same again, its next turn, and another."""
+"""Time to the first text: new conversation, the same again, its next turn, and another one."""
 
 from __future__ import annotations
 

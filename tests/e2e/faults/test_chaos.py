@@ -24,10 +24,10 @@ def test_every_promise_is_kept_while_everything_is_killed(
 ) -> None:
     service = own_service(**environment(make_exact_model(tmp_path / "model")))
     plan = make_plan(possible_faults(), kills=5, others=5, seed=SEED)
-    chaos = Chaos(service, seed=SEED, clients=3, asked=6, say=print)
+    chaos = Chaos(service, seed=SEED, clients=3, requests=6, log=print)
     run = chaos.run(plan)
     violations = check(run.history)
     assert not violations, [*violations, capfd.readouterr().out]
     # All of it took place: the faults, and work that they disturbed.
-    assert [one.strike for one in run.recoveries] == list(plan)
+    assert [one.planned for one in run.recoveries] == list(plan)
     assert sum(event.type == "JobCompleted" for event in run.history.events) > len(plan)

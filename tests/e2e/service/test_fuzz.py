@@ -15,7 +15,7 @@ def test_bad_bodies_get_typed_answers_and_leave_nothing_behind(
 ) -> None:
     service = own_service(SEMANTIC_JOBS__MAX_TOKENS_DEFAULT="2")
     run = Run(service, seed=11, bodies=BODIES)
-    grown_bytes = run.go(clients=4)
+    grown_bytes = run.send_all(clients=4)
     assert run.faults == []
     assert sum(run.statuses.values()) == BODIES
     assert run.statuses["400"] > BODIES // 4

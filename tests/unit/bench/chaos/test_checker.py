@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from bench.chaos.checker import check
-from bench.chaos.history import Asked, Event, History, Item, Kind, Operation, Outcome, Reading
+from bench.chaos.history import Event, History, Item, Kind, Operation, Outcome, Reading, RequestSpec
 
-FOX = Asked(prompt="Tell me of a fox.", max_tokens=8, temperature=0, seed=1)
+FOX = RequestSpec(prompt="Tell me of a fox.", max_tokens=8, temperature=0, seed=1)
 TEXT = "A fox ran."
 STREAMED, TALK, STOPPED = "job-1", "job-2", "job-3"
 
@@ -24,7 +24,7 @@ def item(n: int | None, kind: str, text: str = "", attempt: int = 1) -> Item:
 
 def operation(client: str, kind: Kind, job: str, **more: Any) -> Operation:
     fields: dict[str, Any] = {"keyed": True, "sendings": 1, "statuses": ("queued", "completed")}
-    return Operation(client=client, kind=kind, asked=FOX, accepted=(job,), **(fields | more))
+    return Operation(client=client, kind=kind, request=FOX, accepted=(job,), **(fields | more))
 
 
 def numbered(events: list[tuple[str, str, dict[str, Any]]]) -> tuple[Event, ...]:
@@ -109,7 +109,7 @@ GOOD = History(
         STOPPED: Outcome(job=STOPPED, status="cancelled", text="A"),
     },
     events=EVENTS,
-    undisturbed={FOX: TEXT},
+    baseline={FOX: TEXT},
 )
 
 
@@ -215,7 +215,7 @@ PLANTED: dict[str, tuple[str, Change]] = {
         logged((STREAMED, "JobSubmitted", {"client": "one"})),
     ),
     "client without an end": ("every request ends", told(1, answered=False)),
-    "dishonest answer": ("errors are honest", told(1, trouble="POST was answered 500")),
+    "dishonest answer": ("errors are honest", told(1, bad_reply="POST was answered 500")),
     "job never ends": ("every accepted job ends", logged(without=(7,))),
     "job ends twice": ("a job ends once", logged((STREAMED, "JobCompleted", {"attempt": 2}))),
     "attempt after the end": (
