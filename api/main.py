@@ -35,9 +35,9 @@ from domain.ports import IdSource
 from domain.usecases.batches.driver import BatchDriver
 from domain.usecases.jobs.expire import expire_overdue
 from domain.usecases.webhooks import WebhookCollector
+from domain.values import rfc3339
 from domain.webhook.delivery import read_secrets
 from ops.adapters.event_log.migrate import upgrade
-from ops.adapters.event_log.row_codec import instant
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.redis.client import Keys, connect, connect_async
 from ops.adapters.redis.control import RedisControlSignals, RedisWorkerPulses
@@ -259,7 +259,7 @@ def _rules(jobs: JobSettings) -> JobRules:
 
 def _expire(services: Services) -> None:
     expire_overdue(
-        instant(services.clock.now()),
+        rfc3339(services.clock.now()),
         views=services.views,
         log=services.log,
         queue=services.queue,

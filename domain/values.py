@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import NewType
 
@@ -188,3 +189,8 @@ class CacheFigures:
 def digest_of(payload: bytes) -> Digest:
     """Return the content address of ``payload``."""
     return Digest("sha256:" + hashlib.sha256(payload).hexdigest())
+
+
+def rfc3339(moment: datetime) -> str:
+    """Return a UTC moment in RFC 3339 with microseconds, as the log writes it; such texts sort."""
+    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"

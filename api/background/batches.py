@@ -16,7 +16,7 @@ from domain.errors import BatchNotFound
 from domain.log.ports import EventLog
 from domain.ports import IdSource
 from domain.usecases.batches.batches import load_batch
-from domain.usecases.batches.driver import instant
+from domain.values import rfc3339
 
 #: Bytes of an answer of many lines that go out together.
 BLOCK_BYTES: Final = 64 * 1024
@@ -110,7 +110,7 @@ def find_batch(name: str, prefix: str, protocols: Collection[str], log: EventLog
 
 def later(moment: datetime, seconds: float) -> str:
     """Return the instant some seconds after a moment, as the log writes them."""
-    return instant(moment + timedelta(seconds=seconds))
+    return rfc3339(moment + timedelta(seconds=seconds))
 
 
 def is_reached(at: str, seconds: float, now: datetime) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from api.http.messages import Request
 from domain.errors import InvalidRequest
-from ops.adapters.event_log.row_codec import instant
+from domain.values import rfc3339
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -225,7 +225,7 @@ def moment(name: str, description: str) -> Parameter[str | None]:
         try:
             at = datetime.fromisoformat(value)
             if at.tzinfo is not None:
-                return instant(at.astimezone(UTC))
+                return rfc3339(at.astimezone(UTC))
         except (ValueError, OverflowError):
             pass
         msg = "must be an RFC 3339 instant such as 2026-01-31T12:00:00Z"

@@ -18,7 +18,7 @@ from api.schemas.replies import EventList, EventObject
 from api.services import Services
 from domain.errors import SemanticError
 from domain.log.record import EventFilter, RecordedEvent
-from ops.adapters.event_log.row_codec import instant
+from domain.values import rfc3339
 
 #: Events that are read from the log at once.
 PAGE_MAX: Final = 1000
@@ -133,7 +133,7 @@ def _is_past(selection: _Selection, services: Services) -> bool:
     """Whether nothing can be recorded any more that is selection."""
     if selection.events.until is None:
         return False
-    return selection.events.until < instant(services.clock.now() - timedelta(seconds=WRITER_LAG_S))
+    return selection.events.until < rfc3339(services.clock.now() - timedelta(seconds=WRITER_LAG_S))
 
 
 def _frame(event: RecordedEvent) -> Frame:

@@ -30,8 +30,8 @@ from domain.batch.state import BatchId
 from domain.errors import FileNotFound
 from domain.events.batch import FileCreated
 from domain.usecases.batches.batches import load_batch
-from domain.usecases.batches.driver import instant
 from domain.usecases.batches.files import delete_file, keep_file, list_files, load_file
+from domain.values import rfc3339
 
 _ID: Final = re.compile(r"file-[0-9a-f]{32}")
 _DIGITS: Final = re.compile(r"[0-9]{1,10}")
@@ -58,7 +58,7 @@ async def list_stored_files(request: Request, *, services: Services) -> Reply:
     page = await services.call(
         list_files,
         limit=_LIMIT.read(request),
-        now=instant(services.clock.now()),
+        now=rfc3339(services.clock.now()),
         log=services.log,
         views=services.batches.views,
         purposes=(purpose,) if purpose else (),
@@ -87,7 +87,7 @@ async def delete_stored_file(request: Request, *, services: Services) -> Reply:
     await services.call(
         delete_file,
         file.id,
-        now=instant(services.clock.now()),
+        now=rfc3339(services.clock.now()),
         correlation_id=request.id,
         log=services.log,
         ids=services.ids,
@@ -111,7 +111,7 @@ def find_file(file_id: str, services: Services) -> StoredFile:
     """
     if not _ID.fullmatch(file_id):
         raise FileNotFound(file_id)
-    return load_file(FileId(file_id), now=instant(services.clock.now()), log=services.log)
+    return load_file(FileId(file_id), now=rfc3339(services.clock.now()), log=services.log)
 
 
 def file_object(file: StoredFile) -> FileObject:

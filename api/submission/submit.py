@@ -24,8 +24,7 @@ from domain.errors import EngineFailure, QueueUnavailable, SemanticError
 from domain.job.commands import SubmitJob
 from domain.job.request_dedup import JoinTarget, RequestRepeat, is_read_by_another, job_to_join
 from domain.usecases.jobs.submit import Accepted, idempotency_digest, join, require_room, submit
-from domain.values import Digest, JobId, digest_of
-from ops.adapters.event_log.row_codec import instant
+from domain.values import Digest, JobId, digest_of, rfc3339
 
 #: Characters of a User-Agent that are kept.
 CLIENT_CHARS_MAX: Final = 256
@@ -82,7 +81,7 @@ def repeat_of(parsed: ParsedRequest, request: Request, services: Services) -> Re
         is_retry=is_retry(request.headers),
         has_session=parsed.agent is not None,
         is_repeatable=parsed.is_repeatable,
-        since=instant(services.clock.now() - window),
+        since=rfc3339(services.clock.now() - window),
     )
 
 
@@ -215,7 +214,7 @@ def command_of(
 def _instant_in(seconds: float | None, services: Services) -> str | None:
     if seconds is None:
         return None
-    return instant(services.clock.now() + timedelta(seconds=seconds))
+    return rfc3339(services.clock.now() + timedelta(seconds=seconds))
 
 
 def asked_of(command: SubmitJob, seeded: bool) -> Digest:  # noqa: FBT001 - handed to an executor

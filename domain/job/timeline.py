@@ -23,7 +23,7 @@ from domain.events.job import (
 )
 from domain.log.codec import decode_event
 from domain.log.record import RecordedEvent
-from domain.values import JobId, WorkerId
+from domain.values import JobId, WorkerId, rfc3339
 
 #: Longer ones are shown in seconds.
 _SECONDS_FROM_MS = 10_000
@@ -250,7 +250,7 @@ class _TimelineBuilder:
         self.steps.append(
             TimelineStep(
                 what=what,
-                at=at.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z",
+                at=rfc3339(at),
                 after_ms=_ms(at - self.accepted),
                 text=text,
                 took_ms=took_ms,

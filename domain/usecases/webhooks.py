@@ -23,8 +23,7 @@ from domain.log.codec import decode_event
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
 from domain.ports import Clock, IdSource
-from domain.usecases.batches.driver import instant
-from domain.values import StreamName
+from domain.values import StreamName, rfc3339
 from domain.webhook.delivery import (
     SCHEDULE_S,
     DeliveryResult,
@@ -114,7 +113,7 @@ def settle_try(webhook: Webhook, answer: DeliveryResult, desk: WebhookCollector)
     state, next_at = WebhookState.DELIVERED, None
     if answer.error is not None and not answer.is_final and webhook.attempts <= len(desk.waits_s):
         state = WebhookState.PENDING
-        next_at = instant(next_try(webhook, answer, now, desk.waits_s))
+        next_at = rfc3339(next_try(webhook, answer, now, desk.waits_s))
     elif answer.error is not None:
         state = WebhookState.FAILED
         _give_up(webhook, answer.error, answer.status, desk)
@@ -123,7 +122,7 @@ def settle_try(webhook: Webhook, answer: DeliveryResult, desk: WebhookCollector)
         attempt=webhook.attempts,
         state=state,
         answer=answer,
-        at=instant(now),
+        at=rfc3339(now),
         next_at=next_at,
     )
     return state
@@ -144,18 +143,18 @@ def claim_webhooks(
         LogUnavailable: The store cannot be written.
     """
     now = desk.clock.now()
-    until = instant(now + timedelta(seconds=lease_s))
-    return desk.store.claim(host, now=instant(now), until=until, limit=limit)
+    until = rfc3339(now + timedelta(seconds=lease_s))
+    return desk.store.claim(host, now=rfc3339(now), until=until, limit=limit)
 
 
 def due_hosts(desk: WebhookCollector, *, limit: int) -> tuple[str, ...]:
     """Return hosts that a try is due for; raises ``LogUnavailable``."""
-    return desk.store.due_hosts(instant(desk.clock.now()), limit=limit)
+    return desk.store.due_hosts(rfc3339(desk.clock.now()), limit=limit)
 
 
 def forget_webhooks(desk: WebhookCollector, *, limit: int = 1000) -> int:
     """Drop webhooks that have been over for ``kept_s``; raises ``LogUnavailable``."""
-    before = instant(desk.clock.now() - timedelta(seconds=desk.kept_s))
+    before = rfc3339(desk.clock.now() - timedelta(seconds=desk.kept_s))
     return desk.store.forget(before=before, limit=limit)
 
 
@@ -173,7 +172,7 @@ def retry_webhook(
         raise WebhookNotFound(name)
     if found.state is not WebhookState.PENDING:
         _record(found, WebhookRetried(reason=reason), log=log, ids=ids)
-    revived = store.revive(name, at=instant(clock.now()))
+    revived = store.revive(name, at=rfc3339(clock.now()))
     if revived is None:
         raise WebhookNotFound(name)
     return revived
@@ -229,7 +228,7 @@ def _messages(
 ) -> Sequence[Webhook]:
     message = {"type": what, "timestamp": end.recorded_at, "data": data}
     body = json.dumps(message, separators=(",", ":")).encode()
-    now = instant(desk.clock.now())
+    now = rfc3339(desk.clock.now())
     return [
         Webhook(
             id=webhook_id(end.event_id, url),

@@ -22,8 +22,8 @@ from domain.values import (
     StreamName,
     Usage,
     digest_of,
+    rfc3339,
 )
-from ops.adapters.event_log.row_codec import instant
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
 from tests.support.builders.log_stores import STORES, Store, opened_store
 
@@ -204,9 +204,9 @@ def test_events_are_selected_by_agent_time_and_several_types(store: Store) -> No
     ann, bob = StreamName("job-ann"), StreamName("job-bob")
     store.log.append(ann, [draft(submitted(agent="ann"))], expected_version=0)
     store.log.append(bob, [draft(submitted(agent="bob"))], expected_version=0)
-    noon = instant(store.clock.now())
+    noon = rfc3339(store.clock.now())
     store.clock.advance(60)
-    later = instant(store.clock.now())
+    later = rfc3339(store.clock.now())
     store.log.append(ann, [draft(started()), draft(completed())], expected_version=1)
     store.log.append(StreamName("agent-ann"), [draft(worker_event())], expected_version=0)
 

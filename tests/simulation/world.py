@@ -16,8 +16,7 @@ from domain.usecases.jobs.expire import expire_overdue
 from domain.usecases.jobs.reconcile import reconcile
 from domain.usecases.jobs.retry import retry
 from domain.usecases.jobs.submit import idempotency_digest, join, require_room, submit
-from domain.values import JobId, JobStatus, Priority, SamplingWish
-from ops.adapters.event_log.row_codec import instant
+from domain.values import JobId, JobStatus, Priority, SamplingWish, rfc3339
 from tests.simulation.broker import Broker
 from tests.simulation.steps import Order, Process, Task
 from tests.simulation.truth import Reader, Truth
@@ -88,7 +87,7 @@ class World:
                 is_retry=True,
                 has_session=False,
                 is_repeatable=False,
-                since=instant(self.clock.now() - timedelta(seconds=60)),
+                since=rfc3339(self.clock.now() - timedelta(seconds=60)),
             )
             assert command.asked is not None
             alike = self._views(api).alike(command.asked, limit=16)
@@ -111,7 +110,7 @@ class World:
 
     def expire(self, api: Process) -> None:
         ports = self._ports(api, "log", "queue", "sink", "backlog", "signals")
-        now = instant(self.clock.now())
+        now = rfc3339(self.clock.now())
         views = self._views(api)
         self._call(api, "expire", lambda: expire_overdue(now, views=views, ids=self.ids, **ports))
 
@@ -290,7 +289,7 @@ class World:
     def _in(self, seconds: float | None) -> str | None:
         if seconds is None:
             return None
-        return instant(self.clock.now() + timedelta(seconds=seconds))
+        return rfc3339(self.clock.now() + timedelta(seconds=seconds))
 
     def _views(self, process: Process) -> Any:
         return process.stepped(self.log.views, "views")

@@ -59,6 +59,7 @@ from domain.values import (
     SamplingWish,
     StreamName,
     digest_of,
+    rfc3339,
 )
 
 #: Lines that become jobs in one go. Only within the last such round may lines be missing.
@@ -288,7 +289,7 @@ def _end(batch: Batch, tally: BatchTally, driver: BatchDriver) -> None:
             purpose="batch_output",
             filename=f"{batch.id}_{part}.jsonl",
             bytes=size,
-            expires_at=instant(now + timedelta(seconds=kept_s)),
+            expires_at=rfc3339(now + timedelta(seconds=kept_s)),
             batch=batch.id,
             part=part,
         )
@@ -325,8 +326,3 @@ def file_of_part(batch_id: BatchId, part: str) -> FileId:
     stamp = batch_id.removeprefix(BATCH_PREFIX)[:12]
     mark = hashlib.sha256(f"{batch_id}/{part}".encode()).hexdigest()[:20]
     return FileId(f"{FILE_PREFIX}{stamp}{mark}")
-
-
-def instant(moment: datetime) -> str:
-    """Return a UTC moment as the log writes them, RFC 3339 with microseconds."""
-    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"

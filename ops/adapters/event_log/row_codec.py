@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -46,11 +45,6 @@ def link(
         "prev_hash": before.hash,
     }
     return RecordedEvent(**fields, hash=chain_hash(fields))
-
-
-def instant(moment: datetime) -> str:
-    """Return a UTC moment as RFC 3339 with microseconds; such texts sort by time."""
-    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def event_values(event: RecordedEvent) -> dict[str, Any]:

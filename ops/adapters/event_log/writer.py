@@ -18,8 +18,8 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from domain.errors import LogUnavailable
 from domain.log.record import RecordedEvent
 from domain.ports import Clock
+from domain.values import rfc3339
 from ops.adapters.event_log.database import reason_of
-from ops.adapters.event_log.row_codec import instant
 from ops.adapters.event_log.transaction import Append, LogTransaction
 
 #: Limits of the queue: appends, and bytes of their payloads.
@@ -162,7 +162,7 @@ class LogWriter:
         return results
 
     def _now(self) -> str:
-        self._last_instant = max(self._last_instant, instant(self._clock.now()))
+        self._last_instant = max(self._last_instant, rfc3339(self._clock.now()))
         return self._last_instant
 
 

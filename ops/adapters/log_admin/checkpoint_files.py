@@ -13,12 +13,13 @@ from domain.errors import CorruptLog, LogUnavailable
 from domain.log.checkpoints import KEY_BYTES, NoteKind, SignedCheckpoint, read_heads, sign_head
 from domain.log.record import LogHead
 from domain.ports import Clock
+from domain.values import rfc3339
 from ops.adapters.data_dir.secret_file import write_once
 from ops.adapters.data_dir.sync import sync_directory
 from ops.adapters.event_log.archives import read_anchor
 from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.reader import LogReader
-from ops.adapters.event_log.row_codec import hash_at, instant
+from ops.adapters.event_log.row_codec import hash_at
 
 KEY_NAME = "heads.key"
 CHECKPOINTS_NAME = "heads.jsonl"
@@ -195,6 +196,6 @@ def verify_signed_head(engine: Engine, noted: LogHead) -> None:
 def _noted(
     head: LogHead, files: CheckpointFiles, *, key: bytes, clock: Clock, kind: NoteKind
 ) -> SignedCheckpoint:
-    note = sign_head(head, key=key, at=instant(clock.now()), kind=kind)
+    note = sign_head(head, key=key, at=rfc3339(clock.now()), kind=kind)
     files.append(note)
     return note

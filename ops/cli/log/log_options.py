@@ -23,9 +23,9 @@ from sqlalchemy import Engine
 
 from domain.errors import SemanticError
 from domain.log.record import EventFilter, RecordedEvent
+from domain.values import rfc3339
 from ops.adapters.event_log.database import database_file, reader_engine
 from ops.adapters.event_log.migrate import current
-from ops.adapters.event_log.row_codec import instant
 from ops.cli.options import overrides, settings_or_exit
 from ops.settings import Settings
 from ops.supervisor.startup_banner import without_password
@@ -87,11 +87,11 @@ def parse_instant(text: str, now: datetime) -> str:
     ago = _AGO.fullmatch(text)
     try:
         if ago is not None:
-            return instant(now - timedelta(**{_UNITS[ago[2]]: int(ago[1])}))
+            return rfc3339(now - timedelta(**{_UNITS[ago[2]]: int(ago[1])}))
         moment = datetime.fromisoformat(text)
         # Without an offset it is UTC, as in the log.
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return instant(moment.astimezone(UTC))
+        return rfc3339(moment.astimezone(UTC))
     except (ValueError, OverflowError) as error:
         msg = f"{text!r} is neither an age such as 10m, 2h or 3d nor an ISO 8601 instant"
         raise typer.BadParameter(msg) from error

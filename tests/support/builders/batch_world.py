@@ -10,8 +10,8 @@ from domain.batch.jsonl import pack
 from domain.batch.state import BATCH_PREFIX, Batch, BatchId, LineCounts
 from domain.events.batch import BatchSubmitted
 from domain.usecases.batches.batches import accept_batch, load_batch
-from domain.usecases.batches.driver import BatchDriver, advance_batches, instant
-from domain.values import JobId, Priority, StreamName
+from domain.usecases.batches.driver import BatchDriver, advance_batches
+from domain.values import JobId, Priority, StreamName, rfc3339
 from tests.support.builders.job_world import JobWorld
 from tests.support.fakes.batches import InMemoryBatchViews, PlainLines
 
@@ -49,7 +49,7 @@ class BatchWorld(JobWorld):
             endpoint="/v1/messages",
             content=packed.digest,
             lines=packed.lines,
-            expires_at=instant(self.clock.now() + timedelta(seconds=DAY_S)),
+            expires_at=rfc3339(self.clock.now() + timedelta(seconds=DAY_S)),
         )
         accept_batch(
             batch_id,

@@ -16,8 +16,7 @@ from domain.usecases.jobs.expire import expire_overdue
 from domain.usecases.jobs.retry import retry
 from domain.usecases.jobs.run_attempt import Runner, RunResult, run_job
 from domain.usecases.jobs.submit import Accepted, submit
-from domain.values import JobId, SamplingWish, StreamName, WorkerId
-from ops.adapters.event_log.row_codec import instant
+from domain.values import JobId, SamplingWish, StreamName, WorkerId, rfc3339
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.engine import FakeEngine
 from tests.support.fakes.event_log import InMemoryEventLog
@@ -115,7 +114,7 @@ class JobWorld:
 
     def expire(self) -> tuple[JobId, ...]:
         return expire_overdue(
-            instant(self.clock.now()),
+            rfc3339(self.clock.now()),
             views=self.log.views,
             log=self.log,
             queue=self.broker.queue,

@@ -17,8 +17,8 @@ from domain.job.listing import JobPage
 from domain.job.view import JobView, is_job_event, job_id_of, project_job
 from domain.log.record import AGENT_STREAM, GENESIS_HASH, Draft, EventFilter, LogHead, RecordedEvent
 from domain.ports import Clock
-from domain.values import Digest, JobId, JobStatus, Priority, StreamName, digest_of
-from ops.adapters.event_log.row_codec import instant, link
+from domain.values import Digest, JobId, JobStatus, Priority, StreamName, digest_of, rfc3339
+from ops.adapters.event_log.row_codec import link
 from tests.support.fakes.time import FakeClock
 
 
@@ -276,7 +276,7 @@ class InMemoryEventLog:
                 stream=stream,
                 version=version + offset,
                 before=head,
-                recorded_at=instant(self._clock.now()),
+                recorded_at=rfc3339(self._clock.now()),
             )
             recorded.append(event)
             head = LogHead(position=event.position, hash=event.hash)
