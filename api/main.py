@@ -33,9 +33,11 @@ from domain.errors import SemanticError
 from domain.log.ports import PayloadStore
 from domain.ports import IdSource
 from domain.usecases.batches.driver import BatchDriver
-from domain.usecases.jobs.expire import expire_overdue
+from domain.usecases.jobs.cancel import JobCancellation
+from domain.usecases.jobs.expire import JobExpiry
+from domain.usecases.jobs.retry import JobRetry
+from domain.usecases.jobs.submit import JobSubmission
 from domain.usecases.webhooks import WebhookCollector
-from domain.values import rfc3339
 from domain.webhook.delivery import read_secrets
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sql_event_log import open_log
@@ -95,19 +97,25 @@ def build(
     hub = RedisItemHub(connect_async(url), keys)
     executor = ThreadPoolExecutor(BLOCKING_CALLS_MAX, thread_name_prefix="blocking")
     stack.callback(executor.shutdown, wait=False, cancel_futures=True)
-    pulses = RedisWorkerPulses(client, keys)
+    pulses, kept = RedisWorkerPulses(client, keys), settings.redis
+    queue, backlog = DramatiqJobQueue(client, keys), RedisItemBacklog(client, keys)
     services = Services(
         log=log,
         payloads=log,
         views=log.views,
         outlook=LiveEta(line=log.queue_views, pulses=pulses, clock=clock),
-        queue=DramatiqJobQueue(client, keys),
-        sink=RedisItemSink(
-            client, keys, items_max=settings.redis.items_max, ttl_s=settings.redis.items_ttl_s
+        submission=JobSubmission(log=log, queue=queue, ids=ids),
+        cancellation=JobCancellation(
+            log=log,
+            queue=queue,
+            sink=RedisItemSink(client, keys, items_max=kept.items_max, ttl_s=kept.items_ttl_s),
+            backlog=backlog,
+            signals=RedisControlSignals(client, keys),
+            ids=ids,
         ),
-        backlog=RedisItemBacklog(client, keys),
+        retries=JobRetry(log=log, queue=queue, backlog=backlog, ids=ids),
+        backlog=backlog,
         source=hub,
-        signals=RedisControlSignals(client, keys),
         pulses=pulses,
         counter=RedisTokenCounter(client, keys),
         clock=clock,
@@ -178,10 +186,8 @@ def _batch_driver(settings: Settings, services: Services, stack: ExitStack) -> B
         payloads=services.payloads,
         views=services.batches.views,
         jobs=services.views,
-        queue=services.queue,
-        sink=services.sink,
-        backlog=services.backlog,
-        signals=services.signals,
+        submission=services.submission,
+        cancellation=services.cancellation,
         ids=services.ids,
         clock=services.clock,
         protocol=services.batches.lines,
@@ -257,19 +263,6 @@ def _rules(jobs: JobSettings) -> JobRules:
     )
 
 
-def _expire(services: Services) -> None:
-    expire_overdue(
-        rfc3339(services.clock.now()),
-        views=services.views,
-        log=services.log,
-        queue=services.queue,
-        sink=services.sink,
-        backlog=services.backlog,
-        signals=services.signals,
-        ids=services.ids,
-    )
-
-
 def run(settings: Settings, logger: Logger) -> int:
     """Serve until told to stop; returns only if the start failed.
 
@@ -288,7 +281,10 @@ def run(settings: Settings, logger: Logger) -> int:
         driver = _batch_driver(settings, services, stack)
         batches = BatchThread(driver, woken=woken, logger=logger)
 
-        expire = partial(services.call, _expire, services)
+        expiry = JobExpiry(
+            views=services.views, clock=services.clock, cancellation=services.cancellation
+        )
+        expire = partial(services.call, expiry.expire_overdue)
         deadlines = PeriodicTasks("deadlines", EXPIRE_S, expire, logger=logger)
 
         async def on_start() -> None:

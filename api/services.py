@@ -18,17 +18,13 @@ from api.protocols.shared.efforts import Efforts
 from api.protocols.shared.parsed_request import RequestDefaults
 from domain.job.eta import EtaSource
 from domain.job.listing import JobViews
-from domain.job.ports import (
-    ControlSignals,
-    ItemBacklog,
-    ItemSink,
-    ItemSource,
-    JobQueue,
-    WorkerPulses,
-)
+from domain.job.ports import ItemBacklog, ItemSource, WorkerPulses
 from domain.log.ports import EventLog, PayloadStore
 from domain.ports import Clock, IdSource
+from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.count_tokens import TokenCounter
+from domain.usecases.jobs.retry import JobRetry
+from domain.usecases.jobs.submit import JobSubmission
 from domain.values import ATTEMPTS_MAX, WORKER_DEATHS_MAX, Priority
 
 P = ParamSpec("P")
@@ -75,11 +71,11 @@ class Services:
         payloads: Texts of requests and answers.
         views: The jobs projection.
         outlook: What is to be expected of open jobs.
-        queue: The hint to the workers.
-        sink: Where a job that is cancelled while it waits gets its last item.
+        submission: Accepts requests as jobs.
+        cancellation: Cancels jobs.
+        retries: Puts ended jobs back into their queue.
         backlog: Stored items.
         source: Items as they come; belongs to the event loop that runs the routes.
-        signals: Nudges to workers.
         pulses: Which workers are alive, and with which model.
         counter: Says how long a prompt is.
         clock: For ``created`` stamps.
@@ -107,11 +103,11 @@ class Services:
     payloads: PayloadStore
     views: JobViews
     outlook: EtaSource
-    queue: JobQueue
-    sink: ItemSink
+    submission: JobSubmission
+    cancellation: JobCancellation
+    retries: JobRetry
     backlog: ItemBacklog
     source: ItemSource
-    signals: ControlSignals
     pulses: WorkerPulses
     counter: TokenCounter
     clock: Clock

@@ -25,7 +25,7 @@ from domain.chat.request import ChatRequest, Message
 from domain.job.commands import SubmitJob
 from domain.job.fair_scheduler import TurnOrder
 from domain.usecases.jobs.run_attempt import Runner, run_job
-from domain.usecases.jobs.submit import submit
+from domain.usecases.jobs.submit import JobSubmission
 from domain.values import JobId, SamplingWish, WorkerId
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
@@ -102,7 +102,8 @@ class Side:
             max_tokens=tokens,
             sampling=SamplingWish(temperature=0.8, seed=number),
         )
-        job_id = submit(
+        submission = JobSubmission(log=self._log, queue=self._broker.queue, ids=self._ids)
+        job_id = submission.submit(
             SubmitJob(
                 request=request,
                 protocol="jobs",
@@ -110,9 +111,6 @@ class Side:
                 asked=request.asked(protocol="jobs", agent=None, seeded=True),
             ),
             job_id=self._ids.job_id(),
-            log=self._log,
-            queue=self._broker.queue,
-            ids=self._ids,
         ).job_id
         run_job(job_id, self._runner)
         return job_id

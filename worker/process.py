@@ -18,7 +18,7 @@ from domain.job.fair_scheduler import TurnOrder
 from domain.job.ports import JobQueue, WorkerPulses
 from domain.log.ports import EventLog
 from domain.usecases.jobs.count_tokens import count_tokens
-from domain.usecases.jobs.reconcile import reconcile
+from domain.usecases.jobs.reconcile import JobReconciler
 from domain.usecases.jobs.run_attempt import Runner
 from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import Priority, WorkerId
@@ -161,10 +161,11 @@ class WorkerProcess:
 
     def _reconciler(self, log: SqlEventLog, queue: JobQueue, active: ActiveJobs) -> PeriodicTask:
         """Return the task that recovers lost cancellations and lost queue entries from the log."""
+        reconciler = JobReconciler(views=log.views, queue=queue)
 
         def recover() -> None:
             cancel_where_recorded(active, log)
-            reconcile(views=log.views, queue=queue)
+            reconciler.reconcile()
 
         return PeriodicTask("reconcile", self._settings.jobs.reconcile_s, recover)
 
@@ -172,6 +173,7 @@ class WorkerProcess:
         self, stack: ExitStack, client: BrokerClient, keys: Keys, active: ActiveJobs, log: EventLog
     ) -> None:
         """Receive cancel messages; after each (re)connect, recover those that were missed."""
+        reconciler = JobReconciler(views=log.views, queue=queue)
 
         def recover() -> None:
             self._request_reconcile()

@@ -31,8 +31,6 @@ from api.submission.submit import accept
 from domain.errors import JobNotFound
 from domain.job.eta import retry_after_s
 from domain.job.view import JobView
-from domain.usecases.jobs.cancel import cancel
-from domain.usecases.jobs.retry import retry
 from domain.usecases.jobs.submit import Accepted
 from domain.values import JobId, JobStatus, Priority
 
@@ -114,32 +112,14 @@ async def get_job(request: Request, *, services: Services) -> Reply:
 async def cancel_job(request: Request, *, services: Services) -> Reply:
     """Cancel a job; one that has ended stays as it is."""
     job_id = JobId(_JOB_ID.read(request))
-    await services.call(
-        cancel,
-        job_id,
-        reason="api",
-        log=services.log,
-        queue=services.queue,
-        sink=services.sink,
-        backlog=services.backlog,
-        signals=services.signals,
-        ids=services.ids,
-    )
+    await services.call(services.cancellation.cancel, job_id, reason="api")
     return json_reply(await services.call(_load, job_id, services))
 
 
 async def retry_job(request: Request, *, services: Services) -> Reply:
     """Enqueue a job again that ended without an answer."""
     job_id = JobId(_JOB_ID.read(request))
-    await services.call(
-        retry,
-        job_id,
-        reason="api",
-        log=services.log,
-        queue=services.queue,
-        backlog=services.backlog,
-        ids=services.ids,
-    )
+    await services.call(services.retries.retry, job_id, reason="api")
     job = await services.call(_load, job_id, services)
     headers = {"location": job["links"]["self"], "retry-after": _look_again(job)}
     return json_reply(job, status=202, headers=headers)

@@ -44,7 +44,6 @@ from api.streaming.waiting import leave_alone, wait_for_end
 from api.submission.submit import accept, open_job
 from domain.errors import EngineFailure
 from domain.job.commands import Hide
-from domain.usecases.jobs.cancel import cancel
 from domain.usecases.jobs.commit import commit
 from domain.values import JobId
 
@@ -176,17 +175,7 @@ async def _stream(
 
 
 async def _cancel(job_id: JobId, services: Services) -> None:
-    await services.call(
-        cancel,
-        job_id,
-        reason="api",
-        log=services.log,
-        queue=services.queue,
-        sink=services.sink,
-        backlog=services.backlog,
-        signals=services.signals,
-        ids=services.ids,
-    )
+    await services.call(services.cancellation.cancel, job_id, reason="api")
 
 
 def _present(envelope: ResponseEnvelope, services: Services) -> ResponseObject:

@@ -11,7 +11,6 @@ import structlog
 from api.services import Services
 from api.streaming.item_buffer import ItemBuffer
 from domain.errors import Draining, SemanticError
-from domain.usecases.jobs.cancel import cancel
 from domain.values import JobId
 
 #: How long the cancellation of an abandoned job may take, in seconds.
@@ -93,17 +92,7 @@ async def _cancel_unless_joined(
         return
     try:
         async with asyncio.timeout(CANCEL_TIMEOUT_S):
-            await services.call(
-                cancel,
-                job_id,
-                reason=reason,
-                log=services.log,
-                queue=services.queue,
-                sink=services.sink,
-                backlog=services.backlog,
-                signals=services.signals,
-                ids=services.ids,
-            )
+            await services.call(services.cancellation.cancel, job_id, reason=reason)
     except (SemanticError, TimeoutError) as error:
         structlog.get_logger(__name__).warning(
             "cancel_failed", job_id=job_id, reason=reason, error=repr(error)

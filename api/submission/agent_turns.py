@@ -17,7 +17,6 @@ from domain.errors import SemanticError
 from domain.job.commands import ConfirmCancel, RequestCancel, SubmitJob
 from domain.job.state import Job
 from domain.usecases.agents import PlannedTurn, plan_turn, record_turn
-from domain.usecases.jobs.cancel import cancel
 from domain.usecases.jobs.commit import commit
 from domain.usecases.jobs.submit import Accepted, idempotency_digest
 from domain.values import AgentId, JobId, JobStatus, Usage
@@ -128,13 +127,4 @@ def _record(planned: PlannedTurn, job_id: JobId, request: Request, services: Ser
 
 def withdraw(job_id: JobId, services: Services) -> None:
     """Cancel the open turn of an agent that was deleted; blocks."""
-    cancel(
-        job_id,
-        reason="agent_deleted",
-        log=services.log,
-        queue=services.queue,
-        sink=services.sink,
-        backlog=services.backlog,
-        signals=services.signals,
-        ids=services.ids,
-    )
+    services.cancellation.cancel(job_id, reason="agent_deleted")

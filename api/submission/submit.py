@@ -23,7 +23,7 @@ from domain.chat.items import StreamItem
 from domain.errors import EngineFailure, QueueUnavailable, SemanticError
 from domain.job.commands import SubmitJob
 from domain.job.request_dedup import JoinTarget, RequestRepeat, is_read_by_another, job_to_join
-from domain.usecases.jobs.submit import Accepted, idempotency_digest, join, require_room, submit
+from domain.usecases.jobs.submit import Accepted, idempotency_digest, require_room
 from domain.values import Digest, JobId, digest_of, rfc3339
 
 #: Characters of a User-Agent that are kept.
@@ -109,13 +109,10 @@ async def join_job(joining: JoinTarget, request: Request, services: Services) ->
     reading = JobReading(joining.job_id, services)
     try:
         await services.call(
-            join,
+            services.submission.attach,
             joining.job_id,
             reason=joining.reason,
             request_id=request.id,
-            log=services.log,
-            queue=services.queue,
-            ids=services.ids,
         )
         return await _follow_existing(joining.job_id, joining.reason, reading, request, services)
     except BaseException:
@@ -270,7 +267,7 @@ def admit(commands: Sequence[SubmitJob], services: Services) -> None:
     if not fresh:
         return
     limit = services.rules.queue_limit_of(first.priority)
-    require_room(first.priority, jobs_max=limit, views=views, outlook=services.outlook, jobs=fresh)
+    require_room(first.priority, jobs_max=limit, views=views, eta=services.outlook, jobs=fresh)
     services.agents.require_place(first.agent, views, fresh)
 
 
@@ -282,11 +279,4 @@ def record(
     claim: Callable[[JobId], None] | None = None,
 ) -> Accepted:
     """Record a job that there is room for, and queue it; blocks. See ``submit``."""
-    return submit(
-        command,
-        job_id=job_id,
-        log=services.log,
-        queue=services.queue,
-        ids=services.ids,
-        claim=claim,
-    )
+    return services.submission.submit(command, job_id=job_id, claim=claim)

@@ -13,8 +13,9 @@ from domain.events.job import AttemptStarted
 from domain.job import state as job_module
 from domain.job.commands import StartAttempt
 from domain.usecases.jobs import run_attempt as run_module
-from domain.usecases.jobs import submit as submit_module
 from domain.usecases.jobs import terminal_item as last_word
+from domain.usecases.jobs.reconcile import JobReconciler
+from domain.usecases.jobs.submit import JobSubmission
 from domain.values import JobId
 from tests.simulation import workers as workers_module
 from tests.simulation import world as world_module
@@ -47,7 +48,7 @@ def _a_number_is_used_again() -> AbstractContextManager[Any]:
 
 
 def _nothing_is_queued_again() -> AbstractContextManager[Any]:
-    return mock.patch.object(workers_module, "reconcile", return_value=())
+    return mock.patch.object(JobReconciler, "reconcile", return_value=())
 
 
 def _a_new_attempt_forgets_what_was_said() -> AbstractContextManager[Any]:
@@ -84,10 +85,12 @@ def _the_room_is_not_checked() -> AbstractContextManager[Any]:
 
 
 def _two_keys_make_two_jobs() -> AbstractContextManager[Any]:
-    def again(command: Any, **options: Any) -> Any:
-        return submit_module.submit(replace(command, idempotency=None), **options)
+    submit = JobSubmission.submit
 
-    return mock.patch.object(world_module, "submit", again)
+    def again(self: JobSubmission, command: Any, **options: Any) -> Any:
+        return submit(self, replace(command, idempotency=None), **options)
+
+    return mock.patch.object(JobSubmission, "submit", again)
 
 
 def _the_dead_hold_on_to_their_jobs() -> AbstractContextManager[Any]:

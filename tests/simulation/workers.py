@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Self
 
 from domain.job.fair_scheduler import TurnOrder
-from domain.usecases.jobs.reconcile import reconcile
+from domain.usecases.jobs.reconcile import JobReconciler
 from domain.usecases.jobs.run_attempt import Runner
 from domain.values import JobId, Priority, WorkerId
 from tests.simulation.broker import Broker
@@ -156,9 +156,11 @@ class Worker(Process):
         """Begin to look for lost jobs."""
         queue = self.stepped(self._broker.queue, "queue", may_lose_reply=True)
 
+        reconciler = JobReconciler(views=self._views, queue=queue)
+
         def look() -> None:
             cancel_where_recorded(self.active, self.log)
-            reconcile(views=self._views, queue=queue)
+            reconciler.reconcile()
 
         self.begin("reconcile", look)
 

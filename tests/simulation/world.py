@@ -11,11 +11,11 @@ from typing import Any
 from domain.chat.request import ChatRequest, Message
 from domain.job.commands import SubmitJob
 from domain.job.request_dedup import Readership, RequestRepeat, job_to_join
-from domain.usecases.jobs.cancel import cancel
-from domain.usecases.jobs.expire import expire_overdue
-from domain.usecases.jobs.reconcile import reconcile
-from domain.usecases.jobs.retry import retry
-from domain.usecases.jobs.submit import idempotency_digest, join, require_room, submit
+from domain.usecases.jobs.cancel import JobCancellation
+from domain.usecases.jobs.expire import JobExpiry
+from domain.usecases.jobs.reconcile import JobReconciler
+from domain.usecases.jobs.retry import JobRetry
+from domain.usecases.jobs.submit import JobSubmission, idempotency_digest, require_room
 from domain.values import JobId, JobStatus, Priority, SamplingWish, rfc3339
 from tests.simulation.broker import Broker
 from tests.simulation.steps import Order, Process, Task
@@ -95,24 +95,24 @@ class World:
             if found is None:
                 self._accept(api, command, None)
                 return
-            ports = self._ports(api, "log", "queue")
-            join(found.job_id, reason=found.reason, request_id="r", ids=self.ids, **ports)
+            submission = JobSubmission(ids=self.ids, **self._ports(api, "log", "queue"))
+            submission.attach(found.job_id, reason=found.reason, request_id="r")
 
         self._call(api, "repeat", body)
 
     def cancel(self, api: Process, job_id: JobId) -> None:
-        ports = self._ports(api, "log", "queue", "sink", "backlog", "signals")
-        self._call(api, "cancel", lambda: cancel(job_id, reason="api", ids=self.ids, **ports))
+        cancellation = self._cancellation(api)
+        self._call(api, "cancel", lambda: cancellation.cancel(job_id, reason="api"))
 
     def retry(self, api: Process, job_id: JobId) -> None:
-        ports = self._ports(api, "log", "queue", "backlog")
-        self._call(api, "retry", lambda: retry(job_id, reason="api", ids=self.ids, **ports))
+        retries = JobRetry(ids=self.ids, **self._ports(api, "log", "queue", "backlog"))
+        self._call(api, "retry", lambda: retries.retry(job_id, reason="api"))
 
     def expire(self, api: Process) -> None:
-        ports = self._ports(api, "log", "queue", "sink", "backlog", "signals")
-        now = rfc3339(self.clock.now())
-        views = self._views(api)
-        self._call(api, "expire", lambda: expire_overdue(now, views=views, ids=self.ids, **ports))
+        expiry = JobExpiry(
+            views=self._views(api), clock=self.clock, cancellation=self._cancellation(api)
+        )
+        self._call(api, "expire", expiry.expire_overdue)
 
     def read(self, job_id: JobId) -> None:
         """Begin to follow a job, as long as its end may still come."""
@@ -199,7 +199,7 @@ class World:
         """Reconcile at one stroke and look whether every open job is where somebody finds it."""
         if self.broker.outage.down:
             return
-        reconcile(views=self.log.views, queue=self.broker.queue)
+        JobReconciler(views=self.log.views, queue=self.broker.queue).reconcile()
         for view in self.log.views.unfinished():
             where = f"nobody will find {view.id}"
             assert self.broker.queue.holds(view.id, Priority(view.priority)), where
@@ -253,11 +253,9 @@ class World:
         """What the route does."""
         views = self._views(api)
         if command.idempotency is None or views.keyed(command.idempotency) is None:
-            require_room(
-                command.priority, jobs_max=QUEUE_LIMIT, views=views, outlook=_NobodyKnows()
-            )
-        ports = self._ports(api, "log", "queue")
-        accepted = submit(command, job_id=self.ids.job_id(), ids=self.ids, **ports)
+            require_room(command.priority, jobs_max=QUEUE_LIMIT, views=views, eta=_NobodyKnows())
+        submission = JobSubmission(ids=self.ids, **self._ports(api, "log", "queue"))
+        accepted = submission.submit(command, job_id=self.ids.job_id())
         self.truth.answered(key, accepted.job_id)
 
     def _command(
@@ -293,6 +291,10 @@ class World:
 
     def _views(self, process: Process) -> Any:
         return process.stepped(self.log.views, "views")
+
+    def _cancellation(self, api: Process) -> JobCancellation:
+        ports = self._ports(api, "log", "queue", "sink", "backlog", "signals")
+        return JobCancellation(ids=self.ids, **ports)
 
     def _ports(self, process: Process, *names: str) -> dict[str, Any]:
         broker = self.broker

@@ -43,15 +43,14 @@ from domain.events.batch import FileCreated
 from domain.events.job import JobSubmitted
 from domain.job.commands import CreateJob, FailAttempt, SubmitJob
 from domain.job.listing import JobViews
-from domain.job.ports import ControlSignals, ItemBacklog, ItemSink, JobQueue
 from domain.job.state import DEADLINE, Job, decide, evolve
 from domain.log.ports import EventLog, PayloadStore
 from domain.log.record import Draft
 from domain.ports import Clock, IdSource
 from domain.usecases.batches.batches import cancel_batch, commit_batch, load_batch
 from domain.usecases.batches.files import keep_file
-from domain.usecases.jobs.cancel import cancel
-from domain.usecases.jobs.submit import submit
+from domain.usecases.jobs.cancel import JobCancellation
+from domain.usecases.jobs.submit import JobSubmission
 from domain.values import (
     ATTEMPTS_MAX,
     JobStatus,
@@ -77,10 +76,8 @@ class BatchDriver:
         payloads: The lines.
         views: Batches and how far their jobs are.
         jobs: How full the queue is.
-        queue: The hint to the workers.
-        sink: Where a line that is cancelled while it waits gets its last item.
-        backlog: Stored items.
-        signals: Nudges to workers.
+        submission: Accepts the lines as jobs.
+        cancellation: Cancels the jobs of a batch that ends early.
         ids: Names for events.
         clock: Tells when the window of a batch is over.
         protocol: What the lines mean.
@@ -94,10 +91,8 @@ class BatchDriver:
     payloads: PayloadStore
     views: BatchViews
     jobs: JobViews
-    queue: JobQueue
-    sink: ItemSink
-    backlog: ItemBacklog
-    signals: ControlSignals
+    submission: JobSubmission
+    cancellation: JobCancellation
     ids: IdSource
     clock: Clock
     protocol: LineProtocol
@@ -211,13 +206,7 @@ def _submit_line(batch: Batch, line: tuple[int, bytes], driver: BatchDriver) -> 
         wire=wanted.wire,
     )
     try:
-        submit(
-            command,
-            job_id=job_of_line(batch.id, number),
-            log=driver.log,
-            queue=driver.queue,
-            ids=driver.ids,
-        )
+        driver.submission.submit(command, job_id=job_of_line(batch.id, number))
     except ConcurrencyConflict:
         return  # it was a job before the crash
 
@@ -263,16 +252,7 @@ def _record_refusal(
 def _stop_jobs(batch: Batch, driver: BatchDriver, reason: str) -> None:
     for job_id in driver.views.open_jobs(batch.id):
         try:
-            cancel(
-                job_id,
-                reason=reason,
-                log=driver.log,
-                queue=driver.queue,
-                sink=driver.sink,
-                backlog=driver.backlog,
-                signals=driver.signals,
-                ids=driver.ids,
-            )
+            driver.cancellation.cancel(job_id, reason=reason)
         except JobAlreadyTerminal:
             continue  # it ended by itself just now
 

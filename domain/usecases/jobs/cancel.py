@@ -1,6 +1,8 @@
-"""Stop a job, wherever it is."""
+"""Cancels a job, whether it waits or runs."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from domain.chat.items import StreamItem
 from domain.errors import QueueUnavailable
@@ -13,53 +15,60 @@ from domain.usecases.jobs.commit import commit
 from domain.values import JobId, Usage
 
 
-def cancel(
-    job_id: JobId,
-    *,
-    reason: str,
-    log: EventLog,
-    queue: JobQueue,
-    sink: ItemSink,
-    backlog: ItemBacklog,
-    signals: ControlSignals,
-    ids: IdSource,
-) -> Job:
-    """Record the wish, then fulfil it here if the job still waits, else nudge its worker.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCancellation:
+    """Cancels jobs; one per process.
 
-    Idempotent: a job that has ended is returned as it is.
-
-    Raises:
-        JobNotFound: There is no such job.
-        LogUnavailable: The wish could not be recorded.
+    Attributes:
+        log: Records the request, and the end of a waiting job.
+        queue: A waiting job is removed from it.
+        sink: Receives the terminal item of a waiting job.
+        backlog: The items that earlier attempts emitted.
+        signals: Nudge the worker of a running job.
+        ids: Ids of the new events.
     """
-    job = commit(job_id, RequestCancel(reason=reason), log=log, ids=ids)
-    if job.status.is_terminal:
+
+    log: EventLog
+    queue: JobQueue
+    sink: ItemSink
+    backlog: ItemBacklog
+    signals: ControlSignals
+    ids: IdSource
+
+    def cancel(self, job_id: JobId, *, reason: str) -> Job:
+        """Record the request, then end the job if it waits, else nudge its worker.
+
+        Idempotent: a job that has ended is returned as it is.
+
+        Raises:
+            JobNotFound: There is no such job.
+            LogUnavailable: The request was not recorded.
+        """
+        job = commit(job_id, RequestCancel(reason=reason), log=self.log, ids=self.ids)
+        if job.status.is_terminal:
+            return job
+        assert job.submitted is not None
+        try:
+            if self.queue.remove(job_id, job.submitted.priority, agent=job.submitted.agent):
+                return self._end_waiting(job)
+            self.signals.nudge_cancel(job_id)
+        except QueueUnavailable:
+            # The request is recorded: a worker reads it before it starts the job.
+            return job
         return job
-    assert job.submitted is not None
-    try:
-        if queue.remove(job_id, job.submitted.priority, agent=job.submitted.agent):
-            return _end_waiting(job, log=log, sink=sink, backlog=backlog, ids=ids)
-        signals.nudge_cancel(job_id)
-    except QueueUnavailable:
-        # The wish is recorded: whoever takes the job next reads it before it starts.
-        return job
-    return job
 
+    def _end_waiting(self, job: Job) -> Job:
+        """End a job that no worker has and no queue holds, and publish its terminal item."""
 
-def _end_waiting(
-    job: Job, *, log: EventLog, sink: ItemSink, backlog: ItemBacklog, ids: IdSource
-) -> Job:
-    """Nobody has the job and nobody can get it any more, so its last word is said here."""
+        def confirm(now: Job) -> ConfirmCancel | None:
+            return None if now.status.is_terminal else ConfirmCancel(attempt=0, usage=Usage())
 
-    def confirm(now: Job) -> ConfirmCancel | None:
-        return None if now.status.is_terminal else ConfirmCancel(attempt=0, usage=Usage())
-
-    ended = commit(job.id, confirm, log=log, ids=ids)
-    said = backlog.read(job.id)
-    if said and said[-1].is_terminal:
+        ended = commit(job.id, confirm, log=self.log, ids=self.ids)
+        items = self.backlog.read(job.id)
+        if items and items[-1].is_terminal:
+            return ended
+        assert ended.ending is not None
+        # The number of the next attempt: items of one that started meanwhile are refused after it.
+        terminal = StreamItem(n=len(items), attempt=ended.attempt + 1, body=ended.ending)
+        self.sink.publish([(job.id, terminal)])
         return ended
-    assert ended.ending is not None
-    # Another hand may have begun it meanwhile: its words must not follow this one.
-    last_word = StreamItem(n=len(said), attempt=ended.attempt + 1, body=ended.ending)
-    sink.publish([(job.id, last_word)])
-    return ended

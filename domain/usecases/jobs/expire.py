@@ -1,58 +1,43 @@
-"""End what is later than it was allowed to be."""
+"""Ends jobs whose deadline has passed."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from domain.job.listing import JobViews
-from domain.job.ports import ControlSignals, ItemBacklog, ItemSink, JobQueue
 from domain.job.state import DEADLINE
-from domain.log.ports import EventLog
-from domain.ports import IdSource
-from domain.usecases.jobs.cancel import cancel
-from domain.values import JobId
+from domain.ports import Clock
+from domain.usecases.jobs.cancel import JobCancellation
+from domain.values import JobId, rfc3339
 
 
-def expire_overdue(
-    now: str,
-    *,
-    views: JobViews,
-    log: EventLog,
-    queue: JobQueue,
-    sink: ItemSink,
-    backlog: ItemBacklog,
-    signals: ControlSignals,
-    ids: IdSource,
-) -> tuple[JobId, ...]:
-    """Stop every open job whose deadline has passed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobExpiry:
+    """Expires overdue jobs; one per process.
 
-    A waiting job expires here. A running one is stopped like a cancelled one and expires with what
-    it has said so far. May run at any time and in several processes at once.
-
-    Args:
-        now: The instant, as the log writes them.
-        views: Tells which jobs are late.
-        log: Where the wish is recorded.
-        queue: A waiting job is taken out of it.
-        sink: Gets the last item of a waiting job.
-        backlog: What a waiting job has said before.
-        signals: Reach whoever runs a job.
-        ids: Names for the events.
-
-    Returns:
-        The jobs whose end was asked for.
-
-    Raises:
-        LogUnavailable: A wish could not be recorded; the rest waits for the next turn.
+    Attributes:
+        views: Lists the overdue jobs.
+        clock: The present.
+        cancellation: Ends a job.
     """
-    late = tuple(view.id for view in views.overdue(now))
-    for job_id in late:
-        cancel(
-            job_id,
-            reason=DEADLINE,
-            log=log,
-            queue=queue,
-            sink=sink,
-            backlog=backlog,
-            signals=signals,
-            ids=ids,
-        )
-    return late
+
+    views: JobViews
+    clock: Clock
+    cancellation: JobCancellation
+
+    def expire_overdue(self) -> tuple[JobId, ...]:
+        """Cancel every open job whose deadline has passed.
+
+        A waiting job expires here. A running job is stopped like a cancelled one and expires with
+        the items that it has emitted. Safe at any time and in several processes at once.
+
+        Returns:
+            The jobs whose end is recorded as requested.
+
+        Raises:
+            LogUnavailable: A request was not recorded; the remaining jobs wait for the next call.
+        """
+        late = tuple(view.id for view in self.views.overdue(rfc3339(self.clock.now())))
+        for job_id in late:
+            self.cancellation.cancel(job_id, reason=DEADLINE)
+        return late

@@ -1,8 +1,9 @@
-"""Try a job again that ended without an answer."""
+"""Runs a job again that ended without an answer."""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 
 from domain.errors import NotRetryable, QueueUnavailable
 from domain.job.commands import Retry
@@ -14,42 +15,50 @@ from domain.usecases.jobs.commit import commit, load_job
 from domain.values import JobId, JobStatus
 
 
-def retry(
-    job_id: JobId,
-    *,
-    reason: str,
-    log: EventLog,
-    queue: JobQueue,
-    backlog: ItemBacklog,
-    ids: IdSource,
-) -> Job:
-    """Put a failed, cancelled or expired job back into its queue; it begins anew.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRetry:
+    """Puts ended jobs back into their queue; one per process.
 
-    What it said before is forgotten first, and what is still on its way is refused, so that nobody
-    takes the old end for the new one. Its deadlines were those of the first time and count no more.
-
-    Raises:
-        JobNotFound: There is no such job.
-        NotRetryable: It is open, or has its answer.
-        QueueUnavailable: The broker cannot be reached; nothing has changed.
-        LogUnavailable: The wish could not be recorded.
+    Attributes:
+        log: Records the retry.
+        queue: Receives the job.
+        backlog: Drops the items of the attempts before.
+        ids: Ids of the new events.
     """
-    job = load_job(job_id, log=log).job
-    if not job.status.is_terminal or job.status is JobStatus.COMPLETED:
-        raise NotRetryable(job_id, job.status)
-    # The last word of a job that no attempt ended counts as one of the attempt after it.
-    backlog.forget(job_id, through=job.attempt + 1)
-    ended = job.attempt
 
-    def again(now: Job) -> Retry:
-        # Another retry was faster, and what that one said is not forgotten.
-        if now.attempt != ended:
-            raise NotRetryable(job_id, now.status)
-        return Retry(reason=reason)
+    log: EventLog
+    queue: JobQueue
+    backlog: ItemBacklog
+    ids: IdSource
 
-    job = commit(job_id, again, log=log, ids=ids)
-    assert job.submitted is not None
-    # The reconciler queues it if the broker went away just now.
-    with suppress(QueueUnavailable):
-        queue.enqueue(job_id, job.submitted.priority, agent=job.submitted.agent)
-    return job
+    def retry(self, job_id: JobId, *, reason: str) -> Job:
+        """Put a failed, cancelled or expired job back into its queue; its answer begins anew.
+
+        The items of earlier attempts are dropped first, and late ones are refused, so that no
+        reader takes the old end for the new one. The deadlines of the job no longer apply.
+
+        Raises:
+            JobNotFound: There is no such job.
+            NotRetryable: The job is open, or has completed.
+            QueueUnavailable: The broker cannot be reached; nothing has changed.
+            LogUnavailable: The retry was not recorded.
+        """
+        job = load_job(job_id, log=self.log).job
+        if not job.status.is_terminal or job.status is JobStatus.COMPLETED:
+            raise NotRetryable(job_id, job.status)
+        # The terminal item of a job that no attempt ended carries the number of the next attempt.
+        self.backlog.forget(job_id, through=job.attempt + 1)
+        ended = job.attempt
+
+        def again(now: Job) -> Retry:
+            # A concurrent retry won, and the items of its attempt are not dropped.
+            if now.attempt != ended:
+                raise NotRetryable(job_id, now.status)
+            return Retry(reason=reason)
+
+        job = commit(job_id, again, log=self.log, ids=self.ids)
+        assert job.submitted is not None
+        # The reconciler enqueues the job if the broker goes away just now.
+        with suppress(QueueUnavailable):
+            self.queue.enqueue(job_id, job.submitted.priority, agent=job.submitted.agent)
+        return job

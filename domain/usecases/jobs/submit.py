@@ -1,4 +1,4 @@
-"""Accept a request: log first, queue second."""
+"""Accepts a request as a job: log first, queue second."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Accepted:
     """The job exists.
 
     Attributes:
-        job_id: The job; an earlier one if the request was a repeat.
-        queued: False if the broker was away: the reconciler will queue it.
-        attached: Why the request joined an earlier job, if it did.
+        job_id: The job; an earlier one if the request is a repeat.
+        queued: Whether the queue holds the job; if not, the reconciler enqueues it.
+        attached: Why the request was attached to an earlier job, if it was.
     """
 
     job_id: JobId
@@ -40,103 +40,107 @@ class Accepted:
     attached: str | None = None
 
 
-def submit(
-    command: SubmitJob,
-    *,
-    job_id: JobId,
-    log: EventLog,
-    queue: JobQueue,
-    ids: IdSource,
-    claim: Callable[[JobId], None] | None = None,
-) -> Accepted:
-    """Record a job and hint to the workers that it wants to run.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSubmission:
+    """Accepts requests as jobs; one per process.
 
-    Args:
-        command: What to accept.
-        job_id: A fresh id, drawn by the caller so that it can follow the stream before it begins.
+    Attributes:
         log: Committed before anything else.
-        queue: May be away; the job is accepted all the same.
-        ids: Names for the event.
-        claim: Called once a fresh job is in the log, before a worker hears of it; what it raises
-            is raised, and the job is the caller's to cancel.
-
-    Returns:
-        The new job, or the one that was accepted before under the same idempotency key.
-
-    Raises:
-        LogUnavailable: Nothing was accepted.
-        IdempotencyKeyReused: The key came before with another request.
+        queue: May be unavailable; the job is accepted all the same.
+        ids: Ids of the new events.
     """
-    payload, wire = command.request.to_bytes(), command.wire
-    payloads = {digest_of(text): text for text in (payload, wire) if text is not None}
-    submitted = _facts(command, digest_of(payload))
-    (event,) = decide(Job(id=job_id), CreateJob(submitted=submitted))
-    draft = Draft(event_id=ids.event_id(), event=event, correlation_id=command.correlation_id)
-    try:
-        log.append(StreamName(job_id), [draft], expected_version=0, payloads=payloads)
-    except IdempotencyKeyTaken as error:
-        earlier = JobId(error.job_id)
-        before = load_job(earlier, log=log).job.submitted
-        if before is None or before.asked != submitted.asked:
-            raise IdempotencyKeyReused(earlier) from error
-        return join(
-            earlier,
-            reason="idempotency_key",
-            request_id=command.correlation_id,
-            log=log,
-            queue=queue,
-            ids=ids,
+
+    log: EventLog
+    queue: JobQueue
+    ids: IdSource
+
+    def submit(
+        self, command: SubmitJob, *, job_id: JobId, claim: Callable[[JobId], None] | None = None
+    ) -> Accepted:
+        """Record a job and enqueue it.
+
+        Args:
+            command: The request with its terms.
+            job_id: A fresh id, drawn by the caller so that it can subscribe to the items first.
+            claim: Called once a fresh job is in the log, before it is enqueued. An error of it
+                passes through, and the caller cancels the job.
+
+        Returns:
+            The new job, or the earlier one of the same idempotency key.
+
+        Raises:
+            LogUnavailable: Nothing was accepted.
+            IdempotencyKeyReused: An earlier request with other contents has the key.
+        """
+        payload, wire = command.request.to_bytes(), command.wire
+        payloads = {digest_of(text): text for text in (payload, wire) if text is not None}
+        submitted = _facts(command, digest_of(payload))
+        (event,) = decide(Job(id=job_id), CreateJob(submitted=submitted))
+        draft = Draft(
+            event_id=self.ids.event_id(), event=event, correlation_id=command.correlation_id
         )
-    if claim is not None:
-        claim(job_id)
-    return Accepted(job_id=job_id, queued=_enqueue(job_id, submitted, queue))
+        try:
+            self.log.append(StreamName(job_id), [draft], expected_version=0, payloads=payloads)
+        except IdempotencyKeyTaken as error:
+            earlier = JobId(error.job_id)
+            before = load_job(earlier, log=self.log).job.submitted
+            if before is None or before.asked != submitted.asked:
+                raise IdempotencyKeyReused(earlier) from error
+            return self.attach(earlier, reason="idempotency_key", request_id=command.correlation_id)
+        if claim is not None:
+            claim(job_id)
+        return Accepted(job_id=job_id, queued=self._enqueue(job_id, submitted))
 
+    def attach(self, job_id: JobId, *, reason: str, request_id: str) -> Accepted:
+        """Record that a repeated request gets the answer of an earlier job.
 
-def join(
-    job_id: JobId, *, reason: str, request_id: str, log: EventLog, queue: JobQueue, ids: IdSource
-) -> Accepted:
-    """Record that a repeated request has the answer of an earlier job.
+        The job is enqueued again, in case the queue lost it.
 
-    Args:
-        job_id: The earlier job.
-        reason: As in ``JobAttached``.
-        request_id: The repeated request.
-        log: Where the job stands.
-        queue: Hinted to again, in case the first hint was lost.
-        ids: Names for the event.
+        Args:
+            job_id: The earlier job.
+            reason: As in ``JobAttached``.
+            request_id: The repeated request.
 
-    Raises:
-        JobNotFound: There is no such job.
-        LogUnavailable: Nothing was recorded.
-    """
-    job = commit(job_id, Attach(reason=reason, request_id=request_id), log=log, ids=ids)
-    assert job.submitted is not None
-    queued = job.status.is_terminal or _enqueue(job_id, job.submitted, queue)
-    return Accepted(job_id=job_id, queued=queued, attached=reason)
+        Raises:
+            JobNotFound: There is no such job.
+            LogUnavailable: Nothing was recorded.
+        """
+        attach = Attach(reason=reason, request_id=request_id)
+        job = commit(job_id, attach, log=self.log, ids=self.ids)
+        assert job.submitted is not None
+        queued = job.status.is_terminal or self._enqueue(job_id, job.submitted)
+        return Accepted(job_id=job_id, queued=queued, attached=reason)
+
+    def _enqueue(self, job_id: JobId, submitted: JobSubmitted) -> bool:
+        try:
+            self.queue.enqueue(job_id, submitted.priority, agent=submitted.agent)
+        except QueueUnavailable:
+            return False
+        return True
 
 
 def idempotency_digest(key: str) -> Digest:
-    """Return what the log keeps of a caller's idempotency key."""
+    """Return the digest that the log keeps of an idempotency key."""
     return digest_of(b"idempotency-key\n" + key.encode("utf-8", "surrogatepass"))
 
 
 def require_room(
-    priority: Priority, *, jobs_max: int, views: JobViews, outlook: EtaSource, jobs: int = 1
+    priority: Priority, *, jobs_max: int, views: JobViews, eta: EtaSource, jobs: int = 1
 ) -> None:
-    """Refuse jobs where too many of their queue wait already: all of them, or none.
+    """Refuse new jobs, all or none, if their queue has no room for them.
 
-    Callers that check at the same time may overshoot by their number.
+    Callers that check at the same time may exceed the limit by their number.
 
     Args:
         priority: The queue.
         jobs_max: Most jobs that may wait in it.
-        views: Counts them.
-        outlook: Says when a place is likely to be free.
-        jobs: How many there are.
+        views: Counts the waiting jobs.
+        eta: Estimates when a place becomes free.
+        jobs: Number of new jobs.
 
     Raises:
-        InvalidRequest: There are more than may ever wait.
-        Overloaded: Naming the limit.
+        InvalidRequest: ``jobs`` is more than may ever wait.
+        Overloaded: The queue is full; the message names the limit.
     """
     if jobs > jobs_max:
         msg = f"{jobs} answers at once; the {priority.value} queue takes {jobs_max}"
@@ -144,7 +148,7 @@ def require_room(
     waiting = views.waiting(priority)
     if waiting + jobs > jobs_max:
         limit = jobs_max - jobs + 1
-        free_in_s = outlook.room_in_s(priority, waiting=waiting, limit=limit)
+        free_in_s = eta.room_in_s(priority, waiting=waiting, limit=limit)
         full = f"the {priority.value} queue is full: {jobs_max} jobs are waiting"
         if jobs > 1:
             full = (
@@ -173,11 +177,3 @@ def _facts(command: SubmitJob, request: Digest) -> JobSubmitted:
         webhook=command.webhook,
         wire=None if command.wire is None else digest_of(command.wire),
     )
-
-
-def _enqueue(job_id: JobId, submitted: JobSubmitted, queue: JobQueue) -> bool:
-    try:
-        queue.enqueue(job_id, submitted.priority, agent=submitted.agent)
-    except QueueUnavailable:
-        return False
-    return True

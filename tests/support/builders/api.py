@@ -22,7 +22,10 @@ from domain.chat.items import Body, Progress, StreamItem
 from domain.chat.stored_answer import StoredAnswer
 from domain.job.commands import CompleteAttempt, StartAttempt
 from domain.job.ports import WorkerPulse
+from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.commit import commit
+from domain.usecases.jobs.retry import JobRetry
+from domain.usecases.jobs.submit import JobSubmission
 from domain.values import (
     JobId,
     ModelCard,
@@ -58,7 +61,7 @@ class FakeApi:
 
     def __init__(self, *, ping_s: float = 60.0) -> None:
         self.grace_over = asyncio.Event()
-        clock = FakeClock()
+        clock, ids = FakeClock(), SequentialIds()
         self.log = InMemoryEventLog(clock)
         self.broker = FakeBroker()
         self.executor = ThreadPoolExecutor(max_workers=4)
@@ -67,15 +70,24 @@ class FakeApi:
             payloads=self.log,
             views=self.log.views,
             outlook=LiveEta(line=self.log.queue_views, pulses=self.broker.pulses, clock=clock),
-            queue=self.broker.queue,
-            sink=self.broker.items,
+            submission=JobSubmission(log=self.log, queue=self.broker.queue, ids=ids),
+            cancellation=JobCancellation(
+                log=self.log,
+                queue=self.broker.queue,
+                sink=self.broker.items,
+                backlog=self.broker.items,
+                signals=self.broker.signals,
+                ids=ids,
+            ),
+            retries=JobRetry(
+                log=self.log, queue=self.broker.queue, backlog=self.broker.items, ids=ids
+            ),
             backlog=self.broker.items,
             source=self.broker.items,
-            signals=self.broker.signals,
             pulses=self.broker.pulses,
             counter=self.broker.counter,
             clock=clock,
-            ids=SequentialIds(),
+            ids=ids,
             executor=self.executor,
             background=Background(),
             batches=batch_desk(self.log),

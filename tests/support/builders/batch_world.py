@@ -11,6 +11,8 @@ from domain.batch.state import BATCH_PREFIX, Batch, BatchId, LineCounts
 from domain.events.batch import BatchSubmitted
 from domain.usecases.batches.batches import accept_batch, load_batch
 from domain.usecases.batches.driver import BatchDriver, advance_batches
+from domain.usecases.jobs.cancel import JobCancellation
+from domain.usecases.jobs.submit import JobSubmission
 from domain.values import JobId, Priority, StreamName, rfc3339
 from tests.support.builders.job_world import JobWorld
 from tests.support.fakes.batches import InMemoryBatchViews, PlainLines
@@ -29,10 +31,15 @@ class BatchWorld(JobWorld):
             payloads=self.log,
             views=self.views,
             jobs=self.log.views,
-            queue=self.broker.queue,
-            sink=self.broker.items,
-            backlog=self.broker.items,
-            signals=self.broker.signals,
+            submission=JobSubmission(log=self.log, queue=self.broker.queue, ids=self.ids),
+            cancellation=JobCancellation(
+                log=self.log,
+                queue=self.broker.queue,
+                sink=self.broker.items,
+                backlog=self.broker.items,
+                signals=self.broker.signals,
+                ids=self.ids,
+            ),
             ids=self.ids,
             clock=self.clock,
             protocol=PlainLines(sizes),

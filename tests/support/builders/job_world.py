@@ -10,13 +10,13 @@ from domain.chat.request import ChatRequest, Message
 from domain.job.commands import SubmitJob
 from domain.job.fair_scheduler import TurnOrder
 from domain.job.state import Job
-from domain.usecases.jobs.cancel import cancel
+from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.commit import load_job
-from domain.usecases.jobs.expire import expire_overdue
-from domain.usecases.jobs.retry import retry
+from domain.usecases.jobs.expire import JobExpiry
+from domain.usecases.jobs.retry import JobRetry
 from domain.usecases.jobs.run_attempt import Runner, RunResult, run_job
-from domain.usecases.jobs.submit import Accepted, submit
-from domain.values import JobId, SamplingWish, StreamName, WorkerId, rfc3339
+from domain.usecases.jobs.submit import Accepted, JobSubmission
+from domain.values import JobId, SamplingWish, StreamName, WorkerId
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.engine import FakeEngine
 from tests.support.fakes.event_log import InMemoryEventLog
@@ -37,6 +37,18 @@ class JobWorld:
         self.log = InMemoryEventLog(self.clock)
         self.broker = FakeBroker()
         self.engine = FakeEngine(self.broker.items, answers, **engine)
+        broker, log, ids = self.broker, self.log, self.ids
+        self.submission = JobSubmission(log=log, queue=broker.queue, ids=ids)
+        self.cancellation = JobCancellation(
+            log=log,
+            queue=broker.queue,
+            sink=broker.items,
+            backlog=broker.items,
+            signals=broker.signals,
+            ids=ids,
+        )
+        self.retries = JobRetry(log=log, queue=broker.queue, backlog=broker.items, ids=ids)
+        self.expiry = JobExpiry(views=log.views, clock=self.clock, cancellation=self.cancellation)
         self.active = ActiveJobs()
         self.runner = self.new_worker("worker-1")
 
@@ -74,55 +86,26 @@ class JobWorld:
             "correlation_id": "req_1",
             "asked": asked,
         }
-        return submit(
+        return self.submission.submit(
             SubmitJob(**facts | dict(command or {})),
             job_id=job_id,
-            log=self.log,
-            queue=self.broker.queue,
-            ids=self.ids,
         )
 
     def run(self, job_id: JobId) -> RunResult:
         return run_job(job_id, self.runner)
 
     def cancel(self, job_id: JobId) -> Job:
-        return cancel(
-            job_id,
-            reason="api",
-            log=self.log,
-            queue=self.broker.queue,
-            sink=self.broker.items,
-            backlog=self.broker.items,
-            signals=self.broker.signals,
-            ids=self.ids,
-        )
+        return self.cancellation.cancel(job_id, reason="api")
 
     def nudge(self, job_id: JobId) -> None:
         """Have the worker hear that a job was cancelled."""
         cancel_if_recorded(job_id, self.active, self.log)
 
     def retry(self, job_id: JobId) -> Job:
-        broker = self.broker
-        return retry(
-            job_id,
-            reason="api",
-            log=self.log,
-            queue=broker.queue,
-            backlog=broker.items,
-            ids=self.ids,
-        )
+        return self.retries.retry(job_id, reason="api")
 
     def expire(self) -> tuple[JobId, ...]:
-        return expire_overdue(
-            rfc3339(self.clock.now()),
-            views=self.log.views,
-            log=self.log,
-            queue=self.broker.queue,
-            sink=self.broker.items,
-            backlog=self.broker.items,
-            signals=self.broker.signals,
-            ids=self.ids,
-        )
+        return self.expiry.expire_overdue()
 
     def job(self, job_id: JobId) -> Job:
         return load_job(job_id, log=self.log).job

@@ -18,7 +18,7 @@ from domain.kv.hashing import hash_ids
 from domain.log.codec import decode_event
 from domain.usecases.jobs.commit import commit
 from domain.usecases.jobs.run_attempt import Runner, RunResult, run_job
-from domain.usecases.jobs.submit import submit
+from domain.usecases.jobs.submit import JobSubmission
 from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import Digest, JobId, StreamName, WorkerId, digest_of
 from ops.adapters.event_log.sql_event_log import open_log
@@ -85,7 +85,8 @@ class ReplayWorld:
     def submit(self, request: ChatRequest) -> JobId:
         job_id = self.ids.job_id()
         command = SubmitJob(request=request, protocol="jobs", correlation_id="req_1")
-        submit(command, job_id=job_id, log=self.log, queue=self.broker.queue, ids=self.ids)
+        submission = JobSubmission(log=self.log, queue=self.broker.queue, ids=self.ids)
+        submission.submit(command, job_id=job_id)
         return job_id
 
     def run(self, *requests: ChatRequest) -> list[JobId]:

@@ -23,7 +23,6 @@ from domain.errors import AgentExists, AgentNotFound, AgentTurnConflict, Invalid
 from domain.events.cache import AgentCacheSaved
 from domain.log.record import Draft
 from domain.usecases import agents as use
-from domain.usecases.jobs.cancel import cancel
 from domain.values import AgentId, Digest, JobId, Priority, StreamName
 from tests.support.builders.api import FakeApi
 
@@ -178,17 +177,7 @@ class AgentMachine(RuleBasedStateMachine):
             assert agent.counted(status) == life.turns
 
     def _cancel(self, job_id: JobId) -> None:
-        services = self.api.services
-        cancel(
-            job_id,
-            reason="api",
-            log=services.log,
-            queue=services.queue,
-            sink=services.sink,
-            backlog=services.backlog,
-            signals=services.signals,
-            ids=services.ids,
-        )
+        self.api.services.cancellation.cancel(job_id, reason="api")
 
 
 TestAgentMachine = AgentMachine.TestCase

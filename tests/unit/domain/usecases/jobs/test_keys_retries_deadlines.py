@@ -75,11 +75,11 @@ def test_full_queue_refuses_with_the_limit_and_a_time(world: JobWorld) -> None:
             return 6.2
 
     views = world.log.views
-    require_room(Priority.INTERACTIVE, jobs_max=1, views=views, outlook=Told())
+    require_room(Priority.INTERACTIVE, jobs_max=1, views=views, eta=Told())
     world.submit()
-    require_room(Priority.BATCH, jobs_max=1, views=views, outlook=Told())
+    require_room(Priority.BATCH, jobs_max=1, views=views, eta=Told())
     with pytest.raises(Overloaded, match="interactive queue is full: 1 jobs") as caught:
-        require_room(Priority.INTERACTIVE, jobs_max=1, views=views, outlook=Told())
+        require_room(Priority.INTERACTIVE, jobs_max=1, views=views, eta=Told())
     assert caught.value.retry_after_s == 7
 
 

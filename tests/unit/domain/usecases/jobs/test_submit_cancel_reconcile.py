@@ -13,7 +13,7 @@ from domain.errors import JobNotFound, LogUnavailable
 from domain.job.commands import ConfirmCancel, StartAttempt
 from domain.log.record import RecordedEvent
 from domain.usecases.jobs.commit import commit
-from domain.usecases.jobs.reconcile import reconcile
+from domain.usecases.jobs.reconcile import JobReconciler
 from domain.usecases.jobs.run_attempt import RunResult
 from domain.values import (
     Digest,
@@ -58,8 +58,8 @@ def test_request_is_accepted_while_the_broker_is_away_and_queued_on_its_return(
     job_id = world.submit()
     assert world.job(job_id).status is JobStatus.QUEUED
     world.broker.down = False
-    assert reconcile(views=world.log.views, queue=world.broker.queue) == (job_id,)
-    assert reconcile(views=world.log.views, queue=world.broker.queue) == ()
+    assert JobReconciler(views=world.log.views, queue=world.broker.queue).reconcile() == (job_id,)
+    assert JobReconciler(views=world.log.views, queue=world.broker.queue).reconcile() == ()
 
 
 def test_nothing_is_queued_when_the_log_refuses(world: JobWorld) -> None:
@@ -74,7 +74,7 @@ def test_reconciler_leaves_ended_jobs_alone(world: JobWorld) -> None:
     world.broker.queue.take()
     world.run(job_id)
     world.broker.queue.ack(job_id)
-    assert reconcile(views=world.log.views, queue=world.broker.queue) == ()
+    assert JobReconciler(views=world.log.views, queue=world.broker.queue).reconcile() == ()
 
 
 def test_cancelled_while_waiting_ends_at_once_and_never_runs(world: JobWorld) -> None:
