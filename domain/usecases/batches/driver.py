@@ -11,6 +11,7 @@ jobs that exist.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -171,17 +172,21 @@ def _check(batch: Batch, driver: BatchDriver) -> Batch:
 
 
 def _submit_lines(batch: Batch, driver: BatchDriver, room: int) -> int:
+    """Submit the next lines that are no jobs yet, ``room`` at most; return how many."""
     tally = driver.views.tally(batch.id)
-    # A crash in the middle of a round leaves gaps in it and nowhere before it.
+    # A crash interrupts one round, so lines are missing among the last ROUND_LINES_MAX only.
     whole = tally.jobs == tally.last_line + 1
     start = tally.jobs if whole else max(0, tally.last_line + 1 - ROUND_LINES_MAX)
-    lines = islice(
-        enumerate(read_lines(batch.facts.content, driver.payloads.get, start=start), start), room
-    )
+    known: Collection[int] = ()
+    if not whole:
+        known = driver.views.line_jobs(batch.id, first=start, limit=ROUND_LINES_MAX)
+    lines = enumerate(read_lines(batch.facts.content, driver.payloads.get, start=start), start)
     sent = 0
-    while round_ := list(islice(lines, ROUND_LINES_MAX)):
-        driver.spread(lambda line: _submit_line(batch, line, driver), round_)
-        sent += len(round_)
+    # A round never spans more consecutive lines than that, so the next crash cannot lose one.
+    while sent < room and (block := list(islice(lines, ROUND_LINES_MAX))):
+        missing = [line for line in block if line[0] not in known][: room - sent]
+        driver.spread(lambda line: _submit_line(batch, line, driver), missing)
+        sent += len(missing)
     return sent
 
 

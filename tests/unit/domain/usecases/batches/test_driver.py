@@ -106,6 +106,22 @@ def test_crash_in_the_middle_of_a_round_leaves_no_gap_and_no_double(done: int) -
         assert sorted(started) == [job_of_line(batch_id, line) for line in range(100)]
 
 
+def test_crash_leaves_no_gap_where_the_window_is_smaller_than_the_lines_before_it() -> None:
+    with BatchWorld() as world:
+        world.use(window=8)
+        batch_id = world.submit_batch(*["bad"] * 10, *["one"] * 10)
+        world.step()
+        whole = world.driver.spread
+        world.use(spread=crash_after(1))
+        with pytest.raises(Crash):
+            world.step()
+        world.use(spread=whole)
+        for _ in range(20):
+            world.step()
+            world.work()
+        assert world.counts(batch_id) == LineCounts(succeeded=10, errored=10)
+
+
 def test_cancelled_batch_cancels_open_lines_and_those_that_never_were_jobs() -> None:
     with BatchWorld() as world:
         world.use(window=10)
