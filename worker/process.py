@@ -173,7 +173,6 @@ class WorkerProcess:
         self, stack: ExitStack, client: BrokerClient, keys: Keys, active: ActiveJobs, log: EventLog
     ) -> None:
         """Receive cancel messages; after each (re)connect, recover those that were missed."""
-        reconciler = JobReconciler(views=log.views, queue=queue)
 
         def recover() -> None:
             self._request_reconcile()
