@@ -61,7 +61,6 @@ from ops.settings import (
     ReasoningSettings,
     ServerSettings,
     Settings,
-    WebhookSettings,
     load_settings,
 )
 
@@ -92,13 +91,13 @@ def build(
     url, keys = resolve_broker_url(settings), Keys(settings.redis.prefix)
     client = connect(url)
     stack.callback(client.close)
-    store = SqlWebhookStore(settings.log_url)
-    stack.callback(store.close)
     hub = RedisItemHub(connect_async(url), keys)
     executor = ThreadPoolExecutor(BLOCKING_CALLS_MAX, thread_name_prefix="blocking")
     stack.callback(executor.shutdown, wait=False, cancel_futures=True)
-    pulses, kept = RedisWorkerPulses(client, keys), settings.redis
+    pulses, signals = RedisWorkerPulses(client, keys), RedisControlSignals(client, keys)
     queue, backlog = DramatiqJobQueue(client, keys), RedisItemBacklog(client, keys)
+    kept = settings.redis
+    sink = RedisItemSink(client, keys, items_max=kept.items_max, ttl_s=kept.items_ttl_s)
     services = Services(
         log=log,
         payloads=log,
@@ -106,12 +105,7 @@ def build(
         outlook=LiveEta(line=log.queue_views, pulses=pulses, clock=clock),
         submission=JobSubmission(log=log, queue=queue, ids=ids),
         cancellation=JobCancellation(
-            log=log,
-            queue=queue,
-            sink=RedisItemSink(client, keys, items_max=kept.items_max, ttl_s=kept.items_ttl_s),
-            backlog=backlog,
-            signals=RedisControlSignals(client, keys),
-            ids=ids,
+            log=log, queue=queue, sink=sink, backlog=backlog, signals=signals, ids=ids
         ),
         retries=JobRetry(log=log, queue=queue, backlog=backlog, ids=ids),
         backlog=backlog,
@@ -128,7 +122,7 @@ def build(
             wake=batch_woken.set,
             rules=_batch_rules(settings.batches),
         ),
-        webhooks=_shelf(settings.webhooks, store),
+        webhooks=_shelf(settings, stack),
         version=version("semantic"),
         model=settings.model.name or settings.model.id,
         aliases=settings.model.aliases,
@@ -236,9 +230,11 @@ def _webhooks(settings: Settings, services: Services, logger: Logger) -> Webhook
     return WebhookThread(desk, sender, pace=pace, logger=logger)
 
 
-def _shelf(webhooks: WebhookSettings, store: SqlWebhookStore) -> WebhookServices:
+def _shelf(settings: Settings, stack: ExitStack) -> WebhookServices:
+    store, rules = SqlWebhookStore(settings.log_url), settings.webhooks
+    stack.callback(store.close)
     return WebhookServices(
-        store=store, from_requests=webhooks.from_requests, allow_hosts=webhooks.allow_hosts
+        store=store, from_requests=rules.from_requests, allow_hosts=rules.allow_hosts
     )
 
 

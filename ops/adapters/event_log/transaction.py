@@ -17,7 +17,7 @@ from domain.events.event import Event
 from domain.events.job import JobSubmitted
 from domain.log.record import Draft, LogHead, RecordedEvent
 from domain.ports import Clock, IdSource
-from domain.values import Digest, StreamName
+from domain.values import Digest, StreamName, rfc3339
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.projections.jobs import (
     JobFold,
@@ -28,7 +28,6 @@ from ops.adapters.event_log.projections.jobs import (
 from ops.adapters.event_log.row_codec import (
     event_of,
     event_values,
-    instant,
     link,
     read_head,
 )
@@ -197,7 +196,7 @@ def append_event(
         drafts=(Draft(event_id=event_id, event=event, correlation_id=event_id),),
         expected_version=_version(connection, stream),
     )
-    transaction = LogTransaction(connection, [request], now=lambda: instant(clock.now()))
+    transaction = LogTransaction(connection, [request], now=lambda: rfc3339(clock.now()))
     transaction.append(request)
     transaction.write()
 
