@@ -10,12 +10,30 @@ import openai
 import pytest
 
 from bench.chaos.model import make_exact_model
+from tests.support.processes.scripted_service import (
+    ENDLESS,
+    ENDLESS_PACE_S,
+    line,
+    scripted_service,
+)
 from tests.support.processes.service import Service
 
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     running = Service(tmp_path_factory.mktemp("service") / "data").start()
+    yield running
+    assert running.stop() == 0, running.log()
+
+
+@pytest.fixture(scope="session")
+def endless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service whose answers outlast every test: only a cancel or a deadline ends them."""
+    running = scripted_service(
+        tmp_path_factory.mktemp("endless"),
+        [line("", ENDLESS, pace_s=ENDLESS_PACE_S)],
+        SEMANTIC_MODEL__NAME="semantic-demo",
+    ).start()
     yield running
     assert running.stop() == 0, running.log()
 

@@ -11,14 +11,14 @@ from typing import Any, Self
 
 from tests.support.clients.claude_code import ClaudeCode, abandon
 from tests.support.clients.service_log import ServiceLog
-from tests.support.processes.scripted_service import line, scripted_service
+from tests.support.processes.scripted_service import ENDLESS, line, scripted_service
 
 #: Claude Code gives up on headers after 360 s, on a silent stream after 300 s.
 WAITS_S = 375.0
 _LINES = (
     line("Are you there", "At last."),
     # Holds the only place for an hour, at three words a second.
-    line("Hold the place", " ".join(map(str, range(5000))), pace_s=0.3),
+    line("Hold the place", ENDLESS, pace_s=0.3),
 )
 
 

@@ -1,4 +1,4 @@
-"""Parts of a service as they run on machines of their own: nothing but log and broker is shared."""
+"""Parts of a service as on machines of their own: they share only log and broker."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 STOPPED_WITHIN_S = 60.0
 
 
 class Machine:
-    """One part, with a data directory that no other part has.
+    """One part with its own data directory.
 
     Args:
         part: ``api`` or ``worker``.
-        directory: Of this machine.
-        env: What the machines share.
+        directory: Directory of this machine; does not exist yet.
+        env: Settings that the machines share.
+        command: Arguments of Python that start the part; the part of the CLI by default.
     """
 
-    def __init__(self, part: str, directory: Path, env: dict[str, str]) -> None:
+    def __init__(
+        self, part: str, directory: Path, env: dict[str, str], *, command: Sequence[str] = ()
+    ) -> None:
         self._part = part
+        self._command = command or ("-m", "ops.cli.main", part)
         self._data_dir = directory / "data"
         self._log_file = directory / "log"
         self._env = env | {"SEMANTIC_DATA_DIR": str(self._data_dir)}
@@ -37,7 +42,7 @@ class Machine:
         env = {key: value for key, value in os.environ.items() if not key.startswith("SEMANTIC_")}
         with self._log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "ops.cli.main", self._part],
+                [sys.executable, *self._command],
                 env=env | self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -46,11 +51,11 @@ class Machine:
             )
 
     def said(self) -> str:
-        """Return the end of what it wrote, for when a test fails."""
+        """Return the end of its log, for the message of a failed test."""
         return f"--- {self._part} {self._data_dir}\n{self._log_file.read_text()[-4000:]}"
 
     def stop(self) -> int | None:
-        """Ask for an orderly end and return the exit code."""
+        """Send SIGTERM and return the exit code."""
         if self._process is None:
             return None
         if self._process.poll() is None:
@@ -62,7 +67,7 @@ class Machine:
             raise
 
     def kill(self) -> None:
-        """Pull the plug."""
+        """Send SIGKILL and wait."""
         assert self._process is not None, "not started"
         self._process.kill()
         self._process.wait(STOPPED_WITHIN_S)

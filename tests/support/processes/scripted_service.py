@@ -1,4 +1,4 @@
-"""A whole service whose model says what is written down for it, and reads long prompts quickly."""
+"""A whole service whose model follows a script and prefills long prompts quickly."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from typing import Any
 from tests.support.models.tiny_models import make_quick_demo
 from tests.support.processes.service import Service
 
+#: A text of more than 5,000 tokens; at ten a second it outlasts every test.
+ENDLESS = " ".join(map(str, range(5000)))
+ENDLESS_PACE_S = 0.1
 
-def line(after: str, say: str, **more: float) -> dict[str, Any]:
-    """Return a line of the script; ``scripted_worker`` says what it means."""
+
+def line(after: str, say: str | None, **more: float) -> dict[str, Any]:
+    """Return a line of the script; ``scripted_worker`` describes its fields."""
     return {"after": after, "say": say} | more
 
 
@@ -22,16 +26,21 @@ def call(name: str, **arguments: object) -> str:
     return f"<tool_call>\n{said}\n</tool_call>"
 
 
+def write_script(directory: Path, lines: Sequence[dict[str, Any]]) -> None:
+    """Write the script that ``scripted_worker`` reads where ``SCRIPT_DIR`` is this directory."""
+    (directory / "script.json").write_text(json.dumps(list(lines)))
+
+
 def scripted_service(directory: Path, lines: Sequence[dict[str, Any]], **env: str) -> Service:
     """Return a service that is not started yet.
 
     Args:
-        directory: Empty; for its data, its model and its script.
-        lines: What its model says; the first where no other fits.
+        directory: Empty; holds its data, its model and its script.
+        lines: The script.
         env: Further settings.
     """
     model = make_quick_demo(directory / "model")
-    (directory / "script.json").write_text(json.dumps(list(lines)))
+    write_script(directory, lines)
     return Service(
         directory / "data",
         env={

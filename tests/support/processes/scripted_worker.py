@@ -1,10 +1,10 @@
-"""The real worker, whose model says what ``$SCRIPT_DIR/script.json`` tells it to.
+"""The real worker, whose model answers from ``$SCRIPT_DIR/script.json``.
 
-The script is a list of ``{"after": …, "say": …}``: the answer is that of the line whose ``after``
-stands nearest to the end of the prompt. A line with ``"hold_at": n`` stops before its n-th token
-until there is a file ``$SCRIPT_DIR/go``; the engine stands still meanwhile. One with
-``"pace_s": s`` takes that long for each token at least, and so does the whole batch. Where the
-prompt opens reasoning, there is a thought before the line.
+The script is a list of ``{"after": …, "say": …}``. The line whose ``after`` stands nearest to the
+end of the prompt gives the answer, or the first line where none occurs. ``"say": null`` leaves the
+answer to the model. ``"hold_at": n`` stops the engine before the n-th token until the file
+``$SCRIPT_DIR/go`` exists. ``"pace_s": s`` makes each step of the whole batch take at least that
+long. Where the prompt opens reasoning, a thought precedes the answer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MODEL = Path(worker.demo_model.__file__).parent
 
 
 class Line:
-    """``Constraint`` that lets one text through."""
+    """``Constraint`` that allows exactly one text."""
 
     is_free = False
 
@@ -64,15 +64,17 @@ class Line:
 
 
 class Script:
-    """Finds the line for a prompt."""
+    """The script as constraints: one line for each prompt."""
 
     def __init__(self) -> None:
         self._tokenizer = Tokenizer.from_file(str(_MODEL / "tokenizer.json"))
         self._lines: list[dict[str, Any]] = json.loads((_DIR / "script.json").read_text())
 
-    def line(self, prompt: PreparedPrompt) -> Line:
+    def line(self, prompt: PreparedPrompt) -> Line | None:
         text = self._tokenizer.decode(list(prompt.tokens), skip_special_tokens=False)
         line = max(self._lines, key=lambda one: text.rfind(one["after"]))
+        if line["say"] is None:
+            return None
         thought = THOUGHT + "\n</think>\n\n" if text.rstrip().endswith("<think>") else ""
         said = thought + line["say"] + "<|im_end|>"
         ids = self._tokenizer.encode(said, add_special_tokens=False).ids
@@ -85,7 +87,7 @@ class Script:
 
 
 class ScriptedRunner(BatchRunner):
-    """The real runner of a model that says its lines."""
+    """The real runner, with a model that follows the script."""
 
     def load(self) -> LoadedModel:
         return replace(super().load(), constraint=Script().line)
