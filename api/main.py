@@ -1,4 +1,4 @@
-"""Compose and run the api: public socket, log, Redis, routes, gate."""
+"""Compose and run the api process: public socket, log, Redis, services, HTTP server."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from contextlib import ExitStack
 from functools import partial
 from importlib.metadata import version
 
-from api.access.agent_scope import AgentScope
-from api.access.rate_limits import Rate
+from api.access.rate_limits import AgentLimits, Rate
+from api.access.webhook_policy import WebhookPolicy
 from api.background.batch_lines import BatchLines
 from api.background.batch_thread import BatchThread, LineThreads
-from api.background.batches import BatchRules, BatchServices
+from api.background.batches import BatchRules
 from api.background.eta import LiveEta
 from api.background.periodic_tasks import PeriodicTasks
-from api.background.tasks import Background
+from api.background.tasks import Background, BlockingCalls
 from api.background.webhook_thread import WebhookPace, WebhookThread
-from api.background.webhooks import WebhookServices, batch_message
+from api.background.webhooks import batch_message
 from api.http_server.listener import open_listener_or_exit
 from api.lifecycle import Service, serve
-from api.presenters.jobs import job_object
 from api.protocols.shared.efforts import Efforts
 from api.protocols.shared.parsed_request import RequestDefaults
 from api.routes.table import routes
-from api.services import JobRules, Services
+from api.services.compose import compose
+from api.services.ports import ApiPorts
+from api.services.route_services import Services
+from api.submission.job_rules import JobRules
 from domain.batch.ports import BatchViews
 from domain.errors import SemanticError
 from domain.log.ports import PayloadStore
@@ -61,24 +63,25 @@ from ops.settings import (
     ReasoningSettings,
     ServerSettings,
     Settings,
+    WebhookSettings,
     load_settings,
 )
 
-#: Threads for what blocks: appends (group commit makes waiting together cheap) and queue calls.
+#: Threads for blocking calls: appends (group commit makes concurrent waits cheap) and the queue.
 BLOCKING_CALLS_MAX = 32
-#: What cancellations of clients that left may still take at the end.
+#: How long cancellations of clients that left may take at the end, in seconds.
 BACKGROUND_DRAIN_S = 3.0
-#: How often jobs are looked for whose deadline has passed.
+#: Time between two searches for jobs whose deadline has passed, in seconds.
 EXPIRE_S = 1.0
-#: How long a stream waits for its first item. An idle worker says it within milliseconds, and
-#: within seconds that a prompt is too long, which takes reading all of it.
+#: How long a stream waits for its first item before its head is sent, in seconds. An idle worker
+#: publishes it within milliseconds, and rejects a prompt that is too long within seconds.
 OPENING_S = 5.0
 
 
 def build(
     settings: Settings, stack: ExitStack, *, batch_woken: threading.Event
-) -> tuple[Services, RedisItemHub]:
-    """Connect everything that the routes need; what must be closed goes on ``stack``.
+) -> tuple[ApiPorts, RedisItemHub]:
+    """Connect the adapters; ``stack`` closes them.
 
     Raises:
         LogUnavailable: The event log cannot be opened.
@@ -91,6 +94,8 @@ def build(
     url, keys = resolve_broker_url(settings), Keys(settings.redis.prefix)
     client = connect(url)
     stack.callback(client.close)
+    store = SqlWebhookStore(settings.log_url)
+    stack.callback(store.close)
     hub = RedisItemHub(connect_async(url), keys)
     executor = ThreadPoolExecutor(BLOCKING_CALLS_MAX, thread_name_prefix="blocking")
     stack.callback(executor.shutdown, wait=False, cancel_futures=True)
@@ -98,11 +103,11 @@ def build(
     queue, backlog = DramatiqJobQueue(client, keys), RedisItemBacklog(client, keys)
     kept = settings.redis
     sink = RedisItemSink(client, keys, items_max=kept.items_max, ttl_s=kept.items_ttl_s)
-    services = Services(
+    ports = ApiPorts(
         log=log,
         payloads=log,
         views=log.views,
-        outlook=LiveEta(line=log.queue_views, pulses=pulses, clock=clock),
+        eta=LiveEta(line=log.queue_views, pulses=pulses, clock=clock),
         submission=JobSubmission(log=log, queue=queue, ids=ids),
         cancellation=JobCancellation(
             log=log, queue=queue, sink=sink, backlog=backlog, signals=signals, ids=ids
@@ -116,13 +121,12 @@ def build(
         ids=ids,
         executor=executor,
         background=Background(),
-        batches=BatchServices(
-            views=log.batches,
-            lines=_lines(settings, ids=ids, payloads=log, views=log.batches),
-            wake=batch_woken.set,
-            rules=_batch_rules(settings.batches),
-        ),
-        webhooks=_shelf(settings, stack),
+        batch_views=log.batches,
+        batch_lines=_lines(settings, ids=ids, payloads=log, views=log.batches),
+        wake_batches=batch_woken.set,
+        batch_rules=_batch_rules(settings.batches),
+        webhook_store=store,
+        webhook_policy=_webhook_policy(settings.webhooks),
         version=version("semantic"),
         model=settings.model.name or settings.model.id,
         aliases=settings.model.aliases,
@@ -133,7 +137,7 @@ def build(
         ping_s=settings.server.ping_s,
         opening_s=OPENING_S,
     )
-    return services, hub
+    return ports, hub
 
 
 def _lines(
@@ -172,19 +176,19 @@ def _batch_rules(batches: BatchSettings) -> BatchRules:
     )
 
 
-def _batch_driver(settings: Settings, services: Services, stack: ExitStack) -> BatchDriver:
+def _batch_driver(settings: Settings, ports: ApiPorts, stack: ExitStack) -> BatchDriver:
     threads = LineThreads()
     stack.callback(threads.close)
     return BatchDriver(
-        log=services.log,
-        payloads=services.payloads,
-        views=services.batches.views,
-        jobs=services.views,
-        submission=services.submission,
-        cancellation=services.cancellation,
-        ids=services.ids,
-        clock=services.clock,
-        protocol=services.batches.lines,
+        log=ports.log,
+        payloads=ports.payloads,
+        views=ports.batch_views,
+        jobs=ports.views,
+        submission=ports.submission,
+        cancellation=ports.cancellation,
+        ids=ports.ids,
+        clock=ports.clock,
+        protocol=ports.batch_lines,
         spread=threads,
         window=settings.batches.queue_window,
         attempts_max=settings.jobs.attempts_max,
@@ -192,22 +196,24 @@ def _batch_driver(settings: Settings, services: Services, stack: ExitStack) -> B
     )
 
 
-def _webhooks(settings: Settings, services: Services, logger: Logger) -> WebhookThread:
-    """Return the thread that tells receivers.
+def _webhook_thread(
+    settings: Settings, ports: ApiPorts, services: Services, logger: Logger
+) -> WebhookThread:
+    """Return the thread that delivers webhooks.
 
     Raises:
-        InvalidRequest: A URL of the settings is none that may be called.
-        LogUnavailable: The secret cannot be read or drawn.
+        InvalidRequest: A URL of the settings may not be called.
+        LogUnavailable: The secret cannot be read or created.
     """
     wanted = settings.webhooks
     check_urls(wanted.urls, wanted.allow_hosts)
     keys = read_secrets(webhook_secret(wanted, settings.data_dir))
-    desk = WebhookCollector(
-        log=services.log,
-        store=services.webhooks.store,
-        ids=services.ids,
-        clock=services.clock,
-        describe_job=partial(job_object, outlook=services.outlook),
+    collector = WebhookCollector(
+        log=ports.log,
+        store=ports.webhook_store,
+        ids=ports.ids,
+        clock=ports.clock,
+        describe_job=services.jobs.summarise,
         describe_batch=batch_message,
         urls=wanted.urls,
         batch_lines=wanted.batch_lines,
@@ -217,29 +223,25 @@ def _webhooks(settings: Settings, services: Services, logger: Logger) -> Webhook
     sender = partial(
         HttpWebhookSender,
         keys=keys,
-        clock=services.clock,
+        clock=ports.clock,
         allow_hosts=wanted.allow_hosts,
         timeout_s=wanted.timeout_s,
-        user_agent=f"semantic/{services.version}",
+        user_agent=f"semantic/{ports.version}",
     )
     pace = WebhookPace(
         at_once=wanted.at_once,
         at_once_per_host=wanted.at_once_per_host,
         timeout_s=wanted.timeout_s,
     )
-    return WebhookThread(desk, sender, pace=pace, logger=logger)
+    return WebhookThread(collector, sender, pace=pace, logger=logger)
 
 
-def _shelf(settings: Settings, stack: ExitStack) -> WebhookServices:
-    store, rules = SqlWebhookStore(settings.log_url), settings.webhooks
-    stack.callback(store.close)
-    return WebhookServices(
-        store=store, from_requests=rules.from_requests, allow_hosts=rules.allow_hosts
-    )
+def _webhook_policy(webhooks: WebhookSettings) -> WebhookPolicy:
+    return WebhookPolicy(from_requests=webhooks.from_requests, allow_hosts=webhooks.allow_hosts)
 
 
-def _agents(server: ServerSettings) -> AgentScope:
-    return AgentScope(
+def _agents(server: ServerSettings) -> AgentLimits:
+    return AgentLimits(
         rate=Rate(server.agent_requests_per_minute, whose="agent"),
         jobs_at_once=server.agent_jobs_at_once,
     )
@@ -253,34 +255,34 @@ def _rules(jobs: JobSettings) -> JobRules:
         batch_queue_limit=jobs.batch_queue_limit,
         start_within_s=jobs.start_within_s,
         finish_within_s=jobs.finish_within_s,
-        linger_s=jobs.linger_s,
-        settle_s=jobs.settle_s,
+        disconnect_grace_s=jobs.linger_s,
+        dedup_grace_s=jobs.settle_s,
         join_window_s=jobs.join_window_s,
     )
 
 
 def run(settings: Settings, logger: Logger) -> int:
-    """Serve until told to stop; returns only if the start failed.
+    """Serve until a signal ends the process; return only if the start failed.
 
-    The public socket is bound before anything else, so that a taken port is told at once.
+    The public socket is bound first, so that a taken port is reported at once.
     """
     listener = open_listener_or_exit(settings.server)
     with ExitStack() as stack:
         try:
             woken = threading.Event()
-            services, hub = build(settings, stack, batch_woken=woken)
-            webhooks = _webhooks(settings, services, logger)
+            ports, hub = build(settings, stack, batch_woken=woken)
+            services = compose(ports)
+            webhooks = _webhook_thread(settings, ports, services, logger)
         except SemanticError as error:
-            logger.error("cannot_serve", why=error.message)  # noqa: TRY400 - the line says it all
+            logger.error("cannot_serve", why=error.message)  # noqa: TRY400 - the message suffices
             return int(ExitCode.FAILED)
 
-        driver = _batch_driver(settings, services, stack)
+        driver = _batch_driver(settings, ports, stack)
         batches = BatchThread(driver, woken=woken, logger=logger)
 
-        expiry = JobExpiry(
-            views=services.views, clock=services.clock, cancellation=services.cancellation
-        )
-        expire = partial(services.call, expiry.expire_overdue)
+        call = BlockingCalls(ports.executor)
+        expiry = JobExpiry(views=ports.views, clock=ports.clock, cancellation=ports.cancellation)
+        expire = partial(call, expiry.expire_overdue)
         deadlines = PeriodicTasks("deadlines", EXPIRE_S, expire, logger=logger)
 
         async def on_start() -> None:
@@ -291,9 +293,9 @@ def run(settings: Settings, logger: Logger) -> int:
 
         async def on_stop() -> None:
             await deadlines.close()
-            await services.call(batches.close)
-            await services.call(webhooks.close)
-            await services.background.drain(BACKGROUND_DRAIN_S)
+            await call(batches.close)
+            await call(webhooks.close)
+            await ports.background.drain(BACKGROUND_DRAIN_S)
             await hub.close()
             stack.close()
 

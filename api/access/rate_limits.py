@@ -1,8 +1,8 @@
-"""How often somebody may ask: token buckets, kept as the one number that decides.
+"""Rate limits: requests per minute, requests at once, and the limits of one agent.
 
-The bucket holds a minute's worth, so that a burst passes and the mean holds. It is the virtual
-scheduling form of the generic cell rate algorithm (ITU-T I.371): integers, no drift, and the time
-until the next token is exact.
+A token bucket holds the requests of one minute, so that a burst passes and the mean holds. It is
+stored as one number, the virtual scheduling form of the generic cell rate algorithm (ITU-T I.371):
+integers, no drift, and the time until the next token is exact.
 """
 
 from __future__ import annotations
@@ -10,25 +10,28 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from domain.errors import RateLimited
+from domain.job.listing import JobViews
+from domain.values import AgentId, JobStatus
 
 NS_PER_S: Final = 1_000_000_000
 _MINUTE_NS: Final = 60 * NS_PER_S
-#: Names that are remembered; beyond, the one that came first is forgotten, and starts full.
+#: Names with a bucket; beyond, the oldest bucket is dropped, and its name starts with a full one.
 NAMES_MAX: Final = 10_000
 
 
 class Rate:
     """Requests per minute for each of many names.
 
-    One api process answers everything, so the counts live in it: they cost no round trip, and a
-    restart forgives what was asked within the last minute.
+    One api process serves all requests, so the counts live in its memory: they cost no round trip,
+    and a restart resets them.
 
     Args:
         per_minute: Most requests; also the largest burst. ``None``: any.
-        whose: What the names are, for the message.
+        whose: The kind of the names, for the message.
         clock_ns: Monotonic.
     """
 
@@ -42,7 +45,7 @@ class Rate:
         self._per_minute = per_minute
         self._whose = whose
         self._clock_ns = clock_ns
-        #: Agents' requests are counted on the event loop and on threads.
+        #: Requests are counted on the event loop and on threads.
         self._lock = threading.Lock()
         #: When each name's bucket is full again.
         self._full_at_ns: dict[str, int] = {}
@@ -54,7 +57,7 @@ class Rate:
         """Take one token.
 
         Raises:
-            RateLimited: There is none; says after how many whole seconds there is one.
+            RateLimited: There is none; ``retry_after_s`` says when there is one.
         """
         if self._per_minute is None:
             return
@@ -74,7 +77,7 @@ class Rate:
             self._forget(now_ns)
 
     def _forget(self, now_ns: int) -> None:
-        """Drop full buckets, which are as good as none, and where there are none the oldest."""
+        """Drop full buckets, which have no effect; where there are none, drop the oldest."""
         full = [name for name, at_ns in self._full_at_ns.items() if at_ns <= now_ns]
         for name in full or [next(iter(self._full_at_ns))]:
             del self._full_at_ns[name]
@@ -85,7 +88,7 @@ class RateLimiter:
 
     Args:
         most: ``None``: any.
-        whose: What the names are, for the message.
+        whose: The kind of the names, for the message.
     """
 
     def __init__(self, most: int | None, *, whose: str) -> None:
@@ -112,3 +115,45 @@ class RateLimiter:
             self._taken[name] = left
         else:
             del self._taken[name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentLimits:
+    """Limits of every single agent; requests without an agent are not limited.
+
+    Attributes:
+        rate: Generations per minute.
+        jobs_at_once: Open jobs, counted in the log: the count survives this process and includes
+            jobs of every origin. ``None``: any.
+    """
+
+    rate: Rate = field(default_factory=lambda: Rate(None, whose="agent"))
+    jobs_at_once: int | None = None
+
+    def count_request(self, agent: AgentId | None) -> None:
+        """Count a request.
+
+        Raises:
+            RateLimited: Too many within a minute.
+        """
+        if agent is not None:
+            self.rate.take(agent)
+
+    def require_place(self, agent: AgentId | None, views: JobViews, jobs: int = 1) -> None:
+        """Refuse jobs of an agent that has enough open ones; blocks.
+
+        Concurrent callers may overshoot by their number.
+
+        Raises:
+            RateLimited: Naming the limit.
+        """
+        most = self.jobs_at_once
+        if agent is None or most is None:
+            return
+        pages = (
+            views.page(limit=most, agent=agent, status=status)
+            for status in (JobStatus.QUEUED, JobStatus.RUNNING)
+        )
+        if sum(len(page.jobs) for page in pages) + jobs > most:
+            message = f"this agent may have {most} jobs open at once"
+            raise RateLimited(message)

@@ -1,4 +1,4 @@
-"""What the routes of batches and files share: ports, limits, ids, and answers of many lines."""
+"""What the routes of batches and files share: ports, limits, ids, and streams of lines."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Self
 
+from api.access.webhook_policy import WebhookPolicy
 from api.background.batch_lines import BatchLines
+from api.background.tasks import BlockingCalls
 from domain.batch.files import FILE_PREFIX, FileId
 from domain.batch.ports import BatchViews
 from domain.batch.state import BATCH_PREFIX, Batch, BatchId
 from domain.errors import BatchNotFound
-from domain.log.ports import EventLog
-from domain.ports import IdSource
+from domain.log.ports import EventLog, PayloadStore
+from domain.ports import Clock, IdSource
 from domain.usecases.batches.batches import load_batch
 from domain.values import rfc3339
 
@@ -51,19 +53,31 @@ class BatchRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchServices:
-    """What the routes of batches and files need beyond ``Services``.
+    """Batches and files of the routes.
 
     Attributes:
+        log: The event log.
+        payloads: Contents of files and batches.
+        ids: Fresh ids.
+        clock: Now.
+        call: Runs what blocks.
         views: Batches and their jobs.
-        lines: What lines mean.
-        wake: Tells the driver that there is something to do.
+        lines: Parses and renders lines.
+        wake: Wakes the batch driver.
         rules: Limits.
+        webhook_policy: Which URLs a batch may name.
     """
 
+    log: EventLog
+    payloads: PayloadStore
+    ids: IdSource
+    clock: Clock
+    call: BlockingCalls
     views: BatchViews
     lines: BatchLines
     wake: Callable[[], None]
     rules: BatchRules = BatchRules()
+    webhook_policy: WebhookPolicy = WebhookPolicy()
 
 
 def new_batch_id(ids: IdSource) -> BatchId:

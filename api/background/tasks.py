@@ -1,10 +1,32 @@
-"""Work that must be done although the request that caused it is over."""
+"""Blocking calls off the event loop, and tasks that outlive their request."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class BlockingCalls:
+    """Runs functions that block on an executor.
+
+    Attributes:
+        executor: Bounded.
+    """
+
+    executor: Executor
+
+    async def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function on the executor and return its result."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.executor, partial(function, *args, **kwargs))
 
 
 class Background:
@@ -14,16 +36,16 @@ class Background:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run ``work`` on its own; it must bound its own time and handle its own failures."""
+        """Run ``work`` as a task; it must bound its own time and handle its own failures."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def drain(self, timeout_s: float) -> bool:
-        """Wait for everything started so far; call it once no request runs any more.
+        """Wait for all tasks that have been started; call it after the last request.
 
         Returns:
-            Whether all of it was done in time.
+            Whether all of them ended in time.
         """
         if not self._tasks:
             return True

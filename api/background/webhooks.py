@@ -1,4 +1,4 @@
-"""What the routes need for webhooks, and what the messages tell."""
+"""The webhooks that the routes show, and the bodies of webhook messages."""
 
 from __future__ import annotations
 
@@ -6,53 +6,37 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from api.background.batches import wire_id
+from api.background.tasks import BlockingCalls
 from api.protocols.batches.endpoints import ANTHROPIC
-from api.schemas.base import WebhookBody
 from api.schemas.webhooks import WebhookObject
 from domain.batch.state import Batch
-from domain.errors import InvalidRequest
+from domain.log.ports import EventLog
+from domain.ports import Clock, IdSource
 from domain.usecases.webhooks import batch_event
 from domain.webhook.delivery import Webhook
 from domain.webhook.ports import WebhookStore
-from domain.webhook.targets import parse_target, refuse_literal
 
-#: Webhooks that are shown with their job.
+#: Most webhooks in the object of a job.
 SHOWN_MAX: Final = 20
-_FIELD: Final = "webhook.url"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookServices:
-    """What the routes need.
+    """The webhooks of the routes.
 
     Attributes:
         store: The webhooks.
-        from_requests: Whether a request may name its own.
-        allow_hosts: Hosts that may be anywhere.
+        log: The event log.
+        ids: Fresh ids.
+        clock: Now.
+        call: Runs what blocks.
     """
 
     store: WebhookStore
-    from_requests: bool = True
-    allow_hosts: tuple[str, ...] = ()
-
-
-def webhook_url(wire: WebhookBody | None, shelf: WebhookServices) -> str | None:
-    """Return the URL that a request names, if it names one that may be called.
-
-    A name is resolved when it is called, and judged again then.
-
-    Raises:
-        InvalidRequest: It may not.
-    """
-    if wire is None:
-        return None
-    if not shelf.from_requests:
-        raise InvalidRequest("requests may not name webhooks here", field=_FIELD)
-    try:
-        refuse_literal(parse_target(wire.url), shelf.allow_hosts)
-    except InvalidRequest as error:
-        raise InvalidRequest(error.message, field=_FIELD) from error
-    return wire.url
+    log: EventLog
+    ids: IdSource
+    clock: Clock
+    call: BlockingCalls
 
 
 def webhook_object(webhook: Webhook) -> WebhookObject:
@@ -74,7 +58,7 @@ def webhook_object(webhook: Webhook) -> WebhookObject:
 
 
 def batch_message(batch: Batch) -> dict[str, Any]:
-    """Return what a message tells of a batch; the same for both dialects."""
+    """Return the body of a message about a batch; both dialects share it."""
     prefix = "msgbatch_" if batch.facts.protocol == ANTHROPIC else "batch_"
     name = wire_id(batch.id, prefix)
     path = "/v1/messages/batches" if batch.facts.protocol == ANTHROPIC else "/v1/batches"

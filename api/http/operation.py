@@ -9,7 +9,7 @@ from typing import Any
 from api.http.messages import Reply, StreamReply
 from api.http.parameters import Parameter
 
-#: A coroutine function of a request and, by keyword, the services.
+#: A coroutine function of a request and the service that it uses.
 Endpoint = Callable[..., Awaitable[Reply | StreamReply]]
 
 

@@ -15,7 +15,7 @@ from api.schemas.agents import (
     LatestTurn,
     SavedContext,
 )
-from api.services import Services
+from api.streaming.log_backfill import JobRecords
 from domain.agent.state import Agent
 from domain.errors import AgentNotFound, PayloadMissing
 from domain.events.agent import AgentDeleted, AgentForgotten, AgentForked, AgentRegistered
@@ -48,25 +48,25 @@ def agent_object(agent: Agent) -> AgentObject:
     }
 
 
-def full_agent_object(agent: Agent, services: Services) -> AgentObject:
+def full_agent_object(agent: Agent, records: JobRecords) -> AgentObject:
     """Return an agent with what it was made with and its latest turns; blocks."""
-    status = last_status(agent, services.views)
+    status = last_status(agent, records.views)
     is_open = status is not None and not status.is_terminal
     shown = agent_object(agent)
     shown["turns"] = agent.counted(status)
     shown["open_job"] = agent.last if is_open else None
     try:
-        profile = profile_of(agent, services.payloads)
+        profile = profile_of(agent, records.payloads)
     except PayloadMissing:
         profile = None
     shown["system"] = profile.system if profile else None
     shown["tools"] = [dict(tool) for tool in profile.tools] if profile else None
     shown["options"] = profile.options.said() if profile else None
-    shown["history"] = _history(agent, services)
+    shown["history"] = _history(agent, records)
     return shown
 
 
-def agent_cache(agent_id: AgentId, services: Services) -> AgentCache:
+def agent_cache(agent_id: AgentId, records: JobRecords) -> AgentCache:
     """Return what is known of an agent's context; blocks.
 
     Raises:
@@ -76,7 +76,7 @@ def agent_cache(agent_id: AgentId, services: Services) -> AgentCache:
     hit: CacheHit | None = None
     miss: CacheMiss | None = None
     is_gone = False
-    recorded = services.log.load(StreamName(AGENT_STREAM + agent_id))
+    recorded = records.log.load(StreamName(AGENT_STREAM + agent_id))
     for one in recorded:
         event = decode_event(one.type, one.schema_version, one.data)
         at = one.recorded_at
@@ -91,7 +91,7 @@ def agent_cache(agent_id: AgentId, services: Services) -> AgentCache:
             is_gone = isinstance(event, AgentDeleted)
         elif isinstance(event, AgentRegistered | AgentForked):
             is_gone = False
-    page = services.views.page(limit=1, agent=agent_id)
+    page = records.views.page(limit=1, agent=agent_id)
     if is_gone or not (recorded or page.jobs):
         raise AgentNotFound(agent_id)
     return {
@@ -100,24 +100,24 @@ def agent_cache(agent_id: AgentId, services: Services) -> AgentCache:
         "context": context,
         "last_hit": hit,
         "last_miss": miss,
-        "latest": _latest(page.jobs[0].id, services) if page.jobs else None,
+        "latest": _latest(page.jobs[0].id, records) if page.jobs else None,
     }
 
 
-def _history(agent: Agent, services: Services) -> list[AgentTurn]:
+def _history(agent: Agent, records: JobRecords) -> list[AgentTurn]:
     own = list(enumerate(agent.turns, start=agent.inherited + 1))
     turns: list[AgentTurn] = []
     for number, job in own[-HISTORY_MAX:]:
-        view = services.views.get(job)
+        view = records.views.get(job)
         status = JobStatus.EXPIRED if view is None else view.status
         counts = status is JobStatus.COMPLETED
         turns.append({"turn": number, "job": job, "status": status.value, "counts": counts})
     return turns
 
 
-def _latest(job_id: JobId, services: Services) -> LatestTurn | None:
-    found = cache_object(job_id, services)
-    return None if found is None else {"job": job_id, **found}
+def _latest(job_id: JobId, records: JobRecords) -> LatestTurn | None:
+    diagnosis = records.diagnose(job_id)
+    return None if diagnosis is None else {"job": job_id, **cache_object(diagnosis)}
 
 
 def _context(event: AgentCacheSaved, at: str) -> SavedContext:

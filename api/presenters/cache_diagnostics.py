@@ -6,10 +6,8 @@ import re
 from typing import Final
 
 from api.schemas.replies import JobCache, JobDivergence
-from api.services import Services
 from domain.chat.divergence import PromptDivergence
-from domain.usecases.cache_diagnostics import CacheDiagnosis, explain
-from domain.values import JobId
+from domain.usecases.cache_diagnostics import CacheDiagnosis
 
 #: On every answer to a generation whose prompt is known when its head goes out.
 CACHE_HEADER: Final = "x-semantic-cache"
@@ -17,29 +15,22 @@ CACHE_HEADER: Final = "x-semantic-cache"
 _UNFIT: Final = re.compile(r"[^ -~]+")
 
 
-def cache_story(job_id: JobId, services: Services) -> CacheDiagnosis | None:
-    """Return what a job found; blocks."""
-    return explain(job_id, views=services.views, log=services.log, payloads=services.payloads)
-
-
-def cache_object(job_id: JobId, services: Services) -> JobCache | None:
-    """Return what a job found as a part of it; blocks."""
-    story = cache_story(job_id, services)
-    if story is None:
-        return None
+def cache_object(diagnosis: CacheDiagnosis) -> JobCache:
+    """Return the cache part of a job object."""
+    parted = diagnosis.divergence
     return {
-        "prompt_tokens": story.prompt_tokens,
-        "cached_tokens": story.cached_tokens,
-        "source": story.source,
-        "missed_tokens": story.missed_tokens,
-        "compared_with": story.compared_with,
-        "divergence": None if story.divergence is None else _divergence(story, story.divergence),
+        "prompt_tokens": diagnosis.prompt_tokens,
+        "cached_tokens": diagnosis.cached_tokens,
+        "source": diagnosis.source,
+        "missed_tokens": diagnosis.missed_tokens,
+        "compared_with": diagnosis.compared_with,
+        "divergence": None if parted is None else _divergence(diagnosis, parted),
     }
 
 
-def _divergence(story: CacheDiagnosis, parted: PromptDivergence) -> JobDivergence:
+def _divergence(diagnosis: CacheDiagnosis, parted: PromptDivergence) -> JobDivergence:
     return {
-        "at_token": story.cached_tokens,
+        "at_token": diagnosis.cached_tokens,
         "cause": parted.cause.value,
         "place": parted.place,
         "before": parted.before,
@@ -47,17 +38,17 @@ def _divergence(story: CacheDiagnosis, parted: PromptDivergence) -> JobDivergenc
     }
 
 
-def cache_header(story: CacheDiagnosis) -> str:
+def cache_header(diagnosis: CacheDiagnosis) -> str:
     """Return the header's value, a dictionary of RFC 8941."""
     members = [
-        f"prompt={story.prompt_tokens}",
-        f"cached={story.cached_tokens}",
-        f"source={story.source}",
+        f"prompt={diagnosis.prompt_tokens}",
+        f"cached={diagnosis.cached_tokens}",
+        f"source={diagnosis.source}",
     ]
-    if story.divergence is not None:
-        parted = story.divergence
+    if diagnosis.divergence is not None:
+        parted = diagnosis.divergence
         members += [
-            f"missed={story.missed_tokens}",
+            f"missed={diagnosis.missed_tokens}",
             f"cause={parted.cause.value}",
             f"place={_string(parted.place)}",
         ]

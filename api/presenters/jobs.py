@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, cast
 
-from api.background.webhooks import SHOWN_MAX, webhook_object
+from api.background.webhooks import webhook_object
 from api.presenters.cache_diagnostics import cache_object
-from api.schemas.replies import JobEstimate, JobObject
-from api.services import Services
-from api.streaming.log_backfill import read_output
-from domain.job.eta import EtaSource, Forecast
+from api.schemas.replies import JobEstimate, JobObject, JobOutput
+from domain.job.eta import Forecast
 from domain.job.view import JobView
+from domain.usecases.cache_diagnostics import CacheDiagnosis
 from domain.values import JobStatus
+from domain.webhook.delivery import Webhook
 
 
-def job_object(view: JobView, outlook: EtaSource) -> JobObject:
-    """Return a job without its answer; blocks."""
+def job_object(view: JobView, forecast: Forecast | None) -> JobObject:
+    """Return a job without its answer.
+
+    Args:
+        view: The job.
+        forecast: Its forecast, if it is open and has one.
+    """
     usage = view.usage
-    foreseen = None if view.status.is_terminal else outlook.of(view.id)
     path = f"/v1/jobs/{view.id}"
     return {
         "id": view.id,
@@ -59,19 +64,24 @@ def job_object(view: JobView, outlook: EtaSource) -> JobObject:
             "cancel": f"{path}/cancel",
             "retry": f"{path}/retry",
         },
-        "queue_position": _queue_position(view, foreseen),
-        "estimate": _estimate(view, foreseen),
+        "queue_position": _queue_position(view, forecast),
+        "estimate": _estimate(view, forecast),
     }
 
 
-def full_job_object(view: JobView, services: Services) -> JobObject:
-    """Return a job with its answer, what it found in the cache, and its webhooks; blocks."""
-    job = job_object(view, services.outlook)
-    job["output"] = read_output(view, services)
-    # Before its first attempt nothing was looked up, and the answer to a submission need not ask.
-    job["cache"] = cache_object(view.id, services) if view.attempt else None
-    told = services.webhooks.store.of_subject(view.id, limit=SHOWN_MAX)
-    job["webhooks"] = [webhook_object(webhook) for webhook in told]
+def full_job_object(
+    view: JobView,
+    forecast: Forecast | None,
+    *,
+    output: JobOutput | None,
+    diagnosis: CacheDiagnosis | None,
+    webhooks: Sequence[Webhook],
+) -> JobObject:
+    """Return a job with its answer, what it found in the cache, and its webhooks."""
+    job = job_object(view, forecast)
+    job["output"] = output
+    job["cache"] = None if diagnosis is None else cache_object(diagnosis)
+    job["webhooks"] = [webhook_object(webhook) for webhook in webhooks]
     return job
 
 

@@ -21,8 +21,7 @@ from api.protocols.openai_responses.response_object import (
 from api.protocols.shared.answer import AssembledAnswer
 from api.protocols.shared.timestamps import unix_seconds
 from api.schemas.responses import RESPONSE_ID_PATTERN, ResponseObject, ResponsesBody
-from api.services import Services
-from api.streaming.log_backfill import read_stored
+from api.streaming.log_backfill import JobRecords
 from domain.chat.items import Failed, Finished
 from domain.errors import (
     InvalidRequest,
@@ -67,39 +66,39 @@ def job_of(response_id: str) -> JobId:
     return JobId("job-" + response_id.removeprefix("resp_"))
 
 
-def load_envelope(job_id: JobId, services: Services) -> ResponseEnvelope:
+def load_envelope(job_id: JobId, records: JobRecords) -> ResponseEnvelope:
     """Return what was asked of a job that was accepted on this connection, stored or not.
 
     Raises:
         ResponseNotFound: There is no such response.
         LogUnavailable: The log cannot be read.
     """
-    return _load(job_id, services).envelope
+    return _load(job_id, records).envelope
 
 
-def load_response(response_id: str, services: Services) -> StoredResponse:
+def load_response(response_id: str, records: JobRecords) -> StoredResponse:
     """Return a response that may be looked up.
 
     Raises:
         ResponseNotFound: There is none of that id, or it was deleted, or not to be stored.
         LogUnavailable: The log cannot be read.
     """
-    found = _load(job_of(response_id), services)
+    found = _load(job_of(response_id), records)
     if found.job.hidden or not found.envelope.requested.is_stored:
         raise ResponseNotFound(response_id)
     return found
 
 
-def present(found: StoredResponse, services: Services) -> ResponseObject:
+def present(found: StoredResponse, records: JobRecords) -> ResponseObject:
     """Return the object of a response as it is now."""
-    envelope, view = found.envelope, services.views.get(found.envelope.job_id)
+    envelope, view = found.envelope, records.views.get(found.envelope.job_id)
     if view is None or not view.status.is_terminal:
         status = JobStatus.QUEUED if view is None else view.status
         return response_object(envelope, unfinished_status(envelope, status))
-    return ended_response(envelope, _answer_of(view, services))
+    return ended_response(envelope, _answer_of(view, records))
 
 
-def prepare(wire: ResponsesBody, services: Services) -> tuple[RequestedFields, list[Item]]:
+def prepare(wire: ResponsesBody, records: JobRecords) -> tuple[RequestedFields, list[Item]]:
     """Return what is kept of a request, and the items of the responses that it goes on from.
 
     Raises:
@@ -108,12 +107,12 @@ def prepare(wire: ResponsesBody, services: Services) -> tuple[RequestedFields, l
         PreviousResponseNotFound: One of them is not there.
         LogUnavailable: The log cannot be read.
     """
-    items = [_resolved(item, index, services) for index, item in enumerate(input_items(wire))]
-    before = conversation(wire.previous_response_id, services)
+    items = [_resolved(item, index, records) for index, item in enumerate(input_items(wire))]
+    before = conversation(wire.previous_response_id, records)
     return requested_fields(wire, items, before), before
 
 
-def conversation(last: str | None, services: Services) -> list[Item]:
+def conversation(last: str | None, records: JobRecords) -> list[Item]:
     """Return the items of a response and of all that it goes on from, oldest first.
 
     Raises:
@@ -128,45 +127,45 @@ def conversation(last: str | None, services: Services) -> list[Item]:
             msg = f"the conversation has more than {CHAIN_MAX} responses"
             raise InvalidRequest(msg, field="previous_response_id")
         try:
-            found = load_response(previous, services)
+            found = load_response(previous, records)
         except ResponseNotFound:
             raise PreviousResponseNotFound(previous) from None
-        parts.append((*found.envelope.requested.items, *_output(found, services)))
+        parts.append((*found.envelope.requested.items, *_output(found, records)))
         previous = found.envelope.requested.previous
     return [item for part in reversed(parts) for item in part]
 
 
-def _output(found: StoredResponse, services: Services) -> Sequence[Item]:
+def _output(found: StoredResponse, records: JobRecords) -> Sequence[Item]:
     if not found.job.status.is_terminal:
         msg = f"response {found.envelope.id} has not ended"
         raise InvalidRequest(msg, field="previous_response_id")
-    return present(found, services)["output"]
+    return present(found, records)["output"]
 
 
-def _resolved(item: Item, index: int, services: Services) -> dict[str, Any]:
+def _resolved(item: Item, index: int, records: JobRecords) -> dict[str, Any]:
     """Return an item, or what it refers to."""
     if item["type"] != "item_reference":
         return dict(item)
     named = _ITEM_ID.fullmatch(item["id"])
     try:
-        found = load_response(f"resp_{named[1]}", services) if named else None
+        found = load_response(f"resp_{named[1]}", records) if named else None
     except ResponseNotFound:
         found = None
-    said = find_item(_output(found, services), item["id"]) if found is not None else None
+    said = find_item(_output(found, records), item["id"]) if found is not None else None
     if said is None:
         msg = f"item {item['id']} does not exist"
         raise InvalidRequest(msg, field=f"input.{index}.id")
     return dict(said)
 
 
-def _load(job_id: JobId, services: Services) -> StoredResponse:
+def _load(job_id: JobId, records: JobRecords) -> StoredResponse:
     named = f"resp_{job_id.removeprefix('job-')}"
     try:
-        loaded = load_job(job_id, log=services.log)
+        loaded = load_job(job_id, log=records.log)
         submitted = loaded.job.submitted
         if submitted is None or submitted.protocol != PROTOCOL or submitted.wire is None:
             raise ResponseNotFound(named)
-        requested = decode_fields(services.payloads.get(submitted.wire))
+        requested = decode_fields(records.payloads.get(submitted.wire))
     except (JobNotFound, PayloadMissing):
         raise ResponseNotFound(named) from None
     envelope = ResponseEnvelope(
@@ -175,8 +174,8 @@ def _load(job_id: JobId, services: Services) -> StoredResponse:
     return StoredResponse(envelope=envelope, job=loaded.job)
 
 
-def _answer_of(view: JobView, services: Services) -> AssembledAnswer:
-    output = read_stored(view, services)
+def _answer_of(view: JobView, records: JobRecords) -> AssembledAnswer:
+    output = records.read_stored(view)
     answer = AssembledAnswer() if output is None else AssembledAnswer.from_stored(view, output)
     answer.ending = _ending(view)
     return answer

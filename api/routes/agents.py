@@ -26,14 +26,12 @@ from api.schemas.agents import (
 )
 from api.schemas.base import parse_body
 from api.schemas.replies import JobObject
-from api.services import Services
+from api.services.route_services import AgentService
 from api.streaming.item_buffer import ItemBuffer
 from api.streaming.job_stream import JobStream
-from api.streaming.reattach import follow_job
-from api.streaming.waiting import leave_alone
-from api.submission.agent_turns import AddedTurn, add_turn, withdraw
+from api.submission.agent_turns import AddedTurn
 from domain.agent.state import Agent
-from domain.errors import EngineFailure, InvalidRequest
+from domain.errors import InvalidRequest
 from domain.ports import IdSource
 from domain.usecases.agents import (
     delete,
@@ -55,30 +53,30 @@ _LIMIT: Final = page_size(default=20, most=100)
 _BEFORE: Final = text("before", "only agents older than this one", pattern=AGENT_ID_PATTERN)
 
 
-async def create_agent(request: Request, *, services: Services) -> Reply:
+async def create_agent(request: Request, agents: AgentService) -> Reply:
     """Create an agent; a repeated request returns the same agent."""
     wire = parse_body(AgentBody, request.body or _NO_BODY)
-    agent, is_new = await services.call(
+    agent, is_new = await agents.call(
         register,
-        AgentId(wire.id) if wire.id is not None else _fresh_id(services.ids),
+        AgentId(wire.id) if wire.id is not None else _fresh_id(agents.ids),
         profile_of(wire),
         correlation_id=request.id,
-        log=services.log,
-        ids=services.ids,
+        log=agents.records.log,
+        ids=agents.ids,
     )
-    return await _agent_reply(agent, services, status=201 if is_new else 200)
+    return await _agent_reply(agent, agents, status=201 if is_new else 200)
 
 
-async def list_all(request: Request, *, services: Services) -> Reply:
+async def list_all(request: Request, agents: AgentService) -> Reply:
     """List agents, newest first."""
     limit, before = _LIMIT.read(request), _BEFORE.read(request)
-    agents = await services.call(list_agents, log=services.log)
-    names = [agent.id for agent in agents]
+    listed = await agents.call(list_agents, log=agents.records.log)
+    names = [agent.id for agent in listed]
     first = 0
     if before is not None:
         first = names.index(AgentId(before)) + 1 if before in names else len(names)
-    rows = agents[first : first + limit]
-    has_more = first + limit < len(agents)
+    rows = listed[first : first + limit]
+    has_more = first + limit < len(listed)
     body: AgentList = {
         "object": "list",
         "data": [agent_object(agent) for agent in rows],
@@ -88,74 +86,72 @@ async def list_all(request: Request, *, services: Services) -> Reply:
     return json_reply(body)
 
 
-async def get_agent(request: Request, *, services: Services) -> Reply:
+async def get_agent(request: Request, agents: AgentService) -> Reply:
     """Return one agent with its latest turns."""
-    agent = await services.call(load_agent, _named(request), log=services.log)
-    return await _agent_reply(agent, services)
+    agent = await agents.call(load_agent, _named(request), log=agents.records.log)
+    return await _agent_reply(agent, agents)
 
 
-async def delete_agent(request: Request, *, services: Services) -> Reply:
+async def delete_agent(request: Request, agents: AgentService) -> Reply:
     """Delete an agent and cancel its open turn."""
-    agent = await services.call(
-        delete, _named(request), correlation_id=request.id, log=services.log, ids=services.ids
+    agent = await agents.call(
+        delete, _named(request), correlation_id=request.id, log=agents.records.log, ids=agents.ids
     )
-    status = await services.call(last_status, agent, services.views)
+    status = await agents.call(last_status, agent, agents.records.views)
     if agent.last is not None and status in (JobStatus.QUEUED, JobStatus.RUNNING):
-        await services.call(withdraw, agent.last, services)
+        await agents.call(agents.jobs.cancellation.cancel, agent.last, reason="agent_deleted")
     body: DeletedAgent = {"id": agent.id, "object": "agent", "deleted": True}
     return json_reply(body)
 
 
-async def generate_turn(request: Request, *, services: Services) -> Reply | StreamReply:
+async def generate_turn(request: Request, agents: AgentService) -> Reply | StreamReply:
     """Add a turn; return its job at once or after its end, or stream its items."""
     wait_s = PREFERRED_WAIT_S.read(request)
     wire = parse_body(TurnBody, request.body)
-    added = await add_turn(_named(request), wire, request, services)
+    added = await agents.call(agents.turns.add, _named(request), wire, request)
     if wire.stream:
-        return await _stream(added, request, services)
+        return await _stream(added, request, agents)
+    job = await agents.call(agents.jobs.load, added.accepted.job_id)
     headers = {TURN_HEADER: str(added.turn)}
-    return await accepted_reply(added.accepted, wait_s, request, services, more=headers)
+    return await accepted_reply(added.accepted, job, wait_s, request, agents.jobs, more=headers)
 
 
-async def fork_agent(request: Request, *, services: Services) -> Reply:
+async def fork_agent(request: Request, agents: AgentService) -> Reply:
     """Create an agent with the history of this one up to one of its turns."""
     wire = parse_body(ForkBody, request.body or _NO_BODY)
     if wire.id is not None and wire.id == _AGENT_ID.read(request):
         msg = "a fork needs a name of its own"
         raise InvalidRequest(msg, field="id")
-    child = await services.call(
+    child = await agents.call(
         fork,
         _named(request),
-        AgentId(wire.id) if wire.id is not None else _fresh_id(services.ids),
+        AgentId(wire.id) if wire.id is not None else _fresh_id(agents.ids),
         from_turn=wire.from_turn,
         correlation_id=request.id,
-        log=services.log,
-        views=services.views,
-        ids=services.ids,
+        log=agents.records.log,
+        views=agents.records.views,
+        ids=agents.ids,
     )
-    return await _agent_reply(child, services, status=201)
+    return await _agent_reply(child, agents, status=201)
 
 
-async def get_cache(request: Request, *, services: Services) -> Reply:
+async def get_cache(request: Request, agents: AgentService) -> Reply:
     """Return the cache state of an agent's context, also of an agent that was never registered."""
-    return json_reply(await services.call(agent_cache, _named(request), services))
+    return json_reply(await agents.call(agent_cache, _named(request), agents.records))
 
 
-async def _stream(added: AddedTurn, request: Request, services: Services) -> StreamReply:
+async def _stream(added: AddedTurn, request: Request, agents: AgentService) -> StreamReply:
     job_id = added.accepted.job_id
     headers = {JOB_HEADER: job_id, TURN_HEADER: str(added.turn)}
     if added.accepted.attached is not None:
         headers[ATTACHED_HEADER] = added.accepted.attached
-    items = await follow_job(job_id, after=-1, services=services)
-    if items is None:  # not reached: a reader without items gets at least the last one
-        raise EngineFailure("the answer of this turn cannot be found")
-    feed = ItemBuffer(items, request, on_gone=leave_alone)
-    pieces = JobStream(feed, NativeEncoder(), ping_s=services.ping_s)
+    buffer = ItemBuffer(await agents.jobs.items.reattach_first(job_id), request)
+    pieces = JobStream(buffer, NativeEncoder(), ping_s=agents.jobs.ping_s)
     return StreamReply(pieces=pieces, headers=headers)
 
 
-async def _agent_reply(agent: Agent, services: Services, *, status: int = 200) -> Reply:
-    shown = await services.call(full_agent_object, agent, services)
+async def _agent_reply(agent: Agent, agents: AgentService, *, status: int = 200) -> Reply:
+    shown = await agents.call(full_agent_object, agent, agents.records)
     return json_reply(shown, status=status, headers={"location": shown["links"]["self"]})
 
 

@@ -26,32 +26,31 @@ from api.routes.generate import (
     USER_TURN,
     cache_headers,
     first_item,
-    parse_request,
 )
 from api.schemas.openai_chat import ChatCompletionBody
 from api.schemas.openai_completions import CompletionBody, TextCompletion
 from api.schemas.replies import ChatCompletion
-from api.services import Services
-from api.streaming.job_stream import JobStream
+from api.services.route_services import Generation
+from api.streaming.job_readers import CLIENT_GONE
+from api.streaming.job_stream import JobStream, OpenJob
 from api.streaming.merged_items import OTHER_FAILED, JobReadings, MergedItems, collect_jobs
-from api.streaming.open_job import OpenJob
-from api.submission.submit_choices import open_jobs
+from api.submission.submit_choices import open_choices
 from domain.chat.items import Started
 from domain.errors import SemanticError
 
 
 async def create_completion(
-    request: Request, *, services: Services, kind: CompletionKind
+    request: Request, generation: Generation, kind: CompletionKind
 ) -> Reply | StreamReply:
     """Answer a turn or a text, once or several times; the reply repeats the model name."""
-    parse = partial(kind.parse, defaults=services.request_defaults)
-    parsed = await parse_request(parse, request, services)
-    jobs = await open_jobs(parsed, request, services, protocol=kind.protocol)
+    submission = generation.submission
+    parse = partial(kind.parse, request.body, request.headers, defaults=generation.defaults)
+    parsed, jobs = await open_choices(submission, parse, request, protocol=kind.protocol)
     envelope = CompletionEnvelope(
         kind=kind,
         jobs=tuple(job.id for job in jobs),
         model=parsed.chat.model,
-        created=int(services.clock.now().timestamp()),
+        created=int(generation.clock.now().timestamp()),
         answers_each=parsed.answers_each,
     )
     headers = {JOB_HEADER: ", ".join(envelope.jobs)}
@@ -59,9 +58,9 @@ async def create_completion(
     if attached:
         headers[ATTACHED_HEADER] = attached[0]
     if parsed.stream:
-        return await _stream(jobs, envelope, parsed, request, services, headers)
+        return await _stream(jobs, envelope, parsed, request, generation, headers)
     answers = await collect_jobs(jobs)
-    headers |= await cache_headers(jobs[0].id, answers[0].started, services)
+    headers |= await cache_headers(jobs[0].id, answers[0].started, generation)
     return json_reply(assemble(envelope, answers), headers=headers)
 
 
@@ -70,33 +69,33 @@ async def _stream(
     envelope: CompletionEnvelope,
     parsed: ParsedRequest,
     request: Request,
-    services: Services,
+    generation: Generation,
     headers: dict[str, str],
 ) -> StreamReply:
-    started = await _first_item(jobs, services)
+    started = await _first_item(jobs, generation)
     encoder = CompletionEncoder(envelope, include_usage=parsed.include_usage, request_id=request.id)
     pieces = JobStream(
         MergedItems(jobs),
         encoder,
-        ping_s=services.ping_s,
+        ping_s=generation.ping_s,
         reading=JobReadings([job.reading for job in jobs]),
     )
-    headers |= await cache_headers(jobs[0].id, started, services)
+    headers |= await cache_headers(jobs[0].id, started, generation)
     return StreamReply(pieces=pieces, headers=headers)
 
 
-async def _first_item(jobs: Sequence[OpenJob], services: Services) -> Started | None:
+async def _first_item(jobs: Sequence[OpenJob], generation: Generation) -> Started | None:
     """Return the first item of the first job; raise the failure of any job that began with one."""
     try:
-        started = await first_item(jobs[0], services.opening_s)
+        started = await first_item(jobs[0], generation.opening_s)
         for job in jobs[1:]:
             # These jobs may wait until the first one has ended: only stored items count.
             await first_item(job, 0)
     except BaseException as error:
-        reason = OTHER_FAILED if isinstance(error, SemanticError) else "client_gone"
+        reason = OTHER_FAILED if isinstance(error, SemanticError) else CLIENT_GONE
         for job in jobs:
             job.reading.abandon(reason)
-            await job.feed.close()
+            await job.items.close()
         raise
     return started
 

@@ -15,7 +15,7 @@ from api.http.replies import json_reply
 from api.http.sse import Comment, Frame, encode
 from api.schemas.base import INT64_MAX, NAME_PATTERN
 from api.schemas.replies import EventList, EventObject
-from api.services import Services
+from api.services.route_services import EventService
 from domain.errors import SemanticError
 from domain.log.record import EventFilter, RecordedEvent
 from domain.values import rfc3339
@@ -61,17 +61,17 @@ class _Selection:
     events: EventFilter
 
 
-async def list_events(request: Request, *, services: Services) -> Reply | StreamReply:
+async def list_events(request: Request, service: EventService) -> Reply | StreamReply:
     """List events in order after a position; stream them where the client accepts a stream."""
     selection, limit = _selection(request), _LIMIT.read(request)
     if _EVENT_STREAM in request.headers.get("accept", ""):
         # The first read precedes the reply, so that an unavailable log is an error with a status.
-        first = await _read(selection, selection.after, PAGE_MAX, services)
+        first = await _read(selection, selection.after, PAGE_MAX, service)
         is_resumed = _LAST_EVENT_ID.read(request) is not None
-        if not first and is_resumed and _is_past(selection, services):
+        if not first and is_resumed and _is_past(selection, service):
             return Reply(status=204)  # an ``EventSource`` does not reconnect after it
-        return StreamReply(pieces=_tail(first, selection, request, services))
-    events = await _read(selection, selection.after, limit + 1, services)
+        return StreamReply(pieces=_tail(first, selection, request, service))
+    events = await _read(selection, selection.after, limit + 1, service)
     page = events[:limit]
     body: EventList = {
         "object": "list",
@@ -96,44 +96,44 @@ def _selection(request: Request) -> _Selection:
 
 
 async def _read(
-    selection: _Selection, after: int, limit: int, services: Services
+    selection: _Selection, after: int, limit: int, service: EventService
 ) -> tuple[RecordedEvent, ...]:
-    return await services.call(services.log.select, selection.events, after=after, limit=limit)
+    return await service.call(service.log.select, selection.events, after=after, limit=limit)
 
 
 async def _tail(
-    page: tuple[RecordedEvent, ...], selection: _Selection, request: Request, services: Services
+    page: tuple[RecordedEvent, ...], selection: _Selection, request: Request, service: EventService
 ) -> AsyncIterator[bytes]:
     """Yield events with their positions as ids, until a side leaves or no event can follow."""
     loop = asyncio.get_running_loop()
     after = selection.after
     yield encode([Comment("open")])
-    ping_at_s = loop.time() + services.ping_s
+    ping_at_s = loop.time() + service.ping_s
     while True:
         if page:
             after = page[-1].position
             yield encode([_frame(event) for event in page])
-            ping_at_s = loop.time() + services.ping_s
-        elif _is_past(selection, services) or await _over(request, TAIL_PAUSE_S):
+            ping_at_s = loop.time() + service.ping_s
+        elif _is_past(selection, service) or await _over(request, TAIL_PAUSE_S):
             return
         elif loop.time() >= ping_at_s:
             yield encode([Comment("ping")])
-            ping_at_s = loop.time() + services.ping_s
+            ping_at_s = loop.time() + service.ping_s
         if request.gone.is_set() or request.ending.is_set():
             return
         try:
-            page = await _read(selection, after, PAGE_MAX, services)
+            page = await _read(selection, after, PAGE_MAX, service)
         except SemanticError as error:
             # The client reconnects after the last id that it has; nothing is lost.
             yield encode([Frame(event="error", data={"code": error.code, "detail": error.message})])
             return
 
 
-def _is_past(selection: _Selection, services: Services) -> bool:
+def _is_past(selection: _Selection, service: EventService) -> bool:
     """Whether nothing can be recorded any more that is selection."""
     if selection.events.until is None:
         return False
-    return selection.events.until < rfc3339(services.clock.now() - timedelta(seconds=WRITER_LAG_S))
+    return selection.events.until < rfc3339(service.clock.now() - timedelta(seconds=WRITER_LAG_S))
 
 
 def _frame(event: RecordedEvent) -> Frame:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from api.background.batches import Blocks, later, new_file_id
+from api.background.batches import BatchServices, Blocks, later, new_file_id
 from api.errors import TransportError
 from api.http.messages import Reply, Request, StreamReply
 from api.http.multipart import parse_upload
@@ -23,7 +23,6 @@ from api.schemas.batches import (
     FileObject,
     FileUpload,
 )
-from api.services import Services
 from domain.batch.files import FileId, StoredFile
 from domain.batch.jsonl import pack, read_content
 from domain.batch.state import BatchId
@@ -46,21 +45,21 @@ _ORDER: Final = choice("order", "order by creation", Order, default=Order.DESC)
 _PURPOSE: Final = text("purpose", "only files with this purpose")
 
 
-async def create_file(request: Request, *, services: Services) -> Reply:
+async def create_file(request: Request, batches: BatchServices) -> Reply:
     """Store an uploaded file."""
-    file = await services.call(_keep, request, services)
+    file = await batches.call(_keep, request, batches)
     return json_reply(file_object(file))
 
 
-async def list_stored_files(request: Request, *, services: Services) -> Reply:
+async def list_stored_files(request: Request, batches: BatchServices) -> Reply:
     """List files, newest first by default."""
     after, purpose = _AFTER.read(request), _PURPOSE.read(request)
-    page = await services.call(
+    page = await batches.call(
         list_files,
         limit=_LIMIT.read(request),
-        now=rfc3339(services.clock.now()),
-        log=services.log,
-        views=services.batches.views,
+        now=rfc3339(batches.clock.now()),
+        log=batches.log,
+        views=batches.views,
         purposes=(purpose,) if purpose else (),
         after=FileId(after) if after else None,
         oldest_first=_ORDER.read(request) is Order.ASC,
@@ -76,34 +75,34 @@ async def list_stored_files(request: Request, *, services: Services) -> Reply:
     return json_reply(body)
 
 
-async def get_file(request: Request, *, services: Services) -> Reply:
+async def get_file(request: Request, batches: BatchServices) -> Reply:
     """Return one file."""
-    return json_reply(file_object(await services.call(_find, request, services)))
+    return json_reply(file_object(await batches.call(_find, request, batches)))
 
 
-async def delete_stored_file(request: Request, *, services: Services) -> Reply:
+async def delete_stored_file(request: Request, batches: BatchServices) -> Reply:
     """Delete a file; batches that were created from it continue."""
-    file = await services.call(_find, request, services)
-    await services.call(
+    file = await batches.call(_find, request, batches)
+    await batches.call(
         delete_file,
         file.id,
-        now=rfc3339(services.clock.now()),
+        now=rfc3339(batches.clock.now()),
         correlation_id=request.id,
-        log=services.log,
-        ids=services.ids,
+        log=batches.log,
+        ids=batches.ids,
     )
     body: DeletedFile = {"id": file.id, "object": "file", "deleted": True}
     return json_reply(body)
 
 
-async def file_content(request: Request, *, services: Services) -> StreamReply:
+async def file_content(request: Request, batches: BatchServices) -> StreamReply:
     """Return the content of a file."""
-    file = await services.call(_find, request, services)
-    pieces = await services.call(_content, file, services)
-    return StreamReply(pieces=Blocks(pieces, services.call), content_type=_OCTETS)
+    file = await batches.call(_find, request, batches)
+    pieces = await batches.call(_content, file, batches)
+    return StreamReply(pieces=Blocks(pieces, batches.call), content_type=_OCTETS)
 
 
-def find_file(file_id: str, services: Services) -> StoredFile:
+def find_file(file_id: str, batches: BatchServices) -> StoredFile:
     """Return a file by its id; blocks.
 
     Raises:
@@ -111,7 +110,7 @@ def find_file(file_id: str, services: Services) -> StoredFile:
     """
     if not _ID.fullmatch(file_id):
         raise FileNotFound(file_id)
-    return load_file(FileId(file_id), now=rfc3339(services.clock.now()), log=services.log)
+    return load_file(FileId(file_id), now=rfc3339(batches.clock.now()), log=batches.log)
 
 
 def file_object(file: StoredFile) -> FileObject:
@@ -131,9 +130,9 @@ def file_object(file: StoredFile) -> FileObject:
     return shown
 
 
-def _keep(request: Request, services: Services) -> StoredFile:
+def _keep(request: Request, batches: BatchServices) -> StoredFile:
     upload = parse_upload(request.headers.get("content-type", ""), request.body)
-    rules = services.batches.rules
+    rules = batches.rules
     if len(upload.file) > rules.file_bytes_max:
         msg = f"the file is larger than the {rules.file_bytes_max} bytes that one may have"
         raise TransportError(413, "file_too_large", msg)
@@ -148,15 +147,15 @@ def _keep(request: Request, services: Services) -> StoredFile:
         filename=upload.filename,
         bytes=packed.bytes,
         content=packed.digest,
-        expires_at=later(services.clock.now(), kept_s),
+        expires_at=later(batches.clock.now(), kept_s),
     )
     return keep_file(
-        new_file_id(services.ids),
+        new_file_id(batches.ids),
         created,
         correlation_id=request.id,
         payloads=packed.payloads,
-        log=services.log,
-        ids=services.ids,
+        log=batches.log,
+        ids=batches.ids,
     )
 
 
@@ -164,16 +163,16 @@ def _number_or_text(text_: str) -> int | str:
     return int(text_) if _DIGITS.fullmatch(text_) else text_
 
 
-def _find(request: Request, services: Services) -> StoredFile:
-    return find_file(_FILE_ID.read(request), services)
+def _find(request: Request, batches: BatchServices) -> StoredFile:
+    return find_file(_FILE_ID.read(request), batches)
 
 
-def _content(file: StoredFile, services: Services) -> Iterator[bytes]:
+def _content(file: StoredFile, batches: BatchServices) -> Iterator[bytes]:
     facts = file.facts
     if facts.content is not None:
-        return read_content(facts.content, services.payloads.get)
-    batch = load_batch(BatchId(facts.batch or ""), log=services.log)
-    results = services.batches.lines.results(batch)
+        return read_content(facts.content, batches.payloads.get)
+    batch = load_batch(BatchId(facts.batch or ""), log=batches.log)
+    results = batches.lines.results(batch)
     return (line for part, line in results if part == facts.part)
 
 

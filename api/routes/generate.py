@@ -7,15 +7,13 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from api.http.messages import Reply, Request, StreamReply
+from api.http.messages import Reply, StreamReply
 from api.http.replies import json_reply
-from api.presenters.cache_diagnostics import CACHE_HEADER, cache_header, cache_story
+from api.presenters.cache_diagnostics import CACHE_HEADER, cache_header
 from api.protocols.shared.answer import AssembledAnswer
-from api.protocols.shared.parsed_request import ParsedRequest
-from api.services import Services
-from api.streaming.job_stream import Encoder, JobStream, collect_job
-from api.streaming.open_job import OpenJob
-from api.submission.submit import open_job
+from api.services.route_services import Generation
+from api.streaming.job_readers import CLIENT_GONE
+from api.streaming.job_stream import Encoder, JobStream, OpenJob, collect_job
 from domain.chat.items import Failed, Started, StreamItem
 from domain.values import JobId
 
@@ -23,8 +21,6 @@ from domain.values import JobId
 JOB_HEADER: Final = "x-semantic-job"
 #: Why the reply is that of an earlier job; absent where it is not.
 ATTACHED_HEADER: Final = "x-semantic-attached"
-#: Bodies up to this size are parsed in the event loop; larger ones would block it for too long.
-PARSE_INLINE_MAX_BYTES: Final = 64 * 1024
 
 #: For the document: a turn that any chat format takes.
 USER_TURN: Final[Mapping[str, str]] = {"role": "user", "content": "Say hello."}
@@ -36,57 +32,23 @@ GENERATION_FAILURES: Final[Mapping[int, str]] = MappingProxyType(
 )
 
 
-async def parse_request(
-    parse: Callable[[bytes, Mapping[str, str]], ParsedRequest], request: Request, services: Services
-) -> ParsedRequest:
-    """Return the parsed body.
-
-    Raises:
-        InvalidRequest: From ``parse``.
-    """
-    if len(request.body) <= PARSE_INLINE_MAX_BYTES:
-        return parse(request.body, request.headers)
-    return await services.call(parse, request.body, request.headers)
-
-
-async def generate(
-    parsed: ParsedRequest,
-    request: Request,
-    services: Services,
-    *,
-    protocol: str,
-    encoder: Callable[[JobId, Started | None], Encoder[StreamItem]],
-    assemble: Callable[[JobId, AssembledAnswer], Mapping[str, Any]],
-) -> Reply | StreamReply:
-    """Run a request as a job and return its answer, as a stream or whole.
-
-    Args:
-        parsed: The request.
-        request: Its connection.
-        services: The ports.
-        protocol: Name of the dialect in the log.
-        encoder: Makes the encoder of a stream from the job and its first item, ``None`` where
-            none has come in time.
-        assemble: Makes the body of a whole answer.
-
-    Raises:
-        SemanticError: The job could not be accepted, or its whole answer failed.
-    """
-    job = await open_job(parsed, request, services, protocol=protocol)
-    return await answer_open(
-        job, services, stream=parsed.stream, encoder=encoder, assemble=assemble
-    )
-
-
 async def answer_open(
     job: OpenJob,
-    services: Services,
+    generation: Generation,
     *,
     stream: bool,
     encoder: Callable[[JobId, Started | None], Encoder[StreamItem]],
     assemble: Callable[[JobId, AssembledAnswer], Mapping[str, Any]],
 ) -> Reply | StreamReply:
-    """Return the answer of an open job; the arguments are those of ``generate``.
+    """Return the answer of an open job, as a stream or whole.
+
+    Args:
+        job: Closed with its answer.
+        generation: The times of a stream, and the cache diagnosis of the job.
+        stream: Whether the request wants a stream.
+        encoder: Makes the encoder of a stream from the job and its first item, ``None`` where
+            none has come in time.
+        assemble: Makes the body of a whole answer.
 
     Raises:
         SemanticError: The whole answer failed.
@@ -95,23 +57,23 @@ async def answer_open(
     if job.attached is not None:
         headers[ATTACHED_HEADER] = job.attached
     if stream:
-        started = await first_item(job, services.opening_s)
+        started = await first_item(job, generation.opening_s)
         stream_encoder = encoder(job.id, started)
-        headers |= await cache_headers(job.id, started, services)
-        pieces = JobStream(job.feed, stream_encoder, ping_s=services.ping_s, reading=job.reading)
+        headers |= await cache_headers(job.id, started, generation)
+        pieces = JobStream(job.items, stream_encoder, ping_s=generation.ping_s, reading=job.reading)
         return StreamReply(pieces=pieces, headers=headers)
     answer = await collect_job(job)
-    headers |= await cache_headers(job.id, answer.started, services)
+    headers |= await cache_headers(job.id, answer.started, generation)
     return json_reply(assemble(job.id, answer), headers=headers)
 
 
 async def cache_headers(
-    job_id: JobId, started: Started | None, services: Services
+    job_id: JobId, started: Started | None, generation: Generation
 ) -> dict[str, str]:
     """Return the header with the cache diagnosis of a job, none before its prompt is known."""
     if started is None:
         return {}
-    diagnosis = await services.call(cache_story, job_id, services)
+    diagnosis = await generation.call(generation.records.diagnose, job_id)
     return {} if diagnosis is None else {CACHE_HEADER: cache_header(diagnosis)}
 
 
@@ -125,10 +87,10 @@ async def first_item(job: OpenJob, within_s: float) -> Started | None:
         SemanticError: The first item is a failure.
     """
     try:
-        first = await job.feed.peek(within_s)
+        first = await job.items.peek(within_s)
     except asyncio.CancelledError:
-        job.reading.abandon("client_gone")
-        await job.feed.close()
+        job.reading.abandon(CLIENT_GONE)
+        await job.items.close()
         raise
     body = first.body if first is not None else None
     if isinstance(body, Failed):

@@ -10,43 +10,43 @@ from api.http.messages import Reply, Request
 from api.http.operation import Operation
 from api.http.replies import json_reply
 from api.schemas.replies import Health, Root
-from api.services import Services
+from api.services.route_services import StatusService
 from domain.errors import ModelNotReady, SemanticError
 
 #: How long a part may take to answer before it counts as missing, in seconds.
 CHECK_TIMEOUT_S: Final = 3.0
 _OK: Final = "ok"
 
-Check = Callable[[Services], None]
+Check = Callable[[StatusService], None]
 
 
-async def live(request: Request, *, services: Services) -> Reply:
+async def live(request: Request, status: StatusService) -> Reply:
     """Return that the process answers."""
-    del request, services
+    del request, status
     health: Health = {"status": "ok", "checks": {}}
     return json_reply(health)
 
 
-async def startup(request: Request, *, services: Services) -> Reply:
+async def startup(request: Request, status: StatusService) -> Reply:
     """Return whether the log and the broker answer; a model may still be loading."""
     del request
-    return await _health(services, {"log": _check_log, "broker": _check_broker})
+    return await _health(status, {"log": _check_log, "broker": _check_broker})
 
 
-async def ready(request: Request, *, services: Services) -> Reply:
+async def ready(request: Request, status: StatusService) -> Reply:
     """Return whether a generation would be answered."""
     del request
     checks = {"log": _check_log, "broker": _check_broker, "model": _check_model}
-    return await _health(services, checks)
+    return await _health(status, checks)
 
 
-async def root(request: Request, *, services: Services) -> Reply:
+async def root(request: Request, status: StatusService) -> Reply:
     """Return the name of the service and links; some clients send ``HEAD /`` first."""
     del request
     body: Root = {
         "name": "semantic",
-        "version": services.version,
-        "model": services.model,
+        "version": status.version,
+        "model": status.model,
         "links": {
             "openapi": "/openapi.json",
             "models": "/v1/models",
@@ -58,8 +58,8 @@ async def root(request: Request, *, services: Services) -> Reply:
     return json_reply(body)
 
 
-async def _health(services: Services, checks: Mapping[str, Check]) -> Reply:
-    results = await asyncio.gather(*(_run(check, services) for check in checks.values()))
+async def _health(status: StatusService, checks: Mapping[str, Check]) -> Reply:
+    results = await asyncio.gather(*(_run(check, status) for check in checks.values()))
     found = dict(zip(checks, results, strict=True))
     is_healthy = all(result == _OK for result in results)
     health: Health = {"status": "ok" if is_healthy else "unavailable", "checks": found}
@@ -67,10 +67,10 @@ async def _health(services: Services, checks: Mapping[str, Check]) -> Reply:
     return json_reply(health, status=200 if is_healthy else 503, headers=headers)
 
 
-async def _run(check: Check, services: Services) -> str:
+async def _run(check: Check, status: StatusService) -> str:
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
-            await services.call(check, services)
+            await status.call(check, status)
     except SemanticError as error:
         return error.message
     except TimeoutError:
@@ -78,16 +78,16 @@ async def _run(check: Check, services: Services) -> str:
     return _OK
 
 
-def _check_log(services: Services) -> None:
-    services.log.head()
+def _check_log(status: StatusService) -> None:
+    status.log.head()
 
 
-def _check_broker(services: Services) -> None:
-    services.pulses.alive()
+def _check_broker(status: StatusService) -> None:
+    status.pulses.alive()
 
 
-def _check_model(services: Services) -> None:
-    pulses = services.pulses.alive()
+def _check_model(status: StatusService) -> None:
+    pulses = status.pulses.alive()
     if any(pulse.state == "ready" and pulse.model is not None for pulse in pulses):
         return
     loading = any(pulse.state == "loading" for pulse in pulses)

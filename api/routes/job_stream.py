@@ -10,11 +10,9 @@ from api.http.parameters import header, query
 from api.presenters.jobs import rounded
 from api.protocols.native.stream import CURSOR_PATTERN, NativeEncoder, parse_cursor
 from api.routes.generate import JOB_HEADER
-from api.services import Services
+from api.services.route_services import JobService
 from api.streaming.item_buffer import ItemBuffer
 from api.streaming.job_stream import JobStream
-from api.streaming.reattach import follow_job
-from api.streaming.waiting import leave_alone
 from domain.chat.items import Progress, StreamItem
 from domain.errors import SemanticError
 from domain.values import JobId
@@ -32,19 +30,19 @@ LAST_EVENT_ID: Final = header(
 )
 
 
-async def stream_job(request: Request, *, services: Services) -> Reply | StreamReply:
+async def stream_job(request: Request, jobs: JobService) -> Reply | StreamReply:
     """Send the items after a cursor; leaving ends the stream and not the job.
 
     A client that reconnects after the last item gets 204, on which an ``EventSource`` stops.
     """
     job_id = JobId(request.params["job_id"])
     after = _cursor(request)
-    items = await follow_job(job_id, after=after, services=services)
+    items = await jobs.items.reattach(job_id, after=after)
     if items is None:
         return Reply(status=204)
-    feed = ItemBuffer(items, request, on_gone=leave_alone)
-    news = partial(_queue_progress, job_id, services) if after < 0 else None
-    pieces = JobStream(feed, NativeEncoder(), ping_s=services.ping_s, news=news)
+    buffer = ItemBuffer(items, request)
+    news = partial(_queue_progress, job_id, jobs) if after < 0 else None
+    pieces = JobStream(buffer, NativeEncoder(), ping_s=jobs.ping_s, news=news)
     return StreamReply(pieces=pieces, headers={JOB_HEADER: job_id})
 
 
@@ -55,10 +53,10 @@ def _cursor(request: Request) -> int:
     return after if last_event_id is None else last_event_id
 
 
-async def _queue_progress(job_id: JobId, services: Services) -> StreamItem | None:
+async def _queue_progress(job_id: JobId, jobs: JobService) -> StreamItem | None:
     """Return the place of a job in its queue and its estimates, ``None`` if it has begun."""
     try:
-        foreseen = await services.call(services.outlook.of, job_id)
+        foreseen = await jobs.call(jobs.eta.of, job_id)
     except SemanticError:
         return None  # the stream continues without it
     if foreseen is None or foreseen.position is None:

@@ -12,23 +12,18 @@ from api.http.operation import Operation
 from api.http.parameters import choice, moment, page_size, path, text
 from api.http.replies import json_reply
 from api.http.request_headers import IDEMPOTENCY_KEY, PREFERRED_WAIT_S
-from api.presenters.jobs import full_job_object, job_object
 from api.protocols.native import jobs as native
 from api.routes.generate import (
     ATTACHED_HEADER,
     JOB_HEADER,
     KEY_REUSED,
     QUEUE_FULL,
-    parse_request,
 )
 from api.routes.job_stream import AFTER, LAST_EVENT_ID, stream_job
 from api.schemas.base import JOB_ID_PATTERN, NAME_PATTERN
 from api.schemas.jobs import JobBody
 from api.schemas.replies import JobList, JobObject
-from api.services import Services
-from api.streaming.waiting import wait_for_end
-from api.submission.submit import accept
-from domain.errors import JobNotFound
+from api.services.route_services import JobService
 from domain.job.eta import retry_after_s
 from domain.job.view import JobView
 from domain.usecases.jobs.submit import Accepted
@@ -47,20 +42,20 @@ _PRIORITY: Final = choice("priority", "only jobs of this queue", Priority, defau
 _SINCE: Final = moment("since", "only jobs accepted at this instant or later")
 
 
-async def create_job(request: Request, *, services: Services) -> Reply:
+async def create_job(request: Request, jobs: JobService) -> Reply:
     """Accept a job; the client may wait for its end for a while."""
     wait_s = PREFERRED_WAIT_S.read(request)
-    parse = partial(native.parse, defaults=services.request_defaults)
-    parsed = await parse_request(parse, request, services)
-    accepted = await accept(parsed, request, services, protocol="jobs")
-    return await accepted_reply(accepted, wait_s, request, services)
+    parse = partial(native.parse, request.body, request.headers, defaults=jobs.defaults)
+    accepted, job = await jobs.call(jobs.create, parse, request)
+    return await accepted_reply(accepted, job, wait_s, request, jobs)
 
 
 async def accepted_reply(
     accepted: Accepted,
+    job: JobObject,
     wait_s: int | None,
     request: Request,
-    services: Services,
+    jobs: JobService,
     *,
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> Reply:
@@ -69,8 +64,8 @@ async def accepted_reply(
     ``more`` are further headers.
     """
     if wait_s is not None:
-        await wait_for_end(accepted.job_id, wait_s, request, services)
-    job = await services.call(_load, accepted.job_id, services)
+        await jobs.items.wait_for_end(accepted.job_id, wait_s, request)
+        job = await jobs.call(jobs.load, accepted.job_id)
     headers = {"location": job["links"]["self"], JOB_HEADER: accepted.job_id, **more}
     if accepted.attached is not None:
         headers[ATTACHED_HEADER] = accepted.attached
@@ -81,11 +76,11 @@ async def accepted_reply(
     return json_reply(job, status=202, headers=headers | {"retry-after": _look_again(job)})
 
 
-async def list_jobs(request: Request, *, services: Services) -> Reply:
+async def list_jobs(request: Request, jobs: JobService) -> Reply:
     """List jobs, newest first."""
     before = _BEFORE.read(request)
-    page = await services.call(
-        services.views.page,
+    page = await jobs.call(
+        jobs.records.views.page,
         limit=_LIMIT.read(request),
         before=JobId(before) if before else None,
         status=_STATUS.read(request),
@@ -96,31 +91,31 @@ async def list_jobs(request: Request, *, services: Services) -> Reply:
     )
     body: JobList = {
         "object": "list",
-        "data": await services.call(_objects, page.jobs, services),
+        "data": await jobs.call(_objects, page.jobs, jobs),
         "has_more": page.has_more,
         "next_before": page.jobs[-1].id if page.has_more else None,
     }
     return json_reply(body)
 
 
-async def get_job(request: Request, *, services: Services) -> Reply:
+async def get_job(request: Request, jobs: JobService) -> Reply:
     """Return one job, with its answer once it has one."""
-    job = await services.call(_load, JobId(_JOB_ID.read(request)), services)
+    job = await jobs.call(jobs.load, JobId(_JOB_ID.read(request)))
     return json_reply(job)
 
 
-async def cancel_job(request: Request, *, services: Services) -> Reply:
+async def cancel_job(request: Request, jobs: JobService) -> Reply:
     """Cancel a job; one that has ended stays as it is."""
     job_id = JobId(_JOB_ID.read(request))
-    await services.call(services.cancellation.cancel, job_id, reason="api")
-    return json_reply(await services.call(_load, job_id, services))
+    await jobs.call(jobs.cancellation.cancel, job_id, reason="api")
+    return json_reply(await jobs.call(jobs.load, job_id))
 
 
-async def retry_job(request: Request, *, services: Services) -> Reply:
+async def retry_job(request: Request, jobs: JobService) -> Reply:
     """Enqueue a job again that ended without an answer."""
     job_id = JobId(_JOB_ID.read(request))
-    await services.call(services.retries.retry, job_id, reason="api")
-    job = await services.call(_load, job_id, services)
+    await jobs.call(jobs.retries.retry, job_id, reason="api")
+    job = await jobs.call(jobs.load, job_id)
     headers = {"location": job["links"]["self"], "retry-after": _look_again(job)}
     return json_reply(job, status=202, headers=headers)
 
@@ -132,15 +127,8 @@ def _look_again(job: JobObject) -> str:
     return str(retry_after_s(finishes_in_s, most_s=LOOK_AGAIN_MAX_S))
 
 
-def _objects(views: Sequence[JobView], services: Services) -> list[JobObject]:
-    return [job_object(view, services.outlook) for view in views]
-
-
-def _load(job_id: JobId, services: Services) -> JobObject:
-    view = services.views.get(job_id)
-    if view is None:
-        raise JobNotFound(job_id)
-    return full_job_object(view, services)
+def _objects(views: Sequence[JobView], jobs: JobService) -> list[JobObject]:
+    return [jobs.summarise(view) for view in views]
 
 
 JOB_OPERATIONS: Final = (

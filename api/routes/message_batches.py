@@ -16,7 +16,6 @@ from api.background.batches import (
     new_batch_id,
     wire_id,
 )
-from api.background.webhooks import webhook_url
 from api.http.messages import Reply, Request, StreamReply
 from api.http.operation import Operation
 from api.http.parameters import page_size, path, text
@@ -31,7 +30,6 @@ from api.schemas.batches import (
     MessageBatchBody,
     MessageBatchList,
 )
-from api.services import Services
 from domain.batch.jsonl import pack
 from domain.batch.state import Batch, BatchState
 from domain.errors import BatchNotEnded, BatchNotFound, InvalidRequest, NotFound
@@ -65,64 +63,63 @@ _STATUS: Final = {
 }
 
 
-async def create_message_batch(request: Request, *, services: Services) -> Reply:
+async def create_message_batch(request: Request, batches: BatchServices) -> Reply:
     """Accept a batch; a request that is not valid gets its error as its result."""
-    batch = await services.call(_accept, request, services)
-    services.batches.wake()
-    return json_reply(await services.call(_object, batch, request, services))
+    batch = await batches.call(_accept, request, batches)
+    batches.wake()
+    return json_reply(await batches.call(_object, batch, request, batches))
 
 
-async def list_message_batches(request: Request, *, services: Services) -> Reply:
+async def list_message_batches(request: Request, batches: BatchServices) -> Reply:
     """List batches, newest first."""
-    return json_reply(await services.call(_list, request, services))
+    return json_reply(await batches.call(_list, request, batches))
 
 
-async def get_message_batch(request: Request, *, services: Services) -> Reply:
+async def get_message_batch(request: Request, batches: BatchServices) -> Reply:
     """Return one batch."""
-    batch = await services.call(_find, request, services)
-    return json_reply(await services.call(_object, batch, request, services))
+    batch = await batches.call(_find, request, batches)
+    return json_reply(await batches.call(_object, batch, request, batches))
 
 
-async def cancel_message_batch(request: Request, *, services: Services) -> Reply:
+async def cancel_message_batch(request: Request, batches: BatchServices) -> Reply:
     """Cancel a batch; one that has ended stays as it is."""
-    batch = await services.call(_find, request, services)
-    batch = await services.call(cancel_batch, batch.id, log=services.log, ids=services.ids)
-    services.batches.wake()
-    return json_reply(await services.call(_object, batch, request, services))
+    batch = await batches.call(_find, request, batches)
+    batch = await batches.call(cancel_batch, batch.id, log=batches.log, ids=batches.ids)
+    batches.wake()
+    return json_reply(await batches.call(_object, batch, request, batches))
 
 
-async def delete_message_batch(request: Request, *, services: Services) -> Reply:
+async def delete_message_batch(request: Request, batches: BatchServices) -> Reply:
     """Delete a batch that has ended."""
-    batch = await services.call(_find, request, services)
+    batch = await batches.call(_find, request, batches)
     name = wire_id(batch.id, PREFIX)
     if not batch.state.is_terminal:
         raise BatchNotEnded(name, _status(batch))
-    await services.call(delete_batch, batch.id, log=services.log, ids=services.ids)
+    await batches.call(delete_batch, batch.id, log=batches.log, ids=batches.ids)
     body: DeletedMessageBatch = {"id": name, "type": "message_batch_deleted"}
     return json_reply(body)
 
 
-async def message_batch_results(request: Request, *, services: Services) -> StreamReply:
+async def message_batch_results(request: Request, batches: BatchServices) -> StreamReply:
     """Return the results, a line for each request in the order of the requests."""
-    batch = await services.call(_find, request, services)
+    batch = await batches.call(_find, request, batches)
     name = wire_id(batch.id, PREFIX)
     if not batch.state.is_terminal:
         raise BatchNotEnded(name, _status(batch))
-    if _archived_at(batch, services) is not None:
+    if _archived_at(batch, batches) is not None:
         msg = f"the results of batch {name} are not kept any more"
         raise NotFound(msg)
-    lines = (line for _, line in services.batches.lines.results(batch))
-    return StreamReply(pieces=Blocks(lines, services.call), content_type=JSONL)
+    lines = (line for _, line in batches.lines.results(batch))
+    return StreamReply(pieces=Blocks(lines, batches.call), content_type=JSONL)
 
 
-def _accept(request: Request, services: Services) -> Batch:
-    desk = services.batches
+def _accept(request: Request, batches: BatchServices) -> Batch:
     body = parse_body(MessageBatchBody, request.body)
-    rules = desk.rules
+    rules = batches.rules
     if len(body.requests) > rules.lines_max:
         msg = f"{len(body.requests)} requests are more than the {rules.lines_max} of one batch"
         raise InvalidRequest(msg, field="requests")
-    require_batch_room(batches_max=rules.open_max, views=desk.views)
+    require_batch_room(batches_max=rules.open_max, views=batches.views)
     seen: set[str] = set()
     for index, one in enumerate(body.requests):
         if one.custom_id in seen:
@@ -136,18 +133,18 @@ def _accept(request: Request, services: Services) -> Batch:
         endpoint=MESSAGES_PATH,
         content=packed.digest,
         lines=packed.lines,
-        expires_at=later(services.clock.now(), rules.window_s),
+        expires_at=later(batches.clock.now(), rules.window_s),
         client=client[:CLIENT_CHARS_MAX] if client else None,
-        webhook=webhook_url(body.webhook, services.webhooks),
+        webhook=batches.webhook_policy.url_of(body.webhook),
     )
     return accept_batch(
-        new_batch_id(services.ids),
+        new_batch_id(batches.ids),
         submitted,
         correlation_id=request.id,
         payloads=packed.payloads,
         is_checked=True,
-        log=services.log,
-        ids=services.ids,
+        log=batches.log,
+        ids=batches.ids,
     )
 
 
@@ -155,15 +152,15 @@ def _line(custom_id: str, params: dict[str, Any]) -> bytes:
     return json.dumps({"custom_id": custom_id, "params": params}, separators=(",", ":")).encode()
 
 
-def _list(request: Request, services: Services) -> MessageBatchList:
+def _list(request: Request, batches: BatchServices) -> MessageBatchList:
     limit = _LIMIT.read(request)
     after, before = _AFTER_ID.read(request), _BEFORE_ID.read(request)
     try:
         page = list_batches(
             (ANTHROPIC,),
             limit=limit,
-            log=services.log,
-            views=services.batches.views,
+            log=batches.log,
+            views=batches.views,
             after=batch_id_of(after, PREFIX) if after is not None else None,
             before=batch_id_of(before, PREFIX) if before is not None else None,
         )
@@ -171,7 +168,7 @@ def _list(request: Request, services: Services) -> MessageBatchList:
         raise InvalidRequest(
             error.message, field="after_id" if before is None else "before_id"
         ) from error
-    data = [_object(batch, request, services) for batch in page.rows]
+    data = [_object(batch, request, batches) for batch in page.rows]
     return {
         "data": data,
         "has_more": page.has_more,
@@ -180,15 +177,15 @@ def _list(request: Request, services: Services) -> MessageBatchList:
     }
 
 
-def _find(request: Request, services: Services) -> Batch:
-    return find_batch(_BATCH_ID.read(request), PREFIX, (ANTHROPIC,), services.log)
+def _find(request: Request, batches: BatchServices) -> Batch:
+    return find_batch(_BATCH_ID.read(request), PREFIX, (ANTHROPIC,), batches.log)
 
 
-def _object(batch: Batch, request: Request, services: Services) -> MessageBatch:
+def _object(batch: Batch, request: Request, batches: BatchServices) -> MessageBatch:
     name = wire_id(batch.id, PREFIX)
-    archived_at = _archived_at(batch, services)
+    archived_at = _archived_at(batch, batches)
     has_results = batch.state.is_terminal and archived_at is None
-    now = batch_progress(batch, services.batches)
+    now = batch_progress(batch, batches)
     nothing: BatchCounts = {
         "processing": batch.facts.lines,
         "succeeded": 0,
@@ -213,7 +210,7 @@ def _object(batch: Batch, request: Request, services: Services) -> MessageBatch:
     }
 
 
-def batch_progress(batch: Batch, desk: BatchServices) -> BatchCounts:
+def batch_progress(batch: Batch, batches: BatchServices) -> BatchCounts:
     """Return what became of the lines so far; blocks."""
     if batch.counts is not None:
         counts = batch.counts
@@ -224,7 +221,7 @@ def batch_progress(batch: Batch, desk: BatchServices) -> BatchCounts:
             "canceled": counts.canceled,
             "expired": counts.expired,
         }
-    tally = desk.views.tally(batch.id)
+    tally = batches.views.tally(batch.id)
     ended = {status: tally.by_status.get(status, 0) for status in JobStatus if status.is_terminal}
     return {
         "processing": batch.facts.lines - sum(ended.values()),
@@ -239,9 +236,9 @@ def _status(batch: Batch) -> str:
     return _STATUS.get(batch.state, "in_progress")
 
 
-def _archived_at(batch: Batch, services: Services) -> str | None:
-    kept_s = services.batches.rules.results_kept_s
-    if not is_reached(batch.created_at, kept_s, services.clock.now()):
+def _archived_at(batch: Batch, batches: BatchServices) -> str | None:
+    kept_s = batches.rules.results_kept_s
+    if not is_reached(batch.created_at, kept_s, batches.clock.now()):
         return None
     return later(datetime.fromisoformat(batch.created_at), kept_s)
 

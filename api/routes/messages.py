@@ -11,27 +11,24 @@ from api.http.replies import json_reply
 from api.http.request_headers import IDEMPOTENCY_KEY
 from api.protocols.anthropic import parse as anthropic
 from api.protocols.anthropic.stream import AnthropicEncoder, assemble_message
-from api.protocols.shared.parsed_request import ParsedRequest
-from api.routes.generate import GENERATION_FAILURES, USER_TURN, generate, parse_request
+from api.routes.generate import GENERATION_FAILURES, USER_TURN, answer_open
 from api.schemas.anthropic import CountBody, MessagesBody
 from api.schemas.replies import AnthropicMessage, TokenCount
-from api.services import Services
-from api.submission.history_matching import attributed
+from api.services.route_services import Generation
 
 
-async def create_message(request: Request, *, services: Services) -> Reply | StreamReply:
+async def create_message(request: Request, generation: Generation) -> Reply | StreamReply:
     """Answer a turn; the reply repeats the model name of the request, since any name is served.
 
     Claude Code sends some of its requests under names of its vendor, whatever its settings.
     """
-    parse = partial(anthropic.parse, defaults=services.request_defaults)
-    parsed = await parse_request(parse, request, services)
+    parse = partial(anthropic.parse, request.body, request.headers, generation.defaults)
+    parsed, job = await generation.submission.open(parse, request, protocol="anthropic")
     chat = parsed.chat
-    return await generate(
-        parsed,
-        request,
-        services,
-        protocol="anthropic",
+    return await answer_open(
+        job,
+        generation,
+        stream=parsed.stream,
         encoder=lambda job_id, started: AnthropicEncoder(
             job_id=job_id,
             model=chat.model,
@@ -50,16 +47,15 @@ async def create_message(request: Request, *, services: Services) -> Reply | Str
     )
 
 
-async def count_tokens(request: Request, *, services: Services) -> Reply:
+async def count_tokens(request: Request, generation: Generation) -> Reply:
     """Return the length of the prompt of a request; a generation reports the same number."""
-    parse = partial(anthropic.parse_count, defaults=services.request_defaults)
-    parsed = await parse_request(parse, request, services)
-    tokens = await services.call(_count, parsed, services)
-    return json_reply({"input_tokens": tokens})
+    return json_reply({"input_tokens": await generation.call(_count, request, generation)})
 
 
-def _count(parsed: ParsedRequest, services: Services) -> int:
-    return services.counter.count(attributed(parsed.chat, parsed.agent, services))
+def _count(request: Request, generation: Generation) -> int:
+    parsed = anthropic.parse_count(request.body, request.headers, generation.defaults)
+    chat = generation.submission.match_history(parsed.chat, parsed.agent)
+    return generation.counter.count(chat)
 
 
 MESSAGE_OPERATIONS: Final = (

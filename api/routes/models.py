@@ -10,7 +10,7 @@ from api.http.operation import Operation
 from api.http.parameters import path
 from api.http.replies import json_reply
 from api.schemas.replies import ModelList, ModelObject
-from api.services import Services
+from api.services.route_services import StatusService
 from domain.errors import ModelNotFound, QueueUnavailable
 from domain.events.model import ModelLoaded
 from domain.log.codec import decode_event
@@ -21,10 +21,10 @@ _OWNER: Final = "semantic"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-async def list_models(request: Request, *, services: Services) -> Reply:
+async def list_models(request: Request, status: StatusService) -> Reply:
     """List the served models, each under all its names."""
     del request
-    models = await services.call(_models, services)
+    models = await status.call(_models, status)
     page: ModelList = {
         "object": "list",
         "data": models,
@@ -35,34 +35,34 @@ async def list_models(request: Request, *, services: Services) -> Reply:
     return json_reply(page)
 
 
-async def get_model(request: Request, *, services: Services) -> Reply:
+async def get_model(request: Request, status: StatusService) -> Reply:
     """Return one model; unlike a generation, this refuses names that do not exist."""
     name = _MODEL_ID.read(request)
-    for model in await services.call(_models, services):
+    for model in await status.call(_models, status):
         if model["id"] == name:
             return json_reply(model)
     raise ModelNotFound(name)
 
 
-def _models(services: Services) -> list[ModelObject]:
-    cards = {card.id: card for card in _cards(services)}
+def _models(status: StatusService) -> list[ModelObject]:
+    cards = {card.id: card for card in _cards(status)}
     models = [_model(card.id, card) for card in cards.values()]
     if cards:
         first = next(iter(cards.values()))
-        models += [_model(name, first) for name in services.aliases if name not in cards]
+        models += [_model(name, first) for name in status.aliases if name not in cards]
     return models
 
 
-def _cards(services: Services) -> list[ModelCard]:
+def _cards(status: StatusService) -> list[ModelCard]:
     """Return the models of live workers; without any, the model that was loaded last."""
     try:
-        pulses = services.pulses.alive()
+        pulses = status.pulses.alive()
     except QueueUnavailable:
         pulses = ()
     alive = [pulse.model for pulse in pulses if pulse.model is not None]
     if alive:
         return alive
-    recorded = services.log.latest(ModelLoaded.__name__)
+    recorded = status.log.latest(ModelLoaded.__name__)
     if recorded is None:
         return []
     event = decode_event(recorded.type, recorded.schema_version, recorded.data)

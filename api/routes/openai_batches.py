@@ -5,8 +5,14 @@ from __future__ import annotations
 import json
 from typing import Final, cast
 
-from api.background.batches import batch_id_of, find_batch, later, new_batch_id, wire_id
-from api.background.webhooks import webhook_url
+from api.background.batches import (
+    BatchServices,
+    batch_id_of,
+    find_batch,
+    later,
+    new_batch_id,
+    wire_id,
+)
 from api.http.messages import Reply, Request
 from api.http.operation import Operation
 from api.http.parameters import page_size, path, text
@@ -24,7 +30,6 @@ from api.schemas.batches import (
     BatchObject,
     BatchUsage,
 )
-from api.services import Services
 from domain.batch.jsonl import count_lines
 from domain.batch.state import Batch, BatchState
 from domain.errors import (
@@ -64,79 +69,78 @@ _AFTER: Final = text(
 )
 
 
-async def create_batch(request: Request, *, services: Services) -> Reply:
+async def create_batch(request: Request, batches: BatchServices) -> Reply:
     """Accept the requests in a file; the batch thread validates them next."""
-    batch = await services.call(_accept, request, services)
-    services.batches.wake()
-    return json_reply(await services.call(_object, batch, services))
+    batch = await batches.call(_accept, request, batches)
+    batches.wake()
+    return json_reply(await batches.call(_object, batch, batches))
 
 
-async def list_openai_batches(request: Request, *, services: Services) -> Reply:
+async def list_openai_batches(request: Request, batches: BatchServices) -> Reply:
     """List batches, newest first."""
-    return json_reply(await services.call(_list, request, services))
+    return json_reply(await batches.call(_list, request, batches))
 
 
-async def get_batch(request: Request, *, services: Services) -> Reply:
+async def get_batch(request: Request, batches: BatchServices) -> Reply:
     """Return one batch."""
-    batch = await services.call(_find, request, services)
-    return json_reply(await services.call(_object, batch, services))
+    batch = await batches.call(_find, request, batches)
+    return json_reply(await batches.call(_object, batch, batches))
 
 
-async def cancel_openai_batch(request: Request, *, services: Services) -> Reply:
+async def cancel_openai_batch(request: Request, batches: BatchServices) -> Reply:
     """Cancel a batch; a repeated request changes nothing."""
-    batch = await services.call(_find, request, services)
+    batch = await batches.call(_find, request, batches)
     if _status(batch) in _ENDED:
         raise BatchAlreadyEnded(wire_id(batch.id, PREFIX), _status(batch))
-    batch = await services.call(cancel_batch, batch.id, log=services.log, ids=services.ids)
-    services.batches.wake()
-    return json_reply(await services.call(_object, batch, services))
+    batch = await batches.call(cancel_batch, batch.id, log=batches.log, ids=batches.ids)
+    batches.wake()
+    return json_reply(await batches.call(_object, batch, batches))
 
 
-def _accept(request: Request, services: Services) -> Batch:
+def _accept(request: Request, batches: BatchServices) -> Batch:
     body = parse_body(BatchBody, request.body)
-    desk = services.batches
-    file = find_file(body.input_file_id, services)
+    file = find_file(body.input_file_id, batches)
     if file.facts.purpose != "batch" or file.facts.content is None:
         msg = f"{file.id} was not uploaded with the purpose batch"
         raise NotFound(msg)
-    require_batch_room(batches_max=desk.rules.open_max, views=desk.views)
+    require_batch_room(batches_max=batches.rules.open_max, views=batches.views)
     client = request.headers.get("user-agent")
     submitted = BatchSubmitted(
         protocol=OPENAI_ENDPOINTS[body.endpoint].protocol,
         endpoint=body.endpoint,
         content=file.facts.content,
-        lines=count_lines(file.facts.content, services.payloads.get),
-        expires_at=later(services.clock.now(), desk.rules.window_s),
+        lines=count_lines(file.facts.content, batches.payloads.get),
+        expires_at=later(batches.clock.now(), batches.rules.window_s),
         client=client[:CLIENT_CHARS_MAX] if client else None,
         input_file=file.id,
         metadata=body.metadata,
         output_kept_s=body.output_expires_after.seconds if body.output_expires_after else None,
-        webhook=webhook_url(body.webhook, services.webhooks),
+        webhook=batches.webhook_policy.url_of(body.webhook),
     )
     return accept_batch(
-        new_batch_id(services.ids),
+        new_batch_id(batches.ids),
         submitted,
         correlation_id=request.id,
         payloads={},
         is_checked=False,
-        log=services.log,
-        ids=services.ids,
+        log=batches.log,
+        ids=batches.ids,
     )
 
 
-def _list(request: Request, services: Services) -> BatchList:
+def _list(request: Request, batches: BatchServices) -> BatchList:
     after = _AFTER.read(request)
     try:
         page = list_batches(
             PROTOCOLS,
             limit=_LIMIT.read(request),
-            log=services.log,
-            views=services.batches.views,
+            log=batches.log,
+            views=batches.views,
             after=batch_id_of(after, PREFIX) if after is not None else None,
         )
     except BatchNotFound as error:
         raise InvalidRequest(error.message, field="after") from error
-    data = [_object(batch, services) for batch in page.rows]
+    data = [_object(batch, batches) for batch in page.rows]
     return {
         "object": "list",
         "data": data,
@@ -146,8 +150,8 @@ def _list(request: Request, services: Services) -> BatchList:
     }
 
 
-def _find(request: Request, services: Services) -> Batch:
-    return find_batch(_BATCH_ID.read(request), PREFIX, PROTOCOLS, services.log)
+def _find(request: Request, batches: BatchServices) -> Batch:
+    return find_batch(_BATCH_ID.read(request), PREFIX, PROTOCOLS, batches.log)
 
 
 def _status(batch: Batch) -> str:
@@ -159,21 +163,21 @@ def _status(batch: Batch) -> str:
     return "expired" if batch.counts is not None and batch.counts.expired else "completed"
 
 
-def _object(batch: Batch, services: Services) -> BatchObject:
+def _object(batch: Batch, batches: BatchServices) -> BatchObject:
     facts = batch.facts
     status = _status(batch)
-    counts = batch_progress(batch, services.batches)
+    counts = batch_progress(batch, batches)
     ended_at = unix_seconds(batch.ended_at) if batch.ended_at else None
     shown: BatchObject = {
         "id": wire_id(batch.id, PREFIX),
         "object": "batch",
         "endpoint": facts.endpoint,
-        "errors": _faults(batch, services),
+        "errors": _faults(batch, batches),
         "input_file_id": facts.input_file or "",
         "completion_window": "24h",
         "status": status,  # type: ignore[typeddict-item]  # one of them
-        "output_file_id": _file(batch, "output", services),
-        "error_file_id": _file(batch, "error", services),
+        "output_file_id": _file(batch, "output", batches),
+        "error_file_id": _file(batch, "error", batches),
         "created_at": unix_seconds(batch.created_at),
         "in_progress_at": _seconds(batch.started_at),
         "expires_at": unix_seconds(facts.expires_at),
@@ -206,21 +210,21 @@ def _usage(batch: Batch) -> BatchUsage:
     }
 
 
-def _faults(batch: Batch, services: Services) -> BatchFaults | None:
+def _faults(batch: Batch, batches: BatchServices) -> BatchFaults | None:
     if batch.errors is None:
         return None
     try:
-        data = json.loads(services.payloads.get(batch.errors))
+        data = json.loads(batches.payloads.get(batch.errors))
     except PayloadMissing:
         data = []
     return {"object": "list", "data": cast("list[BatchFault]", data)}
 
 
-def _file(batch: Batch, part: str, services: Services) -> str | None:
+def _file(batch: Batch, part: str, batches: BatchServices) -> str | None:
     if batch.state is not BatchState.ENDED:
         return None
     try:
-        return find_file(file_of_part(batch.id, part), services).id
+        return find_file(file_of_part(batch.id, part), batches).id
     except FileNotFound:
         return None
 

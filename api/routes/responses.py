@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Final
 
 from api.http.messages import Reply, Request, StreamReply
@@ -25,7 +24,6 @@ from api.routes.generate import (
     ATTACHED_HEADER,
     GENERATION_FAILURES,
     JOB_HEADER,
-    PARSE_INLINE_MAX_BYTES,
     answer_open,
 )
 from api.schemas.base import INT64_MAX
@@ -36,16 +34,12 @@ from api.schemas.responses import (
     ResponseObject,
     ResponsesBody,
 )
-from api.services import Services
+from api.services.route_services import ResponseService
 from api.streaming.item_buffer import ItemBuffer
+from api.streaming.job_readers import CLIENT_GONE
 from api.streaming.job_stream import JobStream
-from api.streaming.reattach import follow_job
-from api.streaming.waiting import leave_alone, wait_for_end
-from api.submission.submit import accept, open_job
-from domain.errors import EngineFailure
 from domain.job.commands import Hide
 from domain.usecases.jobs.commit import commit
-from domain.values import JobId
 
 #: Longest wait for the end of a cancelled job, in seconds; a running job ends within a step.
 CANCEL_WAIT_S: Final = 10.0
@@ -63,61 +57,64 @@ _ORDER: Final = choice("order", "newest first if desc", Order, default=Order.DES
 _AFTER: Final = text("after", "only items behind this one, in the order of the list")
 
 
-async def create_response(request: Request, *, services: Services) -> Reply | StreamReply:
+async def create_response(request: Request, service: ResponseService) -> Reply | StreamReply:
     """Answer a turn, or accept it as a background response."""
-    parsed, is_background = await _parse(request, services)
+    parsed, is_background = await service.call(_parse, request, service)
     if is_background:
-        return await _in_background(parsed, request, services)
-    job = await open_job(parsed, request, services, protocol=PROTOCOL)
+        return await _in_background(parsed, request, service)
+    generation = service.generation
+    _, job = await generation.submission.open(lambda: parsed, request, protocol=PROTOCOL)
     try:
-        envelope = await services.call(load_envelope, job.id, services)
+        envelope = await service.call(load_envelope, job.id, service.records)
     except BaseException:
-        job.reading.abandon("client_gone")
-        await job.feed.close()
+        job.reading.abandon(CLIENT_GONE)
+        await job.items.close()
         raise
     return await answer_open(
         job,
-        services,
+        generation,
         stream=parsed.stream,
         encoder=lambda _, __: ResponsesEncoder(envelope, request_id=request.id),
         assemble=lambda _, answer: ended_response(envelope, answer),
     )
 
 
-async def get_response(request: Request, *, services: Services) -> Reply | StreamReply:
+async def get_response(request: Request, service: ResponseService) -> Reply | StreamReply:
     """Return a response as it is now, or stream its events from any position."""
     is_stream, after = _IS_STREAM.read(request), _STARTING_AFTER.read(request)
-    found = await services.call(load_response, _RESPONSE_ID.read(request), services)
+    found = await service.call(load_response, _RESPONSE_ID.read(request), service.records)
     if not is_stream:
-        return json_reply(await services.call(present, found, services))
-    return await _stream(found.envelope, -1 if after is None else after, request, services)
+        return json_reply(await service.call(present, found, service.records))
+    return await _stream(found.envelope, -1 if after is None else after, request, service)
 
 
-async def cancel_response(request: Request, *, services: Services) -> Reply:
+async def cancel_response(request: Request, service: ResponseService) -> Reply:
     """Cancel a response; one that has ended stays as it is."""
     response_id = _RESPONSE_ID.read(request)
-    found = await services.call(load_response, response_id, services)
-    await _cancel(found.envelope.job_id, services)
-    await wait_for_end(found.envelope.job_id, CANCEL_WAIT_S, request, services)
-    found = await services.call(load_response, response_id, services)
-    return json_reply(await services.call(present, found, services))
+    found = await service.call(load_response, response_id, service.records)
+    await service.call(service.cancellation.cancel, found.envelope.job_id, reason="api")
+    await service.items.wait_for_end(found.envelope.job_id, CANCEL_WAIT_S, request)
+    found = await service.call(load_response, response_id, service.records)
+    return json_reply(await service.call(present, found, service.records))
 
 
-async def delete_response(request: Request, *, services: Services) -> Reply:
+async def delete_response(request: Request, service: ResponseService) -> Reply:
     """Delete a response; cancel it first if it has not ended."""
     response_id = _RESPONSE_ID.read(request)
-    found = await services.call(load_response, response_id, services)
+    found = await service.call(load_response, response_id, service.records)
     if not found.job.status.is_terminal:
-        await _cancel(found.envelope.job_id, services)
-    await services.call(commit, found.envelope.job_id, Hide(), log=services.log, ids=services.ids)
+        await service.call(service.cancellation.cancel, found.envelope.job_id, reason="api")
+    ids = service.generation.defaults.ids
+    log = service.records.log
+    await service.call(commit, found.envelope.job_id, Hide(), log=log, ids=ids)
     body: ResponseDeleted = {"id": response_id, "object": "response", "deleted": True}
     return json_reply(body)
 
 
-async def list_input_items(request: Request, *, services: Services) -> Reply:
+async def list_input_items(request: Request, service: ResponseService) -> Reply:
     """List the input items of a response, with those of the conversation before it."""
     limit, order, after = _LIMIT.read(request), _ORDER.read(request), _AFTER.read(request)
-    items = await services.call(_inputs, _RESPONSE_ID.read(request), services)
+    items = await service.call(_inputs, _RESPONSE_ID.read(request), service)
     if order is Order.DESC:
         items.reverse()
     if after is not None:
@@ -135,57 +132,48 @@ async def list_input_items(request: Request, *, services: Services) -> Reply:
     return json_reply(body)
 
 
-async def _parse(request: Request, services: Services) -> tuple[ParsedRequest, bool]:
-    if len(request.body) <= PARSE_INLINE_MAX_BYTES:
-        wire = responses.read_body(request.body)
-    else:
-        wire = await services.call(responses.read_body, request.body)
-    requested, before = await services.call(prepare, wire, services)
-    parse = partial(responses.parse_request, defaults=services.request_defaults)
-    parsed = await services.call(parse, wire, requested, before, request.headers)
+def _parse(request: Request, service: ResponseService) -> tuple[ParsedRequest, bool]:
+    wire = responses.read_body(request.body)
+    requested, before = prepare(wire, service.records)
+    parsed = responses.parse_request(
+        wire, requested, before, request.headers, service.generation.defaults
+    )
     return parsed, requested.is_background
 
 
 async def _in_background(
-    parsed: ParsedRequest, request: Request, services: Services
+    parsed: ParsedRequest, request: Request, service: ResponseService
 ) -> Reply | StreamReply:
-    accepted = await accept(parsed, request, services, protocol=PROTOCOL)
+    accept = service.generation.submission.accept
+    accepted = await service.call(accept, lambda: parsed, request, protocol=PROTOCOL)
     headers: dict[str, str] = {JOB_HEADER: accepted.job_id}
     if accepted.attached is not None:
         headers[ATTACHED_HEADER] = accepted.attached
-    envelope = await services.call(load_envelope, accepted.job_id, services)
+    envelope = await service.call(load_envelope, accepted.job_id, service.records)
     if parsed.stream:
-        return await _stream(envelope, -1, request, services)
-    body: ResponseObject = await services.call(_present, envelope, services)
+        return await _stream(envelope, -1, request, service)
+    body: ResponseObject = await service.call(_present, envelope, service)
     return json_reply(body, headers=headers)
 
 
 async def _stream(
-    envelope: ResponseEnvelope, after: int, request: Request, services: Services
+    envelope: ResponseEnvelope, after: int, request: Request, service: ResponseService
 ) -> StreamReply:
     """Stream the events of a response; a client that leaves ends the stream and not the job."""
-    items = await follow_job(envelope.job_id, after=-1, services=services)
-    if items is None:
-        msg = "the answer of this response cannot be found"
-        raise EngineFailure(msg)
-    feed = ItemBuffer(items, request, on_gone=leave_alone)
+    buffer = ItemBuffer(await service.items.reattach_first(envelope.job_id), request)
     encoder = ResponsesEncoder(envelope, request_id=request.id, after=after)
-    pieces = JobStream(feed, encoder, ping_s=services.ping_s)
+    pieces = JobStream(buffer, encoder, ping_s=service.generation.ping_s)
     return StreamReply(pieces=pieces, headers={JOB_HEADER: envelope.job_id})
 
 
-async def _cancel(job_id: JobId, services: Services) -> None:
-    await services.call(services.cancellation.cancel, job_id, reason="api")
+def _present(envelope: ResponseEnvelope, service: ResponseService) -> ResponseObject:
+    return present(load_response(envelope.id, service.records), service.records)
 
 
-def _present(envelope: ResponseEnvelope, services: Services) -> ResponseObject:
-    return present(load_response(envelope.id, services), services)
-
-
-def _inputs(response_id: str, services: Services) -> list[dict[str, Any]]:
-    found = load_response(response_id, services)
+def _inputs(response_id: str, service: ResponseService) -> list[dict[str, Any]]:
+    found = load_response(response_id, service.records)
     requested = found.envelope.requested
-    before = conversation(requested.previous, services)
+    before = conversation(requested.previous, service.records)
     return listed_items((*before, *requested.items), job_hex(found.envelope.job_id))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Mapping
+from itertools import chain
+from types import MappingProxyType
 from typing import Any, Final
 
 from api.errors import dialect_of, error_reply
@@ -22,30 +24,17 @@ from api.routes.models import MODEL_OPERATIONS
 from api.routes.openai_batches import BATCH_OPERATIONS
 from api.routes.responses import RESPONSE_OPERATIONS
 from api.routes.webhooks import WEBHOOK_OPERATIONS
-from api.services import Services
+from api.services.route_services import Services, StatusService
 from domain.errors import SemanticError
 
 
-async def get_openapi(request: Request, *, services: Services) -> Reply:
+async def get_openapi(request: Request, status: StatusService) -> Reply:
     """Return the OpenAPI document."""
     del request
-    return json_reply(await services.call(openapi_document, OPERATIONS, services.version))
+    return json_reply(await status.call(openapi_document, OPERATIONS, status.version))
 
 
-#: All operations.
-OPERATIONS: Final[tuple[Operation, ...]] = (
-    *MESSAGE_OPERATIONS,
-    *COMPLETION_OPERATIONS,
-    *RESPONSE_OPERATIONS,
-    *MESSAGE_BATCH_OPERATIONS,
-    *FILE_OPERATIONS,
-    *BATCH_OPERATIONS,
-    *MODEL_OPERATIONS,
-    *JOB_OPERATIONS,
-    *AGENT_OPERATIONS,
-    *WEBHOOK_OPERATIONS,
-    *EVENT_OPERATIONS,
-    *HEALTH_OPERATIONS,
+OPENAPI_OPERATIONS: Final = (
     Operation(
         "GET",
         "/openapi.json",
@@ -55,22 +44,45 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         reply=dict[str, Any],
     ),
 )
+#: The operations of each field of ``Services``.
+_OPERATIONS_OF: Final[Mapping[str, tuple[Operation, ...]]] = MappingProxyType(
+    {
+        "generation": (*MESSAGE_OPERATIONS, *COMPLETION_OPERATIONS),
+        "responses": RESPONSE_OPERATIONS,
+        "batches": (*MESSAGE_BATCH_OPERATIONS, *FILE_OPERATIONS, *BATCH_OPERATIONS),
+        "jobs": JOB_OPERATIONS,
+        "agents": AGENT_OPERATIONS,
+        "webhooks": WEBHOOK_OPERATIONS,
+        "events": EVENT_OPERATIONS,
+        "status": (*MODEL_OPERATIONS, *HEALTH_OPERATIONS, *OPENAPI_OPERATIONS),
+    }
+)
+#: All operations.
+OPERATIONS: Final = tuple(chain.from_iterable(_OPERATIONS_OF.values()))
 
 
 def routes(services: Services) -> tuple[Route, ...]:
-    """Return the routes of a service."""
+    """Return the routes over the services."""
     return tuple(
         Route(
             method=operation.method,
             pattern=operation.path,
-            handler=_typed(partial(operation.endpoint, services=services)),
+            handler=_typed(_bind(operation.endpoint, getattr(services, field))),
             dialect=dialect_of(operation.path, {}),
         )
-        for operation in OPERATIONS
+        for field, operations in _OPERATIONS_OF.items()
+        for operation in operations
     )
 
 
-def _typed(endpoint: Endpoint) -> Handler:
+def _bind(endpoint: Endpoint, service: object) -> Handler:
+    async def handle(request: Request) -> Reply | StreamReply:
+        return await endpoint(request, service)
+
+    return handle
+
+
+def _typed(endpoint: Handler) -> Handler:
     """Return a handler that replies to every typed failure in the dialect of the caller."""
 
     async def handle(request: Request) -> Reply | StreamReply:

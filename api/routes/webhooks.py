@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from api.background.webhooks import webhook_object
+from api.background.webhooks import WebhookServices, webhook_object
 from api.http.messages import Reply, Request
 from api.http.operation import Operation
 from api.http.parameters import choice, page_size, path, text
 from api.http.replies import json_reply
 from api.schemas.base import WEBHOOK_ID_PATTERN
 from api.schemas.webhooks import WebhookList, WebhookObject
-from api.services import Services
 from domain.usecases.webhooks import retry_webhook
 from domain.webhook.delivery import WebhookId, WebhookState
 
@@ -21,11 +20,11 @@ _BEFORE: Final = text("before", "only webhooks older than this one", pattern=WEB
 _STATE: Final = choice("state", "only webhooks in this state", WebhookState, default=None)
 
 
-async def list_webhooks(request: Request, *, services: Services) -> Reply:
+async def list_webhooks(request: Request, webhooks: WebhookServices) -> Reply:
     """List webhooks, newest first."""
     limit, before = _LIMIT.read(request), _BEFORE.read(request)
-    found = await services.call(
-        services.webhooks.store.page,
+    found = await webhooks.call(
+        webhooks.store.page,
         limit=limit + 1,
         before=WebhookId(before) if before else None,
         state=_STATE.read(request),
@@ -40,16 +39,16 @@ async def list_webhooks(request: Request, *, services: Services) -> Reply:
     return json_reply(body)
 
 
-async def retry(request: Request, *, services: Services) -> Reply:
+async def retry(request: Request, webhooks: WebhookServices) -> Reply:
     """Deliver a webhook again; the webhook thread sends it within a second."""
-    revived = await services.call(
+    revived = await webhooks.call(
         retry_webhook,
         WebhookId(_WEBHOOK_ID.read(request)),
         reason="api",
-        log=services.log,
-        store=services.webhooks.store,
-        ids=services.ids,
-        clock=services.clock,
+        log=webhooks.log,
+        store=webhooks.store,
+        ids=webhooks.ids,
+        clock=webhooks.clock,
     )
     return json_reply(webhook_object(revived), status=202)
 

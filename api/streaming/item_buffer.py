@@ -1,4 +1,4 @@
-"""The items of a job and the fate of its connection, in one place to wait on."""
+"""The items of a job and the events of its connection, behind one wait."""
 
 from __future__ import annotations
 
@@ -12,38 +12,43 @@ from api.streaming.item_subscription import close_items
 from domain.chat.items import StreamItem
 from domain.errors import Draining, EngineFailure
 
-#: Items taken from the source before the reader asked for them. The source itself waits without
-#: loss, so this only joins what arrives between two looks.
+#: Items taken from the source ahead of the reader. The source waits without loss, so the buffer
+#: only joins the items that arrive between two reads.
 BUFFER_ITEMS_MAX: Final = 256
 
 
 class ClientGone(Exception):
-    """The client has left; nobody reads any more."""
+    """The client has left."""
 
 
 class ItemBuffer:
     """Items as they come, until the last one, the client's leaving or the end of the process.
 
-    One wait serves any number of items that came meanwhile: a busy stream costs one wake-up per
-    batch instead of one per item.
+    One wait returns all items that have come: a busy stream costs one wake-up per batch instead of
+    one per item.
 
     Args:
         items: From ``ItemSource.follow``; owned and closed by this object.
-        request: Whose ``gone`` and ``ending`` are watched.
-        on_gone: Called once when the client leaves before the last item, read or not.
+        request: The connection, with its ``gone`` and ``ending``.
+        on_gone: Called once when the client leaves before the last item, read or not; ``None``
+            for a job that runs on without this reader.
     """
 
     def __init__(
-        self, items: AsyncIterator[StreamItem], request: Request, *, on_gone: Callable[[], None]
+        self,
+        items: AsyncIterator[StreamItem],
+        request: Request,
+        *,
+        on_gone: Callable[[], None] | None = None,
     ) -> None:
         self._items = items
         self._request = request
         self._on_gone = on_gone
         self._buffer: deque[StreamItem] = deque()
         self._complete = False
-        self._told_gone = False
+        self._gone_reported = False
         self._wake = asyncio.Event()
-        self._room = asyncio.Event()
+        self._drained = asyncio.Event()
         loop = asyncio.get_running_loop()
         self._pumping = loop.create_task(self._pump())
         self._watching = (
@@ -58,20 +63,20 @@ class ItemBuffer:
 
     @property
     def ready(self) -> bool:
-        """Whether ``take`` has something to say."""
+        """Whether ``take`` returns or raises something."""
         request = self._request
         over = request.gone.is_set() or request.ending.is_set() or self._pumping.done()
         return over or bool(self._buffer)
 
     def wake_with(self, wake: asyncio.Event) -> None:
-        """Set ``wake`` whenever this may have become ready; nobody may wait here meanwhile."""
+        """Set ``wake`` whenever this may have become ready; ``batch`` must not be used then."""
         self._wake = wake
 
     async def batch(self, timeout_s: float | None) -> list[StreamItem]:
-        """Return what came since the last call; empty when nothing came in time.
+        """Return the items since the last call; none if none came in time.
 
         Args:
-            timeout_s: How long to wait for the first item; ``None`` is for ever.
+            timeout_s: How long to wait for the first item; ``None``: for ever.
 
         Raises:
             ClientGone: The client has left.
@@ -91,7 +96,7 @@ class ItemBuffer:
     async def peek(self, timeout_s: float) -> StreamItem | None:
         """Return the next item without taking it, ``None`` if there is none in time.
 
-        What ends the feed is not told here but by the next ``batch``.
+        The next ``batch`` raises what ended the items.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -103,14 +108,14 @@ class ItemBuffer:
         return self._buffer[0] if self._buffer else None
 
     def take(self) -> list[StreamItem]:
-        """Return what came since the last call, once this is ready; raises what ``batch`` does."""
+        """Return the items since the last call, once this is ready; raises as ``batch`` does."""
         if self._request.gone.is_set():
-            self._tell_gone()
+            self._report_gone()
             raise ClientGone
         if self._buffer:
             taken = list(self._buffer)
             self._buffer.clear()
-            self._room.set()
+            self._drained.set()
             return taken
         if self._request.ending.is_set():
             msg = "the server is shutting down; try again in a moment"
@@ -136,22 +141,22 @@ class ItemBuffer:
                 if item.is_terminal:
                     return
                 while len(self._buffer) >= BUFFER_ITEMS_MAX:
-                    self._room.clear()
-                    await self._room.wait()
+                    self._drained.clear()
+                    await self._drained.wait()
         finally:
             # Also wakes the reader when the source failed or ended.
             asyncio.get_running_loop().call_soon(self._wake.set)
 
-    def _tell_gone(self) -> None:
-        """Whoever notices first tells: the watching task may not have run yet."""
-        if not self._complete and not self._told_gone:
-            self._told_gone = True
+    def _report_gone(self) -> None:
+        """Call ``on_gone`` once; the reader may notice before the watching task has run."""
+        if self._on_gone is not None and not self._complete and not self._gone_reported:
+            self._gone_reported = True
             self._on_gone()
 
     async def _watch_gone(self) -> None:
         await self._request.gone.wait()
         self._wake.set()
-        self._tell_gone()
+        self._report_gone()
 
     async def _watch_ending(self) -> None:
         await self._request.ending.wait()

@@ -1,8 +1,8 @@
-"""The items of a job for one reader, told to the end even if the broker loses some of them.
+"""The items of a job for one reader, completed from the log where the broker loses some.
 
-The broker is a wire: what runs over it may be lost with it, the end of a job above all, since it is
-recorded before it is said. A reader that hears nothing for a while therefore looks into the log,
-and so does one whose items cannot be had any more.
+The end of a job is recorded in the log before it is published, so the broker may lose it. A
+subscription that receives nothing for a while therefore reads the log, and so does one whose items
+the broker has lost.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Final, Protocol, Self, runtime_checkable
 
 import structlog
 
-from api.services import Services
-from api.streaming.log_backfill import ReaderPosition, rest_of
+from api.background.tasks import BlockingCalls
+from api.streaming.log_backfill import LogBackfill, ReaderPosition
 from domain.chat.items import StreamItem
 from domain.errors import QueueUnavailable, SemanticError
+from domain.job.ports import ItemSource
 from domain.values import JobId
 
-#: What doubling the time between two looks of a silent reader ends at, in seconds.
+#: The longest time between two reads of the log by a silent subscription, in seconds.
 LOOK_MAX_S: Final = 10.0
 
 
@@ -31,30 +32,42 @@ class _Closable(Protocol):
 
 
 class ItemSubscription(AsyncIterator[StreamItem]):
-    """Like the iterator of ``ItemSource.follow``, and it ends if the job has ended.
+    """The iterator of ``ItemSource.follow``, which also ends when the log has the job's end.
 
-    It may be awaited by one task at a time. Cancelling that task loses no item.
+    One task at a time may await it. Cancelling that task loses no item.
 
     Args:
         job_id: The job; it may be submitted after this object was made.
-        services: The ports.
-        told: What the reader has already.
+        source: Live items.
+        backfill: What is missing of a job that has ended.
+        call: Runs what blocks.
+        look_s: Silence before the first read of the log, in seconds; doubles up to ``LOOK_MAX_S``.
+        position: What the reader has already.
     """
 
     def __init__(
-        self, job_id: JobId, services: Services, *, told: ReaderPosition | None = None
+        self,
+        job_id: JobId,
+        *,
+        source: ItemSource,
+        backfill: LogBackfill,
+        call: BlockingCalls,
+        look_s: float,
+        position: ReaderPosition | None = None,
     ) -> None:
         self._job_id = job_id
-        self._services = services
-        self._told = ReaderPosition() if told is None else told
-        self._items: AsyncIterator[StreamItem] = services.source.follow(job_id, after=self._told.n)
+        self._backfill = backfill
+        self._call = call
+        self._position = ReaderPosition() if position is None else position
+        self._items: AsyncIterator[StreamItem] = source.follow(job_id, after=self._position.n)
         self._rest: deque[StreamItem] = deque()
         self._over = False
         self._waiting = False
         self._quiet = False
         self._loop = asyncio.get_running_loop()
-        self._look_s = services.look_s
-        self._timer = self._loop.call_later(self._look_s, self._due)
+        self._look_first_s = look_s
+        self._look_s = look_s
+        self._timer = self._loop.call_later(look_s, self._on_timer)
         self._looking: asyncio.Task[None] | None = None
 
     def __aiter__(self) -> Self:
@@ -62,7 +75,7 @@ class ItemSubscription(AsyncIterator[StreamItem]):
 
     async def __anext__(self) -> StreamItem:
         while not self._over:
-            item = self._rest.popleft() if self._rest else await self._hear()
+            item = self._rest.popleft() if self._rest else await self._receive()
             if item is None:
                 continue
             if item.is_terminal:
@@ -79,8 +92,8 @@ class ItemSubscription(AsyncIterator[StreamItem]):
             await asyncio.gather(self._looking, return_exceptions=True)
         await close_items(self._items)
 
-    async def _hear(self) -> StreamItem | None:
-        """Return what the broker brings, ``None`` if the rest was found in the log instead."""
+    async def _receive(self) -> StreamItem | None:
+        """Return the broker's next item, ``None`` if the log provided the rest instead."""
         self._waiting = True
         try:
             item = await anext(self._items)
@@ -96,20 +109,20 @@ class ItemSubscription(AsyncIterator[StreamItem]):
         finally:
             self._waiting = False
         self._quiet = False
-        self._told.add(item)
+        self._position.add(item)
         return item
 
-    def _due(self) -> None:
-        """Look into the log if the reader waited all the time and nothing came."""
+    def _on_timer(self) -> None:
+        """Read the log if the reader has waited the whole time and no item came."""
         if self._waiting and self._quiet:
-            self._looking = self._loop.create_task(self._look_and_go_on())
+            self._looking = self._loop.create_task(self._look_and_rearm())
             return
         if not self._quiet:
-            self._look_s = self._services.look_s
+            self._look_s = self._look_first_s
         self._quiet = True
-        self._timer = self._loop.call_later(self._look_s, self._due)
+        self._timer = self._loop.call_later(self._look_s, self._on_timer)
 
-    async def _look_and_go_on(self) -> None:
+    async def _look_and_rearm(self) -> None:
         try:
             await self._look()
         except SemanticError as error:
@@ -117,21 +130,21 @@ class ItemSubscription(AsyncIterator[StreamItem]):
                 "look_failed", job_id=self._job_id, error=error.code
             )
         if self._rest:
-            # Whoever waits for the broker is woken by this, and finds the rest.
+            # Closing the broker's iterator wakes the waiting reader, which then takes the rest.
             await close_items(self._items)
             return
         self._look_s = min(2 * self._look_s, LOOK_MAX_S)
-        self._timer = self._loop.call_later(self._look_s, self._due)
+        self._timer = self._loop.call_later(self._look_s, self._on_timer)
 
     async def _look(self) -> None:
-        """Take the rest from the log, unless the job goes on or an item came meanwhile."""
-        before = copy(self._told)
-        rest = await self._services.call(rest_of, self._job_id, before, self._services)
-        if rest and before == self._told and not self._rest:
+        """Take the rest from the log if the job has ended and no item came meanwhile."""
+        before = copy(self._position)
+        rest = await self._call(self._backfill.rest_of, self._job_id, before)
+        if rest and before == self._position and not self._rest:
             self._rest.extend(rest)
 
 
 async def close_items(items: AsyncIterator[StreamItem]) -> None:
-    """End a subscription; the port's iterators may be generators or objects of their own."""
+    """Close an iterator of items that has an ``aclose``."""
     if isinstance(items, _Closable):
         await items.aclose()

@@ -1,26 +1,45 @@
-"""Drives a followed job into an answer: piece by piece, or whole."""
+"""The answer of a job that one connection reads: piece by piece, or whole."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
 import structlog
 
 from api.http.sse import Part, encode
 from api.protocols.shared.answer import AssembledAnswer, ending_or_error
-from api.streaming.item_buffer import ClientGone
-from api.streaming.open_job import OpenJob
+from api.streaming.item_buffer import ClientGone, ItemBuffer
+from api.streaming.job_readers import CLIENT_GONE, JobReading
 from domain.errors import Failure, GenerationCancelled, SemanticError
+from domain.values import JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenJob:
+    """A job whose items one connection reads from the first on.
+
+    Attributes:
+        id: The job.
+        items: Its items.
+        reading: The connection as a reader of the job.
+        attached: Why the request joined an earlier job, if it did.
+    """
+
+    id: JobId
+    items: ItemBuffer
+    reading: JobReading
+    attached: str | None = None
 
 
 class StreamedItem(Protocol):
-    """What a stream is made of: an item, or an item with the place of its job."""
+    """An item, or an item with the place of its job."""
 
     @property
     def n(self) -> int | None:
-        """Its number in the stream of its job, ``None`` for what is only told while it happens."""
+        """Its number in the stream of its job, ``None`` for a transient item."""
         ...
 
     @property
@@ -29,21 +48,21 @@ class StreamedItem(Protocol):
         ...
 
 
-HeardT = TypeVar("HeardT", bound=StreamedItem)
-ToldT_contra = TypeVar("ToldT_contra", contravariant=True)
-HeardT_co = TypeVar("HeardT_co", bound=StreamedItem, covariant=True)
+ItemT = TypeVar("ItemT", bound=StreamedItem)
+ItemT_co = TypeVar("ItemT_co", bound=StreamedItem, covariant=True)
+ItemT_contra = TypeVar("ItemT_contra", contravariant=True)
 
 
-class ItemFeed(Protocol[HeardT_co]):
-    """Where a stream comes from: ``Feed``, or ``JointFeed``."""
+class ItemBatches(Protocol[ItemT_co]):
+    """The source of a stream: ``ItemBuffer`` or ``MergedItems``."""
 
     @property
     def complete(self) -> bool:
         """Whether the last item has arrived, read or not."""
         ...
 
-    async def batch(self, timeout_s: float | None) -> Sequence[HeardT_co]:
-        """Return what came since the last call; empty when nothing came in time."""
+    async def batch(self, timeout_s: float | None) -> Sequence[ItemT_co]:
+        """Return the items since the last call; none if none came in time."""
         ...
 
     async def close(self) -> None:
@@ -52,34 +71,34 @@ class ItemFeed(Protocol[HeardT_co]):
 
 
 class ReadingObserver(Protocol):
-    """Told once how a reading ended: ``Reading``, or ``Readings``."""
+    """A connection as a reader of its jobs: ``JobReading`` or ``JobReadings``."""
 
     def delivered(self) -> None:
-        """Say that the client has the whole answer."""
+        """Record that the client has the whole answer."""
         ...
 
     def abandon(self, reason: str) -> None:
-        """Say that this connection is over and the answer is not delivered."""
+        """Record that the connection ended before the answer was delivered."""
         ...
 
 
-class Encoder(Protocol[ToldT_contra]):
-    """From items to the events of one protocol."""
+class Encoder(Protocol[ItemT_contra]):
+    """Turns items into the events of one protocol."""
 
     def open(self) -> list[Part]:
-        """Return what goes out at once."""
+        """Return the events that precede the first item."""
         ...
 
-    def item(self, item: ToldT_contra) -> list[Part]:
-        """Return what an item calls for; may be nothing."""
+    def item(self, item: ItemT_contra) -> list[Part]:
+        """Return the events of an item, if it has any."""
         ...
 
     def ping(self) -> list[Part]:
-        """Return a sign of life."""
+        """Return an event that keeps a silent connection open."""
         ...
 
     def fail(self, error: SemanticError) -> list[Part]:
-        """Return the terminal event of a stream that cannot be finished."""
+        """Return the terminal event of a stream that failed."""
         ...
 
 
@@ -87,13 +106,13 @@ async def collect_job(job: OpenJob) -> AssembledAnswer:
     """Return the whole answer once it has finished.
 
     Raises:
-        GenerationCancelled: The client left, or somebody cancelled the job.
-        SemanticError: Whatever the job failed with.
+        GenerationCancelled: The client left, or the job was cancelled.
+        SemanticError: The failure of the job.
     """
     answer = AssembledAnswer()
     try:
         while answer.ending is None:
-            for item in await job.feed.batch(None):
+            for item in await job.items.batch(None):
                 answer.add(item)
         job.reading.delivered()
     except ClientGone:
@@ -103,40 +122,41 @@ async def collect_job(job: OpenJob) -> AssembledAnswer:
         job.reading.abandon(error.code)
         raise
     except asyncio.CancelledError:
-        job.reading.abandon("client_gone")
+        job.reading.abandon(CLIENT_GONE)
         raise
     finally:
-        await job.feed.close()
+        await job.items.close()
     end = ending_or_error(answer.ending)
     if isinstance(end, SemanticError):
         raise end
     return answer
 
 
-class JobStream(Generic[HeardT]):
+class JobStream(Generic[ItemT]):
     """The pieces of a streamed answer.
 
-    An object rather than a generator, because closing a generator that was never started runs
-    none of its code, and the job would go on for nobody.
+    An object rather than a generator: closing a generator that was never started runs none of its
+    code, so the job would run on without a reader.
 
     Args:
-        feed: The items; closed with this object.
+        items: The items; closed with this object.
         encoder: The protocol.
         ping_s: Most seconds of silence.
-        reading: Told how this reading ended; ``None`` lets the job go on without a reader.
-        news: Asked with each ping, until the job speaks, for something to say of its wait.
+        reading: Records how this connection ended; ``None`` for a job that runs on without it.
+        news: Awaited with each ping until the first numbered item; may return an item that
+            describes the wait.
     """
 
     def __init__(
         self,
-        feed: ItemFeed[HeardT],
-        encoder: Encoder[HeardT],
+        items: ItemBatches[ItemT],
+        encoder: Encoder[ItemT],
         *,
         ping_s: float,
         reading: ReadingObserver | None = None,
-        news: Callable[[], Awaitable[HeardT | None]] | None = None,
+        news: Callable[[], Awaitable[ItemT | None]] | None = None,
     ) -> None:
-        self._feed = feed
+        self._items = items
         self._encoder = encoder
         self._ping_s = ping_s
         self._reading = reading
@@ -151,8 +171,8 @@ class JobStream(Generic[HeardT]):
 
     async def __anext__(self) -> bytes:
         if self._over:
-            if self._reading is not None and self._feed.complete:
-                # Whoever asks for more has the last piece.
+            if self._reading is not None and self._items.complete:
+                # The caller asks for a further piece only after it has sent the last one.
                 self._reading.delivered()
             raise StopAsyncIteration
         if not self._opened:
@@ -161,7 +181,7 @@ class JobStream(Generic[HeardT]):
         try:
             return self._piece(await self._parts())
         except ClientGone:
-            await self._close("client_gone")
+            await self._close(CLIENT_GONE)
             raise StopAsyncIteration from None
         except SemanticError as error:
             await self._close(error.code)
@@ -170,22 +190,22 @@ class JobStream(Generic[HeardT]):
             await self.aclose()
             raise
         except Exception:  # noqa: BLE001 - a bug must not look like a whole answer
-            # The client learns of it by a terminal event, the operator by the log.
+            # The client gets a terminal event, the operator a log line.
             structlog.get_logger(__name__).exception("stream_failed")
             await self._close(Failure.code)
             return self._piece(self._encoder.fail(Failure("the stream broke off")))
 
     async def aclose(self) -> None:
-        """End the stream; a job whose last word was not taken is abandoned."""
+        """End the stream; a job whose last piece was not taken is abandoned."""
         if self._reading is not None:
-            self._reading.abandon("client_gone")
+            self._reading.abandon(CLIENT_GONE)
         if not self._over:
             await self._close(None)
 
     async def _parts(self) -> list[Part]:
-        """Wait for something to say; progress alone says nothing, so a ping may come due."""
+        """Wait for events to send; progress items have none, so a ping may come due."""
         while True:
-            items = await self._feed.batch(max(0.0, self._ping_at_s - self._loop.time()))
+            items = await self._items.batch(max(0.0, self._ping_at_s - self._loop.time()))
             if any(item.n is not None for item in items):
                 self._news = None
             parts = [part for item in items for part in self._encoder.item(item)]
@@ -196,8 +216,8 @@ class JobStream(Generic[HeardT]):
                 return parts
             if self._loop.time() >= self._ping_at_s:
                 item = None if self._news is None else await self._news()
-                told = [] if item is None else self._encoder.item(item)
-                return [*told, *self._encoder.ping()]
+                parts = [] if item is None else self._encoder.item(item)
+                return [*parts, *self._encoder.ping()]
 
     def _piece(self, parts: list[Part]) -> bytes:
         self._ping_at_s = self._loop.time() + self._ping_s
@@ -207,4 +227,4 @@ class JobStream(Generic[HeardT]):
         self._over = True
         if reason is not None and self._reading is not None:
             self._reading.abandon(reason)
-        await self._feed.close()
+        await self._items.close()

@@ -1,4 +1,4 @@
-"""What a reader still lacks of a job that has ended, out of the broker's store and the log."""
+"""The rest of a job that has ended, for a reader: from the broker's store and from the log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from api.protocols.shared.logprobs import response_logprobs
 from api.schemas.replies import JobOutput, JobToolCall
-from api.services import Services
 from domain.chat.generation import EmittedCall
 from domain.chat.items import (
     Body,
@@ -23,7 +22,11 @@ from domain.chat.items import (
 )
 from domain.chat.stored_answer import StoredAnswer
 from domain.errors import EngineFailure, ItemsLost, PayloadMissing, QueueUnavailable
+from domain.job.listing import JobViews
+from domain.job.ports import ItemBacklog
 from domain.job.view import JobView
+from domain.log.ports import EventLog, PayloadStore
+from domain.usecases.cache_diagnostics import CacheDiagnosis, explain
 from domain.values import Digest, JobId, StopReason
 
 
@@ -33,15 +36,15 @@ class ReaderPosition:
 
     Attributes:
         n: Number of the last item, -1 before the first.
-        is_counted: Whether the characters below are known: not for a reader that brings a number
-            whose items are forgotten.
+        is_counted: Whether the counts below are known. They are unknown for a reader that brings a
+            number whose items are no longer stored.
         thinking: Characters of reasoning.
         text: Characters of text.
         calls: Tool calls that have begun.
-        arguments: Characters of the arguments of the last of them.
-        is_call_open: Whether the last of them has no end yet.
-        logprobs: Tokens of the text whose likelihood was told.
-        is_over: Whether the end is among it.
+        arguments: Characters of the arguments of the last call.
+        is_call_open: Whether the last call has no end yet.
+        logprobs: Tokens of the text whose logprobs the reader has.
+        is_over: Whether the reader has the terminal item.
     """
 
     n: int = -1
@@ -55,7 +58,7 @@ class ReaderPosition:
     is_over: bool = False
 
     def add(self, item: StreamItem) -> None:
-        """Take the next item in."""
+        """Advance by the next item."""
         if item.n is None:
             return
         self.n = item.n
@@ -74,95 +77,139 @@ class ReaderPosition:
             case Finished() | Failed():
                 self.is_over = True
             case _:
-                return  # the beginning is no part of the answer
+                return  # the first item is no part of the answer
 
 
-def told_until(after: int, stored: Sequence[StreamItem]) -> ReaderPosition:
-    """Return what a reader has whose last item is ``after``.
+def position_after(after: int, stored: Sequence[StreamItem]) -> ReaderPosition:
+    """Return the position of a reader whose last item is ``after``.
 
     Args:
-        after: A number, -1 for a reader that has nothing.
-        stored: The items from 0 on that the broker still has.
+        after: Its number, -1 for a reader that has no item.
+        stored: The items from 0 on that the broker has.
     """
     if after >= len(stored):
         return ReaderPosition(n=after, is_counted=False)
-    told = ReaderPosition()
+    position = ReaderPosition()
     for item in stored[: after + 1]:
-        told.add(item)
-    return told
+        position.add(item)
+    return position
 
 
-def stored_items(job_id: JobId, services: Services) -> tuple[StreamItem, ...]:
-    """Return what the broker still has of a job; nothing if it is away. Blocks."""
-    try:
-        return services.backlog.read(job_id)
-    except QueueUnavailable:
-        return ()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecords:
+    """The recorded jobs and their answers; everything here blocks.
 
-
-def rest_of(job_id: JobId, told: ReaderPosition, services: Services) -> list[StreamItem] | None:
-    """Return what is left to tell of a job that has ended, ``None`` if it goes on. Blocks.
-
-    Items that the broker has are told as they are. What only the log knows follows without numbers,
-    since it is cut into other items than those that were lost. Nothing is told twice.
-
-    Raises:
-        LogUnavailable: The log cannot be read.
+    Attributes:
+        log: The event log.
+        payloads: Texts of requests and answers.
+        views: The jobs projection.
     """
-    view = services.views.get(job_id)
-    if view is None or not view.status.is_terminal:
-        return None
-    stored = stored_items(job_id, services)
-    fresh = list(stored[told.n + 1 :])
-    if stored and stored[-1].is_terminal and (fresh or told.is_over or not told.is_counted):
-        return fresh
-    # A job that lost its items may have been ended under a number that this reader has already.
-    known = copy(told)
-    for item in fresh:
-        known.add(item)
-    return [*fresh, *_unsaid(known, view, services)]
+
+    log: EventLog
+    payloads: PayloadStore
+    views: JobViews
+
+    def diagnose(self, job_id: JobId) -> CacheDiagnosis | None:
+        """Return what a job found in the cache; ``None`` before its first attempt."""
+        return explain(job_id, views=self.views, log=self.log, payloads=self.payloads)
+
+    def read_output(self, view: JobView) -> JobOutput | None:
+        """Return the answer of a job for its client; ``None`` as in ``read_stored``."""
+        stored = self.read_stored(view)
+        if stored is None:
+            return None
+        output: JobOutput = {"text": stored.text, "thinking": stored.thinking}
+        if stored.calls:
+            output["tool_calls"] = [_tool_call(call) for call in stored.calls]
+        if stored.logprobs is not None:
+            output["logprobs"] = response_logprobs(stored.logprobs)
+        return output
+
+    def read_stored(self, view: JobView) -> StoredAnswer | None:
+        """Return the answer of a job; ``None`` if there is none or it was erased."""
+        if view.output is None:
+            return None
+        try:
+            return StoredAnswer.from_bytes(self.payloads.get(Digest(view.output)))
+        except PayloadMissing:
+            return None
 
 
-def lacking(told: ReaderPosition, answer: StoredAnswer) -> Iterator[Body]:
-    """Yield what a reader lacks of a whole answer."""
-    if told.is_call_open and told.calls <= len(answer.calls):
-        begun = answer.calls[told.calls - 1]
-        if fragment := begun.arguments[told.arguments :]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogBackfill:
+    """Reads what a reader lacks of a job that has ended; everything here blocks.
+
+    Attributes:
+        records: The recorded jobs.
+        backlog: Items that the broker stores.
+    """
+
+    records: JobRecords
+    backlog: ItemBacklog
+
+    def stored_items(self, job_id: JobId) -> tuple[StreamItem, ...]:
+        """Return the items that the broker has of a job; none while it is unreachable."""
+        try:
+            return self.backlog.read(job_id)
+        except QueueUnavailable:
+            return ()
+
+    def rest_of(self, job_id: JobId, position: ReaderPosition) -> list[StreamItem] | None:
+        """Return the items that a reader lacks of a job that has ended, ``None`` if it goes on.
+
+        Items that the broker stores are returned as they are. Items that only the log provides
+        follow without numbers, since their boundaries differ from those that were lost. Every part
+        of the answer is returned exactly once.
+
+        Raises:
+            LogUnavailable: The log cannot be read.
+        """
+        view = self.records.views.get(job_id)
+        if view is None or not view.status.is_terminal:
+            return None
+        stored = self.stored_items(job_id)
+        fresh = list(stored[position.n + 1 :])
+        has_end = bool(stored) and stored[-1].is_terminal
+        if has_end and (fresh or position.is_over or not position.is_counted):
+            return fresh
+        # The terminal item of a job that lost its items may have a number that this reader has.
+        known = copy(position)
+        for item in fresh:
+            known.add(item)
+        return [*fresh, *self._missing(known, view)]
+
+    def _missing(self, position: ReaderPosition, view: JobView) -> list[StreamItem]:
+        output = self.records.read_stored(view)
+        attempt = max(view.attempt, 1)
+        if output is not None and not position.is_counted:
+            lost = ItemsLost(view.id, after=position.n)
+            body = Failed(error=lost.code, message=lost.message, retryable=lost.retryable)
+            return [StreamItem(n=None, attempt=attempt, body=body)]
+        bodies = [] if output is None else list(lacking(position, output))
+        if not bodies and position.n >= 0:
+            # Only the terminal item is missing, so its number is known.
+            return [StreamItem(n=position.n + 1, attempt=attempt, body=_ending(view))]
+        return [StreamItem(n=None, attempt=attempt, body=body) for body in (*bodies, _ending(view))]
+
+
+def lacking(position: ReaderPosition, answer: StoredAnswer) -> Iterator[Body]:
+    """Yield the parts of a whole answer that a reader lacks."""
+    if position.is_call_open and position.calls <= len(answer.calls):
+        begun = answer.calls[position.calls - 1]
+        if fragment := begun.arguments[position.arguments :]:
             yield ToolInput(fragment=fragment, ids=())
         if begun.is_complete:
             yield ToolEnd()
-    if thinking := answer.thinking[told.thinking :]:
+    if thinking := answer.thinking[position.thinking :]:
         yield Thinking(text=thinking, ids=())
-    if text := answer.text[told.text :]:
-        yield Text(text=text, ids=(), logprobs=(answer.logprobs or ())[told.logprobs :])
-    for call in answer.calls[told.calls :]:
+    if text := answer.text[position.text :]:
+        logprobs = (answer.logprobs or ())[position.logprobs :]
+        yield Text(text=text, ids=(), logprobs=logprobs)
+    for call in answer.calls[position.calls :]:
         yield ToolStart(id=call.id, name=call.name)
         yield ToolInput(fragment=call.arguments, ids=())
         if call.is_complete:
             yield ToolEnd()
-
-
-def read_output(view: JobView, services: Services) -> JobOutput | None:
-    """Return the answer of a job for its client; ``None`` as below. Blocks."""
-    stored = read_stored(view, services)
-    if stored is None:
-        return None
-    output: JobOutput = {"text": stored.text, "thinking": stored.thinking}
-    if stored.calls:
-        output["tool_calls"] = [_tool_call(call) for call in stored.calls]
-    if stored.logprobs is not None:
-        output["logprobs"] = response_logprobs(stored.logprobs)
-    return output
-
-
-def read_stored(view: JobView, services: Services) -> StoredAnswer | None:
-    """Return the answer of a job; ``None`` if there is none or it was erased. Blocks."""
-    if view.output is None:
-        return None
-    try:
-        return StoredAnswer.from_bytes(services.payloads.get(Digest(view.output)))
-    except PayloadMissing:
-        return None
 
 
 def _tool_call(call: EmittedCall) -> JobToolCall:
@@ -172,20 +219,6 @@ def _tool_call(call: EmittedCall) -> JobToolCall:
         "is_complete": call.is_complete,
         "name": call.name,
     }
-
-
-def _unsaid(told: ReaderPosition, view: JobView, services: Services) -> list[StreamItem]:
-    output = read_stored(view, services)
-    attempt = max(view.attempt, 1)
-    if output is not None and not told.is_counted:
-        lost = ItemsLost(view.id, after=told.n)
-        body = Failed(error=lost.code, message=lost.message, retryable=lost.retryable)
-        return [StreamItem(n=None, attempt=attempt, body=body)]
-    bodies = [] if output is None else list(lacking(told, output))
-    if not bodies and told.n >= 0:
-        # Only the end is missing, and its number is known.
-        return [StreamItem(n=told.n + 1, attempt=attempt, body=_ending(view))]
-    return [StreamItem(n=None, attempt=attempt, body=body) for body in (*bodies, _ending(view))]
 
 
 def _ending(view: JobView) -> Finished | Failed:

@@ -1,4 +1,4 @@
-"""The items of several jobs in one place to wait on, and the ends of their readings as one."""
+"""The items of several jobs of one request behind one wait, and their readings as one."""
 
 from __future__ import annotations
 
@@ -7,75 +7,75 @@ from collections.abc import Sequence
 
 from api.protocols.shared.answer import AssembledAnswer, ending_or_error
 from api.protocols.shared.completions import ChoiceItem
-from api.streaming.job_stream import collect_job
-from api.streaming.open_job import JobReading, OpenJob
+from api.streaming.job_readers import JobReading
+from api.streaming.job_stream import OpenJob, collect_job
 from domain.chat.items import Failed, Finished
 from domain.errors import SemanticError
 
-#: Said of a job whose answer nobody can use, because another of the same request failed.
+#: The reason of a cancellation because another job of the same request failed.
 OTHER_FAILED = "other_answer_failed"
 
 
 class MergedItems:
-    """The feeds of the jobs of one request, as one.
+    """The items of the jobs of one request, as one sequence.
 
     Args:
-        jobs: In the order of their choices; nobody else reads them.
+        jobs: In the order of their choices; this object is their only reader.
     """
 
     def __init__(self, jobs: Sequence[OpenJob]) -> None:
-        self._feeds = [job.feed for job in jobs]
+        self._buffers = [job.items for job in jobs]
         self._open = set(range(len(jobs)))
         self._failure: SemanticError | None = None
         self._wake = asyncio.Event()
-        for feed in self._feeds:
-            feed.wake_with(self._wake)
+        for buffer in self._buffers:
+            buffer.wake_with(self._wake)
 
     @property
     def complete(self) -> bool:
         """Whether the last item of every job has arrived, read or not."""
-        return all(feed.complete for feed in self._feeds)
+        return all(buffer.complete for buffer in self._buffers)
 
     async def batch(self, timeout_s: float | None) -> list[ChoiceItem]:
-        """Return what came since the last call; empty when nothing came in time.
+        """Return the items since the last call; none if none came in time.
 
         Args:
-            timeout_s: How long to wait for the first item; ``None`` is for ever.
+            timeout_s: How long to wait for the first item; ``None``: for ever.
 
         Raises:
-            SemanticError: One of the jobs failed, or what ``Feed.batch`` raises.
+            SemanticError: One of the jobs failed, or as ``ItemBuffer.batch`` raises.
             ClientGone: The client has left.
         """
-        heard: list[ChoiceItem] = []
+        items: list[ChoiceItem] = []
         try:
             async with asyncio.timeout(timeout_s):
-                while not heard and self._failure is None:
+                while not items and self._failure is None:
                     for choice in self._ready():
-                        heard += self._take(choice)
-                    if not heard and self._failure is None:
+                        items += self._take(choice)
+                    if not items and self._failure is None:
                         await self._wake.wait()
                         self._wake.clear()
         except TimeoutError:
-            return heard
-        if not heard and self._failure is not None:
+            return items
+        if not items and self._failure is not None:
             raise self._failure
-        return heard
+        return items
 
     async def close(self) -> None:
         """End the subscriptions; nothing can be read afterwards."""
-        await asyncio.gather(*(feed.close() for feed in self._feeds))
+        await asyncio.gather(*(buffer.close() for buffer in self._buffers))
 
     def _ready(self) -> list[int]:
-        return [choice for choice in sorted(self._open) if self._feeds[choice].ready]
+        return [choice for choice in sorted(self._open) if self._buffers[choice].ready]
 
     def _take(self, choice: int) -> list[ChoiceItem]:
-        taken = self._feeds[choice].take()
+        taken = self._buffers[choice].take()
         last = taken[-1].body
         if isinstance(last, Finished | Failed):
             self._open.discard(choice)
             end = ending_or_error(last)
             if isinstance(end, SemanticError):
-                # The others without this one are no answer: all of it fails, once this is told.
+                # One failed choice fails the whole answer; the items taken so far go out first.
                 self._failure = end
                 taken = taken[:-1]
         return [
@@ -85,7 +85,7 @@ class MergedItems:
 
 
 class JobReadings:
-    """The readings of the jobs of one request, as one.
+    """The readings of the jobs of one request, as one reading.
 
     Args:
         readings: One for each job.
@@ -95,12 +95,12 @@ class JobReadings:
         self._readings = readings
 
     def delivered(self) -> None:
-        """Say that the client has all answers."""
+        """Record that the client has all answers."""
         for reading in self._readings:
             reading.delivered()
 
     def abandon(self, reason: str) -> None:
-        """Say that this connection is over and the answers are not delivered."""
+        """Record that the connection ended before the answers were delivered."""
         for reading in self._readings:
             reading.abandon(reason)
 
@@ -109,8 +109,8 @@ async def collect_jobs(jobs: Sequence[OpenJob]) -> list[AssembledAnswer]:
     """Return the whole answers once all have finished.
 
     Raises:
-        GenerationCancelled: The client left, or somebody cancelled a job.
-        SemanticError: What the first of them failed with; the others are given up.
+        GenerationCancelled: The client left, or a job was cancelled.
+        SemanticError: The first failure among them; the other jobs are abandoned.
     """
     collecting = [asyncio.ensure_future(collect_job(job)) for job in jobs]
     try:

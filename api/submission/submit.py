@@ -1,282 +1,396 @@
-"""Accepts a request as a job and follows it, or finds the job that the request asked for before."""
+"""Turns a request into a job and opens its items, or joins the job of an earlier equal request."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
-from api.background.webhooks import webhook_url
+from api.access.rate_limits import AgentLimits
+from api.access.webhook_policy import WebhookPolicy
+from api.background.tasks import Background, BlockingCalls
 from api.http.messages import Request
 from api.http.request_headers import IDEMPOTENCY_KEY, is_retry
 from api.protocols.shared.parsed_request import ParsedRequest
-from api.services import Services
 from api.streaming.item_buffer import ItemBuffer
-from api.streaming.item_subscription import ItemSubscription, close_items
-from api.streaming.open_job import JobReading, OpenJob
-from api.streaming.reattach import follow_job
-from api.submission.history_matching import attributed
+from api.streaming.item_subscription import ItemSubscription
+from api.streaming.job_items import JobItems
+from api.streaming.job_readers import CLIENT_GONE, JobReaders, JobReading
+from api.streaming.job_stream import OpenJob
+from api.submission.job_rules import JobRules
 from domain.chat.items import StreamItem
-from domain.errors import EngineFailure, QueueUnavailable, SemanticError
+from domain.chat.request import ChatRequest
+from domain.errors import QueueUnavailable
 from domain.job.commands import SubmitJob
+from domain.job.eta import EtaSource
+from domain.job.listing import JobViews
 from domain.job.request_dedup import JoinTarget, RequestRepeat, is_read_by_another, job_to_join
-from domain.usecases.jobs.submit import Accepted, idempotency_digest, require_room
-from domain.values import Digest, JobId, digest_of, rfc3339
+from domain.job.view import JobView
+from domain.log.ports import EventLog, PayloadStore
+from domain.ports import Clock, IdSource
+from domain.usecases.history_matching import attribute
+from domain.usecases.jobs.submit import (
+    Accepted,
+    JobSubmission,
+    idempotency_digest,
+    require_room,
+)
+from domain.usecases.recorded_answers import LoggedAnswers
+from domain.values import (
+    AgentId,
+    Digest,
+    JobId,
+    digest_of,
+    rfc3339,
+)
 
 #: Characters of a User-Agent that are kept.
 CLIENT_CHARS_MAX: Final = 256
-#: Jobs that asked the same, newest first, among which a repeat looks for its own.
+#: Jobs with the same digest, newest first, that a repeat may join.
 ALIKE_MAX: Final = 16
 
+Parse = Callable[[], ParsedRequest]
+SubmittedT = TypeVar("SubmittedT", "Accepted", "PreparedRequest")
 
-async def accept(
-    parsed: ParsedRequest, request: Request, services: Services, *, protocol: str
-) -> Accepted:
-    """Record a job under a fresh id and queue it, or find the one of the same idempotency key.
 
-    Raises:
-        InvalidRequest: The idempotency key cannot be one.
-        IdempotencyKeyReused: It came before with another request.
-        LogUnavailable: Nothing was accepted.
-        Overloaded: Too many jobs are waiting.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedRequest:
+    """A parsed request and the earlier jobs that it may repeat.
+
+    Attributes:
+        parsed: The request.
+        command: The job to submit.
+        repeat: Whether the request may join an earlier job.
+        alike: Jobs with the same digest, newest first.
+        accepted: The job, once one is recorded.
     """
-    command = command_of(parsed, request, services, protocol=protocol)
-    return await services.call(
-        submit_command, command, parsed.seeded, services.ids.job_id(), services
-    )
+
+    parsed: ParsedRequest
+    command: SubmitJob
+    repeat: RequestRepeat
+    alike: Sequence[JobView] = ()
+    accepted: Accepted | None = None
 
 
-async def open_job(
-    parsed: ParsedRequest, request: Request, services: Services, *, protocol: str
-) -> OpenJob:
-    """Follow the job that this request asked for before; else accept a fresh one and follow that.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """Accepts jobs: log first, queue second.
 
-    A job is cancelled when its last connection ended early and nobody asked for it again in time.
-
-    Raises:
-        InvalidRequest: The idempotency key cannot be one.
-        IdempotencyKeyReused: It came before with another request.
-        LogUnavailable: Nothing was accepted.
-        Overloaded: Too many jobs are waiting.
-        QueueUnavailable: No worker can hear of the job; it was accepted and cancelled again.
+    Attributes:
+        log: Recorded jobs, for history matching.
+        payloads: Texts of requests and answers.
+        views: The jobs projection.
+        jobs: Records and enqueues jobs.
+        ids: Fresh ids.
+        clock: For deadlines.
+        eta: Says when the queue has room.
+        rules: Rules of every job.
+        agents: Limits of every agent.
+        webhook_policy: Which URLs a request may name.
+        call: Runs what blocks.
+        background: Finishes submissions whose client left.
+        items: Opens the items of a job.
+        readers: The connections of each job.
     """
-    command = command_of(parsed, request, services, protocol=protocol)
-    repeat = repeat_of(parsed, request, services)
-    if command.idempotency is None and repeat.may_join:
-        command = replace(command, asked=await services.call(asked_of, command, parsed.seeded))
-        joining = await find_joining(command, repeat, services)
-        if joining is not None:
-            return await join_job(joining, request, services)
-    submitting = partial(submit_command, command, parsed.seeded)
-    return await open_fresh(submitting, request, services)
 
+    log: EventLog
+    payloads: PayloadStore
+    views: JobViews
+    jobs: JobSubmission
+    ids: IdSource
+    clock: Clock
+    eta: EtaSource
+    rules: JobRules = JobRules()
+    agents: AgentLimits = field(default_factory=AgentLimits)
+    webhook_policy: WebhookPolicy = WebhookPolicy()
+    call: BlockingCalls
+    background: Background
+    items: JobItems
+    readers: JobReaders
 
-def repeat_of(parsed: ParsedRequest, request: Request, services: Services) -> RequestRepeat:
-    """Return what a request says of itself."""
-    window = timedelta(seconds=services.rules.join_window_s)
-    return RequestRepeat(
-        is_retry=is_retry(request.headers),
-        has_session=parsed.agent is not None,
-        is_repeatable=parsed.is_repeatable,
-        since=rfc3339(services.clock.now() - window),
-    )
+    def accept(self, parse: Parse, request: Request, *, protocol: str) -> Accepted:
+        """Record a job and enqueue it, or return the job of the same idempotency key; blocks.
 
+        Raises:
+            InvalidRequest: The request is not valid.
+            IdempotencyKeyReused: The key belongs to another request.
+            LogUnavailable: No job was accepted.
+            Overloaded: Too many jobs are waiting.
+            RateLimited: The agent sends too many requests.
+        """
+        parsed = parse()
+        command = self.command_of(parsed, request, protocol=protocol)
+        return self.submit(command, self.ids.job_id(), seeded=parsed.seeded)
 
-async def find_joining(
-    command: SubmitJob, repeat: RequestRepeat, services: Services
-) -> JoinTarget | None:
-    """Return the job that a request should join, if there is one; a key is looked up elsewhere."""
-    asked = command.asked
-    if asked is None or command.idempotency is not None or not repeat.may_join:
-        return None
-    readers = services.readers
-    alike = await services.call(services.views.alike, asked, limit=ALIKE_MAX)
-    found = job_to_join(alike, repeat, readers.state)
-    if found is None and is_read_by_another(alike, repeat, readers.state):
-        # Its client may have closed that connection a moment ago and asks again on another one.
-        await readers.wait_for_departure(services.rules.settle_s)
-        alike = await services.call(services.views.alike, asked, limit=ALIKE_MAX)
-        found = job_to_join(alike, repeat, readers.state)
-    return found
+    async def open(
+        self, parse: Parse, request: Request, *, protocol: str
+    ) -> tuple[ParsedRequest, OpenJob]:
+        """Submit a request that wants one answer, or join its earlier job; open the items.
 
+        The job is cancelled when its last connection ends early and no repeat joins it in time.
 
-async def join_job(joining: JoinTarget, request: Request, services: Services) -> OpenJob:
-    """Follow a job that was found; the log keeps who joined it."""
-    # Counted as read before anything else is awaited, so that its cancellation does not begin.
-    reading = JobReading(joining.job_id, services)
-    try:
-        await services.call(
-            services.submission.attach,
-            joining.job_id,
-            reason=joining.reason,
-            request_id=request.id,
+        Raises:
+            InvalidRequest: The request is not valid.
+            IdempotencyKeyReused: The key belongs to another request.
+            LogUnavailable: No job was accepted.
+            Overloaded: Too many jobs are waiting.
+            QueueUnavailable: The job cannot be enqueued; it was accepted and cancelled again.
+            RateLimited: The agent sends too many requests.
+        """
+        prepared, job = await self.open_first(parse, request, protocol=protocol)
+        assert job is not None, "a request for several answers belongs to open_choices"  # noqa: S101
+        return prepared.parsed, job
+
+    async def open_first(
+        self, parse: Parse, request: Request, *, protocol: str
+    ) -> tuple[PreparedRequest, OpenJob | None]:
+        """Prepare a request and open its job; see ``open``.
+
+        A request without earlier equal ones takes one call of the executor.
+
+        Returns:
+            No job where the request wants several answers; nothing is recorded then.
+        """
+        job_id = self.ids.job_id()
+        blocking = partial(self._prepare_and_submit, parse, request, protocol, job_id)
+        prepared, items = await self._call_subscribed(job_id, blocking)
+        if prepared.accepted is not None:
+            return prepared, await self._open(prepared.accepted, items, request)
+        await items.aclose()
+        if prepared.parsed.more:
+            return prepared, None
+        target = await self.find_joining(prepared.command, prepared.repeat, alike=prepared.alike)
+        if target is not None:
+            return prepared, await self.join(target, request)
+        return prepared, await self.open_new(
+            partial(self.submit, prepared.command, seeded=prepared.parsed.seeded), request
         )
-        return await _follow_existing(joining.job_id, joining.reason, reading, request, services)
-    except BaseException:
-        reading.abandon("client_gone")
-        raise
+
+    async def open_new(self, submit_as: Callable[[JobId], Accepted], request: Request) -> OpenJob:
+        """Open the items of the job that ``submit_as`` records; see ``open``."""
+        job_id = self.ids.job_id()
+        accepted, items = await self._call_subscribed(job_id, partial(submit_as, job_id))
+        return await self._open(accepted, items, request)
+
+    async def find_joining(
+        self,
+        command: SubmitJob,
+        repeat: RequestRepeat,
+        *,
+        alike: Sequence[JobView] | None = None,
+    ) -> JoinTarget | None:
+        """Return the earlier job that a request should join, if there is one.
+
+        The caller must call ``join`` before it awaits anything else.
+
+        Args:
+            command: The job to submit otherwise; one with an idempotency key joins nothing here.
+            repeat: Whether the request may join a job.
+            alike: From ``PreparedRequest``; ``None`` reads them.
+        """
+        if command.asked is None or command.idempotency is not None or not repeat.may_join:
+            return None
+        state = self.readers.connections.state
+        if alike is None:
+            alike = await self.call(self.views.alike, command.asked, limit=ALIKE_MAX)
+        target = job_to_join(alike, repeat, state)
+        if target is None and is_read_by_another(alike, repeat, state):
+            # The client may have closed that connection a moment ago and repeats on another one.
+            await self.readers.connections.wait_for_departure(self.rules.dedup_grace_s)
+            alike = await self.call(self.views.alike, command.asked, limit=ALIKE_MAX)
+            target = job_to_join(alike, repeat, state)
+        return target
+
+    async def join(self, target: JoinTarget, request: Request) -> OpenJob:
+        """Open the items of an earlier job; the log records who joined it."""
+        # Counted as a reader before the first await, so that the job is not cancelled meanwhile.
+        reading = self.readers.begin(target.job_id)
+        try:
+            await self.call(
+                self.jobs.attach, target.job_id, reason=target.reason, request_id=request.id
+            )
+        except BaseException:
+            reading.abandon(CLIENT_GONE)
+            raise
+        return await self._open_existing(target, reading, request)
+
+    def submit(
+        self,
+        command: SubmitJob,
+        job_id: JobId,
+        *,
+        seeded: bool,
+        claim: Callable[[JobId], None] | None = None,
+    ) -> Accepted:
+        """Record a job and enqueue it if there is room; blocks. See ``domain`` ``submit``."""
+        if command.asked is None:
+            command = replace(command, asked=asked_of(command, seeded=seeded))
+        command = replace(command, request=self.match_history(command.request, command.agent))
+        self.admit([command])
+        return self.record(command, job_id, claim=claim)
+
+    def admit(self, commands: Sequence[SubmitJob]) -> None:
+        """Refuse the jobs of one request, at least one, where there is no room; blocks.
+
+        Raises:
+            Overloaded: Too many jobs are waiting.
+            RateLimited: The agent has too many open jobs.
+        """
+        views, first = self.views, commands[0]
+        # A job that repeats an idempotency key needs no room.
+        fresh = sum(
+            one.idempotency is None or views.keyed(one.idempotency) is None for one in commands
+        )
+        if not fresh:
+            return
+        limit = self.rules.queue_limit_of(first.priority)
+        require_room(first.priority, jobs_max=limit, views=views, eta=self.eta, jobs=fresh)
+        self.agents.require_place(first.agent, views, fresh)
+
+    def record(
+        self, command: SubmitJob, job_id: JobId, *, claim: Callable[[JobId], None] | None = None
+    ) -> Accepted:
+        """Record an admitted job and enqueue it; blocks."""
+        return self.jobs.submit(command, job_id=job_id, claim=claim)
+
+    def match_history(self, request: ChatRequest, agent: AgentId | None) -> ChatRequest:
+        """Return the request with the origins of its turns; blocks. See ``attribute``."""
+        answers = LoggedAnswers(log=self.log, payloads=self.payloads)
+        return attribute(request, agent, views=self.views, answers=answers)
+
+    def command_of(self, parsed: ParsedRequest, request: Request, *, protocol: str) -> SubmitJob:
+        """Return the job of a request, without its digest.
+
+        Raises:
+            InvalidRequest: The idempotency key or the webhook is not valid.
+            RateLimited: The agent sends too many requests.
+        """
+        client = request.headers.get("user-agent")
+        key = IDEMPOTENCY_KEY.read(request)
+        rules = self.rules
+        self.agents.count_request(parsed.agent)
+        return SubmitJob(
+            request=parsed.chat,
+            protocol=protocol,
+            correlation_id=request.id,
+            priority=parsed.priority,
+            agent=parsed.agent,
+            client=client[:CLIENT_CHARS_MAX] if client else None,
+            attempts_max=rules.attempts_max,
+            worker_deaths_max=rules.worker_deaths_max,
+            idempotency=idempotency_digest(key) if key is not None else None,
+            deadline=self._instant_in(parsed.start_within_s or rules.start_within_s),
+            finish_deadline=self._instant_in(parsed.finish_within_s or rules.finish_within_s),
+            webhook=self.webhook_policy.url_of(parsed.webhook),
+            wire=parsed.wire,
+        )
+
+    def _prepare_and_submit(
+        self, parse: Parse, request: Request, protocol: str, job_id: JobId
+    ) -> PreparedRequest:
+        """Parse, and record the job unless an earlier one may be joined or several are wanted."""
+        parsed = parse()
+        command = self.command_of(parsed, request, protocol=protocol)
+        since = self.clock.now() - timedelta(seconds=self.rules.join_window_s)
+        repeat = RequestRepeat(
+            is_retry=is_retry(request.headers),
+            has_session=parsed.agent is not None,
+            is_repeatable=parsed.is_repeatable,
+            since=rfc3339(since),
+        )
+        prepared = PreparedRequest(parsed=parsed, command=command, repeat=repeat)
+        if parsed.more:
+            return prepared
+        if command.idempotency is None and repeat.may_join:
+            asked = asked_of(command, seeded=parsed.seeded)
+            command = replace(command, asked=asked)
+            alike = self.views.alike(asked, limit=ALIKE_MAX)
+            if alike:
+                # Whether one of them can be joined depends on connections of the event loop.
+                return replace(prepared, command=command, alike=alike)
+        return replace(prepared, accepted=self.submit(command, job_id, seeded=parsed.seeded))
+
+    async def _call_subscribed(
+        self, job_id: JobId, blocking: Callable[[], SubmittedT]
+    ) -> tuple[SubmittedT, ItemSubscription]:
+        """Run a submission on the executor, its items subscribed beforehand.
+
+        The submission is not cancelled with its request: a job that is just being recorded then
+        gets its cancellation in the background.
+        """
+        items = self.items.subscribe(job_id)
+        submitting = asyncio.ensure_future(self.call(blocking))
+        try:
+            return await asyncio.shield(submitting), items
+        except asyncio.CancelledError:
+            self.background.start(self._abandon_after(submitting, items))
+            raise
+        except BaseException:
+            await items.aclose()
+            raise
+
+    async def _abandon_after(
+        self, submitting: asyncio.Future[SubmittedT], items: ItemSubscription
+    ) -> None:
+        await asyncio.wait([submitting])
+        if submitting.exception() is None:
+            result = submitting.result()
+            accepted = result if isinstance(result, Accepted) else result.accepted
+            if accepted is not None:
+                self.readers.begin(accepted.job_id).abandon(CLIENT_GONE)
+        await items.aclose()
+
+    async def _open(self, accepted: Accepted, items: ItemSubscription, request: Request) -> OpenJob:
+        reading = self.readers.begin(accepted.job_id)
+        if accepted.attached is not None:
+            await items.aclose()
+            target = JoinTarget(job_id=accepted.job_id, reason=accepted.attached)
+            return await self._open_existing(target, reading, request)
+        if not accepted.queued:
+            reading.revoke(QueueUnavailable.code)
+            await items.aclose()
+            raise QueueUnavailable("the queue is not reachable just now")
+        return _open_job(accepted.job_id, items, reading, request)
+
+    async def _open_existing(
+        self, target: JoinTarget, reading: JobReading, request: Request
+    ) -> OpenJob:
+        try:
+            items = await self.items.reattach_first(target.job_id)
+        except BaseException:
+            reading.abandon(CLIENT_GONE)
+            raise
+        return _open_job(target.job_id, items, reading, request, attached=target.reason)
+
+    def _instant_in(self, seconds: float | None) -> str | None:
+        if seconds is None:
+            return None
+        return rfc3339(self.clock.now() + timedelta(seconds=seconds))
 
 
-async def _follow_existing(
-    job_id: JobId, reason: str, reading: JobReading, request: Request, services: Services
-) -> OpenJob:
-    items = await follow_job(job_id, after=-1, services=services)
-    if items is None:  # not for a reader that has nothing yet: it is told at least the end
-        raise EngineFailure("the answer of this job cannot be found")
-    feed = ItemBuffer(items, request, on_gone=lambda: reading.abandon("client_gone"))
-    return OpenJob(id=job_id, feed=feed, reading=reading, attached=reason)
-
-
-async def open_fresh(
-    submit_as: Callable[[JobId, Services], Accepted], request: Request, services: Services
-) -> OpenJob:
-    """Follow the job that ``submit_as`` records; see ``open_job``."""
-    job_id = services.ids.job_id()
-    items = ItemSubscription(job_id, services)
-    # Not cancelled with this request: a job that was just recorded must not be left to nobody.
-    submitting = asyncio.ensure_future(services.call(submit_as, job_id, services))
-    try:
-        accepted = await asyncio.shield(submitting)
-    except asyncio.CancelledError:
-        services.background.start(_abandon_after(submitting, items, services))
-        raise
-    except SemanticError:
-        await close_items(items)
-        raise
-    reading = JobReading(accepted.job_id, services)
-    if accepted.attached is not None:
-        await close_items(items)
-        return await _follow_keyed(accepted.job_id, accepted.attached, reading, request, services)
-    if not accepted.queued:
-        reading.revoke(QueueUnavailable.code)
-        await close_items(items)
-        msg = "the queue is not reachable just now"
-        raise QueueUnavailable(msg)
-    feed = ItemBuffer(items, request, on_gone=lambda: reading.abandon("client_gone"))
-    return OpenJob(id=job_id, feed=feed, reading=reading)
-
-
-async def _follow_keyed(
-    job_id: JobId, reason: str, reading: JobReading, request: Request, services: Services
-) -> OpenJob:
-    try:
-        return await _follow_existing(job_id, reason, reading, request, services)
-    except BaseException:
-        reading.abandon("client_gone")
-        raise
-
-
-async def _abandon_after(
-    submitting: asyncio.Future[Accepted], items: AsyncIterator[StreamItem], services: Services
-) -> None:
-    await asyncio.wait([submitting])
-    if submitting.exception() is None:
-        JobReading(submitting.result().job_id, services).abandon("client_gone")
-    await close_items(items)
-
-
-def command_of(
-    parsed: ParsedRequest, request: Request, services: Services, *, protocol: str
-) -> SubmitJob:
-    """Return what a request asks for; its digest is left to the executor, for it may be large.
-
-    Raises:
-        InvalidRequest: The idempotency key cannot be one, or the webhook may not be called.
-        RateLimited: The agent asks too often.
-    """
-    client = request.headers.get("user-agent")
-    key = IDEMPOTENCY_KEY.read(request)
-    rules = services.rules
-    services.agents.knock(parsed.agent)
-    return SubmitJob(
-        request=parsed.chat,
-        protocol=protocol,
-        correlation_id=request.id,
-        priority=parsed.priority,
-        agent=parsed.agent,
-        client=client[:CLIENT_CHARS_MAX] if client else None,
-        attempts_max=rules.attempts_max,
-        worker_deaths_max=rules.worker_deaths_max,
-        idempotency=idempotency_digest(key) if key is not None else None,
-        deadline=_instant_in(parsed.start_within_s or rules.start_within_s, services),
-        finish_deadline=_instant_in(parsed.finish_within_s or rules.finish_within_s, services),
-        webhook=webhook_url(parsed.webhook, services.webhooks),
-        wire=parsed.wire,
-    )
-
-
-def _instant_in(seconds: float | None, services: Services) -> str | None:
-    if seconds is None:
-        return None
-    return rfc3339(services.clock.now() + timedelta(seconds=seconds))
-
-
-def asked_of(command: SubmitJob, seeded: bool) -> Digest:  # noqa: FBT001 - handed to an executor
-    """Return a digest that is equal for requests that ask the same for the same."""
+def asked_of(command: SubmitJob, *, seeded: bool) -> Digest:
+    """Return a digest that is equal for requests with the same question and answer format."""
     agent = command.agent
     asked = command.request.asked(protocol=command.protocol, agent=agent, seeded=seeded)
     if command.webhook is not None:
-        # Whoever wants somebody told must not be given a job that tells nobody, or somebody else.
+        # A request with a webhook must not join a job that notifies another receiver, or none.
         asked = digest_of(f"{asked}\n{command.webhook}".encode())
     if command.wire is not None:
-        # What the answer shows of its request must be what this caller said.
+        # The answer shows parts of its request, so these must be equal too.
         asked = digest_of(f"{asked}\n".encode() + command.wire)
     return asked
 
 
-def submit_command(
-    command: SubmitJob,
-    seeded: bool,  # noqa: FBT001 - as above
+def _open_job(
     job_id: JobId,
-    services: Services,
+    items: AsyncIterator[StreamItem],
+    reading: JobReading,
+    request: Request,
     *,
-    claim: Callable[[JobId], None] | None = None,
-) -> Accepted:
-    """Record a job and queue it if there is room; blocks. See ``submit``.
-
-    Raises:
-        IdempotencyKeyReused: The key came before with another request.
-        LogUnavailable: Nothing was accepted.
-        Overloaded: Too many jobs are waiting.
-    """
-    if command.asked is None:
-        command = replace(command, asked=asked_of(command, seeded))
-    request = attributed(command.request, command.agent, services)
-    command = replace(command, request=request)
-    admit([command], services)
-    return record(command, job_id, services, claim=claim)
-
-
-def admit(commands: Sequence[SubmitJob], services: Services) -> None:
-    """Refuse jobs that there is no room for; blocks.
-
-    Args:
-        commands: Of one request, at least one.
-        services: The ports.
-
-    Raises:
-        Overloaded: Too many jobs are waiting.
-        RateLimited: The agent has too many open jobs.
-    """
-    views, first = services.views, commands[0]
-    # A repeat needs no room.
-    fresh = sum(one.idempotency is None or views.keyed(one.idempotency) is None for one in commands)
-    if not fresh:
-        return
-    limit = services.rules.queue_limit_of(first.priority)
-    require_room(first.priority, jobs_max=limit, views=views, eta=services.outlook, jobs=fresh)
-    services.agents.require_place(first.agent, views, fresh)
-
-
-def record(
-    command: SubmitJob,
-    job_id: JobId,
-    services: Services,
-    *,
-    claim: Callable[[JobId], None] | None = None,
-) -> Accepted:
-    """Record a job that there is room for, and queue it; blocks. See ``submit``."""
-    return services.submission.submit(command, job_id=job_id, claim=claim)
+    attached: str | None = None,
+) -> OpenJob:
+    buffer = ItemBuffer(items, request, on_gone=lambda: reading.abandon(CLIENT_GONE))
+    return OpenJob(id=job_id, items=buffer, reading=reading, attached=attached)

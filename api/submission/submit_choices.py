@@ -5,115 +5,102 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from api.http.messages import Request
 from api.protocols.shared.parsed_request import ParsedRequest
-from api.services import Services
-from api.streaming.open_job import OpenJob
-from api.submission.history_matching import attributed
-from api.submission.submit import (
-    admit,
-    asked_of,
-    command_of,
-    find_joining,
-    join_job,
-    open_fresh,
-    open_job,
-    record,
-    repeat_of,
-)
-from domain.chat.request import ChatRequest
+from api.streaming.job_readers import CLIENT_GONE
+from api.streaming.job_stream import OpenJob
+from api.submission.submit import Parse, PreparedRequest, Submission, asked_of
 from domain.errors import SemanticError
 from domain.job.commands import SubmitJob
-from domain.job.request_dedup import JoinTarget
 from domain.values import digest_of
 
-#: Said of a job that goes with others of its request which could not be had.
-OTHERS_REFUSED = "other_answers_refused"
+#: The reason of a cancellation because another job of the same request was refused.
+OTHERS_REFUSED: Final = "other_answers_refused"
 
 
-async def open_jobs(
-    parsed: ParsedRequest, request: Request, services: Services, *, protocol: str
-) -> tuple[OpenJob, ...]:
-    """Follow a job for each answer of a request; see ``open_job``.
+async def open_choices(
+    submission: Submission, parse: Parse, request: Request, *, protocol: str
+) -> tuple[ParsedRequest, tuple[OpenJob, ...]]:
+    """Open a job for each answer of a request; see ``Submission.open``.
 
-    Each finds the job of the same place in the same request, if that was asked for before. If one
-    cannot be had, those that were accepted before it are cancelled.
+    Each answer joins the job of the same place in an earlier equal request. If one job is refused,
+    those that were accepted before it are cancelled.
 
     Raises:
-        InvalidRequest: The idempotency key cannot be one, or the answers are more than the queue
-            ever takes.
-        IdempotencyKeyReused: It came before with another request.
-        LogUnavailable: Nothing was accepted.
+        InvalidRequest: The request is not valid, or wants more answers than the queue ever takes.
+        IdempotencyKeyReused: The key belongs to another request.
+        LogUnavailable: No job was accepted.
         Overloaded: There is no room for all of them.
-        QueueUnavailable: No worker can hear of them; what was accepted is cancelled again.
+        QueueUnavailable: The jobs cannot be enqueued; the accepted ones are cancelled again.
+        RateLimited: The agent sends too many requests.
     """
-    if not parsed.more:
-        return (await open_job(parsed, request, services, protocol=protocol),)
-    whole = command_of(parsed, request, services, protocol=protocol)
-    commands = await services.call(_commands, whole, parsed.chats, parsed.seeded, services)
-    repeat = repeat_of(parsed, request, services)
-    fresh = [one for one in commands if await find_joining(one, repeat, services) is None]
+    prepared, job = await submission.open_first(parse, request, protocol=protocol)
+    if job is not None:
+        return prepared.parsed, (job,)
+    return prepared.parsed, await _open_each(submission, prepared, request)
+
+
+async def _open_each(
+    submission: Submission, prepared: PreparedRequest, request: Request
+) -> tuple[OpenJob, ...]:
+    commands = await submission.call(_commands, prepared, submission)
+    repeat = prepared.repeat
+    fresh = [one for one in commands if await submission.find_joining(one, repeat) is None]
     if fresh:
-        await services.call(admit, fresh, services)
+        await submission.call(submission.admit, fresh)
     opened: list[OpenJob] = []
     try:
         for command in commands:
-            # Looked for anew: what was found a while ago may have been given up since.
-            joining = (
-                await find_joining(command, repeat, services) if command not in fresh else None
+            # Looked up again: the job that was found may have been given up since.
+            target = (
+                await submission.find_joining(command, repeat) if command not in fresh else None
             )
-            opened.append(await _open(command, joining, request, services))
+            if target is not None:
+                opened.append(await submission.join(target, request))
+            else:
+                record = partial(submission.record, command)
+                opened.append(await submission.open_new(record, request))
     except BaseException as error:
-        await _give_up(opened, error)
+        await _abandon(opened, error)
         raise
     return tuple(opened)
 
 
-def _commands(
-    whole: SubmitJob,
-    chats: Sequence[ChatRequest],
-    seeded: bool,  # noqa: FBT001 - handed to an executor
-    services: Services,
-) -> list[SubmitJob]:
+def _commands(prepared: PreparedRequest, submission: Submission) -> list[SubmitJob]:
     """Return a command for each answer.
 
-    Equal answers of one request are not each other's repeats, and a repeat of the request finds
-    each of its own: what is asked is the request as a whole, and the place of the answer in it.
+    Equal answers of one request do not repeat each other, and a repeat of the request finds the
+    job of each: the digest covers the whole request and the place of the answer in it.
     """
-    asked = [asked_of(replace(whole, request=chat), seeded) for chat in chats]
+    whole, parsed = prepared.command, prepared.parsed
+    chats = parsed.chats
+    asked = [asked_of(replace(whole, request=chat), seeded=parsed.seeded) for chat in chats]
     request = digest_of("\n".join(asked).encode())
-    messages = attributed(chats[0], whole.agent, services).messages
+    messages = submission.match_history(chats[0], whole.agent).messages
     return [
         replace(
             whole,
-            # Answers to one conversation echo the same answers before it; raw prompts echo none.
+            # Answers to one conversation have the same turns before them; raw prompts have none.
             request=replace(chat, messages=messages) if chat.raw is None else chat,
             asked=digest_of(f"{request}\nanswer {place}".encode()),
             idempotency=whole.idempotency
             if whole.idempotency is None or place == 0
             else digest_of(f"{whole.idempotency}\nanswer {place}".encode()),
-            # Somebody is told once, of the first.
+            # The webhook is called once, for the first answer.
             webhook=whole.webhook if place == 0 else None,
         )
         for place, chat in enumerate(chats)
     ]
 
 
-async def _open(
-    command: SubmitJob, joining: JoinTarget | None, request: Request, services: Services
-) -> OpenJob:
-    if joining is not None:
-        return await join_job(joining, request, services)
-    return await open_fresh(partial(record, command), request, services)
-
-
-async def _give_up(opened: Sequence[OpenJob], error: BaseException) -> None:
+async def _abandon(opened: Sequence[OpenJob], error: BaseException) -> None:
     for job in opened:
         if not isinstance(error, SemanticError):
-            job.reading.abandon("client_gone")
+            job.reading.abandon(CLIENT_GONE)
         elif job.attached is None:
             job.reading.revoke(OTHERS_REFUSED)
         else:
             job.reading.abandon(OTHERS_REFUSED)
-        await job.feed.close()
+        await job.items.close()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from api.streaming.log_backfill import ReaderPosition, rest_of
+from api.streaming.log_backfill import JobRecords, LogBackfill, ReaderPosition
 from domain.chat.items import Failed, Finished, StreamItem, Text
 from domain.errors import GenerationCancelled
 from domain.events.job import (
@@ -31,7 +30,7 @@ from tests.simulation.engine import ITEM_TOKENS, answer_to, bodies_of
 from tests.support.fakes.event_log import InMemoryEventLog
 
 if TYPE_CHECKING:
-    from api.services import Services
+    from domain.job.ports import ItemBacklog
 
 _ENDS = (JobCompleted, JobFailed, JobCancelled, JobExpired)
 
@@ -98,9 +97,10 @@ class Reader:
 
     def look_into_log(self, log: InMemoryEventLog, items: StoredItems) -> None:
         """Do what one does that heard nothing for a while, with the code of the real one."""
-        ports = SimpleNamespace(views=log.views, payloads=log, backlog=items)
+        records = JobRecords(log=log, payloads=log, views=log.views)
+        backfill = LogBackfill(records=records, backlog=cast("ItemBacklog", items))
         if not self.has_ended:
-            self.seen += rest_of(self.job_id, self.told, cast("Services", ports)) or ()
+            self.seen += backfill.rest_of(self.job_id, self.told) or ()
 
 
 class Truth:

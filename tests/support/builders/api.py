@@ -13,10 +13,12 @@ from urllib.parse import parse_qs
 
 from api.background.eta import LiveEta
 from api.background.tasks import Background
-from api.background.webhooks import WebhookServices
 from api.http.messages import Reply, Request, Route, StreamReply
 from api.routes.table import routes
-from api.services import JobRules, Services
+from api.services.compose import compose
+from api.services.ports import ApiPorts
+from api.services.route_services import Services
+from api.submission.job_rules import JobRules
 from domain.chat.generation import EmittedCall
 from domain.chat.items import Body, Progress, StreamItem
 from domain.chat.stored_answer import StoredAnswer
@@ -36,7 +38,8 @@ from domain.values import (
     WorkerId,
     digest_of,
 )
-from tests.support.builders.batch_services import batch_desk
+from tests.support.builders.batch_services import batch_lines
+from tests.support.fakes.batches import InMemoryBatchViews
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock, SequentialIds
@@ -65,11 +68,11 @@ class FakeApi:
         self.log = InMemoryEventLog(clock)
         self.broker = FakeBroker()
         self.executor = ThreadPoolExecutor(max_workers=4)
-        self.services = Services(
+        self.ports = ApiPorts(
             log=self.log,
             payloads=self.log,
             views=self.log.views,
-            outlook=LiveEta(line=self.log.queue_views, pulses=self.broker.pulses, clock=clock),
+            eta=LiveEta(line=self.log.queue_views, pulses=self.broker.pulses, clock=clock),
             submission=JobSubmission(log=self.log, queue=self.broker.queue, ids=ids),
             cancellation=JobCancellation(
                 log=self.log,
@@ -90,23 +93,29 @@ class FakeApi:
             ids=ids,
             executor=self.executor,
             background=Background(),
-            batches=batch_desk(self.log),
-            webhooks=WebhookServices(store=InMemoryWebhookStore()),
+            batch_views=(batch_views := InMemoryBatchViews(self.log)),
+            batch_lines=batch_lines(self.log, batch_views),
+            wake_batches=lambda: None,
+            webhook_store=InMemoryWebhookStore(),
             version="1.2.3",
             model="demo",
             aliases=("claude-demo",),
             max_tokens_default=64,
-            rules=JobRules(linger_s=0, settle_s=0.01),
+            rules=JobRules(disconnect_grace_s=0, dedup_grace_s=0.01),
             ping_s=ping_s,
             pause=self._pause,
         )
+
+    @property
+    def services(self) -> Services:
+        return compose(self.ports)
 
     async def _pause(self, seconds: float) -> None:
         assert seconds > 0
         await self.grace_over.wait()
 
     def use(self, **changes: Any) -> None:
-        self.services = replace(self.services, **changes)
+        self.ports = replace(self.ports, **changes)
 
     async def send(
         self,
@@ -173,7 +182,7 @@ class FakeApi:
             sampling=Sampling(),
             resumed_tokens=0,
         )
-        commit(job_id, command, log=self.log, ids=self.services.ids)
+        commit(job_id, command, log=self.log, ids=self.ports.ids)
 
     def complete(
         self, job_id: JobId, text: str, calls: Sequence[EmittedCall] = (), *, attempt: int = 1
@@ -193,7 +202,7 @@ class FakeApi:
             job_id,
             command,
             log=self.log,
-            ids=self.services.ids,
+            ids=self.ports.ids,
             payloads={command.output: payload},
         )
 
@@ -214,7 +223,7 @@ async def fake_api(*, ping_s: float = 60.0) -> AsyncIterator[FakeApi]:
     try:
         yield api
         api.grace_over.set()
-        assert await api.services.background.drain(PATIENCE_S)
+        assert await api.ports.background.drain(PATIENCE_S)
         assert api.broker.items.followers == 0
         await eventually(lambda: len(asyncio.all_tasks()) == 1)
     finally:

@@ -1,40 +1,36 @@
-"""What the routes of batches need, over a log in memory."""
+"""Batches over a log in memory."""
 
 from __future__ import annotations
 
 from api.background.batch_lines import BatchLines
-from api.background.batches import BatchServices
 from api.protocols.shared.parsed_request import RequestDefaults
-from api.services import Services
+from api.services.ports import ApiPorts
 from domain.usecases.batches.driver import BatchDriver, advance_batches
 from ops.clock import RandomIds
 from tests.support.fakes.batches import InMemoryBatchViews
 from tests.support.fakes.event_log import InMemoryEventLog
 
 
-def batch_desk(log: InMemoryEventLog) -> BatchServices:
-    """Return a desk whose driver a test moves by ``advance``."""
-    views = InMemoryBatchViews(log)
-    lines = BatchLines(
+def batch_lines(log: InMemoryEventLog, views: InMemoryBatchViews) -> BatchLines:
+    return BatchLines(
         payloads=log,
         views=views,
         defaults=RequestDefaults(ids=RandomIds(), max_tokens=64),
         lines_max=100,
     )
-    return BatchServices(views=views, lines=lines, wake=lambda: None)
 
 
-def advance(services: Services) -> int:
+def advance(ports: ApiPorts) -> int:
     """Take every open batch a step further; return how many are still open."""
     driver = BatchDriver(
-        log=services.log,
-        payloads=services.payloads,
-        views=services.batches.views,
-        jobs=services.views,
-        submission=services.submission,
-        cancellation=services.cancellation,
-        ids=services.ids,
-        clock=services.clock,
-        protocol=services.batches.lines,
+        log=ports.log,
+        payloads=ports.payloads,
+        views=ports.batch_views,
+        jobs=ports.views,
+        submission=ports.submission,
+        cancellation=ports.cancellation,
+        ids=ports.ids,
+        clock=ports.clock,
+        protocol=ports.batch_lines,
     )
     return advance_batches(driver)

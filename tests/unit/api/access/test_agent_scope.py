@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from api.access.agent_scope import AgentScope
-from api.access.rate_limits import Rate
+from api.access.rate_limits import AgentLimits, Rate
 from api.http.messages import Reply
 from domain.values import JobId
 from tests.support.builders.api import FakeApi, fake_api
@@ -22,7 +21,7 @@ async def ask(api: FakeApi, agent: str | None, prompt: str = "Hello") -> Reply:
 def test_an_agent_that_asks_too_often_is_told_when_to_come_back() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
-            api.use(agents=AgentScope(rate=Rate(2, whose="agent", clock_ns=lambda: 0)))
+            api.use(agents=AgentLimits(rate=Rate(2, whose="agent", clock_ns=lambda: 0)))
             assert [(await ask(api, "a")).status for _ in range(3)] == [202, 202, 429]
             refused = await ask(api, "a")
             assert refused.headers["retry-after"] == "30"
@@ -37,7 +36,7 @@ def test_an_agent_that_asks_too_often_is_told_when_to_come_back() -> None:
 def test_open_jobs_of_an_agent_are_counted_until_they_end() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
-            api.use(agents=AgentScope(jobs_at_once=2))
+            api.use(agents=AgentLimits(jobs_at_once=2))
             first = JobId(json.loads((await ask(api, "a", "1")).body)["id"])
             api.start(first)
             assert (await ask(api, "a", "2")).status == 202

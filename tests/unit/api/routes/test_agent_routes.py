@@ -7,8 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from api.access.agent_scope import AgentScope
-from api.access.rate_limits import Rate
+from api.access.rate_limits import AgentLimits, Rate
 from api.http.messages import Reply
 from domain.chat.generation import EmittedCall
 from domain.chat.request import Message
@@ -255,7 +254,7 @@ def test_deleting_an_agent_cancels_its_open_turn() -> None:
 def test_an_agent_has_a_rate_of_its_own() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
-            api.use(agents=AgentScope(rate=Rate(1, whose="agent")))
+            api.use(agents=AgentLimits(rate=Rate(1, whose="agent")))
             await make_agent(api)
             await take_turn(api, "One?", "1.")
             reply = await refused(api, "POST", f"{AGENT}/generate", {"prompt": "x"}, status=429)

@@ -42,12 +42,12 @@ async def _batch(api: FakeApi, endpoint: str, *bodies: dict[str, Any]) -> str:
     created = await api.json("POST", "/v1/batches", asked)
     assert created["endpoint"] == endpoint
     for _ in range(2):
-        advance(api.services)
+        advance(api.ports)
     return f"/v1/batches/{created['id']}"
 
 
 async def _results(api: FakeApi, path: str, part: str) -> list[Any]:
-    advance(api.services)
+    advance(api.ports)
     shown = await api.json("GET", path)
     assert shown["status"] == "completed"
     return await lines_of(api, f"/v1/files/{shown[f'{part}_file_id']}/content")
@@ -127,7 +127,7 @@ def test_line_of_another_endpoint_fails_the_file() -> None:
             "completion_window": "24h",
         }
         created = await api.json("POST", "/v1/batches", asked)
-        advance(api.services)
+        advance(api.ports)
         shown = await api.json("GET", f"/v1/batches/{created['id']}")
         assert (shown["status"], shown["errors"]["data"][0]["code"]) == (
             "failed",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import Any
 
 import anthropic.types.messages
@@ -38,11 +37,11 @@ def scenario(play: Callable[[FakeApi], Coroutine[Any, Any, None]]) -> None:
 
 
 def limit(api: FakeApi, **limits: int) -> None:
-    api.use(batches=replace(api.services.batches, rules=BatchRules(**limits)))
+    api.use(batch_rules=BatchRules(**limits))
 
 
 def wait(api: FakeApi, seconds: float) -> None:
-    clock = api.services.clock
+    clock = api.ports.clock
     assert isinstance(clock, FakeClock)
     clock.advance(seconds)
 
@@ -54,7 +53,7 @@ def requests(*names: str) -> dict[str, Any]:
 async def new_batch(api: FakeApi, *names: str) -> str:
     created = await api.json("POST", "/v1/messages/batches", requests(*names))
     anthropic.types.messages.MessageBatch.model_validate_json(json.dumps(created))
-    advance(api.services)
+    advance(api.ports)
     return f"/v1/messages/batches/{created['id']}"
 
 
@@ -108,7 +107,7 @@ async def new_openai_batch(api: FakeApi, *names: str) -> str:
     created = await api.json("POST", "/v1/batches", body)
     openai.types.Batch.model_validate_json(json.dumps(created))
     assert created["status"] == "validating"
-    advance(api.services)
+    advance(api.ports)
     return f"/v1/batches/{created['id']}"
 
 
@@ -116,7 +115,7 @@ def test_counts_stay_processing_until_the_end_while_progress_moves() -> None:
     async def play(api: FakeApi) -> None:
         path = await new_batch(api, "a", "b")
         answer(api, "Hello")
-        advance(api.services)
+        advance(api.ports)
         shown = await api.json("GET", path)
         assert shown["request_counts"] == {
             "processing": 2, "succeeded": 0, "errored": 0, "canceled": 0, "expired": 0,
@@ -144,9 +143,9 @@ def test_lines_end_with_their_jobs_or_with_the_window() -> None:
         path = await new_batch(api, "answered", "failed", "late")
         answer(api, "Hello")
         failed = Failed(error="engine_failure", message="out of luck", retryable=False)
-        commit(take(api), FailAttempt(attempt=0, failure=failed), log=api.log, ids=api.services.ids)
+        commit(take(api), FailAttempt(attempt=0, failure=failed), log=api.log, ids=api.ports.ids)
         wait(api, DAY_S)
-        assert advance(api.services) == 0
+        assert advance(api.ports) == 0
         first, second, third = await lines_of(api, f"{path}/results")
         assert first["result"]["message"]["content"] == [{"type": "text", "text": "Hello"}]
         assert second["result"]["error"]["error"] == {"type": "api_error", "message": "out of luck"}
@@ -166,7 +165,7 @@ def test_results_are_archived_after_their_time() -> None:
         limit(api, results_kept_s=100)
         path = await new_batch(api, "a")
         answer(api, "Hello")
-        advance(api.services)
+        advance(api.ports)
         assert (await api.json("GET", path))["results_url"].endswith("/results")
         wait(api, 100)
         shown = await api.json("GET", path)
@@ -199,7 +198,7 @@ def test_url_of_the_results_has_the_host_of_the_request() -> None:
     async def play(api: FakeApi) -> None:
         path = await new_batch(api, "a")
         answer(api, "Hello")
-        advance(api.services)
+        advance(api.ports)
         for headers, origin in (
             ({}, ""),
             ({"host": "there:1"}, "http://there:1"),
@@ -252,7 +251,7 @@ def test_openai_batch_expires_at_the_end_of_its_window() -> None:
         path = await new_openai_batch(api, "a", "b")
         answer(api, "Hello")
         wait(api, DAY_S)
-        advance(api.services)
+        advance(api.ports)
         shown = await api.json("GET", path)
         openai.types.Batch.model_validate_json(json.dumps(shown))
         assert shown["status"] == "expired"
@@ -325,7 +324,7 @@ def test_file_without_lines_fails_its_batch(content: bytes) -> None:
             "completion_window": "24h",
         }
         created = await api.json("POST", "/v1/batches", body)
-        advance(api.services)
+        advance(api.ports)
         failed = await api.json("GET", f"/v1/batches/{created['id']}")
         assert (failed["status"], failed["errors"]["data"][0]["code"]) == ("failed", "empty_file")
 
@@ -371,7 +370,7 @@ def test_results_reply_is_a_stream_of_json_lines() -> None:
     async def play(api: FakeApi) -> None:
         path = await new_batch(api, "a")
         answer(api, "Hello")
-        advance(api.services)
+        advance(api.ports)
         reply = await api.send("GET", f"{path}/results")
         assert isinstance(reply, StreamReply)
         assert reply.content_type == "application/x-jsonl"

@@ -10,7 +10,7 @@ import pytest
 
 from api.background.eta import FRESH_S
 from api.http.messages import Reply, StreamReply
-from api.services import JobRules
+from api.submission.job_rules import JobRules
 from domain.chat.items import Finished, Started
 from domain.job.commands import CompleteAttempt
 from domain.job.fair_scheduler import TurnState
@@ -50,7 +50,7 @@ async def measured(api: FakeApi) -> None:
         token_hash="0",
         timings=Timings(prefill_ms=1000, decode_ms=2000),
     )
-    ids, payloads = api.services.ids, {command.output: output}
+    ids, payloads = api.ports.ids, {command.output: output}
     commit(job_id, command, log=api.log, ids=ids, payloads=payloads)
     api.broker.queue.ack(job_id)
 
@@ -129,7 +129,7 @@ def test_retry_after_is_the_estimate_of_a_full_queue_and_of_an_open_job() -> Non
             refused = await api.send("POST", "/v1/jobs", {"prompt": "hi"})
             assert isinstance(refused, Reply)
             assert (refused.status, refused.headers["retry-after"]) == (429, "3")
-            clock: Any = api.services.clock
+            clock: Any = api.ports.clock
             clock.advance(FRESH_S + 1.5)
             later = await api.send("POST", "/v1/jobs", {"prompt": "hi"})
             assert isinstance(later, Reply)

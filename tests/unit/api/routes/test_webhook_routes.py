@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from functools import partial
 from typing import Any
 
 import pytest
 
-from api.background.webhooks import WebhookServices, batch_message
+from api.access.webhook_policy import WebhookPolicy
+from api.background.webhooks import batch_message
 from api.http.messages import Reply
-from api.presenters.jobs import job_object
 from domain.usecases.webhooks import WebhookCollector, collect_webhooks
 from domain.values import JobId
 from domain.webhook.delivery import DeliveryResult, WebhookState
@@ -21,13 +20,13 @@ BODY = {"prompt": "Say hello.", "seed": 1, "temperature": 0}
 
 
 def desk(api: FakeApi, *, urls: tuple[str, ...] = ()) -> WebhookCollector:
-    services = api.services
+    ports = api.ports
     return WebhookCollector(
-        log=services.log,
-        store=services.webhooks.store,
-        ids=services.ids,
-        clock=services.clock,
-        describe_job=partial(job_object, outlook=services.outlook),
+        log=ports.log,
+        store=ports.webhook_store,
+        ids=ports.ids,
+        clock=ports.clock,
+        describe_job=api.services.jobs.summarise,
         describe_batch=batch_message,
         urls=urls,
     )
@@ -48,7 +47,7 @@ def test_the_receiver_is_in_the_log_and_gets_a_message_at_the_end() -> None:
             collect_webhooks(desk(api), after=0)
             (row,) = (await api.json("GET", f"/v1/jobs/{job['id']}"))["webhooks"]
             assert (row["subject"], row["type"], row["url"]) == (job["id"], "job.completed", URL)
-            webhook = api.services.webhooks.store.of_subject(job["id"], limit=1)[0]
+            webhook = api.ports.webhook_store.of_subject(job["id"], limit=1)[0]
             message = json.loads(webhook.body)
             assert message["data"]["status"] == "completed"
             assert message["data"]["links"]["self"] == f"/v1/jobs/{job['id']}"
@@ -77,9 +76,9 @@ def test_the_operator_can_allow_a_host_or_disable_webhooks() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             store = InMemoryWebhookStore()
-            api.use(webhooks=WebhookServices(store=store, allow_hosts=("127.0.0.1",)))
+            api.use(webhook_store=store, webhook_policy=WebhookPolicy(allow_hosts=("127.0.0.1",)))
             await submit(api, "http://127.0.0.1:9000/")
-            api.use(webhooks=WebhookServices(store=store, from_requests=False))
+            api.use(webhook_store=store, webhook_policy=WebhookPolicy(from_requests=False))
             problem = await submit(api, status=400)
             assert "may not name webhooks" in problem["detail"]
             await submit(api, None)
@@ -120,7 +119,7 @@ def test_webhooks_are_listed_page_by_page_and_delivered_again() -> None:
             assert page["has_more"]
             rest = await api.json("GET", f"/v1/webhooks?before={page['next_before']}")
             assert (len(rest["data"]), rest["has_more"], rest["next_before"]) == (1, False, None)
-            store = api.services.webhooks.store
+            store = api.ports.webhook_store
             (taken,) = store.claim("hooks.example.com:443", now="9", until="9", limit=1)
             store.settle(
                 taken.id,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from api.http.messages import Reply
 from api.protocols.shared.answer import AssembledAnswer
-from api.streaming.log_backfill import ReaderPosition, lacking, rest_of
+from api.streaming.log_backfill import JobRecords, LogBackfill, ReaderPosition, lacking
 from domain.chat.generation import EmittedCall
 from domain.chat.items import Failed, Finished, Started, StreamItem, Text
 from domain.chat.stored_answer import StoredAnswer
@@ -166,7 +166,7 @@ def test_reader_of_a_silent_job_that_goes_on_waits(monkeypatch: pytest.MonkeyPat
             api.use(look_s=LOOK_S)
             job_id = await new_job(api)
             looks = 0
-            get = api.services.views.get
+            get = api.ports.views.get
 
             def counted(asked: JobId) -> Any:
                 nonlocal looks
@@ -219,18 +219,20 @@ def test_end_that_was_said_under_a_number_that_the_reader_has_already_reaches_it
                 told.add(item)
             # The broker loses its data, and whoever ends the job then finds nothing said.
             api.broker.items.forget(job_id)
-            ports: dict[str, Any] = {"log": api.log, "ids": api.services.ids}
+            ports: dict[str, Any] = {"log": api.log, "ids": api.ports.ids}
             commit(job_id, RequestCancel(reason="api"), **ports)
             ended = commit(job_id, ConfirmCancel(attempt=0, usage=Usage()), **ports)
             assert ended.ending is not None
             api.publish(job_id, ended.ending, attempt=2)
-            rest = rest_of(job_id, told, api.services)
+            records = JobRecords(log=api.log, payloads=api.log, views=api.log.views)
+            backfill = LogBackfill(records=records, backlog=api.broker.items)
+            rest = backfill.rest_of(job_id, told)
             assert rest is not None
             assert [item.body for item in rest] == [ended.ending]
             # One who came later and has that end lacks nothing.
             (only,) = api.broker.items.read(job_id)
             late = ReaderPosition()
             late.add(only)
-            assert rest_of(job_id, late, api.services) == []
+            assert backfill.rest_of(job_id, late) == []
 
     asyncio.run(scenario())

@@ -15,8 +15,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from api.http.messages import Request
 from api.schemas.agents import TurnBody
-from api.submission.agent_turns import read_turn, submit_turn
-from api.submission.submit import command_of
 from domain.agent.state import Profile
 from domain.chat.request import ChatRequest
 from domain.errors import AgentExists, AgentNotFound, AgentTurnConflict, InvalidRequest
@@ -56,19 +54,15 @@ class AgentMachine(RuleBasedStateMachine):
 
     @property
     def _ports(self) -> dict[str, Any]:
-        return {"log": self.api.log, "ids": self.api.services.ids, "correlation_id": "c"}
+        return {"log": self.api.log, "ids": self.api.ports.ids, "correlation_id": "c"}
 
     def _fresh(self, word: str) -> str:
         self.count += 1
         return f"{word} {self.count}"
 
     def _ask(self, name: str, text: str, expected: int | None) -> JobId:
-        services = self.api.services
         wire = TurnBody(prompt=text, expected_turn=expected)
-        planned, parsed = read_turn(AgentId(name), wire, REQUEST, services)
-        command = command_of(parsed, REQUEST, services, protocol="jobs")
-        job_id = services.ids.job_id()
-        added = submit_turn(planned, command, parsed.seeded, job_id, REQUEST, services)
+        added = self.api.services.agents.turns.add(AgentId(name), wire, REQUEST)
         return added.accepted.job_id
 
     @rule(name=names)
@@ -164,7 +158,7 @@ class AgentMachine(RuleBasedStateMachine):
     def save_context(self, name: str) -> None:
         stream = StreamName(f"agent-{name}")
         event = AgentCacheSaved(job=JobId("j"), fingerprint="f", blocks=(), tail="t", tokens=1)
-        draft = Draft(event_id=self.api.services.ids.event_id(), event=event, correlation_id="c")
+        draft = Draft(event_id=self.api.ports.ids.event_id(), event=event, correlation_id="c")
         self.api.log.append(stream, [draft], expected_version=len(self.api.log.load(stream)))
 
     @invariant()
@@ -177,7 +171,7 @@ class AgentMachine(RuleBasedStateMachine):
             assert agent.counted(status) == life.turns
 
     def _cancel(self, job_id: JobId) -> None:
-        self.api.services.cancellation.cancel(job_id, reason="api")
+        self.api.ports.cancellation.cancel(job_id, reason="api")
 
 
 TestAgentMachine = AgentMachine.TestCase

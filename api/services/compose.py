@@ -1,0 +1,133 @@
+"""Composes the services of the routes from the ports."""
+
+from __future__ import annotations
+
+from api.background.batches import BatchServices
+from api.background.tasks import BlockingCalls
+from api.background.webhooks import WebhookServices
+from api.services.ports import ApiPorts
+from api.services.route_services import (
+    AgentService,
+    EventService,
+    Generation,
+    JobService,
+    ResponseService,
+    Services,
+    StatusService,
+)
+from api.streaming.job_items import JobItems
+from api.streaming.job_readers import JobReaders
+from api.streaming.log_backfill import JobRecords, LogBackfill
+from api.submission.agent_turns import AgentTurns
+from api.submission.submit import Submission
+
+
+def compose(ports: ApiPorts) -> Services:
+    """Return the services over the ports."""
+    call = BlockingCalls(ports.executor)
+    records = JobRecords(log=ports.log, payloads=ports.payloads, views=ports.views)
+    items = JobItems(
+        source=ports.source,
+        backfill=LogBackfill(records=records, backlog=ports.backlog),
+        call=call,
+        look_s=ports.look_s,
+    )
+    submission = _submission(ports, call, items)
+    generation = Generation(
+        submission=submission,
+        counter=ports.counter,
+        records=records,
+        call=call,
+        defaults=ports.defaults,
+        clock=ports.clock,
+        ping_s=ports.ping_s,
+        opening_s=ports.opening_s,
+    )
+    jobs = JobService(
+        submission=submission,
+        records=records,
+        items=items,
+        eta=ports.eta,
+        webhooks=ports.webhook_store,
+        cancellation=ports.cancellation,
+        retries=ports.retries,
+        call=call,
+        defaults=ports.defaults,
+        ping_s=ports.ping_s,
+    )
+    return Services(
+        generation=generation,
+        jobs=jobs,
+        responses=ResponseService(
+            generation=generation,
+            records=records,
+            items=items,
+            cancellation=ports.cancellation,
+            call=call,
+        ),
+        agents=AgentService(
+            turns=AgentTurns(submission=submission, defaults=ports.defaults),
+            jobs=jobs,
+            records=records,
+            call=call,
+            ids=ports.ids,
+        ),
+        batches=_batches(ports, call),
+        webhooks=WebhookServices(
+            store=ports.webhook_store, log=ports.log, ids=ports.ids, clock=ports.clock, call=call
+        ),
+        events=EventService(log=ports.log, clock=ports.clock, call=call, ping_s=ports.ping_s),
+        status=_status(ports, call),
+    )
+
+
+def _submission(ports: ApiPorts, call: BlockingCalls, items: JobItems) -> Submission:
+    return Submission(
+        log=ports.log,
+        payloads=ports.payloads,
+        views=ports.views,
+        jobs=ports.submission,
+        ids=ports.ids,
+        clock=ports.clock,
+        eta=ports.eta,
+        rules=ports.rules,
+        agents=ports.agents,
+        webhook_policy=ports.webhook_policy,
+        call=call,
+        background=ports.background,
+        items=items,
+        readers=JobReaders(
+            connections=ports.connections,
+            cancellation=ports.cancellation,
+            background=ports.background,
+            call=call,
+            grace_s=ports.rules.disconnect_grace_s,
+            pause=ports.pause,
+        ),
+    )
+
+
+def _batches(ports: ApiPorts, call: BlockingCalls) -> BatchServices:
+    return BatchServices(
+        log=ports.log,
+        payloads=ports.payloads,
+        ids=ports.ids,
+        clock=ports.clock,
+        call=call,
+        views=ports.batch_views,
+        lines=ports.batch_lines,
+        wake=ports.wake_batches,
+        rules=ports.batch_rules,
+        webhook_policy=ports.webhook_policy,
+    )
+
+
+def _status(ports: ApiPorts, call: BlockingCalls) -> StatusService:
+    return StatusService(
+        log=ports.log,
+        pulses=ports.pulses,
+        call=call,
+        version=ports.version,
+        model=ports.model,
+        aliases=ports.aliases,
+    )

@@ -1,0 +1,115 @@
+"""The adapters and settings of one api process, from which the services are composed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+from api.access.rate_limits import AgentLimits
+from api.access.webhook_policy import WebhookPolicy
+from api.background.batch_lines import BatchLines
+from api.background.batches import BatchRules
+from api.background.tasks import Background
+from api.protocols.shared.efforts import Efforts
+from api.protocols.shared.parsed_request import RequestDefaults
+from api.streaming.job_readers import ConnectionRegistry
+from api.submission.job_rules import JobRules
+from domain.batch.ports import BatchViews
+from domain.job.eta import EtaSource
+from domain.job.listing import JobViews
+from domain.job.ports import ItemBacklog, ItemSource, WorkerPulses
+from domain.log.ports import EventLog, PayloadStore
+from domain.ports import Clock, IdSource
+from domain.usecases.jobs.cancel import JobCancellation
+from domain.usecases.jobs.count_tokens import TokenCounter
+from domain.usecases.jobs.retry import JobRetry
+from domain.usecases.jobs.submit import JobSubmission
+from domain.webhook.ports import WebhookStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiPorts:
+    """The adapters and settings of one api process.
+
+    Attributes:
+        log: The event log.
+        payloads: Texts of requests and answers.
+        views: The jobs projection.
+        eta: Forecasts for open jobs.
+        submission: Records and enqueues jobs.
+        cancellation: Cancels jobs.
+        retries: Enqueues jobs again that ended without an answer.
+        backlog: Stored items.
+        source: Live items; belongs to the event loop that runs the routes.
+        pulses: The living workers and their models.
+        counter: Counts the tokens of a prompt.
+        clock: Now.
+        ids: Fresh ids and seeds.
+        executor: Bounded; runs all blocking calls.
+        background: Runs cancellations whose request has ended.
+        batch_views: Batches and their jobs.
+        batch_lines: Parses and renders the lines of batches.
+        wake_batches: Wakes the batch driver.
+        batch_rules: Limits of batches and files.
+        webhook_store: The webhooks.
+        webhook_policy: Which URLs a request may name.
+        version: Of this software.
+        model: The name of the served model.
+        aliases: Further names of it, which are listed too.
+        max_tokens_default: Token limit of a request that sets none.
+        efforts: Shares of the token limit that reasoning efforts get.
+        rules: Rules of every job.
+        agents: Limits of every agent.
+        connections: The readers of each job; belongs to the same event loop as ``source``.
+        ping_s: Most seconds of silence on a stream.
+        opening_s: How long a stream waits for its first item before its head is sent. A job that
+            fails before that is answered with a status instead of an event.
+        look_s: How long a stream stays silent before it reads the log, in seconds.
+        pause: Sleeps for a number of seconds.
+    """
+
+    log: EventLog
+    payloads: PayloadStore
+    views: JobViews
+    eta: EtaSource
+    submission: JobSubmission
+    cancellation: JobCancellation
+    retries: JobRetry
+    backlog: ItemBacklog
+    source: ItemSource
+    pulses: WorkerPulses
+    counter: TokenCounter
+    clock: Clock
+    ids: IdSource
+    executor: Executor
+    background: Background
+    batch_views: BatchViews
+    batch_lines: BatchLines
+    wake_batches: Callable[[], None]
+    batch_rules: BatchRules = BatchRules()
+    webhook_store: WebhookStore
+    webhook_policy: WebhookPolicy = WebhookPolicy()
+    version: str
+    model: str
+    aliases: tuple[str, ...] = ()
+    max_tokens_default: int = 4096
+    efforts: Efforts = Efforts()
+    rules: JobRules = JobRules()
+    agents: AgentLimits = field(default_factory=AgentLimits)
+    connections: ConnectionRegistry = field(default_factory=ConnectionRegistry)
+    ping_s: float = 10.0
+    opening_s: float = 0.0
+    look_s: float = 2.0
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+    @property
+    def defaults(self) -> RequestDefaults:
+        """Values for the fields that a request leaves open."""
+        return RequestDefaults(
+            ids=self.ids,
+            max_tokens=self.max_tokens_default,
+            model=self.model,
+            efforts=self.efforts,
+        )

@@ -1,0 +1,201 @@
+"""The services that routes get, one for each kind of request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from api.background.batches import BatchServices
+from api.background.tasks import BlockingCalls
+from api.background.webhooks import SHOWN_MAX, WebhookServices
+from api.http.messages import Request
+from api.presenters.jobs import full_job_object, job_object
+from api.protocols.shared.parsed_request import RequestDefaults
+from api.schemas.replies import JobObject
+from api.streaming.job_items import JobItems
+from api.streaming.log_backfill import JobRecords
+from api.submission.agent_turns import AgentTurns
+from api.submission.submit import Parse, Submission
+from domain.errors import JobNotFound
+from domain.job.eta import EtaSource
+from domain.job.ports import WorkerPulses
+from domain.job.view import JobView
+from domain.log.ports import EventLog
+from domain.ports import Clock, IdSource
+from domain.usecases.jobs.cancel import JobCancellation
+from domain.usecases.jobs.count_tokens import TokenCounter
+from domain.usecases.jobs.retry import JobRetry
+from domain.usecases.jobs.submit import Accepted
+from domain.values import JobId
+from domain.webhook.ports import WebhookStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """Answers a generation on the connection that asked for it.
+
+    Attributes:
+        submission: Accepts the job and opens its items.
+        counter: Counts the tokens of a prompt.
+        records: The cache diagnosis of a job.
+        call: Runs what blocks.
+        defaults: Values for the fields that a request leaves open.
+        clock: For ``created`` stamps.
+        ping_s: Most seconds of silence on a stream.
+        opening_s: How long a stream waits for its first item before its head is sent.
+    """
+
+    submission: Submission
+    counter: TokenCounter
+    records: JobRecords
+    call: BlockingCalls
+    defaults: RequestDefaults
+    clock: Clock
+    ping_s: float
+    opening_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobService:
+    """Accepts, shows, cancels and retries jobs that outlive their connection.
+
+    Attributes:
+        submission: Accepts jobs.
+        records: The recorded jobs.
+        items: Opens the items of a job.
+        eta: Forecasts for open jobs.
+        webhooks: The webhooks of a job.
+        cancellation: Cancels jobs.
+        retries: Enqueues jobs again that ended without an answer.
+        call: Runs what blocks.
+        defaults: Values for the fields that a request leaves open.
+        ping_s: Most seconds of silence on a stream.
+    """
+
+    submission: Submission
+    records: JobRecords
+    items: JobItems
+    eta: EtaSource
+    webhooks: WebhookStore
+    cancellation: JobCancellation
+    retries: JobRetry
+    call: BlockingCalls
+    defaults: RequestDefaults
+    ping_s: float
+
+    def create(self, parse: Parse, request: Request) -> tuple[Accepted, JobObject]:
+        """Accept a job and return it as clients see it; blocks. See ``Submission.accept``."""
+        accepted = self.submission.accept(parse, request, protocol="jobs")
+        return accepted, self.load(accepted.job_id)
+
+    def load(self, job_id: JobId) -> JobObject:
+        """Return a job with its answer, what it found in the cache, and its webhooks; blocks.
+
+        Raises:
+            JobNotFound: There is no such job.
+        """
+        records = self.records
+        view = records.views.get(job_id)
+        if view is None:
+            raise JobNotFound(job_id)
+        return full_job_object(
+            view,
+            None if view.status.is_terminal else self.eta.of(job_id),
+            output=records.read_output(view),
+            # Before its first attempt a job has looked nothing up in the cache.
+            diagnosis=records.diagnose(job_id) if view.attempt else None,
+            webhooks=self.webhooks.of_subject(job_id, limit=SHOWN_MAX),
+        )
+
+    def summarise(self, view: JobView) -> JobObject:
+        """Return a job without its answer; blocks."""
+        return job_object(view, None if view.status.is_terminal else self.eta.of(view.id))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseService:
+    """Keeps responses, so that later requests can refer to them.
+
+    Attributes:
+        generation: Answers on the connection.
+        records: The recorded responses.
+        items: Opens the items of a response.
+        cancellation: Cancels the job of a response.
+        call: Runs what blocks.
+    """
+
+    generation: Generation
+    records: JobRecords
+    items: JobItems
+    cancellation: JobCancellation
+    call: BlockingCalls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentService:
+    """Agents that keep their own history.
+
+    Attributes:
+        turns: Adds turns.
+        jobs: Shows the job of a turn.
+        records: The recorded agents and jobs.
+        call: Runs what blocks.
+        ids: Fresh ids.
+    """
+
+    turns: AgentTurns
+    jobs: JobService
+    records: JobRecords
+    call: BlockingCalls
+    ids: IdSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventService:
+    """Shows the event log.
+
+    Attributes:
+        log: The events.
+        clock: Now.
+        call: Runs what blocks.
+        ping_s: Most seconds of silence on a stream.
+    """
+
+    log: EventLog
+    clock: Clock
+    call: BlockingCalls
+    ping_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusService:
+    """Shows the state of the process, its workers and their models.
+
+    Attributes:
+        log: The event log.
+        pulses: The living workers.
+        call: Runs what blocks.
+        version: Of this software.
+        model: The name of the served model.
+        aliases: Further names of it.
+    """
+
+    log: EventLog
+    pulses: WorkerPulses
+    call: BlockingCalls
+    version: str
+    model: str
+    aliases: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """The services of all routes."""
+
+    generation: Generation
+    jobs: JobService
+    responses: ResponseService
+    agents: AgentService
+    batches: BatchServices
+    webhooks: WebhookServices
+    events: EventService
+    status: StatusService

@@ -1,0 +1,208 @@
+"""The connections that wait for the answer of each job, and what happens when they end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from api.background.tasks import Background, BlockingCalls
+from domain.errors import Draining, SemanticError
+from domain.job.request_dedup import Readership
+from domain.usecases.jobs.cancel import JobCancellation
+from domain.values import JobId
+
+#: Jobs whose readership is remembered; that of older ones is unknown.
+JOBS_MAX: Final = 10_000
+#: How long the cancellation of an abandoned job may take, in seconds.
+CANCEL_TIMEOUT_S: Final = 10.0
+#: The reason of a cancellation whose client closed its connection.
+CLIENT_GONE: Final = "client_gone"
+
+
+@dataclass(slots=True)
+class _ReadJob:
+    state: Readership
+    connections: int = 0
+    #: How often the last reader has left the job.
+    departures: int = 0
+
+
+class ConnectionRegistry:
+    """Counts the connections of each job.
+
+    It belongs to one event loop and is lost with the process: the readership of every job is
+    unknown afterwards.
+
+    Args:
+        jobs_max: Jobs that are remembered.
+    """
+
+    def __init__(self, *, jobs_max: int = JOBS_MAX) -> None:
+        self._jobs_max = jobs_max
+        self._jobs: OrderedDict[JobId, _ReadJob] = OrderedDict()
+        self._departed: set[asyncio.Event] = set()
+
+    def state(self, job_id: JobId) -> Readership:
+        """Return what is known of the readers of a job."""
+        found = self._jobs.get(job_id)
+        return Readership.UNKNOWN if found is None else found.state
+
+    def begin(self, job_id: JobId) -> None:
+        """Count a connection that waits for the answer; a lost job has a reader again."""
+        job = self._jobs.setdefault(job_id, _ReadJob(Readership.READING))
+        self._jobs.move_to_end(job_id)
+        job.state = Readership.READING
+        job.connections += 1
+        while len(self._jobs) > self._jobs_max:
+            self._jobs.popitem(last=False)
+
+    def end(self, job_id: JobId, *, delivered: bool) -> int | None:
+        """Remove a connection.
+
+        Args:
+            job_id: The job.
+            delivered: Whether the client got the whole answer.
+
+        Returns:
+            A departure number for ``give_up`` if this was the last reader and the answer is not
+            delivered, else ``None``.
+        """
+        job = self._jobs.get(job_id)
+        if job is None:
+            # The registry dropped the job in favour of newer ones.
+            return None if delivered else 0
+        job.connections -= 1
+        if job.connections > 0:
+            return None
+        job.state = Readership.DELIVERED if delivered else Readership.LOST
+        job.departures += 1
+        for event in self._departed:
+            event.set()
+        return None if delivered else job.departures
+
+    def give_up(self, job_id: JobId, departure: int) -> bool:
+        """Close a lost job to further readers.
+
+        Args:
+            job_id: The job.
+            departure: From ``end``.
+
+        Returns:
+            Whether the job is still lost by that departure; ``False`` if a reader joined since.
+        """
+        job = self._jobs.get(job_id)
+        if job is None:
+            return True
+        if job.state is not Readership.LOST or job.departures != departure:
+            return False
+        job.state = Readership.GIVEN_UP
+        return True
+
+    async def wait_for_departure(self, timeout_s: float) -> None:
+        """Wait until the last reader of any job leaves, or until the time is up."""
+        departed = asyncio.Event()
+        self._departed.add(departed)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await departed.wait()
+        except TimeoutError:
+            return
+        finally:
+            self._departed.discard(departed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReaders:
+    """Cancels a job when its last reader has left without the answer.
+
+    Attributes:
+        connections: The readers of each job.
+        cancellation: Cancels jobs.
+        background: Runs cancellations whose request has ended.
+        call: Runs what blocks.
+        grace_s: How long a job waits for a new reader before it is cancelled, in seconds.
+        pause: Waits that long.
+    """
+
+    connections: ConnectionRegistry = field(default_factory=ConnectionRegistry)
+    cancellation: JobCancellation
+    background: Background
+    call: BlockingCalls
+    grace_s: float = 1.0
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+    def begin(self, job_id: JobId) -> JobReading:
+        """Count a connection that waits for the answer of a job."""
+        return JobReading(job_id, self)
+
+    async def cancel_unless_joined(
+        self, job_id: JobId, departure: int, reason: str, *, grace_s: float
+    ) -> None:
+        """Cancel a job after a grace period in which no reader joined.
+
+        A failure is logged: the job then runs on, which costs work and loses nothing.
+        """
+        if grace_s:
+            await self.pause(grace_s)
+        if not self.connections.give_up(job_id, departure):
+            return
+        try:
+            async with asyncio.timeout(CANCEL_TIMEOUT_S):
+                await self.call(self.cancellation.cancel, job_id, reason=reason)
+        except (SemanticError, TimeoutError) as error:
+            structlog.get_logger(__name__).warning(
+                "cancel_failed", job_id=job_id, reason=reason, error=repr(error)
+            )
+
+
+class JobReading:
+    """One connection that waits for the answer of a job; only its first end counts.
+
+    Args:
+        job_id: The job; it has a reader from here on.
+        readers: Counts the connection.
+    """
+
+    def __init__(self, job_id: JobId, readers: JobReaders) -> None:
+        self._job_id = job_id
+        self._readers = readers
+        self._over = False
+        readers.connections.begin(job_id)
+
+    def delivered(self) -> None:
+        """Record that the client has the whole answer."""
+        if not self._over:
+            self._over = True
+            self._readers.connections.end(self._job_id, delivered=True)
+
+    def abandon(self, reason: str) -> None:
+        """Record that the connection ended before the answer was delivered.
+
+        The job runs on for the grace period, since the client may repeat its request; then it is
+        cancelled in the background, unless a reader joined. A process that is draining cancels
+        nothing: the client finds the job when the process is back.
+        """
+        if self._over:
+            return
+        self._over = True
+        readers = self._readers
+        departure = readers.connections.end(self._job_id, delivered=False)
+        if departure is None or (reason == Draining.code and readers.grace_s):
+            return
+        readers.background.start(
+            readers.cancel_unless_joined(self._job_id, departure, reason, grace_s=readers.grace_s)
+        )
+
+    def revoke(self, reason: str) -> None:
+        """Cancel a job at once that should not have been accepted."""
+        self._over = True
+        readers = self._readers
+        departure = readers.connections.end(self._job_id, delivered=False) or 0
+        readers.background.start(
+            readers.cancel_unless_joined(self._job_id, departure, reason, grace_s=0)
+        )
