@@ -1,6 +1,5 @@
 """Trains a model to answer after long prompts: `python -m bench.demo_model.lengthen`."""
 
-import argparse
 import math
 import random
 from pathlib import Path
@@ -18,7 +17,7 @@ from bench.demo_model.distant import (
 )
 from bench.demo_model.render import MODEL_DIR
 from bench.demo_model.sessions import SessionRows
-from bench.demo_model.train import Plan, prepare, save_curve, save_weights, train
+from bench.demo_model.train import Plan, prepare, save_curve, save_weights, train, training_options
 
 _OPENING_TOKENS = 1536
 _TAIL_TOKENS = 640
@@ -82,18 +81,10 @@ def run(plan: Plan, openings: int, start_from: Path, out: Path, curve_path: Path
 
 def main() -> None:
     """Train from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--minutes", type=float, default=15.0)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rate", type=float, default=0.4, help="factor of the learning rates")
+    parser = training_options(__doc__, seed=2, steps=600, minutes=15.0, rate=0.4, length=256)
     parser.add_argument("--rows", type=int, default=3, help="rows per worker and step")
-    parser.add_argument("--length", type=int, default=256, help="tokens per row")
     parser.add_argument("--openings", type=int, default=256, help="prompts to draw prefixes from")
-    parser.add_argument("--start-from", type=Path, default=MODEL_DIR)
-    parser.add_argument("--out", type=Path, default=MODEL_DIR)
-    parser.add_argument("--curve", type=Path, default=Path("loss.csv"))
+    parser.set_defaults(start_from=MODEL_DIR)
     arguments = parser.parse_args()
     plan = Plan(
         seed=arguments.seed,

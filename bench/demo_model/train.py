@@ -282,19 +282,26 @@ def run(plan: Plan, out: Path, curve_path: Path, start_from: Path | None) -> Non
     save_curve(curve, curve_path)
 
 
+def training_options(description: str | None, **defaults: object) -> argparse.ArgumentParser:
+    """Return a parser of the options that every training has, with its own defaults."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rate", type=float, help="factor of the learning rates")
+    parser.add_argument("--length", type=int, help="tokens per row")
+    parser.add_argument("--start-from", type=Path, help="folder of a model to train further")
+    parser.add_argument("--out", type=Path, default=MODEL_DIR)
+    parser.add_argument("--curve", type=Path, default=Path("loss.csv"))
+    parser.set_defaults(**defaults)
+    return parser
+
+
 def main() -> None:
     """Train from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=1600)
-    parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rate", type=float, default=1.0, help="factor of the learning rates")
-    parser.add_argument("--out", type=Path, default=MODEL_DIR)
-    parser.add_argument("--length", type=int, default=320, help="tokens per row")
+    parser = training_options(__doc__, seed=0, steps=1600, minutes=60.0, rate=1.0, length=320)
     parser.add_argument("--long-from", type=float, default=0.87, help="when long prompts begin")
-    parser.add_argument("--start-from", type=Path, help="folder of a model to train further")
-    parser.add_argument("--curve", type=Path, default=Path("loss.csv"))
     arguments = parser.parse_args()
     plan = Plan(
         seed=arguments.seed,

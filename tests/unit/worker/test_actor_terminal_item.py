@@ -10,7 +10,7 @@ from tests.support.builders.job_world import JobWorld
 from worker.actors import _run_deliveries
 
 
-def test_last_word_is_said_when_the_broker_is_back() -> None:
+def test_terminal_item_is_published_when_the_broker_is_back() -> None:
     with JobWorld({"hi": "Hello."}) as world:
         job_id = world.submit()
         publish = world.broker.items.publish

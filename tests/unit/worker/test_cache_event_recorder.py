@@ -104,7 +104,7 @@ def test_manifest_is_written_after_the_end_of_its_job_and_follows_from_it(world:
     assert saved.position > last.position
 
 
-def test_context_of_nobody_or_of_nothing_on_disk_is_not_written(world: World) -> None:
+def test_context_without_agent_or_blocks_is_not_recorded(world: World) -> None:
     world.submit(agent=None)
     world.complete()
     world.recorder.record(began(restored=300))
@@ -118,7 +118,7 @@ def test_context_of_nobody_or_of_nothing_on_disk_is_not_written(world: World) ->
 
 
 @pytest.mark.parametrize(("disk", "source"), [(0, "ram"), (256, "disk")])
-def test_restore_says_where_it_came_from(world: World, disk: int, source: str) -> None:
+def test_restore_names_its_source(world: World, disk: int, source: str) -> None:
     world.submit()
     world.recorder.record(began(restored=768, disk=disk))
     world.settle()
@@ -153,7 +153,7 @@ def saved_before(world: World) -> None:
         ({"restored": 1010, "diverged_at": 1015}, None),
     ],
 )
-def test_miss_says_where_and_why(
+def test_miss_names_place_and_reason(
     world: World, report: dict[str, Any], expected: tuple[str, int, int] | None
 ) -> None:
     saved_before(world)

@@ -1,4 +1,4 @@
-"""What a worker's sign of life says of contexts."""
+"""The cache figures of the pulse."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Memory:
         return self.stats
 
 
-def test_without_reuse_there_is_nothing_to_say() -> None:
+def test_without_a_prefix_cache_there_are_no_figures() -> None:
     gauge = CacheGauge(None, lambda *_: None)
     assert gauge.read() is None
     gauge.watch(Memory(None))
     assert gauge.read() is None
 
 
-def test_memory_alone_says_that_the_disk_is_off() -> None:
+def test_memory_alone_reports_the_disk_as_off() -> None:
     gauge = CacheGauge(None, lambda *_: None)
     gauge.watch(Memory(STATS))
     figures = gauge.read()
@@ -67,15 +67,15 @@ def test_disk_is_counted_beside_memory(tmp_path: Path) -> None:
     assert tier.close(WAIT_S)
 
 
-def test_evictions_are_told_once() -> None:
-    told: list[tuple[int, int]] = []
-    gauge = CacheGauge(None, lambda blocks, size_bytes: told.append((blocks, size_bytes)))
+def test_evictions_are_reported_once() -> None:
+    reported: list[tuple[int, int]] = []
+    gauge = CacheGauge(None, lambda blocks, size_bytes: reported.append((blocks, size_bytes)))
     memory = gauge.watch(Memory(STATS))
     gauge.read()
     memory.stats = replace(STATS, evicted_total=4)
     gauge.read()
     gauge.read()
-    assert told == [(4, 400)]
+    assert reported == [(4, 400)]
     gauge.watch(Memory(STATS))  # another runner counts from nothing
     gauge.read()
-    assert told == [(4, 400)]
+    assert reported == [(4, 400)]

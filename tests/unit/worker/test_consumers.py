@@ -1,4 +1,4 @@
-"""Both queues get their threads, and nobody is alarmed by that."""
+"""Both queues get their threads, without a warning of Dramatiq."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ PATIENCE_S = 60.0
 
 def test_two_queues_are_served_and_no_warning_is_given(caplog: pytest.LogCaptureFixture) -> None:
     broker = StubBroker(middleware=[])
-    told = {priority: threading.Event() for priority in Priority}
+    delivered = {priority: threading.Event() for priority in Priority}
     actors = [
         dramatiq.actor(broker=broker, actor_name=priority.value, queue_name=priority.value)(
-            told[priority].set
+            delivered[priority].set
         )
         for priority in Priority
     ]
@@ -30,7 +30,7 @@ def test_two_queues_are_served_and_no_warning_is_given(caplog: pytest.LogCapture
     try:
         for actor in actors:
             actor.send()
-        assert all(event.wait(PATIENCE_S) for event in told.values())
+        assert all(event.wait(PATIENCE_S) for event in delivered.values())
         assert not caplog.records
     finally:
         consumers.stop(PATIENCE_S)

@@ -52,7 +52,7 @@ def test_turn_that_came_is_kept_by_a_cancel() -> None:
     assert turn.wait()
 
 
-def test_closing_sends_everybody_away() -> None:
+def test_closing_refuses_all_waiting_turns() -> None:
     gate = gate_of(1)
     with ThreadPoolExecutor(1) as pool, ask(gate, 1):
         waiting = pool.submit(ask(gate, 2).wait)

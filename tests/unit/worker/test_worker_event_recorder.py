@@ -1,4 +1,4 @@
-"""What a worker says about itself and its model."""
+"""The events that a worker appends about itself and its model."""
 
 from __future__ import annotations
 

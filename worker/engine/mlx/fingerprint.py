@@ -41,14 +41,14 @@ def fingerprint(model_dir: Path, *, cache_file: Path | None) -> str:
         cache_file: Caches the digests of files, so that weights are not read at each start;
             ``None`` to read every file.
     """
-    known = {} if cache_file is None else _read(cache_file)
-    total = hashlib.sha256()
+    cached = {} if cache_file is None else _read(cache_file)
+    combined = hashlib.sha256()
     for path in _files(model_dir):
-        digest = _digest_of(path, known)
-        total.update(f"{path.relative_to(model_dir).as_posix()}\0{digest}\n".encode())
+        digest = _digest_of(path, cached)
+        combined.update(f"{path.relative_to(model_dir).as_posix()}\0{digest}\n".encode())
     if cache_file is not None:
-        _write(cache_file, known)
-    return f"sha256:{total.hexdigest()}"
+        _write(cache_file, cached)
+    return f"sha256:{combined.hexdigest()}"
 
 
 def block_fingerprint(model: str, *, kv_dtype: str, layout: str) -> str:
@@ -64,14 +64,14 @@ def block_fingerprint(model: str, *, kv_dtype: str, layout: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _CachedDigest:
     """A file's digest, and its size, ``mtime``, ``ctime`` and inode when it was computed.
 
     ``ctime`` and inode detect a replaced file whose size and ``mtime`` are the same, as
     ``cp -p`` and archives produce.
     """
 
-    look: tuple[int, ...]
+    identity: tuple[int, ...]
     digest: str
 
 
@@ -83,36 +83,36 @@ def _files(model_dir: Path) -> Iterator[Path]:
             yield path
 
 
-def _digest_of(path: Path, known: dict[str, _Known]) -> str:
+def _digest_of(path: Path, cached: dict[str, _CachedDigest]) -> str:
     """Return a file's digest, cached or computed; cache it where the file is old enough."""
     key = str(path.resolve())
     now_ns = time.time_ns()
-    look = _look(path)
-    before = known.get(key)
-    if before is not None and before.look == look:
-        return before.digest
+    identity = _identity(path)
+    entry = cached.get(key)
+    if entry is not None and entry.identity == identity:
+        return entry.digest
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    _, modified_ns, changed_ns, _ = look
-    known.pop(key, None)
-    if _look(path) == look and max(modified_ns, changed_ns) < now_ns - _SETTLED_NS:
-        known[key] = _Known(look, digest)
+    _, modified_ns, changed_ns, _ = identity
+    cached.pop(key, None)
+    if _identity(path) == identity and max(modified_ns, changed_ns) < now_ns - _SETTLED_NS:
+        cached[key] = _CachedDigest(identity, digest)
     return digest
 
 
-def _look(path: Path) -> tuple[int, int, int, int]:
+def _identity(path: Path) -> tuple[int, int, int, int]:
     stat = path.stat()
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
-def _read(cache_file: Path) -> dict[str, _Known]:
+def _read(cache_file: Path) -> dict[str, _CachedDigest]:
     """Return the cached digests; empty if the file is missing or has another format."""
     try:
         given = json.loads(cache_file.read_bytes())
     except (OSError, ValueError):
         return {}
     return {
-        path: _Known(tuple(entry["look"]), entry["digest"])
+        path: _CachedDigest(tuple(entry["look"]), entry["digest"])
         for path, entry in (given.items() if isinstance(given, dict) else ())
         if _is_entry(entry)
     }
@@ -126,11 +126,11 @@ def _is_entry(entry: Any) -> bool:  # noqa: ANN401 - read from a file
     )
 
 
-def _write(cache_file: Path, known: Mapping[str, _Known]) -> None:
+def _write(cache_file: Path, cached: Mapping[str, _CachedDigest]) -> None:
     """Replace the file atomically. On an error, the next start reads the weights again."""
     present = {
-        path: {"look": entry.look, "digest": entry.digest}
-        for path, entry in known.items()
+        path: {"look": entry.identity, "digest": entry.digest}
+        for path, entry in cached.items()
         if Path(path).exists()
     }
     try:

@@ -1,4 +1,4 @@
-"""Loads come back in order, bounded, and stop where the rest is of no use."""
+"""Loads return blocks in order, within bounds, up to the first useless block."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_closing_cancels_what_waits(world: World) -> None:
     assert world.store.stats().pinned == 0
 
 
-def test_an_error_goes_to_whoever_waits_and_the_next_load_works(
+def test_error_reaches_the_waiting_caller_and_the_next_load_works(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     block = make_block()

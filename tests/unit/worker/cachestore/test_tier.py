@@ -1,4 +1,4 @@
-"""The disk as one thing: found, written, read, forgotten, and away for a while."""
+"""The disk tier: lookups, reads, writes, deletions and pauses of one store."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_forgotten_blocks_are_gone_from_queue_and_disk(world: World) -> None:
     assert len(list(world.root.rglob("*.kv"))) == 1
 
 
-def test_rejected_block_is_deleted_and_told(world: World) -> None:
+def test_rejected_block_is_deleted_and_reported(world: World) -> None:
     chain = make_chain(1, 2)
     tier = world.filled(chain)
     tier.reject(chain[1].hash, "other tensors")

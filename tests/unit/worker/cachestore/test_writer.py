@@ -1,4 +1,4 @@
-"""What is handed over reaches the disk or is counted, and nobody waits for it."""
+"""Submitted blocks reach the disk or are counted as dropped, and no caller waits for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAIT_S = 60.0
 
 
 class HeldStore(BlockStore):
-    """A store whose disk hangs until the test lets it go on."""
+    """A store whose disk hangs until the test releases it."""
 
     gate: threading.Event
     entered: threading.Event
@@ -175,7 +175,7 @@ def test_a_failure_drops_what_waits_and_frees_its_memory(world: World) -> None:
     assert writer.stats().queued_bytes == 0
 
 
-def test_an_error_nobody_thought_of_ends_neither_thread_nor_trust(
+def test_unexpected_error_ends_neither_the_thread_nor_later_writes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.writer.start()

@@ -61,11 +61,11 @@ def _ids(messages: tuple[Message, ...]) -> tuple[int, ...]:
 class Answers:
     """``SpokenAnswers`` in a dictionary."""
 
-    said: dict[str, RecordedAnswer] = field(default_factory=dict)
+    recorded: dict[str, RecordedAnswer] = field(default_factory=dict)
     requests: dict[Digest, ChatRequest] = field(default_factory=dict)
 
     def find(self, job_id: JobId) -> RecordedAnswer | None:
-        return self.said.get(job_id)
+        return self.recorded.get(job_id)
 
     def request(self, digest: Digest) -> ChatRequest | None:
         return self.requests.get(digest)
@@ -96,7 +96,7 @@ class Conversation:
         )
 
     def answer(self, request: ChatRequest, text: str, arguments: str | None = None) -> None:
-        """Let the job of a request say something, and the client echo it in its own way."""
+        """Record an answer to a request, and return the turn as the client echoes it."""
         job = JobId(f"job-{len(self.turns):032x}")
         prompt = self.prompts.render(request).tokens
         # No tokenizer would cut the text like this.
@@ -110,7 +110,7 @@ class Conversation:
         # As the log has it: the request by its bytes.
         payload = request.to_bytes()
         self.answers.requests[digest_of(payload)] = ChatRequest.from_bytes(payload)
-        self.answers.said[job] = RecordedAnswer(
+        self.answers.recorded[job] = RecordedAnswer(
             job_id=job,
             request=digest_of(payload),
             fingerprint=FINGERPRINT,
@@ -207,7 +207,7 @@ def test_a_remark_to_one_question_is_not_kept_for_the_next() -> None:
     assert talk.prompts.render(following) == talk.renderer.render(following)
 
 
-@pytest.mark.parametrize("lost", ["said", "requests"])
+@pytest.mark.parametrize("lost", ["recorded", "requests"])
 def test_what_was_erased_is_rendered_as_it_stands(lost: str) -> None:
     talk = _talk([("a", None, "user"), ("b", None, "user")])
     getattr(talk.answers, lost).clear()

@@ -31,13 +31,13 @@ def _remark(request: ChatRequest, *, is_opened: bool = False) -> str:
         (ToolChoice(allowed=("Bash", "Wait")), "call none but these: Bash, Wait."),
     ],
 )
-def test_choice_is_said_at_the_end_of_the_last_turn(choice: ToolChoice, words: str) -> None:
+def test_choice_is_appended_to_the_last_turn(choice: ToolChoice, words: str) -> None:
     request = _request(tools=(_TOOL,), tool_choice=choice)
     assert _remark(request).startswith("hi\n\n<system-reminder>\n")
     assert words in _remark(request)
 
 
-def test_nothing_is_said_that_is_not_asked_for() -> None:
+def test_request_without_instructions_is_unchanged() -> None:
     for request in (
         _request(tools=(_TOOL,)),
         _request(tool_choice=ToolChoice(mode="none")),
@@ -47,7 +47,7 @@ def test_nothing_is_said_that_is_not_asked_for() -> None:
     assert with_instructions(begun, is_opened=True) is begun
 
 
-def test_schema_is_said_whole() -> None:
+def test_whole_schema_is_appended() -> None:
     assert '{"type":"object"}' in _remark(_request(answer_schema={"type": "object"}))
     assert "one JSON object" in _remark(_request(answer_schema={}))
 

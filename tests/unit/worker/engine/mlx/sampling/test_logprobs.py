@@ -1,4 +1,4 @@
-"""What is told of the rows of a batch, against numpy."""
+"""Log-probabilities of the rows of a batch, compared with numpy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def exact_of(row: mx.array) -> list[float]:
     seed=st.integers(0, 1000),
     dtype=st.sampled_from([mx.float32, mx.bfloat16]),
 )
-def test_each_row_is_told_what_it_asked_for(
+def test_each_row_has_the_values_that_it_requests(
     tops: list[int | None], seed: int, dtype: mx.Dtype
 ) -> None:
     uids = list(range(10, 10 + len(tops)))
@@ -58,13 +58,13 @@ def test_each_row_is_told_what_it_asked_for(
             assert likely.logprob == pytest.approx(exact[tokens[row]], abs=2e-5)
             values = [value for _, value in likely.top]
             assert values == pytest.approx(sorted(exact, reverse=True)[:top], abs=2e-5)
-            # In short numbers some are equal: which of them is told last is left open.
+            # Rounded values may be equal; the last of equal ones is not specified.
             assert values == pytest.approx([exact[one] for one, _ in likely.top], abs=2e-5)
             assert len({one for one, _ in likely.top}) == top
             assert list(likely.top) == sorted(likely.top, key=lambda one: (-one[1], one[0]))
 
 
-def test_a_draw_does_not_hang_on_whether_somebody_asks() -> None:
+def test_draw_is_the_same_with_and_without_logprobs() -> None:
     drawn = []
     for logprobs in (None, 0, 7):
         sampler = BatchSampler(lambda _: [1, 2])
@@ -74,7 +74,7 @@ def test_a_draw_does_not_hang_on_whether_somebody_asks() -> None:
     assert drawn[0] == drawn[1] == drawn[2]
 
 
-def test_the_first_is_told_again_and_a_dropped_one_no_more() -> None:
+def test_first_value_can_be_read_again_until_it_is_dropped() -> None:
     sampler = BatchSampler(lambda _: [1])
     sampler.add(1, SamplerRow(Sampling(temperature=0), 0, logprobs=1))
     sampler(rows_of(1, 1))
@@ -87,7 +87,7 @@ def test_the_first_is_told_again_and_a_dropped_one_no_more() -> None:
     assert sampler.logprob_rows.next(1) is None
 
 
-def test_what_the_network_rules_out_is_said_in_a_number_that_json_has() -> None:
+def test_impossible_token_has_a_value_that_json_can_encode() -> None:
     row = mx.array([[0.0, -math.inf, -math.inf]])
     likelihoods = LogprobRows()
     likelihoods.add(5, 20)
@@ -97,9 +97,9 @@ def test_what_the_network_rules_out_is_said_in_a_number_that_json_has() -> None:
     )
 
 
-def test_nothing_is_computed_where_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_without_a_request_compute_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
-        pytest.fail("rows that nobody asks about were looked at")
+        pytest.fail("rows without a request were computed")
 
     sampler = BatchSampler(lambda _: [1])
     sampler.add(1, SamplerRow(Sampling(temperature=0), 0))

@@ -123,7 +123,7 @@ def test_only_what_is_allowed_is_drawn_as_often_as_it_is_likely_among_the_rest()
     assert set(held((Sampling(top_p=0.7, seed=2), _Allows(1, 3)))[0]) == {1}
 
 
-def test_rows_without_a_constraint_draw_as_if_nobody_had_one() -> None:
+def test_rows_without_a_constraint_draw_as_in_a_batch_without_any() -> None:
     free = Sampling(temperature=0.9, top_p=0.8, seed=3)
     others = ((Sampling(seed=4), _Allows(5)), (Sampling(temperature=0), _Allows(3)))
     assert held((free, None), *others, times=40)[0] == drawn(free, times=40)[0]
