@@ -1,0 +1,172 @@
+"""``BatchEngine`` samples the same greedy tokens as ``mlx_lm.generate``, alone and in a batch.
+
+mlx-lm's own loop is the independent reference: one sequence, a plain cache, no batch and no prefix
+cache.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.generate import generate_step
+
+from domain.chat.generation import Outcome, PreparedPrompt
+from domain.values import ModelCard, Sampling
+from ops.clock import SystemClock
+from tests.support.models.engine_probe import PATIENCE_S, CollectingSink, finished, submit_prompt
+from tests.support.models.tiny_architectures import ARCHITECTURES, VOCABULARY, Architecture
+from worker.engine.engine import BatchEngine
+from worker.engine.mlx.runner import BatchRunner, LoadedWeights
+from worker.engine.output.detokenizer import ByteDetokenizer
+from worker.engine.ports import LoadedModel, RenderedPrompt, StepResult
+
+NEW_TOKENS = 12
+#: Less than a block, blocks with a rest, whole blocks; all sequences outgrow the window of 12.
+LENGTHS = (5, 43, 32, 21)
+BLOCK = 16
+CHUNK = 16
+#: Least difference between the two highest log probabilities of the reference. Rounding errors are
+#: far smaller, so they cannot change the greedy token.
+MARGIN_MIN = 2e-3
+
+
+@dataclass(eq=False)
+class _Gate:
+    """Holds the first step back until all sequences are submitted, and counts rows per step."""
+
+    opened: threading.Event = field(default_factory=threading.Event)
+    rows: list[int] = field(default_factory=list)
+
+
+class _GatedRunner(BatchRunner):
+    def __init__(self, gate: _Gate, **options: Any) -> None:
+        super().__init__(**options)
+        self._gate = gate
+
+    def step(self) -> StepResult:
+        assert self._gate.opened.wait(PATIENCE_S), "the test never opened the gate"
+        result = super().step()
+        self._gate.rows.append(len(result.tokens))
+        return result
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES, ids=lambda architecture: architecture.name)
+def network(request: pytest.FixtureRequest) -> Any:
+    architecture: Architecture = request.param
+    return architecture.make(mx.float32)
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[tuple[int, ...]]:
+    rng = random.Random(20)
+    return [tuple(rng.randrange(1, VOCABULARY) for _ in range(length)) for length in LENGTHS]
+
+
+@pytest.fixture(scope="module")
+def expected(network: Any, prompts: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    return [_reference(network, prompt) for prompt in prompts]
+
+
+@pytest.fixture
+def gate() -> _Gate:
+    return _Gate()
+
+
+@pytest.fixture
+def engine(network: Any, gate: _Gate) -> Iterator[BatchEngine]:
+    engine = BatchEngine(
+        runner_factory=lambda: _GatedRunner(
+            gate,
+            load_weights=lambda: LoadedWeights(network, frozenset(), _model()),
+            prefill_step_tokens=CHUNK,
+            kv_budget_bytes=1 << 26,
+            block_tokens=BLOCK,
+        ),
+        sink=CollectingSink(),
+        clock=SystemClock(),
+        max_batch_size=len(LENGTHS),
+    )
+    engine.start()
+    yield engine
+    gate.opened.set()
+    engine.close(0)
+
+
+def test_sequences_alone_equal_the_reference(
+    engine: BatchEngine,
+    gate: _Gate,
+    prompts: list[tuple[int, ...]],
+    expected: list[tuple[int, ...]],
+) -> None:
+    gate.opened.set()
+    first = [_outcome(engine, f"job-{n}", prompt) for n, prompt in enumerate(prompts)]
+    assert [outcome.token_ids for outcome in first] == expected
+    assert max(gate.rows) == 1
+    # The second round starts from the blocks that the first one left in the prefix cache.
+    again = [_outcome(engine, f"job-again-{n}", prompt) for n, prompt in enumerate(prompts)]
+    assert [outcome.token_ids for outcome in again] == expected
+    assert all(
+        outcome.usage.cached_tokens for outcome in again if outcome.usage.prompt_tokens > BLOCK
+    )
+
+
+def test_sequences_in_one_batch_equal_the_reference(
+    engine: BatchEngine,
+    gate: _Gate,
+    prompts: list[tuple[int, ...]],
+    expected: list[tuple[int, ...]],
+) -> None:
+    handles = [
+        submit_prompt(engine, f"job-{n}", _prepared(prompt)) for n, prompt in enumerate(prompts)
+    ]
+    gate.opened.set()
+    assert [finished(handle).token_ids for handle in handles] == expected
+    assert max(gate.rows) == len(prompts), "the sequences never shared a step"
+
+
+def _reference(network: Any, prompt: tuple[int, ...]) -> tuple[int, ...]:
+    tokens = []
+    for token, logprobs in generate_step(mx.array(prompt), network, max_tokens=NEW_TOKENS):
+        likeliest = mx.sort(logprobs)
+        margin = (likeliest[-1] - likeliest[-2]).item()
+        assert isinstance(margin, float)
+        assert margin > MARGIN_MIN, "the reference is in doubt; choose another prompt"
+        tokens.append(int(token))
+    return tuple(tokens)
+
+
+def _outcome(engine: BatchEngine, job_id: str, prompt: tuple[int, ...]) -> Outcome:
+    return finished(submit_prompt(engine, job_id, _prepared(prompt)))
+
+
+def _prepared(prompt: tuple[int, ...]) -> PreparedPrompt:
+    return PreparedPrompt(
+        tokens=prompt,
+        cached_tokens=0,
+        cache_source="none",
+        max_tokens=NEW_TOKENS,
+        sampling=Sampling(temperature=0),
+    )
+
+
+def _model() -> LoadedModel:
+    table = [b"%d " % token for token in range(VOCABULARY)]
+    return LoadedModel(
+        card=ModelCard(
+            id="tiny",
+            fingerprint="sha256:" + "1" * 64,
+            context_length=1024,
+            description="Tiny.",
+            created_at="2026-01-01T00:00:00Z",
+        ),
+        think_tags=None,
+        render=lambda _: RenderedPrompt((1,)),
+        opens_thinking=lambda _: False,
+        detokenizer=lambda: ByteDetokenizer(table),
+    )
