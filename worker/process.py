@@ -131,9 +131,11 @@ class WorkerProcess:
         stack.enter_context(
             TokenCountServer(client, keys, count=lambda request: count_tokens(request, engine))
         )
-        broker = BlockingRedisBroker(client, keys, broker_id=broker_id, shared_hand_max=self._slots)
+        broker = BlockingRedisBroker(
+            client, keys, broker_id=broker_id, shared_unacked_max=self._slots
+        )
         declare_actors(broker, runner, draining=self._stop)
-        if taken_over := broker.requeue_in_hand():
+        if taken_over := broker.requeue_all_unacked():
             self._logger.info("took_over", jobs=taken_over)
         reconciler.start()
         consumers = self._consume(broker)

@@ -89,7 +89,7 @@ def line(request: pytest.FixtureRequest, keys: Keys) -> Iterator[Line]:
         yield Line(fake, FakeHand(fake))
         return
     client = connect(str(request.getfixturevalue(f"{request.param}_url")))
-    broker = BlockingRedisBroker(client, keys, broker_id=ENGINE, hand_check_s=0)
+    broker = BlockingRedisBroker(client, keys, broker_id=ENGINE, unacked_check_s=0)
     consumer = broker.consume(INTERACTIVE.value, prefetch=1, timeout=50)
     # One message at a time, so that the others can be seen to wait.
     yield Line(DramatiqJobQueue(client, keys), ConsumerHand(consumer))

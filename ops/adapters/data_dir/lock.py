@@ -1,4 +1,4 @@
-"""One worker per data directory: a lock that the system drops when its holder dies."""
+"""The lock of a data directory, which the system releases when its holder dies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from domain.errors import Conflict
 
 
 class DataDirLocked(Conflict):
-    """Another process holds the lock; ``pid`` is ``None`` if it has not written it yet."""
+    """Another process holds the lock; ``pid`` is ``None`` if its pid is not written yet."""
 
     code = "data_dir_locked"
 
@@ -25,7 +25,8 @@ class DataDirLocked(Conflict):
 class DataLock:
     """An exclusive ``flock`` with the holder's pid in the file.
 
-    The file stays when the lock goes: removing it would let two holders lock two files of one name.
+    The file stays after the release: if it were removed, two processes could lock two files of one
+    name.
 
     Args:
         path: The lock file, e.g. ``<data_dir>/worker.lock``.
@@ -36,10 +37,10 @@ class DataLock:
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock at once.
+        """Acquire the lock without waiting.
 
         Raises:
-            DataDirLocked: Another process has it.
+            DataDirLocked: Another process holds it.
         """
         self._path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -55,7 +56,7 @@ class DataLock:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Give the lock back; a second call does nothing."""
+        """Release the lock; a second call does nothing."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -1,4 +1,4 @@
-"""Files that hold a secret."""
+"""Writes files that hold a secret."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ops.adapters.data_dir.sync import sync_directory
 
 
 def write_once(file: Path, text: str) -> None:
-    """Write a file that only its owner may read, unless somebody was first; theirs then stays.
+    """Write a file that only its owner may read; an existing file stays as it is.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    # Whole under another name first: nobody ever reads half a secret.
+    # Written under another name first, so that no process reads an incomplete secret.
     draft = file.with_name(f"{file.name}.{os.getpid()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="ascii") as opened:
@@ -25,8 +25,8 @@ def write_once(file: Path, text: str) -> None:
     try:
         os.link(draft, file)
     except FileExistsError:
-        pass  # somebody else was first; theirs is the secret
+        pass  # another process has written it first
     finally:
         draft.unlink()
-    # What was signed with it outlives a power cut, so it must too.
+    # Data signed with the secret survives a power cut, so the secret must too.
     sync_directory(file.parent)

@@ -1,4 +1,4 @@
-"""Directory entries that survive a power cut."""
+"""Makes directory entries durable."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names of a directory survive a power cut."""
+    """Sync a directory, so that its entries survive a power cut."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

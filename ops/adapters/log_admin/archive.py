@@ -1,8 +1,7 @@
-"""Moves the beginning of the log into a file; what is still needed of it stays.
+"""Moves the beginning of the log into a file, except the events that readers still need.
 
-The file is whole and verified before one transaction removes its events from the table, so a kill
-leaves either nothing done or all of it. The log itself says in an event that it did so, which
-anchors the rest of the chain.
+The file is complete and verified before one transaction deletes its events from the table, so a
+killed process leaves the old state or the new one. An event in the log records the archive.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ from ops.adapters.event_log.tables import ARCHIVES, CHECKPOINTS, EVENTS, JOBS
 from ops.adapters.event_log.transaction import append_event
 
 LOG_STREAM = StreamName("log")
-#: Streams of which only the last event of each type is still needed; the streams of other things
-#: than jobs stay whole, and so does what makes the history of an agent.
+#: Prefixes of streams of which only the last event of each type is needed; other streams that are
+#: not jobs stay complete, and so does the history of an agent.
 _THINNED = ("agent-", "worker-", "model-")
-#: Of agents that keep their own history, what makes it stays.
+#: Types of the events that make up an agent's history; they stay.
 _KEPT = tuple(sorted(AGENT_HISTORY))
 _SCHEMA = table("sqlite_master", column("type"), column("name"), column("sql"))
 _TRIGGER = select(_SCHEMA).where(_SCHEMA.c.type == "trigger", _SCHEMA.c.name == "events_no_delete")
@@ -52,12 +51,12 @@ _TRIGGER = select(_SCHEMA).where(_SCHEMA.c.type == "trigger", _SCHEMA.c.name == 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archived:
-    """What was done.
+    """The result of archiving.
 
     Attributes:
-        archive: The stretch and its file; ``None`` if there was nothing to archive.
-        events: Events of the file.
-        removed: Events that left the log; older stretches may have kept some of them until now.
+        archive: The new archive; ``None`` if there was nothing to archive.
+        events: Events in its file.
+        removed: Events deleted from the log, events of earlier archives among them.
     """
 
     archive: Archive | None
@@ -66,20 +65,21 @@ class Archived:
 
 
 def archive_log(url: str, *, before: str, clock: Clock, ids: IdSource) -> Archived:
-    """Archive the events recorded before an instant; the service may go on meanwhile.
+    """Archive the events recorded before an instant; safe while a service runs.
 
-    Jobs that are not over by then stay whole in the log, and so does what is not a job's; so do
-    those whose webhook has not been made of their events yet.
+    The log keeps every event of jobs that are not over, of jobs whose webhook is not yet created,
+    and of streams other than jobs.
 
     Args:
         url: Of the log.
         before: RFC 3339 instant with microseconds.
-        clock: Stamps the event that says so.
-        ids: Names that event.
+        clock: Stamps the event that records the archive.
+        ids: Returns the id of that event.
 
     Raises:
-        CorruptLog: What is to be archived does not verify; nothing was done.
-        LogUnavailable: The log is no SQLite file, or something cannot be read or written.
+        CorruptLog: The events to archive do not verify; nothing has changed.
+        LogUnavailable: The log is not in a SQLite file, or a file or the database cannot be read
+            or written.
     """
     directory = directory_of(url)
     engine = reader_engine(url)
@@ -98,7 +98,7 @@ def archive_log(url: str, *, before: str, clock: Clock, ids: IdSource) -> Archiv
 
 
 def _last_before(connection: Connection, before: str) -> int:
-    """Return the last position to archive; the last event of all stays, as the next follows it."""
+    """Return the last position to archive; the head stays, since the next event follows it."""
     first_later = connection.execute(
         select(func.min(EVENTS.c.position)).where(EVENTS.c.recorded_at >= before)
     ).scalar_one()
@@ -113,9 +113,9 @@ def _written(engine: Engine, directory: Path, anchor: LogHead, last: int) -> Arc
     (event,) = LogReader(engine).read_all(after=last - 1, limit=1)
     head = LogHead(position=last, hash=event.hash)
     if path.exists() and not _holds(path, anchor, head):
-        # Of a log that a restore has given up; it may be all that is left of that one.
+        # A restore has abandoned the log of that file; it may be the only copy of those events.
         path.replace(path.with_name(path.name + ".other"))
-    if not path.exists():  # one that a kill left behind is whole
+    if not path.exists():  # a file that a killed run left is complete
         events = EventQuery(engine, EventFilter()).each(after=anchor.position, through=last)
         write_events(path, events)
         found = verify_file(path)

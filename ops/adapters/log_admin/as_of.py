@@ -1,4 +1,4 @@
-"""A log that is only looked at: what it holds and what its archives hold."""
+"""A log opened for reading only, with the events of its archives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ops.adapters.event_log.reader import LogReader
 
 
 class AsOfLog(LogReader):
-    """The reading half of a log; a service may write to it meanwhile.
+    """A log reader that also finds archived streams; a service may write to the log meanwhile.
 
     Args:
         engine: From ``reader_engine``.
@@ -28,25 +28,25 @@ class AsOfLog(LogReader):
         self._url = url
 
     def load(self, stream: StreamName, *, after_version: int = 0) -> tuple[RecordedEvent, ...]:
-        """See ``EventLog.load``; what was archived is read from the archives that are here.
+        """See ``EventLog.load``; an archived stream is read from the archives that are present.
 
         Raises:
             LogUnavailable: A file or the database cannot be read.
             CorruptLog: An event cannot be read.
         """
-        here = super().load(stream, after_version=after_version)
-        if here:
-            return here
+        stored = super().load(stream, after_version=after_version)
+        if stored:
+            return stored
         archived = archived_stream(self._engine, self._url, stream)
         return tuple(event for event in archived if event.version > after_version)
 
 
 @contextmanager
 def open_as_of(url: str) -> Iterator[AsOfLog]:
-    """Give a log that exists.
+    """Open an existing log.
 
     Raises:
-        LogUnavailable: There is none.
+        LogUnavailable: There is no log at ``url``.
     """
     file = database_file(url)
     if file is not None and not file.exists():

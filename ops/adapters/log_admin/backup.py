@@ -1,8 +1,8 @@
-"""Copies of the log's database: taken while it is written to, and put back.
+"""Copies the log's database while it is written to, and restores it from a copy.
 
-A copy is one transaction's view (``VACUUM INTO``): whole, without a write-ahead log beside it, and
-without what was deleted. Both ways the new file is complete and verified under another name before
-one rename puts it in its place, so a process that is killed leaves the old state or the new one.
+A copy is the snapshot of one transaction (``VACUUM INTO``): complete, without a write-ahead log and
+without deleted rows. In both directions the new file is complete and verified before it is renamed,
+so a killed process leaves the old state or the new one.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _PART = ".part"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What a restore did.
+    """The result of a restore.
 
     Attributes:
-        head: Where the log stands now.
-        kept: The database that was there before, if one was.
+        head: The head of the restored log.
+        kept: Path of the previous database; ``None`` if there was none.
     """
 
     head: LogHead
@@ -40,15 +40,15 @@ class Restored:
 
 
 def back_up(url: str, target: Path, *, progress: Progress | None = None) -> LogHead:
-    """Copy the log to a new file while others write, and verify the copy.
+    """Copy the log to a new file, safe while a service writes, and verify the copy.
 
     Returns:
         The head of the copy.
 
     Raises:
-        LogUnavailable: The log is no SQLite file, the target exists, or one cannot be read or
-            written.
-        CorruptLog: The log does not verify; there is no copy then.
+        LogUnavailable: The log is not in a SQLite file, the target exists, or a file cannot be
+            read or written.
+        CorruptLog: The log does not verify; no copy is left.
     """
     source = _file(url)
     if target.exists():
@@ -80,17 +80,17 @@ def restore(
     signed_hashes: dict[int, str] | None = None,
     progress: Progress | None = None,
 ) -> Restored:
-    """Put a copy in the place of the log; no service may run, which the caller sees to.
+    """Replace the log with a copy; the caller makes sure that no service runs.
 
     Args:
         url: Of the log.
-        copy: From ``back_up``; it stays as it is.
-        kept_as: Suffix under which the present database is kept.
+        copy: From ``back_up``; it is not changed.
+        kept_as: Suffix for the name of the replaced database.
         signed_hashes: By position, from signed checkpoints; those that the copy reaches must fit.
-        progress: Told while the copy is verified.
+        progress: Called while the copy is verified.
 
     Raises:
-        LogUnavailable: The log is no SQLite file, the copy was made by a newer version, or a file
+        LogUnavailable: The log is not in a SQLite file, a newer version made the copy, or a file
             cannot be read or written.
         CorruptLog: The copy does not verify, or is of another log.
     """
@@ -103,7 +103,7 @@ def restore(
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         _create_empty(fresh)
-        # By the database, not by bytes: a copy that was opened since may have a log of its own.
+        # By SQLite, not byte by byte: a copy that was opened may have a write-ahead log.
         _vacuum_into(copy, fresh)
         _sync(fresh)
         head = verify_copy(fresh, signed_hashes=signed_hashes, progress=progress)
@@ -125,16 +125,16 @@ def restore(
 def verify_copy(
     path: Path, *, signed_hashes: dict[int, str] | None = None, progress: Progress | None = None
 ) -> LogHead:
-    """Check a copy: the database's own structure, then the chain.
+    """Verify a copy: the structure of the database, then the chain.
 
     Args:
         path: The copy.
         signed_hashes: By position, from signed checkpoints; positions beyond the copy are ignored.
-        progress: Told while the chain is walked.
+        progress: Called after each page of events.
 
     Raises:
-        CorruptLog: It does not verify.
-        LogUnavailable: It is no log.
+        CorruptLog: The copy does not verify.
+        LogUnavailable: The file has no event log.
     """
     with closing(_connect(path)) as connection:
         ((found,),) = connection.execute("PRAGMA integrity_check(1)").fetchall()
@@ -154,14 +154,14 @@ def verify_copy(
 
 
 def _set_aside(file: Path, kept: Path) -> None:
-    """Give the present database a second name, with all that its write-ahead log holds."""
+    """Give the present database a second name, with the content of its write-ahead log."""
     wal = file.with_name(file.name + "-wal")
     try:
         with closing(_connect(file, write=True)) as connection:
-            # A log left beside the file would be taken for one of the new file's.
+            # SQLite would take a write-ahead log that is left here for the new file's.
             connection.execute("PRAGMA journal_mode = DELETE").fetchall()
     except driver_module().Error:
-        # It is damaged, which may be why a copy is put back; keep the log as it is beside it.
+        # A damaged database may be the reason for the restore; keep its write-ahead log.
         if wal.exists():
             shutil.copy(wal, kept.with_name(kept.name + "-wal"))
     os.link(file, kept)
@@ -180,7 +180,7 @@ def _file(url: str) -> Path:
 
 
 def _create_empty(path: Path) -> None:
-    """Make the file before the database does, so that it is nobody else's to read."""
+    """Create the file before SQLite does, readable by the owner only."""
     path.unlink(missing_ok=True)
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
@@ -192,7 +192,7 @@ def _vacuum_into(source: Path, target: Path) -> None:
 
 def _connect(path: Path, *, write: bool = False) -> Any:  # noqa: ANN401 - of the driver in use
     mode = "rw" if write else "ro"
-    # Quoted, as the name is part of an address.
+    # As a URI, which quotes the path.
     connection = driver_module().connect(
         f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None
     )

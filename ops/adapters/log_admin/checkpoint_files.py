@@ -1,4 +1,4 @@
-"""The files of the signed heads: the key, and the notes that it signed."""
+"""The files of the signed checkpoints of the log: the key, and the checkpoints."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from ops.adapters.event_log.row_codec import hash_at
 
 KEY_NAME = "heads.key"
 CHECKPOINTS_NAME = "heads.jsonl"
-#: A file of heads is cut off here when it is read; a head a minute for ten years is less.
+#: Most bytes that are read of the file; a checkpoint a minute for ten years is less.
 CHECKPOINTS_BYTES_MAX = 2**31
 _LINE_BYTES_MAX = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFiles:
-    """Where the key and the notes lie.
+    """The paths of the key and the checkpoints; keep copies of both on another machine.
 
     Attributes:
-        key: 64 hex digits, readable by the owner only. A copy belongs somewhere else.
-        checkpoints: One note a line; a copy belongs somewhere else too.
+        key: File of 64 hex digits, readable by the owner only.
+        checkpoints: File of one signed checkpoint a line.
     """
 
     key: Path
@@ -49,7 +49,7 @@ class CheckpointFiles:
         """Return the key.
 
         Raises:
-            LogUnavailable: There is none, or the file holds something else.
+            LogUnavailable: The file is missing or holds no key.
         """
         try:
             key = bytes.fromhex(self.key.read_text("ascii").strip())
@@ -62,10 +62,10 @@ class CheckpointFiles:
         return key
 
     def make_key(self) -> bytes:
-        """Return the key; draw one first where there is none.
+        """Return the key; generate it if there is none.
 
         Raises:
-            LogUnavailable: It cannot be written, or heads without a key are there already.
+            LogUnavailable: The key cannot be written, or checkpoints exist without their key.
         """
         if self.key.exists():
             return self.load_key()
@@ -80,10 +80,10 @@ class CheckpointFiles:
         return self.load_key()
 
     def read(self) -> tuple[SignedCheckpoint, ...]:
-        """Return the notes, each with a good signature; none if there is no file.
+        """Return the checkpoints, whose signatures are valid; none if there is no file.
 
         Raises:
-            ForgedHead: A line is not ours.
+            ForgedHead: A line has no valid signature.
             LogUnavailable: A file cannot be read.
         """
         if not self.checkpoints.exists():
@@ -91,17 +91,17 @@ class CheckpointFiles:
         return read_heads(self._lines(CHECKPOINTS_BYTES_MAX), key=self.load_key())
 
     def last(self) -> SignedCheckpoint | None:
-        """Return the last note without reading the others.
+        """Return the last checkpoint without reading the others.
 
         Raises:
-            ForgedHead: It is not ours.
+            ForgedHead: Its signature is not valid.
             LogUnavailable: A file cannot be read.
         """
         lines = self._lines(_LINE_BYTES_MAX)[-1:]
         return read_heads(lines, key=self.load_key())[0] if lines else None
 
-    def append(self, note: SignedCheckpoint) -> None:
-        """Add a note that survives a power cut; processes that do so at once take turns.
+    def append(self, checkpoint: SignedCheckpoint) -> None:
+        """Append a checkpoint durably; concurrent processes take turns.
 
         Raises:
             LogUnavailable: The file cannot be written.
@@ -115,7 +115,7 @@ class CheckpointFiles:
                 end = begin + file.read().rfind(b"\n") + 1
                 file.seek(end)
                 file.truncate()
-                file.write(note.to_line().encode())
+                file.write(checkpoint.to_line().encode())
                 file.flush()
                 os.fsync(file.fileno())
             if not size:
@@ -125,7 +125,7 @@ class CheckpointFiles:
             raise LogUnavailable(msg) from error
 
     def _lines(self, bytes_max: int) -> list[str]:
-        """Return the whole lines among the last bytes; a crash may leave half a line at the end."""
+        """Return the complete lines of the last bytes; a crash may leave an incomplete one."""
         if not self.checkpoints.exists():
             return []
         try:
@@ -136,16 +136,16 @@ class CheckpointFiles:
         except OSError as error:
             msg = f"the heads cannot be read: {error}"
             raise LogUnavailable(msg) from error
-        whole = content[: content.rfind(b"\n") + 1]
-        return whole.decode("utf-8", "replace").splitlines()
+        complete = content[: content.rfind(b"\n") + 1]
+        return complete.decode("utf-8", "replace").splitlines()
 
 
 def sign_log(engine: Engine, files: CheckpointFiles, *, clock: Clock) -> SignedCheckpoint:
-    """Note where the log stands, unless the last note says so already.
+    """Sign the head of the log; return the last checkpoint if the head has not moved since.
 
     Raises:
-        CorruptLog: The log is not where the last note left it, so there is nothing to sign.
-        ForgedHead: A note is not ours.
+        CorruptLog: The log no longer has the last signed head, so nothing is signed.
+        ForgedHead: The last checkpoint has no valid signature.
         LogUnavailable: A file or the database cannot be read or written.
     """
     key = files.make_key()
@@ -155,47 +155,47 @@ def sign_log(engine: Engine, files: CheckpointFiles, *, clock: Clock) -> SignedC
     head = LogReader(engine).head()
     if last is not None and (last.position, last.hash) == (head.position, head.hash):
         return last
-    return _noted(head, files, key=key, clock=clock, kind="head")
+    return _signed(head, files, key=key, clock=clock, kind="head")
 
 
 def sign_restore(
     engine: Engine, files: CheckpointFiles, *, clock: Clock
 ) -> SignedCheckpoint | None:
-    """Note that the log was put back on purpose; nothing where no head was ever signed.
+    """Sign that the log was restored on purpose; ``None`` if no head was ever signed.
 
     Raises:
-        ForgedHead: A note is not ours.
+        ForgedHead: The last checkpoint has no valid signature.
         LogUnavailable: A file or the database cannot be read or written.
     """
     if files.last() is None:
         return None
     head = LogReader(engine).head()
-    return _noted(head, files, key=files.load_key(), clock=clock, kind="restore")
+    return _signed(head, files, key=files.load_key(), clock=clock, kind="restore")
 
 
-def verify_signed_head(engine: Engine, noted: LogHead) -> None:
-    """Look whether the log still has an event that was its last one once; reads that one only.
+def verify_signed_head(engine: Engine, signed: LogHead) -> None:
+    """Check that the log still has the event of a signed head; reads that event only.
 
     Raises:
-        CorruptLog: It has not.
+        CorruptLog: The event is missing or another one.
         LogUnavailable: The database cannot be read.
     """
     with reading(engine) as connection:
         anchor = read_anchor(connection)
-        found = hash_at(connection, noted.position)
-    if found is None and noted.position < anchor.position:
-        return  # it is archived, and the walk through the archive will tell
-    if noted.position == anchor.position:
+        found = hash_at(connection, signed.position)
+    if found is None and signed.position < anchor.position:
+        return  # archived: `verify_archives` checks it
+    if signed.position == anchor.position:
         found = anchor.hash
     if found is None:
-        raise CorruptLog(noted.position, "the log ends before its last signed head")
-    if found != noted.hash:
-        raise CorruptLog(noted.position, "another event stood here when the head was signed")
+        raise CorruptLog(signed.position, "the log ends before its last signed head")
+    if found != signed.hash:
+        raise CorruptLog(signed.position, "another event stood here when the head was signed")
 
 
-def _noted(
+def _signed(
     head: LogHead, files: CheckpointFiles, *, key: bytes, clock: Clock, kind: NoteKind
 ) -> SignedCheckpoint:
-    note = sign_head(head, key=key, at=rfc3339(clock.now()), kind=kind)
-    files.append(note)
-    return note
+    checkpoint = sign_head(head, key=key, at=rfc3339(clock.now()), kind=kind)
+    files.append(checkpoint)
+    return checkpoint

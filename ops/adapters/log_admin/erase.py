@@ -1,8 +1,8 @@
-"""Erases the texts of an agent, so that no file of the log holds a byte of them any more.
+"""Erases the texts of an agent from every file of the log.
 
-Events hold digests, so the chain verifies without the texts. What others refer to stays. Deleted
-pages are overwritten with zeros, and the write-ahead log, which holds pages as they were, is cut
-off. Copies that were made before, and what the disk itself keeps, are out of our hands.
+Events hold digests, so the chain verifies without the texts. Texts that other agents refer to stay.
+SQLite overwrites deleted pages with zeros, and the write-ahead log, which holds earlier versions of
+pages, is truncated. Earlier copies, and blocks that the disk keeps, are out of reach.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ops.adapters.event_log.transaction import append_event
 if TYPE_CHECKING:
     from sqlite3 import Connection as SqliteConnection
 
-#: How long a reader is waited for that still needs the old pages.
+#: How long to wait for a reader that still needs the old pages.
 WAL_WAIT_MAX_S = 2.0
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _BLOCK = re.compile(r'"([0-9a-f]{64})"')
@@ -46,11 +46,11 @@ _BLOCK = re.compile(r'"([0-9a-f]{64})"')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erased:
-    """What was erased, and what the caller has to see to.
+    """The result of an erasure; the caller erases the items and the blocks.
 
     Attributes:
-        event: As it stands in the log.
-        jobs: Whose items may still lie in the broker.
+        event: The event that was appended.
+        jobs: Jobs whose items the broker may still have.
         blocks: Names of blocks on disk that only this agent's contexts used, 64 hex digits each.
     """
 
@@ -67,11 +67,11 @@ def agent_stream(agent: AgentId) -> StreamName:
 def erase_agent(url: str, agent: AgentId, *, clock: Clock, ids: IdSource) -> Erased:
     """Cancel the open jobs of an agent and erase all its texts; no service may run meanwhile.
 
-    Repeating it erases what came since, and finishes one that was killed.
+    A second call erases later texts, and completes a call whose process was killed.
 
     Raises:
-        LogUnavailable: The log is no SQLite file, or cannot be written, or a reader kept the
-            write-ahead log from being cut off: repeat it then.
+        LogUnavailable: The log is not in a SQLite file or cannot be written. Or a reader keeps the
+            write-ahead log from being truncated: call again.
         CorruptLog: An event cannot be read.
     """
     file = database_file(url)
@@ -93,7 +93,7 @@ def erase_agent(url: str, agent: AgentId, *, clock: Clock, ids: IdSource) -> Era
         raise LogUnavailable(msg) from error
     finally:
         engine.dispose()
-    _cut_off_wal(str(file))
+    _truncate_wal(str(file))
     return erased
 
 
@@ -117,9 +117,9 @@ def _erase(
     query = select(JOBS.c.id).where(JOBS.c.agent == agent).order_by(JOBS.c.accepted_position)
     jobs = tuple(JobId(row[0]) for row in connection.execute(query))
     stream = agent_stream(agent)
-    own = frozenset((stream, *jobs))
-    mine, others = _references(connection, url, own)
-    payloads = sorted(mine.digests - others.digests)
+    own_streams = frozenset((stream, *jobs))
+    own_references, others = _references(connection, url, own_streams)
+    payloads = sorted(own_references.digests - others.digests)
     sizes = _sizes(connection, payloads)
     for digest in payloads:
         connection.execute(delete(PAYLOADS).where(PAYLOADS.c.digest == digest))
@@ -128,10 +128,12 @@ def _erase(
         jobs=len(jobs),
         payloads=len(sizes),
         payload_bytes=sum(sizes),
-        shared=len(_sizes(connection, mine.digests & others.digests)),
+        shared=len(_sizes(connection, own_references.digests & others.digests)),
     )
     append_event(connection, stream, forgotten, clock=clock, ids=ids)
-    return Erased(event=forgotten, jobs=jobs, blocks=frozenset(mine.blocks - others.blocks))
+    return Erased(
+        event=forgotten, jobs=jobs, blocks=frozenset(own_references.blocks - others.blocks)
+    )
 
 
 def _sizes(connection: Connection, digests: Iterable[Digest]) -> list[int]:
@@ -145,7 +147,7 @@ def _sizes(connection: Connection, digests: Iterable[Digest]) -> list[int]:
     return [size for size in sizes if size is not None]
 
 
-#: A stream, the type of an event of it, and a text that holds digests.
+#: A stream, the type of one of its events, and a text that holds digests.
 _Reference = tuple[str, str, str]
 
 
@@ -156,18 +158,18 @@ class _References:
 
 
 def _references(
-    connection: Connection, url: str, own: frozenset[str]
+    connection: Connection, url: str, own_streams: frozenset[str]
 ) -> tuple[_References, _References]:
-    """Return what the streams of ``own`` refer to, and what all others do."""
-    mine, others = _References(set(), set()), _References(set(), set())
+    """Return the references of ``own_streams``, and those of all other streams."""
+    own, others = _References(set(), set()), _References(set(), set())
     for stream, type_name, data in itertools.chain(
         _events(connection), _archived(connection, url), _listed(connection)
     ):
-        found = mine if stream in own else others
+        found = own if stream in own_streams else others
         found.digests.update(Digest(one) for one in _DIGEST.findall(data))
         if type_name == AgentCacheSaved.__name__:
             found.blocks.update(_BLOCK.findall(data))
-    return mine, others
+    return own, others
 
 
 def _events(connection: Connection) -> Iterator[_Reference]:
@@ -183,20 +185,20 @@ def _archived(connection: Connection, url: str) -> Iterator[_Reference]:
 
 
 def _listed(connection: Connection) -> Iterator[_Reference]:
-    """Yield what the list of jobs tells, which is all there is where an archive is elsewhere."""
+    """Yield the references of the jobs table: the only ones of an archive whose file is missing."""
     query = select(JOBS.c.id, JOBS.c.request, JOBS.c.output)
     for job, request, output in connection.execute(query):
         yield job, "", f"{request} {output}"
 
 
-def _cut_off_wal(file: str) -> None:
+def _truncate_wal(file: str) -> None:
     driver = driver_module()
     try:
         opened = driver.connect(file, isolation_level=None, timeout=WAL_WAIT_MAX_S)
         with closing(opened) as connection:
             ((busy, _, _),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     except driver.Error as error:
-        msg = f"the write-ahead log cannot be cut off: {error}"
+        msg = f"the write-ahead log cannot be truncated: {error}"
         raise LogUnavailable(msg) from error
     if busy:
         msg = "a reader of the log keeps its write-ahead log, which holds the texts: repeat this"

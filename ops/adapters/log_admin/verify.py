@@ -1,8 +1,8 @@
-"""Walks the whole chain of the log and names the first event that does not fit.
+"""Verifies the whole chain of the log and names the first position that does not fit.
 
-A row is not parsed: its data is the very text that was hashed, so the text of the envelope is put
-together around it and hashed. Only what does not fit that way is looked at closely, to say what is
-wrong, or because it holds a lone surrogate, whose stored form is its escape.
+The data column holds the text that was hashed, so a row is hashed without parsing it. Only a row
+whose hash differs is parsed: to find the fault, or because it holds a lone surrogate, which is
+stored as its escape.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ def verify_log(
     progress: Progress | None = None,
     signed_hashes: Mapping[int, str] | None = None,
 ) -> LogHead:
-    """Check every event's place, link and hash, and that none is missing at the end.
+    """Verify the position, link and hash of every event, and that none is missing at the end.
 
-    Events that were cut off the end are noticed as long as a projection has read them; beyond
-    that, pass the hashes of signed checkpoints. The chain begins where the archives end; what
-    is still there of an archived stretch is checked event by event.
+    Events missing at the end are detected if a projection has read them or ``signed_hashes``
+    covers them. The chain begins where the archives end; events that the log keeps of an archived
+    stretch are verified one by one.
 
     Args:
         engine: From ``reader_engine``.
-        progress: Told after each page.
+        progress: Called after each page.
         signed_hashes: By position, from signed checkpoints.
 
     Raises:
@@ -71,7 +71,7 @@ def verify_log(
                 now = read_anchor(connection)
             if now == anchor:
                 raise
-            anchor = now  # somebody archived what we were reading
+            anchor = now  # another process archived these events meanwhile
 
 
 def _verify_from(
@@ -106,7 +106,7 @@ def _verified(page: Sequence[_Row], before: LogHead, signed: Mapping[int, str]) 
         if row[0] == position + 1 and row[-2] == hash_ and _is_as_hashed(row):
             position, hash_ = row[0], row[-1]
         else:
-            head = _examined(row, LogHead(position=position, hash=hash_))
+            head = _verified_closely(row, LogHead(position=position, hash=hash_))
             position, hash_ = head.position, head.hash
         if position in signed and signed[position] != hash_:
             raise CorruptLog(position, "another event stood here when the head was signed")
@@ -114,10 +114,10 @@ def _verified(page: Sequence[_Row], before: LogHead, signed: Mapping[int, str]) 
 
 
 def _verify_alone(page: Sequence[_Row]) -> None:
-    """Check events whose neighbours are archived."""
+    """Verify events whose neighbours are archived."""
     for row in page:
         if not _is_as_hashed(row):
-            _examined(row, LogHead(position=row[0] - 1, hash=row[-2]))
+            _verified_closely(row, LogHead(position=row[0] - 1, hash=row[-2]))
 
 
 def _is_as_hashed(row: _Row) -> bool:
@@ -127,21 +127,25 @@ def _is_as_hashed(row: _Row) -> bool:
         return False
 
 
-def _examined(row: _Row, before: LogHead) -> LogHead:
-    """Say what is wrong with a row, or that nothing is."""
+def _verified_closely(row: _Row, before: LogHead) -> LogHead:
+    """Parse and verify a row.
+
+    Raises:
+        CorruptLog: Naming the fault.
+    """
     try:
         event = event_of(row)
         head = verify_link(event, before)
         if data_text(event) != row[_DATA]:
             raise CorruptLog(event.position, "the data is not as it was written")
     except (TypeError, ValueError, RecursionError) as error:
-        # A column holds what no event of ours can hold, so it cannot even be hashed.
+        # A column holds a value that no event can have.
         raise CorruptLog(row[0], f"the content cannot be hashed: {error}") from error
     return head
 
 
 def _pages(engine: Engine, *, after: int, last: int = INT64_MAX) -> Iterator[Sequence[_Row]]:
-    """Read in small statements, so that no snapshot is held open for long."""
+    """Yield pages of rows; small statements keep no snapshot open for long."""
     limit = PAGE_EVENTS
     while True:
         try:
@@ -151,7 +155,7 @@ def _pages(engine: Engine, *, after: int, last: int = INT64_MAX) -> Iterator[Seq
         except SQLAlchemyError as error:
             if limit == 1:
                 raise CorruptLog(after + 1, f"it cannot be read: {reason_of(error)}") from error
-            # Something in this page cannot be read; one at a time we find out what.
+            # A row of this page cannot be read; read one at a time to find its position.
             limit = 1
             continue
         if not rows:

@@ -1,4 +1,4 @@
-"""How we talk to Redis: key names, time limits, and one translation of its errors."""
+"""Redis clients: key names, time limits, and the translation of errors."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from redis.retry import Retry
 from domain.errors import QueueUnavailable
 from domain.values import JobId
 
-#: What ``connect`` returns, for those who only hand it on.
+#: The type that ``connect`` returns, for modules that must not import redis.
 BrokerClient: TypeAlias = redis.Redis
-#: Longest that one command may block on purpose (``BLPOP``).
+#: Longest time that a blocking command (``BLPOP``) waits.
 BLOCK_MAX_S = 1.0
-#: Longest wait for a reply; above ``BLOCK_MAX_S``, or blocking calls would look like a dead broker.
+#: Longest wait for a reply; longer than ``BLOCK_MAX_S``, or a blocking command would time out.
 REPLY_TIMEOUT_S = 3.0
 CONNECT_TIMEOUT_S = 2.0
-#: A connection that died while it lay idle is opened anew once. Every command of ours may be
-#: repeated: items and messages carry their own ids.
+#: A connection that died while idle is reopened once. Every command may be repeated, since items
+#: and messages have their own ids.
 RECONNECTS_MAX = 1
-#: Connections of one client; more callers at once than this are a mistake of ours.
+#: Most connections of one client; more concurrent callers are a bug.
 CONNECTIONS_MAX = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Names of everything we keep, below one prefix.
+    """Key names, below one prefix.
 
     Attributes:
         prefix: Also the namespace of Dramatiq's own keys.
@@ -44,73 +44,73 @@ class Keys:
 
     @property
     def bus(self) -> str:
-        """Channel that announces stream items."""
+        """Channel on which stream items are announced."""
         return f"{self.prefix}:bus"
 
     @property
     def control(self) -> str:
-        """Channel of nudges to the workers."""
+        """Channel of notifications to the workers."""
         return f"{self.prefix}:control"
 
     @property
     def questions(self) -> str:
-        """List of prompts to be counted."""
+        """List of requests for a token count."""
         return f"{self.prefix}:questions"
 
     def answer(self, name: str) -> str:
-        """List that gets the answer to one of them."""
+        """List that receives the reply to one request for a token count."""
         return f"{self.prefix}:answer:{name}"
 
     @property
     def pulses(self) -> str:
-        """Hash of the workers' signs of life."""
+        """Hash of the workers' heartbeats with their state."""
         return f"{self.prefix}:pulses"
 
     @property
     def heartbeats(self) -> str:
-        """Dramatiq's sorted set of consumers by their last command."""
+        """Dramatiq's sorted set of consumers by the time of their last command."""
         return f"{self.prefix}:__heartbeats__"
 
     @property
-    def in_hand_prefix(self) -> str:
-        """What the names of all of Dramatiq's sets of unacknowledged messages begin with."""
+    def unacked_prefix(self) -> str:
+        """Prefix of Dramatiq's sets of unacknowledged messages."""
         return f"{self.prefix}:__acks__."
 
     def items(self, job_id: JobId) -> str:
         """Stream of a job's items."""
         return f"{self.prefix}:job:{job_id}:items"
 
-    def called(self, queue: str) -> str:
-        """Dramatiq's list of the message ids that are taken next."""
+    def ready(self, queue: str) -> str:
+        """Dramatiq's list of the message ids that consumers fetch next."""
         return f"{self.prefix}:{queue}"
 
-    def ring(self, queue: str) -> str:
-        """List of the agents that wait in a queue, in the order of their turns."""
+    def agent_ring(self, queue: str) -> str:
+        """List of the agents with waiting messages, in the order of their turns."""
         return f"{self.prefix}:{queue}.ring"
 
-    def lines(self, queue: str) -> str:
-        """What the names of the lines of a queue begin with."""
+    def agent_queue_prefix(self, queue: str) -> str:
+        """Prefix of the agents' queues of a queue."""
         return f"{self.prefix}:{queue}.line:"
 
-    def line(self, queue: str, agent: str | None) -> str:
-        """Sorted set of the waiting message ids of an agent; all jobs without one share one."""
-        return f"{self.lines(queue)}{agent or ''}"
+    def agent_queue(self, queue: str, agent: str | None) -> str:
+        """Sorted set of an agent's waiting message ids; jobs without an agent share one."""
+        return f"{self.agent_queue_prefix(queue)}{agent or ''}"
 
     def messages(self, queue: str) -> str:
-        """Dramatiq's hash of messages by id, waiting and in hand."""
+        """Dramatiq's hash of messages by id, waiting and unacknowledged."""
         return f"{self.prefix}:{queue}.msgs"
 
-    def bell(self, queue: str) -> str:
-        """List on which an idle consumer blocks; holds at most one element."""
+    def wakeup(self, queue: str) -> str:
+        """List on which an idle consumer blocks; it has at most one element."""
         return f"{self.prefix}:bell:{queue}"
 
-    def in_hand(self, queue: str, broker_id: str) -> str:
-        """Dramatiq's set of messages that a consumer fetched and did not acknowledge."""
-        return f"{self.in_hand_prefix}{broker_id}.{queue}"
+    def unacked(self, queue: str, broker_id: str) -> str:
+        """Dramatiq's set of messages that a consumer has fetched and not acknowledged."""
+        return f"{self.unacked_prefix}{broker_id}.{queue}"
 
 
 def connect(url: str) -> redis.Redis:
-    """Return a thread-safe client; nothing is sent until it is used.
+    """Return a thread-safe client; it connects on first use.
 
     Args:
         url: ``redis://``, ``rediss://`` or ``unix://``.
@@ -122,22 +122,22 @@ def connect(url: str) -> redis.Redis:
 
 
 def connect_async(url: str) -> redis.asyncio.Redis:
-    """Return a client for the loop that first uses it."""
+    """Return a client for the event loop that first uses it."""
     retry = redis.asyncio.retry.Retry(NoBackoff(), RECONNECTS_MAX, (redis.ConnectionError,))
     client: redis.asyncio.Redis = redis.asyncio.Redis.from_url(url, retry=retry, **_options())
     pool = client.connection_pool
-    # The address decides the class, so that it cannot be given beforehand.
+    # `from_url` chooses the connection class by the address.
     is_local = issubclass(pool.connection_class, redis.asyncio.UnixDomainSocketConnection)
     pool.connection_class = _LocalConnection if is_local else _Connection
     return client
 
 
 class _CancelledSends(redis.asyncio.connection.AbstractConnection):
-    """Lets a cancellation that comes just as a command is sent end its task.
+    """Keeps a cancellation that arrives while a command is sent.
 
-    The library sends within ``asyncio.wait_for``, which in Python 3.11 drops a cancellation when
-    what it waits for is done at the same time (https://github.com/python/cpython/issues/86296). A
-    reader whose client has left would then wait for ever.
+    The library sends within ``asyncio.wait_for``, which in Python 3.11 drops a cancellation if its
+    awaitable completes at the same time (https://github.com/python/cpython/issues/86296). The task
+    of a disconnected reader would then wait for ever.
     """
 
     async def send_packed_command(
@@ -149,25 +149,25 @@ class _CancelledSends(redis.asyncio.connection.AbstractConnection):
         before = 0 if task is None else task.cancelling()
         await super().send_packed_command(command, check_health)
         if task is not None and task.cancelling() > before:
-            # Nobody will read the reply, and the next command must not.
+            # The next command on this connection must not read the pending reply.
             await self.disconnect(nowait=True)
             raise asyncio.CancelledError
 
 
 class _Connection(_CancelledSends, redis.asyncio.Connection):
-    """To an address."""
+    """Over TCP."""
 
 
 class _LocalConnection(_CancelledSends, redis.asyncio.UnixDomainSocketConnection):
-    """To a socket in the file system."""
+    """Over a Unix domain socket."""
 
 
 @contextmanager
 def broker_errors() -> Iterator[None]:
-    """Translate what the client library raises.
+    """Translate the exceptions of the client library.
 
     Raises:
-        QueueUnavailable: In place of any error of the library.
+        QueueUnavailable: The library raised an exception.
     """
     try:
         yield
@@ -178,7 +178,7 @@ def broker_errors() -> Iterator[None]:
 
 def _options() -> dict[str, Any]:
     return {
-        # Replies have another shape under protocol 3, the library's present default.
+        # Replies have another shape under protocol 3, the library's default.
         "protocol": 2,
         "socket_timeout": REPLY_TIMEOUT_S,
         "socket_connect_timeout": CONNECT_TIMEOUT_S,

@@ -1,4 +1,4 @@
-"""Nudges to the workers, and the workers' signs of life."""
+"""Cancel notifications to the workers, and the workers' heartbeats."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from domain.job.ports import WorkerPulse
 from domain.values import CacheFigures, JobId, ModelCard, Priority, WorkerId
 from ops.adapters.redis.client import Keys, broker_errors
 
-#: A worker that was silent for this long is gone.
+#: A worker without a heartbeat for this long counts as gone.
 PULSE_TTL_MS = 3000
-#: How long the listener waits for a nudge before it looks whether it shall stop.
+#: How long the listener waits for a notification before it checks whether to stop.
 LISTEN_BLOCK_S = 0.5
 #: Pause after a lost connection.
 RETRY_S = 0.5
 
-# KEYS: pulses. ARGV: TTL in milliseconds, worker, pulse. The server's clock is the only one used,
-# and each worker sweeps out the dead. Says whether the worker's last pulse was there.
+# KEYS: pulses. ARGV: TTL in milliseconds, worker, pulse. Only the server's clock counts. Each
+# heartbeat deletes the expired ones. Returns whether the worker's last heartbeat was present.
 _BEAT = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -48,20 +48,20 @@ class RedisControlSignals:
         self._channel = keys.control
 
     def nudge_cancel(self, job_id: JobId) -> None:
-        """Tell whoever listens that a job's cancellation was recorded."""
+        """Notify the workers that a job's cancellation is recorded."""
         with broker_errors():
             self._client.publish(self._channel, json.dumps({"kind": "cancel", "job": job_id}))
 
 
 class ControlListener:
-    """A thread that hears nudges, for the worker.
+    """The worker's thread that receives cancel notifications.
 
     Args:
         client: Made by ``connect``.
         keys: Key names.
-        on_cancel: Called with the job of each cancel nudge; must be quick.
-        on_listening: Called whenever listening begins, also after a lost connection: nudges may
-            have been missed until then, so look into the log for the jobs at hand.
+        on_cancel: Called with the job of each notification; must return quickly.
+        on_listening: Called after each subscription, also after a lost connection. Notifications
+            may have been missed before, so the worker checks its running jobs in the log.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ControlListener:
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
 
     def start(self) -> None:
-        """Begin to listen; if the broker is away, go on trying."""
+        """Start listening; retry while the broker is unavailable."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -106,16 +106,16 @@ class ControlListener:
                 if message is None:
                     continue
                 if message["type"] == "message":
-                    self._hear(message["data"])
+                    self._receive(message["data"])
                 elif message["type"] == "subscribe":
                     self._guard(self._on_listening)
 
-    def _hear(self, data: bytes) -> None:
+    def _receive(self, data: bytes) -> None:
         try:
-            nudge = json.loads(data)
-            kind, job_id = nudge["kind"], JobId(nudge["job"])
+            notification = json.loads(data)
+            kind, job_id = notification["kind"], JobId(notification["job"])
         except (ValueError, KeyError, TypeError):
-            self._log.warning("a nudge that is not understood: %r", data[:200])
+            self._log.warning("ignored a notification that cannot be parsed: %r", data[:200])
             return
         if kind == "cancel":
             self._guard(lambda: self._on_cancel(job_id))
@@ -124,8 +124,8 @@ class ControlListener:
         try:
             call()
         except Exception:  # noqa: BLE001 - a foreign callback
-            # One nudge that cannot be followed must not make the worker deaf to the next.
-            self._log.exception("a nudge could not be followed")
+            # The thread must survive to receive later notifications.
+            self._log.exception("a notification failed")
 
 
 class RedisWorkerPulses:
@@ -138,7 +138,7 @@ class RedisWorkerPulses:
         self._beat: Any = client.register_script(_BEAT)
 
     def beat(self, pulse: WorkerPulse) -> bool:
-        """Renew a worker's sign of life; tell whether the last one was still there."""
+        """Renew a worker's heartbeat; return whether the last one was still present."""
         with broker_errors():
             known = self._beat(
                 keys=[self._key], args=[self._ttl_ms, pulse.worker, json.dumps(asdict(pulse))]
@@ -146,7 +146,7 @@ class RedisWorkerPulses:
         return bool(known)
 
     def alive(self) -> tuple[WorkerPulse, ...]:
-        """Return the workers heard of within the TTL, by name."""
+        """Return the workers with a heartbeat within the TTL, by name."""
         with broker_errors():
             pipeline = self._client.pipeline(transaction=False)
             pipeline.time()
@@ -162,7 +162,7 @@ class RedisWorkerPulses:
 
 
 def _pulse(data: dict[str, Any]) -> WorkerPulse:
-    # A worker of the version before does not speak of its cache, or of its turns.
+    # A worker of an older version reports neither its cache nor its turns.
     model, cache, turns = data["model"], data.get("cache"), data.get("turns")
     return WorkerPulse(
         worker=WorkerId(data["worker"]),

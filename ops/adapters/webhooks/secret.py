@@ -1,4 +1,4 @@
-"""The secret that receivers check signatures with: as it is set, else drawn once into a file."""
+"""The webhook secret: from the settings, or generated once into a file."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SECRET_BYTES: Final = 32
 
 
 def webhook_secret(settings: WebhookSettings, data_dir: Path) -> str:
-    """Return the secret, or several with spaces between them; one is drawn where there is none.
+    """Return the secret, or several separated by spaces; generate one if there is none.
 
     Raises:
-        LogUnavailable: The file cannot be read or written, or the secret is none.
+        LogUnavailable: The file cannot be read or written, or its content is no secret.
     """
     if settings.secret is not None:
         return _checked(settings.secret.get_secret_value(), "webhooks.secret")

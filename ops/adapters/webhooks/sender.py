@@ -1,8 +1,8 @@
-"""``domain.webhook.ports.WebhookSender`` over HTTP, guarded against requests to where none may go.
+"""``domain.webhook.ports.WebhookSender`` over HTTP, which refuses addresses that are not public.
 
-A name is resolved once, every address it has is judged, and the connection goes to one of those
-very addresses: a name that resolves to something else a moment later changes nothing. The ``Host``
-header and the name that TLS asks for stay those of the URL.
+A name is resolved once, each of its addresses is checked, and the connection goes to one of the
+checked addresses, so a name that resolves differently later (DNS rebinding) has no effect. The
+``Host`` header and the TLS server name stay those of the URL.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from domain.webhook.targets import (
     why_refused,
 )
 
-#: Addresses of a name that are tried in turn.
+#: Most addresses of a name that are tried.
 ADDRESSES_MAX: Final = 4
-#: Names that are resolved at once; a resolver that hangs holds one of these.
+#: Most names that are resolved at once; a resolver call that hangs occupies one thread.
 RESOLVERS_MAX: Final = 16
-#: Characters of a Retry-After that are read.
+#: Longest Retry-After header that is read.
 _RETRY_AFTER_CHARS_MAX: Final = 64
 
-#: Returns the addresses of a host, as texts; may block, raises ``OSError`` where there are none.
+#: Takes host and port, returns addresses; may block; raises ``OSError`` if there are none.
 Resolve = Callable[[str, int], Sequence[str]]
 
 
 def resolve(host: str, port: int) -> Sequence[str]:
-    """Ask the machine's resolver."""
+    """Return the addresses of a host, from the system's resolver."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 def check_urls(urls: Sequence[str], allow_hosts: Collection[str]) -> None:
-    """Look at the receivers that the settings name.
+    """Check the receivers in the settings without resolving names.
 
     Raises:
-        InvalidRequest: One may not be called, as far as can be told without a resolver.
+        InvalidRequest: A receiver is not allowed.
     """
     for url in urls:
         try:
@@ -65,16 +65,16 @@ def check_urls(urls: Sequence[str], allow_hosts: Collection[str]) -> None:
 
 
 class HttpWebhookSender:
-    """Sends on one event loop; close it there.
+    """Sends webhooks on one event loop, on which ``close`` must be called.
 
     Args:
-        keys: Each signs; more than one while a secret is being replaced.
-        clock: Stamps the tries.
-        allow_hosts: Hosts that may be anywhere.
-        timeout_s: For a whole try, from the resolver to the head of the answer.
-        user_agent: Who is calling.
-        resolver: Finds addresses.
-        tls: What to trust; the certificates that come with httpx if not given.
+        keys: Signing keys; more than one while a secret is replaced.
+        clock: Stamps the attempts.
+        allow_hosts: Hosts that may have any address.
+        timeout_s: Limit of a whole attempt, from resolving the name to the response headers.
+        user_agent: Value of the header.
+        resolver: Returns the addresses of a host.
+        tls: Trusted certificates; those of httpx by default.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class HttpWebhookSender:
         self._user_agent = user_agent
         self._resolve = resolver
         self._resolvers = ThreadPoolExecutor(RESOLVERS_MAX, thread_name_prefix="webhook-dns")
-        # No connection is kept: the next one would have been checked for another name.
+        # A kept connection could serve another name, for which it was not checked.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._client = httpx.AsyncClient(
             verify=True if tls is None else tls,
@@ -106,7 +106,7 @@ class HttpWebhookSender:
         )
 
     async def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         await self._client.aclose()
         self._resolvers.shutdown(wait=False, cancel_futures=True)
 
@@ -129,7 +129,7 @@ class HttpWebhookSender:
         except OSError as error:
             return _failed(f"{target.host} cannot be resolved: {error}")
         if not is_allowed(target, self._allow_hosts):
-            # One that is not public is enough: a name has no business being both.
+            # One address that is not public is enough to refuse the name.
             for address in addresses:
                 if why := why_refused(address):
                     named = f"{target.host} ({address})"
@@ -154,7 +154,7 @@ class HttpWebhookSender:
     async def _post(
         self, webhook: Webhook, target: WebhookTarget, address: Address
     ) -> DeliveryResult:
-        # In its usual spelling, so that nothing reads the URL a second time in another way.
+        # In its canonical form, so that httpx cannot parse the URL differently.
         where = f"[{address}]" if address.version == 6 else str(address)  # noqa: PLR2004 - of IP
         timestamp_s = int(self._clock.now().timestamp())
         headers = {
@@ -173,7 +173,7 @@ class HttpWebhookSender:
             headers=headers,
             extensions={"sni_hostname": target.host},
         ) as response:
-            # The head says it all; a body of any length is left unread.
+            # The status and headers decide; the body is not read.
             wait_s = _retry_after_s(response.headers.get("retry-after"), self._clock.now())
             return answer_of_status(response.status_code, wait_s)
 

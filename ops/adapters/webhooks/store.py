@@ -1,7 +1,7 @@
 """``domain.webhook.ports.WebhookStore`` on the database of the event log.
 
-What is due is a query of one index. A try is begun by a conditional update inside a transaction
-that holds the write lock, so that two processes never begin the same one.
+An index finds the due webhooks. ``claim`` takes them by a conditional update in a transaction that
+holds the write lock, so two processes never start the same attempt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from domain.webhook.delivery import DeliveryResult, Webhook, WebhookId, WebhookS
 from ops.adapters.event_log.database import reader_engine, reading, reason_of, writer_engine
 from ops.adapters.event_log.tables import CHECKPOINTS, WEBHOOKS
 
-#: The row of ``checkpoints`` that says how far the log was read.
+#: Name of the row of ``checkpoints`` with the last position read.
 CHECKPOINT: Final = "webhooks"
 _VERSION: Final = 1
 _NAMES: Final = tuple(field.name for field in fields(Webhook))
@@ -40,7 +40,7 @@ class SqlWebhookStore:
         self._writer = writer_engine(url)
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the connections."""
         self._readers.dispose()
         self._writer.dispose()
 
@@ -55,13 +55,17 @@ class SqlWebhookStore:
             before = _position(connection)
             if position <= before:
                 return
-            query = select(WEBHOOKS.c.id).where(WEBHOOKS.c.id.in_([one.id for one in webhooks]))
+            query = select(WEBHOOKS.c.id).where(
+                WEBHOOKS.c.id.in_([webhook.id for webhook in webhooks])
+            )
             known = {row.id for row in connection.execute(query)} if webhooks else set()
-            rows = {one.id: _values(one) for one in webhooks if one.id not in known}
+            rows = {webhook.id: _values(webhook) for webhook in webhooks if webhook.id not in known}
             if rows:
                 connection.execute(insert(WEBHOOKS), list(rows.values()))
-            mine = CHECKPOINTS.c.name == CHECKPOINT
-            moved = connection.execute(update(CHECKPOINTS).where(mine).values(position=position))
+            checkpoint = CHECKPOINTS.c.name == CHECKPOINT
+            moved = connection.execute(
+                update(CHECKPOINTS).where(checkpoint).values(position=position)
+            )
             if not moved.rowcount:
                 values = {"name": CHECKPOINT, "version": _VERSION, "position": position}
                 connection.execute(insert(CHECKPOINTS).values(values))
@@ -109,11 +113,11 @@ class SqlWebhookStore:
 
     def revive(self, webhook_id: WebhookId, *, at: str) -> Webhook | None:
         """See ``WebhookStore.revive``."""
-        mine = WEBHOOKS.c.id == webhook_id
+        by_id = WEBHOOKS.c.id == webhook_id
         values = {"state": WebhookState.PENDING.value, "attempts": 0, "next_at": at}
         with self._writing() as connection:
-            connection.execute(update(WEBHOOKS).where(mine).values(values))
-            return _one(connection, select(WEBHOOKS).where(mine))
+            connection.execute(update(WEBHOOKS).where(by_id).values(values))
+            return _one(connection, select(WEBHOOKS).where(by_id))
 
     def get(self, webhook_id: WebhookId) -> Webhook | None:
         """See ``WebhookStore.get``."""
@@ -145,7 +149,7 @@ class SqlWebhookStore:
             found = connection.execute(select(WEBHOOKS.c.id).where(*over).limit(limit))
             ids = [row.id for row in found]
         if not ids:
-            return 0  # nothing to lock the log for
+            return 0  # without taking the write lock
         with self._writing() as connection:
             gone = connection.execute(delete_from(WEBHOOKS).where(WEBHOOKS.c.id.in_(ids), *over))
             return int(gone.rowcount)

@@ -157,7 +157,7 @@ def test_killed_redis_ends_the_broker_and_its_successor_has_the_data(data_dir: P
         assert broker.wait(WITHIN_S) == 1
     with running_broker(data_dir, "redis"):
         assert url_of(data_dir) == url_of(data_dir)
-        assert client.zrange(keys.line(Priority.BATCH, None), 0, -1) == [b"job-1"]
+        assert client.zrange(keys.agent_queue(Priority.BATCH, None), 0, -1) == [b"job-1"]
         client.close()
 
 

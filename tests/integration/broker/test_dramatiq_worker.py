@@ -31,8 +31,8 @@ def job(n: int | str) -> JobId:
 
 def waiting(client: redis.Redis, keys: Keys, line: Priority = INTERACTIVE) -> list[str]:
     """Return what no worker has: what came back or was called, then the line of no agent."""
-    called: list[Any] = client.lrange(keys.called(line), 0, -1)
-    in_line: list[Any] = client.zrange(keys.line(line, None), 0, -1)
+    called: list[Any] = client.lrange(keys.ready(line), 0, -1)
+    in_line: list[Any] = client.zrange(keys.agent_queue(line, None), 0, -1)
     return [one.decode() for one in (*called, *in_line)]
 
 
@@ -54,7 +54,7 @@ def test_jobs_of_both_queues_reach_the_actor_and_leave_nothing(
     assert ran.empty()
     for line in Priority:
         assert not waiting(client, keys, line)
-        assert client.scard(keys.in_hand(line, BROKER_ID)) == 0
+        assert client.scard(keys.unacked(line, BROKER_ID)) == 0
 
 
 def test_idle_worker_takes_a_job_without_polling(
@@ -158,9 +158,9 @@ def test_jobs_left_in_hand_go_back_to_the_front_oldest_first(
     consumer = broker.consume(INTERACTIVE.value, prefetch=3, timeout=50)
     assert next(consumer) is not None
     assert waiting(client, keys) == [job(3), job(4)]
-    assert broker.requeue_in_hand() == 3
+    assert broker.requeue_all_unacked() == 3
     assert waiting(client, keys) == [job(n) for n in range(5)]
-    assert broker.requeue_in_hand() == 0
+    assert broker.requeue_all_unacked() == 0
 
 
 def test_worker_killed_in_mid_job_gets_the_job_again_when_it_comes_back(

@@ -76,7 +76,7 @@ def test_a_worker_that_starts_leaves_alone_what_a_live_one_has_in_hand(
     second = BlockingRedisBroker(client, keys, broker_id=HANDS[1])
     assert second.requeue_in_hand() == 0
     assert next(second.consume(INTERACTIVE.value, prefetch=3, timeout=50)) is None
-    assert client.scard(keys.in_hand(INTERACTIVE, HANDS[0])) == 3
+    assert client.scard(keys.unacked(INTERACTIVE, HANDS[0])) == 3
 
 
 def test_what_a_worker_had_that_is_never_heard_of_again_goes_to_another_one(
@@ -119,7 +119,7 @@ def test_a_machine_whose_clock_is_wrong_takes_nothing_and_loses_nothing(
     assert next(wrong) is None
     monkeypatch.undo()
     assert next(right) is None
-    assert client.scard(keys.in_hand(INTERACTIVE, HANDS[0])) == 1
+    assert client.scard(keys.unacked(INTERACTIVE, HANDS[0])) == 1
     assert client.zcard(keys.heartbeats) == 2
 
 
@@ -128,17 +128,17 @@ def test_a_worker_with_more_in_hand_lets_the_other_one_go_first(
 ) -> None:
     brokers = [BlockingRedisBroker(client, keys, broker_id=hand) for hand in HANDS]
     for broker in brokers:
-        assert broker.share(INTERACTIVE.value) in {None, 1}
+        assert broker.fair_share(INTERACTIVE.value) in {None, 1}
         broker.do_fetch(INTERACTIVE.value, 0)  # a sign of life
     _fill(jobs, 5)
-    client.delete(keys.bell(INTERACTIVE))
-    assert [broker.share(INTERACTIVE.value) for broker in brokers] == [1, 1]
-    brokers[0].call_next(INTERACTIVE.value, 2)
+    client.delete(keys.wakeup(INTERACTIVE))
+    assert [broker.fair_share(INTERACTIVE.value) for broker in brokers] == [1, 1]
+    brokers[0].make_ready(INTERACTIVE.value, 2)
     brokers[0].do_fetch(INTERACTIVE.value, 2)
-    assert client.llen(keys.bell(INTERACTIVE)) == 0
-    assert [broker.share(INTERACTIVE.value) for broker in brokers] == [0, 3]
+    assert client.llen(keys.wakeup(INTERACTIVE)) == 0
+    assert [broker.fair_share(INTERACTIVE.value) for broker in brokers] == [0, 3]
     # Who has enough has called the other one.
-    assert client.llen(keys.bell(INTERACTIVE)) == 1
+    assert client.llen(keys.wakeup(INTERACTIVE)) == 1
 
 
 def test_a_worker_takes_what_the_other_one_does_not(
@@ -165,13 +165,13 @@ def test_a_worker_leaves_in_the_queue_what_it_has_no_place_for_while_others_live
     other = BlockingRedisBroker(client, keys, broker_id=HANDS[0])
     other.do_fetch(INTERACTIVE.value, 0)
     _fill(jobs, 5)
-    broker = BlockingRedisBroker(client, keys, broker_id=HANDS[1], shared_hand_max=2)
+    broker = BlockingRedisBroker(client, keys, broker_id=HANDS[1], shared_unacked_max=2)
     consumer = broker.consume(INTERACTIVE.value, prefetch=100, timeout=50)
     held = [next(consumer), next(consumer)]
     assert None not in held
     assert next(consumer) is None
-    assert client.scard(keys.in_hand(INTERACTIVE, HANDS[1])) == 2
+    assert client.scard(keys.unacked(INTERACTIVE, HANDS[1])) == 2
     # The other one is gone, and so is the reason.
     client.zrem(keys.heartbeats, HANDS[0])
     assert next(consumer) is not None
-    assert client.scard(keys.in_hand(INTERACTIVE, HANDS[1])) == 5
+    assert client.scard(keys.unacked(INTERACTIVE, HANDS[1])) == 5

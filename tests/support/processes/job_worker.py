@@ -39,7 +39,7 @@ def running_worker(
     )
     # A message names its queue and its actor, so the one actor serves every queue.
     broker.declare_queue(Priority.BATCH.value)
-    broker.requeue_in_hand()
+    broker.requeue_all_unacked()
     broker.emit_after("process_boot")
     worker = dramatiq.Worker(broker, worker_threads=threads, worker_timeout=200)
     worker.queue_prefetch = threads
