@@ -53,11 +53,11 @@ class Keys:
         return f"{self.prefix}:control"
 
     @property
-    def questions(self) -> str:
+    def token_requests(self) -> str:
         """List of requests for a token count."""
         return f"{self.prefix}:questions"
 
-    def answer(self, name: str) -> str:
+    def token_reply(self, name: str) -> str:
         """List that receives the reply to one request for a token count."""
         return f"{self.prefix}:answer:{name}"
 

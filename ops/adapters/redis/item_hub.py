@@ -1,8 +1,8 @@
-"""Stream items from Redis for every reader of one event loop.
+"""Stream items from Redis for all readers of one event loop.
 
-One subscription serves all readers: an announcement is unpacked once and only for jobs that
-somebody follows. Readers keep their own place (``ItemMerge``); whatever goes wrong on the bus, they
-heal from the store at their own pace, so nobody waits for anybody.
+One subscription serves all readers: an announcement is decoded once, and only for jobs that have a
+reader. Each reader has its own position (``ItemMerge``). After an error on the bus each reader
+reads the missing items from the store at its own pace, so no reader waits for another.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from ops.adapters.redis.client import Keys
 from ops.adapters.redis.item_merge import ItemMerge
 from ops.adapters.redis.items import PAGE_ITEMS, decode_announcement, decode_entries, entry_id
 
-#: Readers that read from the store at once; the others wait their turn.
+#: Readers that read from the store at once; the others wait.
 PAGES_AT_ONCE = 16
-#: A reader that cannot be served from the store for this long gives up.
+#: A reader gives up after the store is unreachable for this long.
 UNREACHABLE_MAX_S = 10.0
-#: Pause between two tries to reach the broker: the first, and what doubling ends at.
+#: Pause between two attempts to reach the broker: the first, and the limit of doubling it.
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 1.0
-#: How long ``start`` waits for the subscription before it lets the caller go on without.
+#: How long ``start`` waits for the subscription before it returns without one.
 START_WAIT_S = 5.0
-#: A reader looks into the store this often even if nothing seems amiss, in case the subscription
-#: died in silence.
+#: A reader without announcements reads the store this often: a subscription can die without an
+#: error.
 RECHECK_S = 10.0
 
 
 class RedisItemHub:
-    """``domain.job.ports.ItemSource`` for the loop in which ``start`` was awaited.
+    """``domain.job.ports.ItemSource`` for the event loop that awaits ``start``.
 
     Args:
         client: Made by ``connect_async``; the hub closes it.
@@ -56,11 +56,11 @@ class RedisItemHub:
 
     @property
     def is_subscribed(self) -> bool:
-        """Whether items arrive live just now."""
+        """Whether announcements arrive."""
         return self._subscribed.is_set()
 
     async def start(self) -> None:
-        """Begin to listen; if the broker is away, go on trying in the background."""
+        """Start listening; retry in the background while the broker is unavailable."""
         assert not self._tasks, "started twice"  # noqa: S101 - states what callers must not do
         self._tasks = [
             asyncio.create_task(self._listen_always(), name="item-hub"),
@@ -74,20 +74,20 @@ class RedisItemHub:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for reader in [one for readers in self._readers.values() for one in readers]:
+        for reader in [each for readers in self._readers.values() for each in readers]:
             await reader.aclose()
         await self._client.aclose()
 
     def follow(self, job_id: JobId, *, after: int = -1) -> ItemFollower:
-        """Return the items of a job above ``after``; they are listened for from now on."""
+        """Return the items of a job above ``after``, announced ones from now on."""
         return ItemFollower(self, job_id, after=after)
 
     def register(self, reader: ItemFollower) -> None:
-        """Hand announcements for its job to ``reader`` from now on."""
+        """Deliver announcements for its job to ``reader``."""
         self._readers.setdefault(reader.job_id, set()).add(reader)
 
     def unregister(self, reader: ItemFollower) -> None:
-        """Forget ``reader``; a second call does nothing."""
+        """Stop deliveries to ``reader``; a second call does nothing."""
         readers = self._readers.get(reader.job_id, set())
         readers.discard(reader)
         if not readers:
@@ -97,7 +97,7 @@ class RedisItemHub:
         """Return the stored entries after ``cursor``, at most ``PAGE_ITEMS``.
 
         Raises:
-            QueueUnavailable: The broker was away for ``UNREACHABLE_MAX_S``.
+            QueueUnavailable: The broker was unavailable for ``UNREACHABLE_MAX_S``.
         """
         start = "-" if cursor is None else "(" + entry_id(*cursor)
         loop = asyncio.get_running_loop()
@@ -126,7 +126,7 @@ class RedisItemHub:
                     self._log.warning("lost the bus, trying again: %s", error)
                     pause_s = RETRY_FIRST_S
                 self._subscribed.clear()
-                # Readers go to the store now, and so find out by themselves if the broker is away.
+                # The readers read the store now, and raise if the broker is unavailable.
                 self._lag_all()
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)
@@ -139,10 +139,10 @@ class RedisItemHub:
                 if message is None:
                     continue
                 if message["type"] == "message":
-                    self._hand_out(message["data"])
+                    self._deliver(message["data"])
                 elif message["type"] == "subscribe":
-                    # The library subscribes anew by itself when it had to connect again, and this
-                    # is the only sign of it.
+                    # The library subscribes again after it has reconnected; this message is the
+                    # only sign of it.
                     self._subscribed.set()
                     self._lag_all()
 
@@ -153,13 +153,13 @@ class RedisItemHub:
                 for reader in readers:
                     reader.recheck()
 
-    def _hand_out(self, packed: bytes) -> None:
+    def _deliver(self, packed: bytes) -> None:
         try:
             for job_id, size, item in decode_announcement(packed, self._readers.__contains__):
                 for reader in self._readers[job_id]:
                     reader.announced(item, size)
         except (ValueError, KeyError, UnicodeDecodeError):
-            self._log.exception("an announcement of another version or of somebody else")
+            self._log.exception("an announcement cannot be decoded")
             self._lag_all()
 
     def _lag_all(self) -> None:
@@ -169,9 +169,9 @@ class RedisItemHub:
 
 
 class ItemFollower(AsyncIterator[StreamItem]):
-    """One reader's way through a stream; made by ``RedisItemHub.follow``.
+    """The items of one job for one reader; made by ``RedisItemHub.follow``.
 
-    It may be awaited by one task at a time. Cancelling that task loses no item.
+    One task at a time may await it. Cancelling that task loses no item.
     """
 
     def __init__(self, hub: RedisItemHub, job_id: JobId, *, after: int) -> None:
@@ -195,7 +195,7 @@ class ItemFollower(AsyncIterator[StreamItem]):
                 return item
             if self._merge.is_broken:
                 await self.aclose()
-                message = f"the broker lost items of {self.job_id}; its result stands in the log"
+                message = f"the broker lost items of {self.job_id}; its result is in the log"
                 raise QueueUnavailable(message)
             if self._merge.needs_page:
                 await self._read_page()
@@ -216,18 +216,18 @@ class ItemFollower(AsyncIterator[StreamItem]):
         return len(self._merge)
 
     def announced(self, item: StreamItem, size: int) -> None:
-        """Take note of an announcement; called by the hub."""
+        """Receive an announcement; called by the hub."""
         self._quiet = False
         if self._merge.announced(item, size):
             self._wake.set()
 
     def lag(self) -> None:
-        """Take note that announcements may have been missed; called by the hub."""
+        """Record that announcements may have been missed; called by the hub."""
         self._merge.lag()
         self._wake.set()
 
     def recheck(self) -> None:
-        """Look into the store if nothing was heard since the last call; called by the hub."""
+        """Read the store if no announcement arrived since the last call; called by the hub."""
         if self._quiet:
             self.lag()
         self._quiet = True

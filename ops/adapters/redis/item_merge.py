@@ -1,10 +1,10 @@
-"""What one reader of a stream has, lacks and waits for; no I/O.
+"""Merges announced and stored items for one reader of a stream; no I/O.
 
-Items reach a reader by two ways: announced live, and read back from the store in pages. Whichever
-way an item comes, it is taken if its number is the next one and there is room, and dropped
-otherwise. A number that cannot be taken means that the live way has run ahead of the reader: it
-*lags*, and looks into the store once its buffer is empty. So nothing is lost, said twice or out of
-order whatever is dropped, repeated or cut off on the way, and memory stays bounded.
+Items arrive in two ways: announced live, and read from the store in pages. An item is taken if its
+number is the next one and the buffer has room, and dropped otherwise. An announced number that
+cannot be taken means that the reader *lags*: it reads the store once its buffer is empty. So every
+item is emitted exactly once and in order, whatever announcements are lost or repeated, and memory
+stays bounded.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 from domain.chat.items import StreamItem
 
-#: Items that wait in memory for one reader.
+#: Most items in the buffer of one reader.
 BUFFER_ITEMS_MAX = 1024
-#: Their size as JSON; one item is taken even if it is larger.
+#: Most bytes of JSON in the buffer; a single larger item is taken.
 BUFFER_BYTES_MAX = 256 * 1024
 
 
@@ -24,9 +24,9 @@ class ItemMerge:
     """The buffer of one reader.
 
     Args:
-        after: Last number that the reader has already.
-        items_max: Items that may wait.
-        bytes_max: Bytes that may wait.
+        after: Last number that the reader has.
+        items_max: Most items in the buffer.
+        bytes_max: Most bytes in the buffer.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ItemMerge:
         self._lagging = True
         self._announced_meanwhile = False
         self._cursor: tuple[int, int] | None = None if after < 0 else (1, after)
-        self._end_beyond_hole = -1
+        self._end_beyond_gap = -1
         self._broken = False
 
     def __len__(self) -> int:
@@ -52,26 +52,26 @@ class ItemMerge:
 
     @property
     def buffered_bytes(self) -> int:
-        """Size of what waits."""
+        """Size of the buffered items."""
         return self._bytes
 
     @property
     def cursor(self) -> tuple[int, int] | None:
-        """Attempt and number after which the store is to be read; ``None``: from its beginning."""
+        """Attempt and number to read the store after; ``None`` to read from the beginning."""
         return self._cursor
 
     @property
     def needs_page(self) -> bool:
-        """Whether the reader can only go on from the store."""
+        """Whether the next item must come from the store."""
         return self._lagging and not self._items
 
     @property
     def is_broken(self) -> bool:
-        """Whether the job has ended but items before its end are nowhere to be had."""
+        """Whether the job has ended and the store lacks items before its end."""
         return self._broken and not self._items
 
     def take(self) -> StreamItem | None:
-        """Return the next item, if one waits."""
+        """Return the next buffered item; ``None`` if there is none."""
         if not self._items:
             return None
         size, item = self._items.popleft()
@@ -79,15 +79,15 @@ class ItemMerge:
         return item
 
     def lag(self) -> None:
-        """Note that announcements may have been missed."""
+        """Record that announcements may have been missed."""
         self._lagging = True
         self._announced_meanwhile = True
 
     def announced(self, item: StreamItem, size: int) -> bool:
-        """Take an announced item, or note that it must be fetched.
+        """Buffer an announced item, or record that it must be read from the store.
 
         Returns:
-            Whether the reader may have something to do now.
+            Whether the reader can make progress.
         """
         if item.n is None:
             return not self._lagging and self._put(item, size)
@@ -95,36 +95,36 @@ class ItemMerge:
             return False
         if item.n == self._next and self._put(item, size):
             self._advance(item)
-            # All before it is known and all after it will be announced.
+            # All items before it are known, and all items after it will be announced.
             self._lagging = False
             return True
         self.lag()
         return True
 
     def begin_page(self) -> None:
-        """Say that the store is about to be read from ``cursor``."""
+        """Record that a read of the store from ``cursor`` begins."""
         self._announced_meanwhile = False
 
     def page(self, items: Sequence[tuple[int, StreamItem]], *, is_last: bool) -> None:
-        """Take what the store gave.
+        """Buffer a page of the store.
 
         Args:
             items: Sizes and items after ``cursor``, in the order of the store.
             is_last: Whether the store had no more when it was read.
         """
         for size, item in items:
-            assert item.n is not None, "never stored"  # noqa: S101 - states what callers must not do
+            assert item.n is not None, "never stored"  # noqa: S101 - a contract of the caller
             if item.n == self._next:
                 if not self._put(item, size):
                     return
                 self._advance(item)
             elif item.is_terminal:
-                self._end_beyond_hole = item.n
-            self._pass_by(item)
+                self._end_beyond_gap = item.n
+            self._move_cursor(item)
         if not is_last:
             return
-        self._broken = self._next <= self._end_beyond_hole
-        # What was announced while the page was on its way may be missing from it.
+        self._broken = self._next <= self._end_beyond_gap
+        # The page may lack items that were announced while it was read.
         self._lagging = self._announced_meanwhile
 
     def _put(self, item: StreamItem, size: int) -> bool:
@@ -137,10 +137,10 @@ class ItemMerge:
 
     def _advance(self, item: StreamItem) -> None:
         self._next += 1
-        self._pass_by(item)
+        self._move_cursor(item)
 
-    def _pass_by(self, item: StreamItem) -> None:
-        assert item.n is not None, "never stored"  # noqa: S101 - states what callers must not do
+    def _move_cursor(self, item: StreamItem) -> None:
+        assert item.n is not None, "never stored"  # noqa: S101 - a contract of the caller
         here = (item.attempt, item.n)
         if self._cursor is None or here > self._cursor:
             self._cursor = here

@@ -1,8 +1,8 @@
 """Stream items in Redis: one script per publish, one stream per job.
 
-An entry's id is ``{attempt}-{n}``. Redis refuses an id that is not above the last one, which is
-just what is wanted: a newer attempt shuts out the older ones, and a repeated write changes nothing.
-The script announces only what it stored, so what is heard on the bus can always be read as well.
+An entry's id is ``{attempt}-{n}``. Redis refuses an id that is not above the last one, so a newer
+attempt excludes the older ones, and a repeated write changes nothing. The script announces only
+items that it has stored, so every announced item can be read from the store.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ops.adapters.redis.client import Keys, broker_errors
 
 #: Entries read at once.
 PAGE_ITEMS = 256
-#: A stream whose job never said its last word (Redis was away just then) goes after a week.
+#: A stream without a terminal item, which Redis missed while unavailable, expires after a week.
 ABANDONED_TTL_S = 7 * 24 * 3600
-#: Largest number that Redis takes in an id.
+#: Largest number in an entry id.
 NUMBER_MAX = 2**64 - 1
 #: The only field of an entry.
 FIELD = b"i"
@@ -30,7 +30,7 @@ FIELD = b"i"
 # abandoned stream; then per item its entry id ("" if transient), "1" if it is terminal, the job id
 # and the payload.
 _PUBLISH = """
-local said = {}
+local announced = {}
 for i = 2, #KEYS do
   local at = 4 * i - 4
   local id, terminal, job, payload = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
@@ -46,21 +46,21 @@ for i = 2, #KEYS do
       redis.call('EXPIRE', KEYS[i], ARGV[3])
     end
   end
-  if stored then said[#said + 1] = job .. ' ' .. payload end
+  if stored then announced[#announced + 1] = job .. ' ' .. payload end
 end
-if #said > 0 then redis.call('PUBLISH', KEYS[1], table.concat(said, '\\n')) end
-return #said
+if #announced > 0 then redis.call('PUBLISH', KEYS[1], table.concat(announced, '\\n')) end
+return #announced
 """
 
 
 class RedisItemSink:
-    """``domain.job.ports.ItemSink``: a whole engine step is one script call.
+    """``domain.job.ports.ItemSink``: one script call publishes a whole engine step.
 
     Args:
-        client: Where to write.
+        client: Made by ``connect``.
         keys: Key names.
-        items_max: Items kept per job, about.
-        ttl_s: How long a stream is kept after its terminal item.
+        items_max: Items kept per job, approximately.
+        ttl_s: How long a stream is kept after its terminal item, in seconds.
     """
 
     def __init__(self, client: redis.Redis, keys: Keys, *, items_max: int, ttl_s: int) -> None:
@@ -69,7 +69,7 @@ class RedisItemSink:
         self._publish: Callable[..., Any] = client.register_script(_PUBLISH)
 
     def publish(self, items: Sequence[tuple[JobId, StreamItem]]) -> None:
-        """Store the numbered items and announce what was stored, in one round trip."""
+        """Store the numbered items and announce the stored ones, in one round trip."""
         if not items:
             return
         names: list[str] = [self._keys.bus]
@@ -94,7 +94,7 @@ class RedisItemBacklog:
         self._keys = keys
 
     def forget(self, job_id: JobId, *, through: int) -> None:
-        """Leave an empty stream whose last id is above every id of those attempts."""
+        """Empty a stream; its last id is above every id of the attempts up to ``through``."""
         key, last = self._keys.items(job_id), f"{through}-{NUMBER_MAX}"
         with broker_errors():
             pipeline = self._client.pipeline(transaction=True)
@@ -105,7 +105,7 @@ class RedisItemBacklog:
             pipeline.execute()
 
     def read(self, job_id: JobId, *, after: int = -1) -> tuple[StreamItem, ...]:
-        """Return the stored items above ``after``: gapless, the first of each number."""
+        """Return the stored items above ``after``, without gaps, the first of each number."""
         key, cursor = self._keys.items(job_id), first_cursor(after)
         found: list[StreamItem] = []
         while True:
@@ -118,15 +118,15 @@ class RedisItemBacklog:
 
 
 def entry_id(attempt: int, n: int) -> str:
-    """Return the id under which an item is stored."""
-    assert attempt >= 1, "Redis refuses 0-0"  # noqa: S101 - states what callers must not do
+    """Return the entry id of an item."""
+    assert attempt >= 1, "Redis refuses 0-0"  # noqa: S101 - a contract of the caller
     return f"{attempt}-{n}"
 
 
 def first_cursor(after: int) -> bytes:
-    """Return where ``XRANGE`` begins for items above ``after``.
+    """Return the start of ``XRANGE`` for items above ``after``.
 
-    Ids are ordered by attempt first, so only the first attempt's items can be skipped unread.
+    Ids sort by attempt first, so only items of the first attempt can be skipped.
     """
     return b"-" if after < 0 else b"(1-%d" % after
 
@@ -143,8 +143,8 @@ def decode_entries(entries: Sequence[Any]) -> list[tuple[int, StreamItem]]:
 def decode_announcement(
     packed: bytes, wanted: Callable[[JobId], bool]
 ) -> Iterator[tuple[JobId, int, StreamItem]]:
-    """Yield job, size in bytes and item of an announcement, decoding only what is ``wanted``."""
-    # Compact JSON holds no raw line break, so one line is one item.
+    """Yield job, size in bytes and item of each announced item whose job is ``wanted``."""
+    # Compact JSON has no line break, so one line is one item.
     for line in packed.split(b"\n"):
         name, _, payload = line.partition(b" ")
         job_id = JobId(name.decode())
@@ -153,9 +153,9 @@ def decode_announcement(
 
 
 def _gapless(items: Sequence[StreamItem], after: int) -> Iterator[StreamItem]:
-    """An attempt that found the beginning lost says everything again, so numbers may fall back.
+    """Yield the items with consecutive numbers above ``after``.
 
-    What stands before such a new beginning, or behind a hole, is of no use to anybody.
+    An attempt that found earlier items lost emits all of them again, so numbers may fall back.
     """
     wanted = after + 1
     for item in items:

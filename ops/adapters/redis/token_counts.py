@@ -1,8 +1,8 @@
-"""Questions after the length of a prompt: a list of questions, and a list for each answer.
+"""Token counts of prompts: a list of requests, and a list for each reply.
 
-The api asks and waits; the worker, which has the tokenizer, answers one question after the other.
-Nothing here is worth keeping: a question that nobody takes fades, and its asker is told to come
-again.
+The api sends a request and waits; the worker, which has the tokenizer, serves one request after the
+other. Requests are not durable: one that no worker takes expires, and its client gets a retryable
+error.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from domain.chat.request import ChatRequest
 from domain.errors import EngineFailure, InvalidRequest, ModelNotReady, Overloaded
 from ops.adapters.redis.client import BLOCK_MAX_S, Keys, broker_errors
 
-#: How long a question waits for its answer. A worker reads 20,000 tokens in about 50 ms.
-ANSWER_TIMEOUT_S = 20.0
-#: Questions that may wait; Claude Code asks 28 at once.
-QUESTIONS_MAX = 256
+#: How long a request waits for its reply. A worker counts 20,000 tokens in about 50 ms.
+REPLY_TIMEOUT_S = 20.0
+#: Most waiting requests; Claude Code sends 28 at once.
+WAITING_MAX = 256
 #: Pause after a lost connection.
 RETRY_S = 0.5
 
-# KEYS: questions. ARGV: most that may wait, TTL in seconds, question.
-_ASK = """
+# KEYS: requests. ARGV: most waiting requests, TTL in seconds, request.
+_SEND = """
 if redis.call('LLEN', KEYS[1]) >= tonumber(ARGV[1]) then return 0 end
 redis.call('RPUSH', KEYS[1], ARGV[3])
 redis.call('EXPIRE', KEYS[1], ARGV[2])
@@ -38,40 +38,40 @@ return 1
 
 
 class RedisTokenCounter:
-    """``domain.usecases.jobs.count_tokens.TokenCounter``: asks the worker.
+    """``domain.usecases.jobs.count_tokens.TokenCounter``: a request to the worker.
 
     Args:
         client: Made by ``connect``.
         keys: Key names.
-        timeout_s: How long to wait for an answer.
+        timeout_s: How long to wait for a reply, in seconds.
     """
 
     def __init__(
-        self, client: redis.Redis, keys: Keys, *, timeout_s: float = ANSWER_TIMEOUT_S
+        self, client: redis.Redis, keys: Keys, *, timeout_s: float = REPLY_TIMEOUT_S
     ) -> None:
         self._client = client
         self._keys = keys
         self._timeout_s = timeout_s
-        self._ask: Any = client.register_script(_ASK)
+        self._send: Any = client.register_script(_SEND)
 
     def count(self, request: ChatRequest) -> int:
-        """Ask and wait for the answer."""
+        """Send a request and wait for the reply."""
         name = uuid.uuid4().hex
-        question = name.encode() + b" " + request.to_bytes()
+        message = name.encode() + b" " + request.to_bytes()
         with broker_errors():
-            limits = [QUESTIONS_MAX, int(self._timeout_s) + 1]
-            asked = self._ask(keys=[self._keys.questions], args=[*limits, question])
-        if not asked:
+            limits = [WAITING_MAX, int(self._timeout_s) + 1]
+            is_queued = self._send(keys=[self._keys.token_requests], args=[*limits, message])
+        if not is_queued:
             msg = "too many prompts wait to be counted"
             raise Overloaded(msg)
-        return self._answer(name)
+        return self._wait(name)
 
-    def _answer(self, name: str) -> int:
+    def _wait(self, name: str) -> int:
         deadline = time.monotonic() + self._timeout_s
         while (left_s := deadline - time.monotonic()) > 0:
             with broker_errors():
                 reply: Any = self._client.blpop(
-                    [self._keys.answer(name)], timeout=max(0.01, min(BLOCK_MAX_S, left_s))
+                    [self._keys.token_reply(name)], timeout=max(0.01, min(BLOCK_MAX_S, left_s))
                 )
             if reply is not None:
                 return _read(json.loads(reply[1]))
@@ -79,17 +79,17 @@ class RedisTokenCounter:
         raise ModelNotReady(msg)
 
 
-def _read(answer: dict[str, Any]) -> int:
-    if "tokens" in answer:
-        return int(answer["tokens"])
-    if "refused" in answer:
-        raise InvalidRequest(answer["refused"], field=answer["field"])
+def _read(reply: dict[str, Any]) -> int:
+    if "tokens" in reply:
+        return int(reply["tokens"])
+    if "refused" in reply:
+        raise InvalidRequest(reply["refused"], field=reply["field"])
     msg = "the prompt could not be counted"
     raise EngineFailure(msg)
 
 
 class TokenCountServer:
-    """A thread that answers questions, for the worker. A context manager.
+    """The worker's thread that serves token count requests. A context manager.
 
     Args:
         client: Made by ``connect``.
@@ -119,26 +119,26 @@ class TokenCountServer:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                taken: Any = self._client.blpop([self._keys.questions], timeout=BLOCK_MAX_S)
+                taken: Any = self._client.blpop([self._keys.token_requests], timeout=BLOCK_MAX_S)
                 if taken is not None:
                     self._serve(taken[1])
             except (redis.RedisError, OSError) as error:
-                self._log.warning("lost the questions, trying again: %s", error)
+                self._log.warning("lost the token count requests, trying again: %s", error)
                 self._stop.wait(RETRY_S)
 
-    def _serve(self, question: bytes) -> None:
-        name, _, payload = question.partition(b" ")
-        key = self._keys.answer(name.decode())
+    def _serve(self, message: bytes) -> None:
+        name, _, payload = message.partition(b" ")
+        key = self._keys.token_reply(name.decode())
         with self._client.pipeline(transaction=True) as pipeline:
-            pipeline.rpush(key, json.dumps(self._told(payload)))
-            pipeline.expire(key, int(ANSWER_TIMEOUT_S) + 1)
+            pipeline.rpush(key, json.dumps(self._reply(payload)))
+            pipeline.expire(key, int(REPLY_TIMEOUT_S) + 1)
             pipeline.execute()
 
-    def _told(self, payload: bytes) -> dict[str, Any]:
+    def _reply(self, payload: bytes) -> dict[str, Any]:
         try:
             return {"tokens": self._count(ChatRequest.from_bytes(payload))}
         except InvalidRequest as error:
             return {"refused": error.message, "field": error.field}
-        except Exception:  # noqa: BLE001 - one question must not end the answers to others
+        except Exception:  # noqa: BLE001 - the thread must survive to serve later requests
             self._log.exception("a prompt could not be counted")
             return {}

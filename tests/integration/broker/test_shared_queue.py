@@ -74,7 +74,7 @@ def test_a_worker_that_starts_leaves_alone_what_a_live_one_has_in_hand(
     first = _consumer(client, keys, HANDS[0], room=3)
     assert next(first) is not None
     second = BlockingRedisBroker(client, keys, broker_id=HANDS[1])
-    assert second.requeue_in_hand() == 0
+    assert second.requeue_all_unacked() == 0
     assert next(second.consume(INTERACTIVE.value, prefetch=3, timeout=50)) is None
     assert client.scard(keys.unacked(INTERACTIVE, HANDS[0])) == 3
 
