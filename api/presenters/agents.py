@@ -1,8 +1,8 @@
-"""Agents as clients see them."""
+"""Agents as clients read them."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from api.presenters.cache_diagnostics import cache_object
@@ -15,18 +15,16 @@ from api.schemas.agents import (
     LatestTurn,
     SavedContext,
 )
-from api.streaming.log_backfill import JobRecords
-from domain.agent.state import Agent
-from domain.errors import AgentNotFound, PayloadMissing
+from domain.agent.state import Agent, Profile
 from domain.events.agent import AgentDeleted, AgentForgotten, AgentForked, AgentRegistered
 from domain.events.cache import AgentCacheMissed, AgentCacheRestored, AgentCacheSaved
 from domain.log.codec import decode_event
-from domain.log.record import AGENT_STREAM
-from domain.usecases.agents import last_status, profile_of
-from domain.values import AgentId, JobId, JobStatus, StreamName
+from domain.log.record import RecordedEvent
+from domain.usecases.cache_diagnostics import CacheDiagnosis
+from domain.values import AgentId, JobId, JobStatus
 
-#: Turns that are shown with an agent.
-HISTORY_MAX: Final = 20
+#: Number, job and status of a turn.
+ShownTurn = tuple[int, JobId, JobStatus]
 
 
 def agent_object(agent: Agent) -> AgentObject:
@@ -48,35 +46,50 @@ def agent_object(agent: Agent) -> AgentObject:
     }
 
 
-def full_agent_object(agent: Agent, records: JobRecords) -> AgentObject:
-    """Return an agent with what it was made with and its latest turns; blocks."""
-    status = last_status(agent, records.views)
+def full_agent_object(
+    agent: Agent,
+    status: JobStatus | None,
+    *,
+    profile: Profile | None,
+    history: Sequence[ShownTurn],
+) -> AgentObject:
+    """Return an agent with its profile and its latest turns.
+
+    Args:
+        agent: The agent.
+        status: Status of the job of its last turn, if it has a turn.
+        profile: Its profile; ``None`` if it was erased.
+        history: Its latest turns, oldest first.
+    """
     is_open = status is not None and not status.is_terminal
     shown = agent_object(agent)
     shown["turns"] = agent.counted(status)
     shown["open_job"] = agent.last if is_open else None
-    try:
-        profile = profile_of(agent, records.payloads)
-    except PayloadMissing:
-        profile = None
     shown["system"] = profile.system if profile else None
     shown["tools"] = [dict(tool) for tool in profile.tools] if profile else None
     shown["options"] = profile.options.said() if profile else None
-    shown["history"] = _history(agent, records)
+    shown["history"] = [_turn(number, job, status) for number, job, status in history]
     return shown
 
 
-def agent_cache(agent_id: AgentId, records: JobRecords) -> AgentCache:
-    """Return what is known of an agent's context; blocks.
+def agent_cache_object(
+    agent_id: AgentId,
+    recorded: Sequence[RecordedEvent],
+    latest: JobId | None,
+    diagnosis: CacheDiagnosis | None,
+) -> AgentCache | None:
+    """Return the cache state of the context of an agent, ``None`` if the agent was deleted.
 
-    Raises:
-        AgentNotFound: Nothing was ever asked for it, or it was deleted.
+    Args:
+        agent_id: The agent, registered or not.
+        recorded: The events of its stream.
+        latest: Its latest job, if it has one.
+        diagnosis: The cache diagnosis of that job.
     """
     context: SavedContext | None = None
     hit: CacheHit | None = None
     miss: CacheMiss | None = None
-    is_gone = False
-    recorded = records.log.load(StreamName(AGENT_STREAM + agent_id))
+    is_deleted = False
     for one in recorded:
         event = decode_event(one.type, one.schema_version, one.data)
         at = one.recorded_at
@@ -88,36 +101,30 @@ def agent_cache(agent_id: AgentId, records: JobRecords) -> AgentCache:
             miss = _miss(event, at)
         elif isinstance(event, AgentDeleted | AgentForgotten):
             context = hit = miss = None
-            is_gone = isinstance(event, AgentDeleted)
+            is_deleted = isinstance(event, AgentDeleted)
         elif isinstance(event, AgentRegistered | AgentForked):
-            is_gone = False
-    page = records.views.page(limit=1, agent=agent_id)
-    if is_gone or not (recorded or page.jobs):
-        raise AgentNotFound(agent_id)
+            is_deleted = False
+    if is_deleted:
+        return None
     return {
         "object": "agent.cache",
         "agent_id": agent_id,
         "context": context,
         "last_hit": hit,
         "last_miss": miss,
-        "latest": _latest(page.jobs[0].id, records) if page.jobs else None,
+        "latest": _latest(latest, diagnosis),
     }
 
 
-def _history(agent: Agent, records: JobRecords) -> list[AgentTurn]:
-    own = list(enumerate(agent.turns, start=agent.inherited + 1))
-    turns: list[AgentTurn] = []
-    for number, job in own[-HISTORY_MAX:]:
-        view = records.views.get(job)
-        status = JobStatus.EXPIRED if view is None else view.status
-        counts = status is JobStatus.COMPLETED
-        turns.append({"turn": number, "job": job, "status": status.value, "counts": counts})
-    return turns
+def _turn(number: int, job: JobId, status: JobStatus) -> AgentTurn:
+    counts = status is JobStatus.COMPLETED
+    return {"turn": number, "job": job, "status": status.value, "counts": counts}
 
 
-def _latest(job_id: JobId, records: JobRecords) -> LatestTurn | None:
-    diagnosis = records.diagnose(job_id)
-    return None if diagnosis is None else {"job": job_id, **cache_object(diagnosis)}
+def _latest(job_id: JobId | None, diagnosis: CacheDiagnosis | None) -> LatestTurn | None:
+    if job_id is None or diagnosis is None:
+        return None
+    return {"job": job_id, **cache_object(diagnosis)}
 
 
 def _context(event: AgentCacheSaved, at: str) -> SavedContext:

@@ -1,4 +1,4 @@
-"""A row of the jobs projection as clients see it."""
+"""Jobs as clients read them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Literal, cast
 
 from api.background.webhooks import webhook_object
 from api.presenters.cache_diagnostics import cache_object
-from api.schemas.replies import JobEstimate, JobObject, JobOutput
+from api.protocols.shared.logprobs import response_logprobs
+from api.schemas.replies import JobEstimate, JobObject, JobOutput, JobToolCall
+from domain.chat.generation import EmittedCall
+from domain.chat.stored_answer import StoredAnswer
 from domain.job.eta import Forecast
 from domain.job.view import JobView
 from domain.usecases.cache_diagnostics import CacheDiagnosis
@@ -73,32 +76,50 @@ def full_job_object(
     view: JobView,
     forecast: Forecast | None,
     *,
-    output: JobOutput | None,
+    answer: StoredAnswer | None,
     diagnosis: CacheDiagnosis | None,
     webhooks: Sequence[Webhook],
 ) -> JobObject:
-    """Return a job with its answer, what it found in the cache, and its webhooks."""
+    """Return a job with its answer, its cache diagnosis and its webhooks."""
     job = job_object(view, forecast)
-    job["output"] = output
+    job["output"] = None if answer is None else _output(answer)
     job["cache"] = None if diagnosis is None else cache_object(diagnosis)
     job["webhooks"] = [webhook_object(webhook) for webhook in webhooks]
     return job
 
 
-def _queue_position(view: JobView, foreseen: Forecast | None) -> int | None:
-    if foreseen is None or view.status is not JobStatus.QUEUED:
-        return None
-    return foreseen.position
+def _output(answer: StoredAnswer) -> JobOutput:
+    output: JobOutput = {"text": answer.text, "thinking": answer.thinking}
+    if answer.calls:
+        output["tool_calls"] = [_tool_call(call) for call in answer.calls]
+    if answer.logprobs is not None:
+        output["logprobs"] = response_logprobs(answer.logprobs)
+    return output
 
 
-def _estimate(view: JobView, foreseen: Forecast | None) -> JobEstimate | None:
-    if foreseen is None or foreseen.end_s is None:
+def _tool_call(call: EmittedCall) -> JobToolCall:
+    return {
+        "arguments": call.arguments,
+        "id": call.id,
+        "is_complete": call.is_complete,
+        "name": call.name,
+    }
+
+
+def _queue_position(view: JobView, forecast: Forecast | None) -> int | None:
+    if forecast is None or view.status is not JobStatus.QUEUED:
         return None
-    # It may have begun since what is foreseen was looked at.
-    start_s = foreseen.start_s if view.status is JobStatus.QUEUED else None
-    return {"starts_in_s": rounded(start_s), "finishes_in_s": rounded(foreseen.end_s)}
+    return forecast.position
+
+
+def _estimate(view: JobView, forecast: Forecast | None) -> JobEstimate | None:
+    if forecast is None or forecast.end_s is None:
+        return None
+    # The job may have begun after the forecast was made.
+    start_s = forecast.start_s if view.status is JobStatus.QUEUED else None
+    return {"starts_in_s": rounded(start_s), "finishes_in_s": rounded(forecast.end_s)}
 
 
 def rounded(seconds: float | None) -> float | None:
-    """Return an estimate no finer than it can be meant."""
+    """Return an estimate in tenths of a second; it is not more accurate than that."""
     return None if seconds is None else round(seconds, 1)

@@ -9,7 +9,7 @@ from api.http.operation import Operation
 from api.http.parameters import page_size, path, text
 from api.http.replies import json_reply
 from api.http.request_headers import IDEMPOTENCY_KEY, PREFERRED_WAIT_S
-from api.presenters.agents import agent_cache, agent_object, full_agent_object
+from api.presenters.agents import agent_object
 from api.protocols.native.agents import profile_of
 from api.protocols.native.stream import NativeEncoder
 from api.routes.generate import ATTACHED_HEADER, JOB_HEADER, QUEUE_FULL
@@ -137,7 +137,7 @@ async def fork_agent(request: Request, agents: AgentService) -> Reply:
 
 async def get_cache(request: Request, agents: AgentService) -> Reply:
     """Return the cache state of an agent's context, also of an agent that was never registered."""
-    return json_reply(await agents.call(agent_cache, _named(request), agents.records))
+    return json_reply(await agents.call(agents.reader.load_cache, _named(request)))
 
 
 async def _stream(added: AddedTurn, request: Request, agents: AgentService) -> StreamReply:
@@ -151,7 +151,7 @@ async def _stream(added: AddedTurn, request: Request, agents: AgentService) -> S
 
 
 async def _agent_reply(agent: Agent, agents: AgentService, *, status: int = 200) -> Reply:
-    shown = await agents.call(full_agent_object, agent, agents.records)
+    shown = await agents.call(agents.reader.present, agent)
     return json_reply(shown, status=status, headers={"location": shown["links"]["self"]})
 
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from api.http.messages import Reply, Request, StreamReply
 from api.http.operation import Operation
 from api.http.parameters import Order, choice, flag, page_size, path, text, whole_number
 from api.http.replies import json_reply
 from api.http.request_headers import IDEMPOTENCY_KEY
-from api.presenters.responses import conversation, load_envelope, load_response, prepare, present
 from api.protocols.openai_responses import parse as responses
-from api.protocols.openai_responses.items import listed_items
 from api.protocols.openai_responses.response_object import (
     PROTOCOL,
     ResponseEnvelope,
     ended_response,
 )
 from api.protocols.openai_responses.stream import ResponsesEncoder
-from api.protocols.shared.answer_ids import job_hex
 from api.protocols.shared.parsed_request import ParsedRequest
 from api.routes.generate import (
     ATTACHED_HEADER,
@@ -65,7 +62,7 @@ async def create_response(request: Request, service: ResponseService) -> Reply |
     generation = service.generation
     _, job = await generation.submission.open(lambda: parsed, request, protocol=PROTOCOL)
     try:
-        envelope = await service.call(load_envelope, job.id, service.records)
+        envelope = await service.call(service.reader.load_envelope, job.id)
     except BaseException:
         job.reading.abandon(CLIENT_GONE)
         await job.items.close()
@@ -82,30 +79,30 @@ async def create_response(request: Request, service: ResponseService) -> Reply |
 async def get_response(request: Request, service: ResponseService) -> Reply | StreamReply:
     """Return a response as it is now, or stream its events from any position."""
     is_stream, after = _IS_STREAM.read(request), _STARTING_AFTER.read(request)
-    found = await service.call(load_response, _RESPONSE_ID.read(request), service.records)
+    response_id = _RESPONSE_ID.read(request)
     if not is_stream:
-        return json_reply(await service.call(present, found, service.records))
+        return json_reply(await service.call(service.reader.load_object, response_id))
+    found = await service.call(service.reader.load, response_id)
     return await _stream(found.envelope, -1 if after is None else after, request, service)
 
 
 async def cancel_response(request: Request, service: ResponseService) -> Reply:
     """Cancel a response; one that has ended stays as it is."""
     response_id = _RESPONSE_ID.read(request)
-    found = await service.call(load_response, response_id, service.records)
+    found = await service.call(service.reader.load, response_id)
     await service.call(service.cancellation.cancel, found.envelope.job_id, reason="api")
     await service.items.wait_for_end(found.envelope.job_id, CANCEL_WAIT_S, request)
-    found = await service.call(load_response, response_id, service.records)
-    return json_reply(await service.call(present, found, service.records))
+    return json_reply(await service.call(service.reader.load_object, response_id))
 
 
 async def delete_response(request: Request, service: ResponseService) -> Reply:
     """Delete a response; cancel it first if it has not ended."""
     response_id = _RESPONSE_ID.read(request)
-    found = await service.call(load_response, response_id, service.records)
+    found = await service.call(service.reader.load, response_id)
     if not found.job.status.is_terminal:
         await service.call(service.cancellation.cancel, found.envelope.job_id, reason="api")
     ids = service.generation.defaults.ids
-    log = service.records.log
+    log = service.reader.records.log
     await service.call(commit, found.envelope.job_id, Hide(), log=log, ids=ids)
     body: ResponseDeleted = {"id": response_id, "object": "response", "deleted": True}
     return json_reply(body)
@@ -114,7 +111,7 @@ async def delete_response(request: Request, service: ResponseService) -> Reply:
 async def list_input_items(request: Request, service: ResponseService) -> Reply:
     """List the input items of a response, with those of the conversation before it."""
     limit, order, after = _LIMIT.read(request), _ORDER.read(request), _AFTER.read(request)
-    items = await service.call(_inputs, _RESPONSE_ID.read(request), service)
+    items = await service.call(service.reader.input_items, _RESPONSE_ID.read(request))
     if order is Order.DESC:
         items.reverse()
     if after is not None:
@@ -134,7 +131,7 @@ async def list_input_items(request: Request, service: ResponseService) -> Reply:
 
 def _parse(request: Request, service: ResponseService) -> tuple[ParsedRequest, bool]:
     wire = responses.read_body(request.body)
-    requested, before = prepare(wire, service.records)
+    requested, before = service.reader.resolve(wire)
     parsed = responses.parse_request(
         wire, requested, before, request.headers, service.generation.defaults
     )
@@ -149,10 +146,10 @@ async def _in_background(
     headers: dict[str, str] = {JOB_HEADER: accepted.job_id}
     if accepted.attached is not None:
         headers[ATTACHED_HEADER] = accepted.attached
-    envelope = await service.call(load_envelope, accepted.job_id, service.records)
+    envelope = await service.call(service.reader.load_envelope, accepted.job_id)
     if parsed.stream:
         return await _stream(envelope, -1, request, service)
-    body: ResponseObject = await service.call(_present, envelope, service)
+    body: ResponseObject = await service.call(service.reader.load_object, envelope.id)
     return json_reply(body, headers=headers)
 
 
@@ -164,17 +161,6 @@ async def _stream(
     encoder = ResponsesEncoder(envelope, request_id=request.id, after=after)
     pieces = JobStream(buffer, encoder, ping_s=service.generation.ping_s)
     return StreamReply(pieces=pieces, headers={JOB_HEADER: envelope.job_id})
-
-
-def _present(envelope: ResponseEnvelope, service: ResponseService) -> ResponseObject:
-    return present(load_response(envelope.id, service.records), service.records)
-
-
-def _inputs(response_id: str, service: ResponseService) -> list[dict[str, Any]]:
-    found = load_response(response_id, service.records)
-    requested = found.envelope.requested
-    before = conversation(requested.previous, service.records)
-    return listed_items((*before, *requested.items), job_hex(found.envelope.job_id))
 
 
 RESPONSE_OPERATIONS: Final = (

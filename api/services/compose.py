@@ -5,7 +5,9 @@ from __future__ import annotations
 from api.background.batches import BatchServices
 from api.background.tasks import BlockingCalls
 from api.background.webhooks import WebhookServices
+from api.services.agent_reader import AgentReader
 from api.services.ports import ApiPorts
+from api.services.response_reader import ResponseReader
 from api.services.route_services import (
     AgentService,
     EventService,
@@ -60,7 +62,7 @@ def compose(ports: ApiPorts) -> Services:
         jobs=jobs,
         responses=ResponseService(
             generation=generation,
-            records=records,
+            reader=ResponseReader(records=records),
             items=items,
             cancellation=ports.cancellation,
             call=call,
@@ -68,6 +70,7 @@ def compose(ports: ApiPorts) -> Services:
         agents=AgentService(
             turns=AgentTurns(submission=submission, defaults=ports.defaults),
             jobs=jobs,
+            reader=AgentReader(records=records),
             records=records,
             call=call,
             ids=ports.ids,

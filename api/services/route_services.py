@@ -11,6 +11,8 @@ from api.http.messages import Request
 from api.presenters.jobs import full_job_object, job_object
 from api.protocols.shared.parsed_request import RequestDefaults
 from api.schemas.replies import JobObject
+from api.services.agent_reader import AgentReader
+from api.services.response_reader import ResponseReader
 from api.streaming.job_items import JobItems
 from api.streaming.log_backfill import JobRecords
 from api.submission.agent_turns import AgentTurns
@@ -100,7 +102,7 @@ class JobService:
         return full_job_object(
             view,
             None if view.status.is_terminal else self.eta.of(job_id),
-            output=records.read_output(view),
+            answer=records.read_stored(view),
             # Before its first attempt a job has looked nothing up in the cache.
             diagnosis=records.diagnose(job_id) if view.attempt else None,
             webhooks=self.webhooks.of_subject(job_id, limit=SHOWN_MAX),
@@ -117,14 +119,14 @@ class ResponseService:
 
     Attributes:
         generation: Answers on the connection.
-        records: The recorded responses.
+        reader: The recorded responses.
         items: Opens the items of a response.
         cancellation: Cancels the job of a response.
         call: Runs what blocks.
     """
 
     generation: Generation
-    records: JobRecords
+    reader: ResponseReader
     items: JobItems
     cancellation: JobCancellation
     call: BlockingCalls
@@ -137,13 +139,15 @@ class AgentService:
     Attributes:
         turns: Adds turns.
         jobs: Shows the job of a turn.
-        records: The recorded agents and jobs.
+        reader: The recorded agents.
+        records: The event log, and the jobs of turns.
         call: Runs what blocks.
         ids: Fresh ids.
     """
 
     turns: AgentTurns
     jobs: JobService
+    reader: AgentReader
     records: JobRecords
     call: BlockingCalls
     ids: IdSource

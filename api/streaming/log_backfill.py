@@ -6,9 +6,6 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 
-from api.protocols.shared.logprobs import response_logprobs
-from api.schemas.replies import JobOutput, JobToolCall
-from domain.chat.generation import EmittedCall
 from domain.chat.items import (
     Body,
     Failed,
@@ -113,18 +110,6 @@ class JobRecords:
         """Return what a job found in the cache; ``None`` before its first attempt."""
         return explain(job_id, views=self.views, log=self.log, payloads=self.payloads)
 
-    def read_output(self, view: JobView) -> JobOutput | None:
-        """Return the answer of a job for its client; ``None`` as in ``read_stored``."""
-        stored = self.read_stored(view)
-        if stored is None:
-            return None
-        output: JobOutput = {"text": stored.text, "thinking": stored.thinking}
-        if stored.calls:
-            output["tool_calls"] = [_tool_call(call) for call in stored.calls]
-        if stored.logprobs is not None:
-            output["logprobs"] = response_logprobs(stored.logprobs)
-        return output
-
     def read_stored(self, view: JobView) -> StoredAnswer | None:
         """Return the answer of a job; ``None`` if there is none or it was erased."""
         if view.output is None:
@@ -210,15 +195,6 @@ def lacking(position: ReaderPosition, answer: StoredAnswer) -> Iterator[Body]:
         yield ToolInput(fragment=call.arguments, ids=())
         if call.is_complete:
             yield ToolEnd()
-
-
-def _tool_call(call: EmittedCall) -> JobToolCall:
-    return {
-        "arguments": call.arguments,
-        "id": call.id,
-        "is_complete": call.is_complete,
-        "name": call.name,
-    }
 
 
 def _ending(view: JobView) -> Finished | Failed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -281,7 +282,8 @@ def test_key_of_an_interrupted_request_is_completed() -> None:
                 correlation_id="req-1",
             )
             other.log.append(events[0].stream, [draft], expected_version=0)
-            api.use(log=other.log, views=other.log.views, payloads=other.log)
+            submission = replace(api.ports.submission, log=other.log)
+            api.use(log=other.log, views=other.log.views, payloads=other.log, submission=submission)
             again = await api.send("POST", CHAT, THREE | {"stream": True}, headers=KEY)
             names = again.headers["x-semantic-job"].split(", ")
             assert names[0] == first

@@ -1,0 +1,172 @@
+"""Reads recorded responses and the conversations that they continue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from api.presenters.responses import current_response
+from api.protocols.openai_responses.items import Item, listed_items
+from api.protocols.openai_responses.parse import decode_fields, input_items, requested_fields
+from api.protocols.openai_responses.response_object import (
+    PROTOCOL,
+    RequestedFields,
+    ResponseEnvelope,
+    find_item,
+)
+from api.protocols.shared.answer_ids import job_hex
+from api.protocols.shared.timestamps import unix_seconds
+from api.schemas.responses import RESPONSE_ID_PATTERN, ResponseObject, ResponsesBody
+from api.streaming.log_backfill import JobRecords
+from domain.errors import (
+    InvalidRequest,
+    JobNotFound,
+    PayloadMissing,
+    PreviousResponseNotFound,
+    ResponseNotFound,
+)
+from domain.job.state import Job
+from domain.usecases.jobs.commit import load_job
+from domain.values import JobId
+
+#: Responses of one conversation; each is read from the log at every turn.
+CHAIN_MAX: Final = 1000
+
+_RESPONSE_ID: Final = re.compile(RESPONSE_ID_PATTERN)
+_ITEM_ID: Final = re.compile(r"(?:msg|rs|fc|ctc|tsc)_([0-9a-f]{32})_\d{1,9}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredResponse:
+    """A response in the log.
+
+    Attributes:
+        envelope: Its request.
+        job: The state of its job.
+    """
+
+    envelope: ResponseEnvelope
+    job: Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseReader:
+    """Reads responses; every method blocks and raises ``LogUnavailable`` if the log is.
+
+    Attributes:
+        records: The recorded jobs.
+    """
+
+    records: JobRecords
+
+    def load_envelope(self, job_id: JobId) -> ResponseEnvelope:
+        """Return the request of a job that was accepted on this connection.
+
+        The client may have asked not to store the response.
+
+        Raises:
+            ResponseNotFound: The job does not exist, or is not of this dialect.
+        """
+        return self._load(job_id).envelope
+
+    def load(self, response_id: str) -> StoredResponse:
+        """Return a response that a client may look up.
+
+        Raises:
+            ResponseNotFound: It does not exist, was deleted, or was not to be stored.
+        """
+        if not _RESPONSE_ID.match(response_id):
+            raise ResponseNotFound(response_id)
+        found = self._load(JobId("job-" + response_id.removeprefix("resp_")))
+        if found.job.hidden or not found.envelope.requested.is_stored:
+            raise ResponseNotFound(response_id)
+        return found
+
+    def present(self, found: StoredResponse) -> ResponseObject:
+        """Return a response as it is now."""
+        view = self.records.views.get(found.envelope.job_id)
+        stored = None if view is None else self.records.read_stored(view)
+        return current_response(found.envelope, view, stored)
+
+    def load_object(self, response_id: str) -> ResponseObject:
+        """Return a response as it is now by its id; raises as ``load`` does."""
+        return self.present(self.load(response_id))
+
+    def resolve(self, wire: ResponsesBody) -> tuple[RequestedFields, list[Item]]:
+        """Return a request without references, and the items of the conversation before it.
+
+        Raises:
+            InvalidRequest: An item is not valid, or the target of a reference does not exist; or
+                the conversation has too many responses, or one of them has not ended.
+            PreviousResponseNotFound: A response of the conversation does not exist.
+        """
+        items = [self._resolve_item(item, index) for index, item in enumerate(input_items(wire))]
+        before = self._conversation(wire.previous_response_id)
+        return requested_fields(wire, items, before), before
+
+    def input_items(self, response_id: str) -> list[dict[str, Any]]:
+        """Return the input items of a response, with those of the conversation before it.
+
+        Raises:
+            InvalidRequest: As ``resolve`` does for the conversation.
+            PreviousResponseNotFound: As ``resolve`` does.
+            ResponseNotFound: As ``load`` does.
+        """
+        found = self.load(response_id)
+        requested = found.envelope.requested
+        before = self._conversation(requested.previous)
+        return listed_items((*before, *requested.items), job_hex(found.envelope.job_id))
+
+    def _conversation(self, last: str | None) -> list[Item]:
+        """Return the items of a response and of those that it continues, oldest first."""
+        parts: list[Sequence[Item]] = []
+        previous = last
+        while previous is not None:
+            if len(parts) >= CHAIN_MAX:
+                msg = f"the conversation has more than {CHAIN_MAX} responses"
+                raise InvalidRequest(msg, field="previous_response_id")
+            try:
+                found = self.load(previous)
+            except ResponseNotFound:
+                raise PreviousResponseNotFound(previous) from None
+            parts.append((*found.envelope.requested.items, *self._output(found)))
+            previous = found.envelope.requested.previous
+        return [item for part in reversed(parts) for item in part]
+
+    def _output(self, found: StoredResponse) -> Sequence[Item]:
+        if not found.job.status.is_terminal:
+            msg = f"response {found.envelope.id} has not ended"
+            raise InvalidRequest(msg, field="previous_response_id")
+        return self.present(found)["output"]
+
+    def _resolve_item(self, item: Item, index: int) -> dict[str, Any]:
+        """Return an item, or the target of a reference."""
+        if item["type"] != "item_reference":
+            return dict(item)
+        named = _ITEM_ID.fullmatch(item["id"])
+        try:
+            found = self.load(f"resp_{named[1]}") if named else None
+        except ResponseNotFound:
+            found = None
+        target = find_item(self._output(found), item["id"]) if found is not None else None
+        if target is None:
+            msg = f"item {item['id']} does not exist"
+            raise InvalidRequest(msg, field=f"input.{index}.id")
+        return dict(target)
+
+    def _load(self, job_id: JobId) -> StoredResponse:
+        response_id = f"resp_{job_id.removeprefix('job-')}"
+        try:
+            loaded = load_job(job_id, log=self.records.log)
+            submitted = loaded.job.submitted
+            if submitted is None or submitted.protocol != PROTOCOL or submitted.wire is None:
+                raise ResponseNotFound(response_id)
+            requested = decode_fields(self.records.payloads.get(submitted.wire))
+        except (JobNotFound, PayloadMissing):
+            raise ResponseNotFound(response_id) from None
+        envelope = ResponseEnvelope(
+            job_id=job_id, created_s=unix_seconds(loaded.accepted_at), requested=requested
+        )
+        return StoredResponse(envelope=envelope, job=loaded.job)
