@@ -127,7 +127,7 @@ def test_a_resumed_generation_says_what_is_missing_and_nothing_else(
     items = sink.numbered("job-whole")
     for cut in (0, 1, len(items) // 2, len(items) - 1, len(items)):
         name = f"job-cut-{cut}"
-        outcome = finished(submit(engine, name, request, attempt=2, said=items[:cut]))
+        outcome = finished(submit(engine, name, request, attempt=2, emitted=items[:cut]))
         assert [(i.n, i.body) for i in sink.numbered(name)] == [(i.n, i.body) for i in items[cut:]]
         assert (outcome.token_ids, outcome.text, outcome.next_item) == (
             whole.token_ids,
@@ -165,7 +165,7 @@ def test_a_resumed_generation_tells_the_likelihoods_that_are_missing_and_knows_a
     items = sink.numbered("job-whole")
     for cut in (0, 1, len(items) // 2, len(items)):
         name = f"job-cut-{cut}"
-        outcome = finished(submit(engine, name, request, attempt=2, said=items[:cut]))
+        outcome = finished(submit(engine, name, request, attempt=2, emitted=items[:cut]))
         whole_again = (*items[:cut], *sink.numbered(name))
         assert _rounded(logprobs_in(whole_again)) == _rounded(whole.logprobs)
         assert outcome.logprobs == logprobs_in(whole_again)

@@ -84,14 +84,14 @@ class Site:
         except httpx.TransportError:
             return False
 
-    def said(self) -> str:
-        return "\n".join(machine.said() for machine in (self._api, *self.workers))
+    def log_tail(self) -> str:
+        return "\n".join(machine.log_tail() for machine in (self._api, *self.workers))
 
     def close(self) -> None:
         codes = [machine.stop() for machine in (self._api, *self.workers)]
         self.http.close()
         self._client.close()
-        assert codes == [0, 0, 0], self.said()
+        assert codes == [0, 0, 0], self.log_tail()
 
     def accept(self, **changes: Any) -> str:
         accepted = self.http.post("/v1/jobs", json=STORY | changes)
@@ -163,7 +163,7 @@ def test_jobs_spread_over_both_and_each_has_one_result(site: Site) -> None:
         kinds = [event["type"] for event in site.events(job_id)]
         assert kinds == ["JobSubmitted", "AttemptStarted", "JobCompleted"]
         texts.setdefault(number % 8, set()).add(site.ended(job_id)["output"]["text"])
-    assert all(len(said) == 1 for said in texts.values()), "the same whoever says it"
+    assert all(len(answers) == 1 for answers in texts.values()), "the worker changes the text"
 
 
 def test_cancelling_reaches_the_worker_that_runs_the_job(site: Site) -> None:

@@ -78,7 +78,7 @@ def test_a_page_may_read_what_it_gets_even_a_refusal(server: SampleServer) -> No
 
 
 def test_a_stranger_s_form_reaches_no_handler(server: SampleServer) -> None:
-    server.forget()
+    server.discard_events()
     answer = server.ask(
         "GET",
         "/slow",
@@ -88,7 +88,7 @@ def test_a_stranger_s_form_reaches_no_handler(server: SampleServer) -> None:
     assert "access-control-allow-origin" not in answer.headers
     assert server.ask("GET", "/slow?s=0", headers=f"x-api-key: {KEY}\r\n").status == 200
     # All that the app tells is of the second request: the handler never saw the first.
-    assert [server.heard(), server.heard()] == ["slow begun", "slow over"]
+    assert [server.next_event_name(), server.next_event_name()] == ["slow begun", "slow over"]
 
 
 def test_a_place_is_free_again_when_the_client_leaves(server: SampleServer) -> None:
@@ -115,7 +115,7 @@ def test_behind_the_gate_nobody_gets_in(server: SampleServer) -> None:
     }
     assert {ip for ip, _ in listening} == {"127.0.0.1"}
     (inner,) = {port for _, port in listening} - {server.port}
-    server.forget()
+    server.discard_events()
     for extra in (
         "",
         "x-semantic-gate: guess\r\n",
@@ -129,4 +129,4 @@ def test_behind_the_gate_nobody_gets_in(server: SampleServer) -> None:
                 (answer,) = parse(read_all(line))
             assert (answer.status, answer.body) == (403, b"")
     assert server.ask("GET", "/slow?s=0", headers=f"x-api-key: {KEY}\r\n").status == 200
-    assert [server.heard(), server.heard()] == ["slow begun", "slow over"]
+    assert [server.next_event_name(), server.next_event_name()] == ["slow begun", "slow over"]

@@ -25,7 +25,7 @@ def server() -> Iterator[SampleServer]:
 
 
 def ask(server: SampleServer, target: str) -> socket.socket:
-    server.forget()
+    server.discard_events()
     connection = server.connect()
     connection.sendall(f"GET {target} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
     return connection
@@ -64,7 +64,7 @@ def test_client_gone_before_the_first_event_is_known(server: SampleServer, leave
 @pytest.mark.parametrize("leave", LEAVING)
 def test_client_gone_from_a_waiting_handler_is_known(server: SampleServer, leave: object) -> None:
     connection = ask(server, "/slow")
-    server.told("slow begun")
+    server.next_event("slow begun")
     check(server, connection, leave, "slow over")
 
 
@@ -89,11 +89,11 @@ def test_many_clients_gone_at_once_are_all_known(server: SampleServer) -> None:
         connection.sendall(b"GET /idle HTTP/1.1\r\nhost: x\r\n\r\n")
         read_until(connection, b"first")
         connections.append(connection)
-    server.forget()
+    server.discard_events()
     for connection in connections:
         connection.close()
     for _ in connections:
-        assert server.told("idle closed")["gone"]
+        assert server.next_event("idle closed")["gone"]
     assert server.is_well()
 
 
@@ -117,7 +117,7 @@ def assert_known_at_once(server: SampleServer, what: str) -> dict[str, Any]:
     for _ in range(REQUESTS_MEANWHILE):
         assert server.ask("GET", "/small").status == 200
     answered = time.monotonic()
-    noticed = server.told(what)
+    noticed = server.next_event(what)
     assert noticed["at"] < answered
     return noticed
 

@@ -32,7 +32,7 @@ def test_signal_ends_streams_with_their_last_event(number: signal.Signals) -> No
                 assert b"event: last\n" in received
                 assert received.endswith(b"\r\n0\r\n\r\n")
         assert server.process.wait(DRAIN_S + MARGIN_S) == 0
-        assert server.told("stopped")["at"] - asked < DRAIN_S + MARGIN_S
+        assert server.next_event("stopped")["at"] - asked < DRAIN_S + MARGIN_S
 
 
 def test_idle_server_ends_at_once() -> None:
@@ -42,21 +42,21 @@ def test_idle_server_ends_at_once() -> None:
         server.process.send_signal(signal.SIGTERM)
         assert kept.recv(1000) == b""
         assert server.process.wait(MARGIN_S) == 0
-        server.told("stopped")
+        server.next_event("stopped")
 
 
 def test_answer_that_is_nearly_done_is_finished(tmp_path: Path) -> None:
     done = tmp_path / "done"
     with sample_server(drain_s=LONG_DRAIN_S) as server, server.connect() as connection:
         connection.sendall(f"GET /held?until={done} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
-        server.told("held begun")
+        server.next_event("held begun")
         server.process.send_signal(signal.SIGTERM)
         wait_until_refused(server)
         done.touch()
         answer = read_all(connection)
         assert answer.startswith(b"HTTP/1.1 200 ")
         assert b"connection: close\r\n" in answer
-        assert server.told("held over")["ending"] is False
+        assert server.next_event("held over")["ending"] is False
         assert server.process.wait(MARGIN_S) == 0
 
 

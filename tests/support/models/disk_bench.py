@@ -93,7 +93,9 @@ class DiskBench(Bench):
         assert self.tier.wait_scanned(WAIT_S if scanned else 0.0) is scanned
         super().__init__(architecture, tier=self.tier, on_context=self.reports.append, **more)
 
-    def say(self, prompt: list[int], max_tokens: int = 8, sampling: Sampling | None = None) -> Run:
+    def run_alone(
+        self, prompt: list[int], max_tokens: int = 8, sampling: Sampling | None = None
+    ) -> Run:
         """Let one sequence run to its end, after what the disk has for it."""
         admission = self.admission(prompt, max_tokens, sampling)
         self.wait_for_disk(admission)

@@ -93,11 +93,13 @@ def submit(
     request: ChatRequest,
     *,
     attempt: int = 1,
-    said: Sequence[StreamItem] = (),
+    emitted: Sequence[StreamItem] = (),
 ) -> GenerationHandle:
-    """Hand a request over, as attempt after one that said ``said``, and let it speak at once."""
+    """Submit a request as the attempt after one that emitted ``emitted``, and release it."""
     prompt = engine.prepare(request)
-    return submit_prompt(engine, job_id, prompt, attempt=attempt, said=said, stop=request.stop)
+    return submit_prompt(
+        engine, job_id, prompt, attempt=attempt, emitted=emitted, stop=request.stop
+    )
 
 
 def submit_prompt(
@@ -106,19 +108,19 @@ def submit_prompt(
     prompt: PreparedPrompt,
     *,
     attempt: int = 1,
-    said: Sequence[StreamItem] = (),
+    emitted: Sequence[StreamItem] = (),
     stop: tuple[str, ...] = (),
 ) -> GenerationHandle:
-    """Hand over what is rendered already."""
+    """Submit a rendered prompt and release it."""
     handle = engine.submit(
         GenerationTask(
             job_id=JobId(job_id),
             attempt=attempt,
             prompt=prompt,
-            emitted=ids_of(said),
-            first_item=len(said) + 1,
+            emitted=ids_of(emitted),
+            first_item=len(emitted) + 1,
             stop=stop,
-            known=known_of(said),
+            known=known_of(emitted),
         )
     )
     handle.release()
@@ -136,12 +138,12 @@ def ids_of(items: Sequence[StreamItem]) -> tuple[int, ...]:
 
 
 def known_of(items: Sequence[StreamItem]) -> dict[int, TokenLogprob]:
-    """Return what items tell of the likelihood of tokens, by place."""
+    """Return the logprobs that the items carry, by token index."""
     return {value.index: value for item in items for value in stream.logprobs_of(item.body)}
 
 
 def logprobs_in(items: Sequence[StreamItem]) -> tuple[TokenLogprob, ...]:
-    """Return what items tell of the tokens of the answer."""
+    """Return the logprobs of the text items."""
     bodies = [item.body for item in items]
     return tuple(value for body in bodies if isinstance(body, Text) for value in body.logprobs)
 

@@ -106,7 +106,7 @@ def cold(architecture: Architecture, turns: Sequence[Turn]) -> tuple[list[Ask], 
 
         def answer(ask: Ask) -> tuple[int, ...]:
             if ask not in answers:
-                answers[ask] = engine.say(ask)
+                answers[ask] = engine.answer(ask)
             return answers[ask].tokens
 
         asks = asks_of(turns, answer)
@@ -117,7 +117,7 @@ def from_memory(architecture: Architecture, asks: Sequence[Ask], store: Path) ->
     """Answer out of memory, one request after another."""
     del store
     with closing(RecordedEngine(architecture, budget_blocks=ROOMY_BLOCKS)) as engine:
-        return [engine.say(ask) for ask in asks]
+        return [engine.answer(ask) for ask in asks]
 
 
 def from_little_memory(
@@ -126,7 +126,7 @@ def from_little_memory(
     """Answer out of a memory that loses most of what it had."""
     del store
     with closing(RecordedEngine(architecture, budget_blocks=TIGHT_BLOCKS)) as engine:
-        return [engine.say(ask) for ask in asks]
+        return [engine.answer(ask) for ask in asks]
 
 
 def from_disk(architecture: Architecture, asks: Sequence[Ask], store: Path) -> list[Answer]:
@@ -137,8 +137,8 @@ def from_disk(architecture: Architecture, asks: Sequence[Ask], store: Path) -> l
         for number, ask in enumerate(asks):
             # Two of these fill the memory.
             for seed in (2 * number, 2 * number + 1):
-                engine.say(Ask(tuple(random_tokens(PROMPT_TOKENS_MAX, seed)), 1, GREEDY))
-            answers.append(engine.say(ask))
+                engine.answer(Ask(tuple(random_tokens(PROMPT_TOKENS_MAX, seed)), 1, GREEDY))
+            answers.append(engine.answer(ask))
             engine.settle()
     return answers
 
@@ -147,7 +147,7 @@ def after_restart(architecture: Architecture, asks: Sequence[Ask], store: Path) 
     """Answer with an empty memory, out of the disk that another engine left."""
     engine = RecordedEngine(architecture, budget_blocks=ROOMY_BLOCKS, store=store)
     with closing(engine):
-        return [engine.say(ask) for ask in asks]
+        return [engine.answer(ask) for ask in asks]
 
 
 class InOtherProcess:

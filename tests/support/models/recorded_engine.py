@@ -156,7 +156,7 @@ class RecordedEngine:
         assert self._tier is not None
         assert self._tier.flush(PATIENCE_S)
 
-    def say(self, ask: Ask) -> Answer:
+    def answer(self, ask: Ask) -> Answer:
         """Answer one request by itself."""
         return self.wait(ask, self.submit(ask))
 

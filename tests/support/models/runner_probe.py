@@ -201,7 +201,9 @@ class Bench:
         self.runner.remove(run.uid)
         del self.runs[run.uid]
 
-    def say(self, prompt: list[int], max_tokens: int = 8, sampling: Sampling | None = None) -> Run:
+    def run_alone(
+        self, prompt: list[int], max_tokens: int = 8, sampling: Sampling | None = None
+    ) -> Run:
         """Let one sequence run to its end."""
         run = self.join(prompt, max_tokens, sampling)
         self.finish(run)

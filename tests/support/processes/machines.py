@@ -50,7 +50,7 @@ class Machine:
                 start_new_session=True,
             )
 
-    def said(self) -> str:
+    def log_tail(self) -> str:
         """Return the end of its log, for the message of a failed test."""
         return f"--- {self._part} {self._data_dir}\n{self._log_file.read_text()[-4000:]}"
 

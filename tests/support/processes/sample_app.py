@@ -23,7 +23,7 @@ from ops.settings import ServerSettings
 WAIT_MAX_S = 300.0
 
 
-def tell(what: str, **more: object) -> None:
+def report(what: str, **more: object) -> None:
     sys.stdout.write(json.dumps({"what": what, "at": time.monotonic(), **more}) + "\n")
     sys.stdout.flush()
 
@@ -51,12 +51,12 @@ async def small(request: Request) -> Reply:
 
 async def slow(request: Request) -> Reply:
     """Answers when told to end, or notes that the client has gone."""
-    tell("slow begun")
+    report("slow begun")
     gone = asyncio.ensure_future(request.gone.wait())
     ending = asyncio.ensure_future(request.ending.wait())
     seconds = float(request.query.get("s", ["60"])[0])
     await asyncio.wait({gone, ending}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    tell("slow over", gone=request.gone.is_set(), ending=request.ending.is_set())
+    report("slow over", gone=request.gone.is_set(), ending=request.ending.is_set())
     gone.cancel()
     ending.cancel()
     return Reply(body=b'{"slow":true}')
@@ -64,12 +64,12 @@ async def slow(request: Request) -> Reply:
 
 async def held(request: Request) -> Reply:
     """Answers when there is a file ``until``, whatever else is asked of it."""
-    tell("held begun")
+    report("held begun")
     until = Path(request.query["until"][0])
     async with asyncio.timeout(WAIT_MAX_S):
         while not until.exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
             await asyncio.sleep(0.01)
-    tell("held over", ending=request.ending.is_set())
+    report("held over", ending=request.ending.is_set())
     return Reply(body=b'{"held":true}')
 
 
@@ -82,7 +82,7 @@ async def idle(request: Request) -> StreamReply:
             await asyncio.wait_for(request.ending.wait(), WAIT_MAX_S)
             yield b"event: last\ndata: {}\n\n"
         finally:
-            tell("idle closed", gone=request.gone.is_set())
+            report("idle closed", gone=request.gone.is_set())
 
     return StreamReply(pieces=pieces())
 
@@ -95,9 +95,9 @@ async def silent(request: Request) -> StreamReply:
             await asyncio.wait_for(request.ending.wait(), WAIT_MAX_S)
             yield b"event: last\ndata: {}\n\n"
         finally:
-            tell("silent closed", gone=request.gone.is_set())
+            report("silent closed", gone=request.gone.is_set())
 
-    tell("silent begun")
+    report("silent begun")
     return StreamReply(pieces=pieces())
 
 
@@ -134,7 +134,7 @@ async def endless(request: Request) -> StreamReply:
             for index in range(lines):
                 yield b"%0999d\n" % index
         finally:
-            tell("endless closed")
+            report("endless closed")
 
     return StreamReply(pieces=pieces(), content_type="text/plain")
 
@@ -211,11 +211,11 @@ ROUTES = (
 
 
 async def start() -> None:
-    tell("started")
+    report("started")
 
 
 async def stop() -> None:
-    tell("stopped")
+    report("stopped")
 
 
 def main() -> None:
@@ -230,7 +230,7 @@ def main() -> None:
             listener=listener,
             on_start=start,
             on_stop=stop,
-            on_listening=lambda host, port: tell("listening", host=host, port=port),
+            on_listening=lambda host, port: report("listening", host=host, port=port),
             logger=logger,
         )
     )

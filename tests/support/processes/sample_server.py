@@ -37,38 +37,38 @@ class SampleServer:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
-        self._told: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._events: queue.Queue[dict[str, Any]] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self.port: int = self.told("listening", START_MAX_S)["port"]
+        self.port: int = self.next_event("listening", START_MAX_S)["port"]
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self._told.put(json.loads(line))
+            self._events.put(json.loads(line))
 
     def close(self) -> None:
         """Kill the process and wait until its output is read to the end."""
         self.process.kill()
         self._reader.join()
 
-    def told(self, what: str, timeout_s: float = ANSWER_MAX_S) -> dict[str, Any]:
+    def next_event(self, what: str, timeout_s: float = ANSWER_MAX_S) -> dict[str, Any]:
         """Return the next happening of that name; others before it are skipped."""
         deadline = time.monotonic() + timeout_s
         while True:
-            happening = self._told.get(timeout=max(0.0, deadline - time.monotonic()))
-            if happening["what"] == what:
-                return happening
+            event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
+            if event["what"] == what:
+                return event
 
-    def heard(self, timeout_s: float = ANSWER_MAX_S) -> str:
+    def next_event_name(self, timeout_s: float = ANSWER_MAX_S) -> str:
         """Return the name of the very next happening."""
-        return str(self._told.get(timeout=timeout_s)["what"])
+        return str(self._events.get(timeout=timeout_s)["what"])
 
-    def forget(self) -> None:
+    def discard_events(self) -> None:
         """Drop what was told so far."""
         with contextlib.suppress(queue.Empty):
             while True:
-                self._told.get_nowait()
+                self._events.get_nowait()
 
     def connect(self) -> socket.socket:
         connection = socket.create_connection(("127.0.0.1", self.port), timeout=ANSWER_MAX_S)

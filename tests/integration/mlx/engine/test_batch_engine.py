@@ -108,7 +108,7 @@ class TestSameSeed:
         items = sink.numbered(name)
         cuts = range(0, len(items) + 1, 5)
         handles = [
-            submit(engine, f"{name}-{cut}", request, attempt=2, said=items[:cut]) for cut in cuts
+            submit(engine, f"{name}-{cut}", request, attempt=2, emitted=items[:cut]) for cut in cuts
         ]
         for cut, handle in zip(cuts, handles, strict=True):
             outcome = finished(handle)

@@ -289,7 +289,7 @@ def test_an_answer_goes_on_the_same_from_every_item(
     assert check(whole, _POINT)
     items = sink.numbered("cut")
     handles = [
-        submit(engine, f"cut-{n}", request, attempt=2, said=items[:n]) for n in range(len(items))
+        submit(engine, f"cut-{n}", request, attempt=2, emitted=items[:n]) for n in range(len(items))
     ]
     for handle in handles:
         outcome = finished(handle)
@@ -306,7 +306,7 @@ def test_a_call_goes_on_the_same_from_every_item(engine: BatchEngine, sink: Coll
     whole = finished(submit(engine, "call", request))
     items = sink.numbered("call")
     handles = [
-        submit(engine, f"call-{cut}", request, attempt=2, said=items[:cut])
+        submit(engine, f"call-{cut}", request, attempt=2, emitted=items[:cut])
         for cut in range(len(items))
     ]
     for handle in handles:

@@ -52,7 +52,7 @@ def alone(
     bench: MakeBench, architecture: Architecture, prompt: list[int], count: int, rules: Sampling
 ) -> list[int]:
     """Return what a sequence says with nobody beside it, without limit and without reuse."""
-    return bench(architecture, budget_bytes=None).say(prompt, count, rules).tokens
+    return bench(architecture, budget_bytes=None).run_alone(prompt, count, rules).tokens
 
 
 @kinds
@@ -162,7 +162,7 @@ class TestCancel:
             warm.step()
         decoded, read = len(run.tokens), warm.computed
         warm.leave(run)
-        again = warm.say(prompt, 60)
+        again = warm.run_alone(prompt, 60)
         assert again.cached == (len(prompt) - 1 if decoded else read - read % BLOCK)
         assert again.tokens == alone(bench, LLAMA, prompt, 60, GREEDY)
 

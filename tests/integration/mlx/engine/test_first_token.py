@@ -63,7 +63,7 @@ def step_to_first_token(bench: Bench, run: Run) -> None:
 def test_first_token_comes_before_it_is_in_the_caches_and_once(
     bench: MakeBench, late: MakeBench, architecture: Architecture, sampling: Sampling
 ) -> None:
-    expected = late(architecture).say(PROMPT, 12, sampling).tokens
+    expected = late(architecture).run_alone(PROMPT, 12, sampling).tokens
     early = bench(architecture)
     for _ in range(2):
         run = early.join(PROMPT, 12, sampling)
@@ -83,8 +83,8 @@ def test_those_that_run_get_a_token_at_least_every_second_step(
     stranger = random_tokens(20, 7)
     prompts = [random_tokens(5 + 9 * number, number) for number in range(5)]
     cold = late(LLAMA)
-    expected = [cold.say(prompt, 6, SAMPLED).tokens for prompt in prompts]
-    said = cold.say(stranger, 60).tokens
+    expected = [cold.run_alone(prompt, 6, SAMPLED).tokens for prompt in prompts]
+    said = cold.run_alone(stranger, 60).tokens
     early = bench(LLAMA)
     running = early.join(stranger, 60)
     step_to_first_token(early, running)
@@ -107,7 +107,7 @@ def test_cancel_right_after_the_first_token_lets_the_next_attempt_go_on(
     bench: MakeBench, late: MakeBench
 ) -> None:
     cold = late(LLAMA)
-    expected = cold.say(PROMPT, 12, SAMPLED).tokens
+    expected = cold.run_alone(PROMPT, 12, SAMPLED).tokens
     early = bench(LLAMA)
     other = early.join(random_tokens(15, 3), 12)
     run = early.join(PROMPT, 12, SAMPLED)
@@ -120,13 +120,13 @@ def test_cancel_right_after_the_first_token_lets_the_next_attempt_go_on(
 
     assert run.tokens + resumed.tokens == expected
     assert resumed.cached == len(PROMPT)
-    assert other.tokens == cold.say(other.prompt, 12).tokens
+    assert other.tokens == cold.run_alone(other.prompt, 12).tokens
 
 
 def test_pause_right_after_the_first_token_loses_and_repeats_nothing(
     bench: MakeBench, late: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = late(LLAMA).say(PROMPT, 12, SAMPLED).tokens
+    expected = late(LLAMA).run_alone(PROMPT, 12, SAMPLED).tokens
     early = bench(LLAMA)
     run = early.wait(PROMPT, 12, SAMPLED)
     early.let_in()
@@ -150,17 +150,17 @@ def test_batch_that_is_dropped_after_a_first_token_owes_nothing(
     step_to_first_token(early, early.join(PROMPT))
     early.runner.reset()
     early.runs.clear()
-    again = early.say(PROMPT, 12, SAMPLED)
+    again = early.run_alone(PROMPT, 12, SAMPLED)
 
-    assert again.tokens == late(LLAMA).say(PROMPT, 12, SAMPLED).tokens
+    assert again.tokens == late(LLAMA).run_alone(PROMPT, 12, SAMPLED).tokens
 
 
 def test_only_token_and_end_token_are_told_when_they_are_kept(
     bench: MakeBench, late: MakeBench
 ) -> None:
-    (first,) = late(LLAMA).say(PROMPT, 1).tokens
-    only = bench(LLAMA).say(PROMPT, 1)
-    ended = bench(LLAMA, ends=frozenset({first})).say(PROMPT, 12)
+    (first,) = late(LLAMA).run_alone(PROMPT, 1).tokens
+    only = bench(LLAMA).run_alone(PROMPT, 1)
+    ended = bench(LLAMA, ends=frozenset({first})).run_alone(PROMPT, 12)
 
     assert (only.tokens, only.finish) == ([first], Finish.LENGTH)
     assert (ended.tokens, ended.finish) == ([first], Finish.END)

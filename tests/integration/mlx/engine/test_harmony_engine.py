@@ -116,7 +116,7 @@ def test_a_call_goes_on_the_same_from_every_item(engine: BatchEngine, sink: Coll
     whole = finished(submit(engine, "call", request))
     items = sink.numbered("call")
     handles = [
-        submit(engine, f"call-{cut}", request, attempt=2, said=items[:cut])
+        submit(engine, f"call-{cut}", request, attempt=2, emitted=items[:cut])
         for cut in range(len(items))
     ]
     for handle in handles:

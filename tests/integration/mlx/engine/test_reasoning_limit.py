@@ -170,7 +170,7 @@ def test_items_go_on_as_they_were_from_every_item(world: World, limit: int) -> N
     items = world.sink.numbered(name)
     assert ids_of(items) == whole.token_ids
     handles = [
-        submit(world.engine, f"{name}-{cut}", request, attempt=2, said=items[:cut])
+        submit(world.engine, f"{name}-{cut}", request, attempt=2, emitted=items[:cut])
         for cut in range(len(items))
     ]
     for cut, handle in enumerate(handles):
@@ -196,7 +196,7 @@ def test_the_answer_behind_it_is_held_to_its_schema(world: World) -> None:
         assert outcome.thinking
     items = world.sink.numbered("form-3")
     for cut in range(len(items)):
-        again = submit(world.engine, f"form-3-{cut}", requests[3], attempt=2, said=items[:cut])
+        again = submit(world.engine, f"form-3-{cut}", requests[3], attempt=2, emitted=items[:cut])
         assert gist(finished(again)) == gist(alone[3])
 
 

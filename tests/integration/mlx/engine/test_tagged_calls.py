@@ -113,7 +113,7 @@ def test_a_call_goes_on_the_same_from_every_item(
     items = sink.numbered("whole")
     assert len(items) > 1
     handles = [
-        submit(engine, f"cut-{n}", request, attempt=2, said=items[:n])
+        submit(engine, f"cut-{n}", request, attempt=2, emitted=items[:n])
         for n in range(0, len(items), 4)
     ]
     for handle in handles:

@@ -47,7 +47,7 @@ def test_tokens_are_the_same_padded_grouped_and_alone(
         bench.close()
     assert said[0] == said[1] == said[2]
     cold = Bench(architecture, budget_bytes=None)
-    assert said[0] == [cold.say(prompt, 24, sampling).tokens for prompt in prompts]
+    assert said[0] == [cold.run_alone(prompt, 24, sampling).tokens for prompt in prompts]
 
 
 def test_like_lengths_share_a_group_and_unlike_ones_do_not() -> None:
@@ -91,4 +91,4 @@ def test_groups_without_room_for_padding_stay_apart() -> None:
     tight.drain()
     assert not any(run.paused for run in runs)
     for run in runs:
-        assert run.tokens == Bench(LLAMA, budget_bytes=None).say(run.prompt, 30).tokens
+        assert run.tokens == Bench(LLAMA, budget_bytes=None).run_alone(run.prompt, 30).tokens

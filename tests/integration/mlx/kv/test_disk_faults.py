@@ -106,19 +106,19 @@ def test_damaged_block_is_rejected_and_computed_again(
     process: MakeBench, tmp_path: Path, damage: Callable[[Path], None], reason: RejectReason
 ) -> None:
     first = process()
-    expected = first.say(PROMPT, 10).tokens
+    expected = first.run_alone(PROMPT, 10).tokens
     name = names_of(first)[DAMAGED]
     first.settle()
     path = file_of(tmp_path, name)
     damage(path)
     second = process()
-    run = second.say(PROMPT, 10)
+    run = second.run_alone(PROMPT, 10)
     assert (run.tokens, run.cached) == (expected, DAMAGED * BLOCK)
     (rejected,) = [event for event in second.events if isinstance(event, BlockRejected)]
     assert (rejected.hash, rejected.reason) == (name, reason)
     # What was computed again is stored again, and whole.
     third = process()
-    again = third.say(PROMPT, 10)
+    again = third.run_alone(PROMPT, 10)
     assert (again.tokens, again.cached) == (expected, len(PROMPT) - 1)
     assert not third.events
 
@@ -127,7 +127,7 @@ def test_block_of_another_fingerprint_under_our_name_is_rejected(
     process: MakeBench, tmp_path: Path
 ) -> None:
     first = process()
-    expected = first.say(PROMPT, 10).tokens
+    expected = first.run_alone(PROMPT, 10).tokens
     name = names_of(first)[DAMAGED]
     first.settle()
     path = file_of(tmp_path, name)
@@ -138,7 +138,7 @@ def test_block_of_another_fingerprint_under_our_name_is_rejected(
     forged = content.replace(ours, other)
     path.write_bytes(forged)
     second = process()
-    run = second.say(PROMPT, 10)
+    run = second.run_alone(PROMPT, 10)
     assert (run.tokens, run.cached) == (expected, DAMAGED * BLOCK)
     (rejected,) = [event for event in second.events if isinstance(event, BlockRejected)]
     assert rejected.hash == name
@@ -146,7 +146,7 @@ def test_block_of_another_fingerprint_under_our_name_is_rejected(
 
 def test_whole_block_of_other_tensors_is_rejected(process: MakeBench) -> None:
     first = process()
-    expected = first.say(PROMPT, 10).tokens
+    expected = first.run_alone(PROMPT, 10).tokens
     parent, name = names_of(first)[DAMAGED - 1 : DAMAGED + 1]
     fingerprint = first.reuse.fingerprint
     first.settle()
@@ -159,7 +159,7 @@ def test_whole_block_of_other_tensors_is_rejected(process: MakeBench) -> None:
     assert first.store.delete(name)
     first.store.put(foreign)
     second = process()
-    run = second.say(PROMPT, 10)
+    run = second.run_alone(PROMPT, 10)
     assert (run.tokens, run.cached) == (expected, DAMAGED * BLOCK)
     (rejected,) = [event for event in second.events if isinstance(event, BlockRejected)]
     assert rejected.hash == name
@@ -167,12 +167,12 @@ def test_whole_block_of_other_tensors_is_rejected(process: MakeBench) -> None:
 
 def test_block_that_vanishes_is_a_miss(process: MakeBench, tmp_path: Path) -> None:
     first = process()
-    expected = first.say(PROMPT, 10).tokens
+    expected = first.run_alone(PROMPT, 10).tokens
     name = names_of(first)[DAMAGED]
     first.settle()
     second = process()
     file_of(tmp_path, name).unlink()
-    run = second.say(PROMPT, 10)
+    run = second.run_alone(PROMPT, 10)
     assert (run.tokens, run.cached) == (expected, DAMAGED * BLOCK)
     assert not second.events
 
@@ -182,10 +182,10 @@ def test_full_disk_pauses_persistence_and_generation_goes_on(process: MakeBench)
     limits = WriterLimits(retry_min_s=0.01, retry_max_s=0.01)
     bench = process(disk=disk, limits=limits)
     disk.writes_left = 2
-    run = bench.say(PROMPT, 10)
+    run = bench.run_alone(PROMPT, 10)
     assert run.finish is not None
     bench.settle()
-    assert bench.say(PROMPT, 10).tokens == run.tokens
+    assert bench.run_alone(PROMPT, 10).tokens == run.tokens
     bench.settle()
     (paused,) = [event for event in bench.events if isinstance(event, PersistencePaused)]
     assert paused.error == "ENOSPC"
@@ -193,12 +193,12 @@ def test_full_disk_pauses_persistence_and_generation_goes_on(process: MakeBench)
 
     disk.writes_left = None
     bench.wait_until_it_writes()
-    again = bench.say(PROMPT, 10)
+    again = bench.run_alone(PROMPT, 10)
     bench.settle()
     assert any(isinstance(event, PersistenceResumed) for event in bench.events)
     # What was not stored while it was full is stored when it is next used.
     second = process()
-    back = second.say(PROMPT, 10)
+    back = second.run_alone(PROMPT, 10)
     assert (back.tokens, back.cached) == (again.tokens, len(PROMPT) - 1)
 
 
@@ -208,7 +208,7 @@ def test_directory_that_cannot_be_read_switches_persistence_off_and_nothing_else
     root = tmp_path / "store"
     root.write_text("a file where a directory should be")
     bench = DiskBench(LLAMA, root, scanned=False)
-    run = bench.say(PROMPT, 4)
+    run = bench.run_alone(PROMPT, 4)
     assert len(run.tokens) == 4
     assert any(isinstance(event, PersistencePaused) for event in bench.events)
     bench.close()
@@ -218,34 +218,34 @@ def test_cap_is_kept_and_the_least_recently_used_contexts_go_first(
     process: MakeBench, tmp_path: Path
 ) -> None:
     first = process()
-    first.say(PROMPT, 4)
+    first.run_alone(PROMPT, 4)
     first.settle()
     context_bytes = first.tier.figures().store.size_bytes
     cap = int(3.5 * context_bytes)
     bench = process(disk_budget_bytes=cap)
     prompts = [random_tokens(len(PROMPT), 30 + n) for n in range(6)]
     for prompt in prompts:
-        bench.say(prompt, 4)
-        bench.say(PROMPT, 4)  # in use all the time
+        bench.run_alone(prompt, 4)
+        bench.run_alone(PROMPT, 4)  # in use all the time
         bench.settle()
         on_disk = sum(path.stat().st_size for path in tmp_path.rglob("*.kv"))
         assert on_disk <= cap
     assert any(isinstance(event, BlocksEvicted) for event in bench.events)
     after = process(disk_budget_bytes=cap)
-    assert after.say(PROMPT, 4).cached == len(PROMPT) - 1
-    assert after.say(prompts[-1], 4).cached == len(PROMPT) - 1
-    assert after.say(prompts[0], 4).cached == 0
+    assert after.run_alone(PROMPT, 4).cached == len(PROMPT) - 1
+    assert after.run_alone(prompts[-1], 4).cached == len(PROMPT) - 1
+    assert after.run_alone(prompts[0], 4).cached == 0
 
 
 def test_full_queue_skips_blocks_and_catches_up_later(process: MakeBench) -> None:
     bench = process(limits=WriterLimits(queue_blocks=2))
     bench.hold_writes()
-    bench.say(PROMPT, 4)
+    bench.run_alone(PROMPT, 4)
     assert bench.tier.figures().dropped > 0
     bench.let_write()
     bench.settle()
     for _ in range(6):
-        bench.say(PROMPT, 4)
+        bench.run_alone(PROMPT, 4)
         bench.settle()
     second = process()
-    assert second.say(PROMPT, 4).cached == len(PROMPT) - 1
+    assert second.run_alone(PROMPT, 4).cached == len(PROMPT) - 1

@@ -54,18 +54,18 @@ def test_after_a_restart_an_identical_prompt_and_the_next_turn_are_not_read_agai
 ) -> None:
     cold = Bench(architecture, budget_bytes=None)
     prompt = random_tokens(5 * BLOCK + 7, 3)
-    said = cold.say(prompt, 12, sampling).tokens
+    said = cold.run_alone(prompt, 12, sampling).tokens
     following = prompt + said + random_tokens(9, 4)
-    then = cold.say(following, 12, sampling).tokens
-    assert process(architecture).say(prompt, 12, sampling).tokens == said
+    then = cold.run_alone(following, 12, sampling).tokens
+    assert process(architecture).run_alone(prompt, 12, sampling).tokens == said
 
     second = process(architecture)
     assert second.model.cached_prefix(tuple(prompt)).source == "disk"
-    again = second.say(prompt, 12, sampling)
+    again = second.run_alone(prompt, 12, sampling)
     assert (again.tokens, again.cached, second.computed) == (said, len(prompt) - 1, 0)
 
     third = process(architecture)
-    turn = third.say(following, 12, sampling)
+    turn = third.run_alone(following, 12, sampling)
     assert turn.tokens == then
     assert turn.cached == len(prompt) + len(said)
     assert third.computed == 8
@@ -76,11 +76,11 @@ def test_a_prompt_that_leaves_what_is_on_disk_starts_from_what_they_share(
     process: MakeBench, architecture: Architecture
 ) -> None:
     shared = random_tokens(3 * BLOCK + 5, 5)
-    process(architecture).say(shared + random_tokens(40, 6), 4)
+    process(architecture).run_alone(shared + random_tokens(40, 6), 4)
     other = shared + random_tokens(30, 7)
     second = process(architecture)
-    run = second.say(other, 8)
-    expected = Bench(architecture, budget_bytes=None).say(other, 8).tokens
+    run = second.run_alone(other, 8)
+    expected = Bench(architecture, budget_bytes=None).run_alone(other, 8).tokens
     assert run.tokens == expected
     # The block in which they part serves with its beginning where it can be cut.
     cut = second.reuse._spec.may_cut(BLOCK)
@@ -93,11 +93,11 @@ def test_a_reload_larger_than_the_memory_restores_what_fits_and_computes_the_res
 ) -> None:
     prompt = random_tokens(12 * BLOCK + 3, 8)
     first = process(architecture)
-    expected = first.say(prompt, 8).tokens
+    expected = first.run_alone(prompt, 8).tokens
     own_bytes = first.runner._admission.row_bytes(len(prompt) + 8)
     budget_bytes = own_bytes + 5 * first.reuse._spec.block_bytes
     small = process(architecture, budget_bytes=budget_bytes)
-    run = small.say(prompt, 8)
+    run = small.run_alone(prompt, 8)
     assert run.tokens == expected
     assert 0 < run.cached <= 5 * BLOCK
     assert small.reuse.memory.stats().used_bytes <= budget_bytes
@@ -105,19 +105,19 @@ def test_a_reload_larger_than_the_memory_restores_what_fits_and_computes_the_res
 
 def test_blocks_that_are_on_disk_are_not_written_again(process: MakeBench) -> None:
     prompt = random_tokens(4 * BLOCK + 7, 9)
-    process(LLAMA).say(prompt, 8)
+    process(LLAMA).run_alone(prompt, 8)
     second = process(LLAMA)
-    second.say(prompt, 8)
+    second.run_alone(prompt, 8)
     second.settle()
     assert second.tier.figures().store.stored <= 1
-    second.say(prompt, 8)
+    second.run_alone(prompt, 8)
     second.settle()
     assert second.tier.figures().store.present == 0
 
 
 def test_while_one_waits_for_the_disk_others_go_on(process: MakeBench) -> None:
     prompt = random_tokens(6 * BLOCK, 10)
-    expected = process(LLAMA).say(prompt, 8).tokens
+    expected = process(LLAMA).run_alone(prompt, 8).tokens
     second = process(LLAMA)
     other = second.join(random_tokens(20, 11), 60)
     second.step()
@@ -129,7 +129,7 @@ def test_while_one_waits_for_the_disk_others_go_on(process: MakeBench) -> None:
         assert second.runner.must_wait(admission)
     assert len(other.tokens) >= 8
     second.let_read()
-    run = second.say(prompt, 8)
+    run = second.run_alone(prompt, 8)
     assert (run.tokens, run.cached) == (expected, len(prompt) - 1)
 
 
@@ -137,11 +137,11 @@ def test_a_disk_that_hangs_is_waited_for_within_a_bound(
     process: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompt = random_tokens(6 * BLOCK, 12)
-    expected = process(LLAMA).say(prompt, 8).tokens
+    expected = process(LLAMA).run_alone(prompt, 8).tokens
     second = process(LLAMA)
     monkeypatch.setattr("worker.engine.mlx.persistence.STALLED_S_MAX", 0.05)
     second.hold_reads()
-    run = second.say(prompt, 8)
+    run = second.run_alone(prompt, 8)
     assert (run.tokens, run.cached) == (expected, 0)
     second.let_read()
 
@@ -150,7 +150,7 @@ def test_one_that_is_never_admitted_gives_its_blocks_back(
     process: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompt = random_tokens(6 * BLOCK, 13)
-    process(LLAMA).say(prompt, 8)
+    process(LLAMA).run_alone(prompt, 8)
     second = process(LLAMA)
     second.wait_for_disk(second.admission(prompt))
     assert second.reuse.memory.stats().held > 0
@@ -162,7 +162,7 @@ def test_one_that_is_never_admitted_gives_its_blocks_back(
 def test_forgotten_context_is_nowhere_any_more(process: MakeBench, tmp_path: Path) -> None:
     prompt = random_tokens(4 * BLOCK + 5, 14)
     bench = process(LLAMA)
-    run = bench.say(prompt, 8)
+    run = bench.run_alone(prompt, 8)
     bench.settle()
     kept = [report for report in bench.reports if isinstance(report, ContextSaved)]
     names = kept[-1].manifest.hashes
@@ -172,14 +172,14 @@ def test_forgotten_context_is_nowhere_any_more(process: MakeBench, tmp_path: Pat
     assert deleted.result(60) == len(names)
     assert list(tmp_path.rglob("*.kv")) == []
     assert bench.model.cached_prefix(tuple(prompt)).tokens == 0
-    again = bench.say(prompt, 8)
+    again = bench.run_alone(prompt, 8)
     assert (again.tokens, again.cached) == (run.tokens, 0)
 
 
 def test_manifest_names_what_is_on_disk_and_only_that(process: MakeBench) -> None:
     bench = process(LLAMA)
     prompt = random_tokens(4 * BLOCK + 5, 15)
-    bench.say(prompt, 8)
+    bench.run_alone(prompt, 8)
     bench.settle()
     (kept,) = [report for report in bench.reports if isinstance(report, ContextSaved)]
     assert kept.tokens == len(prompt) + 8

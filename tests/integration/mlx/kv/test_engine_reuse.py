@@ -121,7 +121,7 @@ def test_next_attempt_goes_on_out_of_blocks(engine: Engine, sink: CollectingSink
     whole = finished(submit(engine, "job-whole", request))
     items = sink.numbered("job-whole")
     before = engine.computed
-    resumed = submit(engine, "job-resumed", request, attempt=2, said=items[: len(items) // 2])
+    resumed = submit(engine, "job-resumed", request, attempt=2, emitted=items[: len(items) // 2])
     outcome = finished(resumed)
     assert (outcome.token_ids, outcome.text) == (whole.token_ids, whole.text)
     assert engine.computed == before

@@ -51,7 +51,7 @@ def bench() -> Iterator[MakeBench]:
 
 def test_first_prompt_is_computed_whole(bench: MakeBench) -> None:
     warm = bench(LLAMA)
-    run = warm.say(random_tokens(50, 1))
+    run = warm.run_alone(random_tokens(50, 1))
     assert (run.cached, warm.computed, run.finish) == (0, 49, Finish.LENGTH)
 
 
@@ -63,10 +63,10 @@ def test_identical_prompt_computes_its_last_token_and_says_the_same(
     cold, warm = bench(architecture, budget_bytes=None), bench(architecture)
     for length in (20, 33, 48, 71):
         prompt = random_tokens(length, length)
-        expected = cold.say(prompt, 12, sampling).tokens
-        assert warm.say(prompt, 12, sampling).tokens == expected
+        expected = cold.run_alone(prompt, 12, sampling).tokens
+        assert warm.run_alone(prompt, 12, sampling).tokens == expected
         before = warm.computed
-        again = warm.say(prompt, 12, sampling)
+        again = warm.run_alone(prompt, 12, sampling)
         assert again.tokens == expected
         assert again.cached == length - 1
         assert warm.computed == before
@@ -82,8 +82,8 @@ def test_next_turn_starts_after_the_answer(
     for turn in range(4):
         held = len(context)
         before = warm.computed
-        run = warm.say(context, 11, sampling)
-        assert run.tokens == cold.say(context, 11, sampling).tokens
+        run = warm.run_alone(context, 11, sampling)
+        assert run.tokens == cold.run_alone(context, 11, sampling).tokens
         if turn:
             assert run.cached == held - 9
             assert warm.computed - before == 8
@@ -98,7 +98,7 @@ def test_restored_among_strangers_says_the_same(
     cold, warm = bench(architecture, budget_bytes=None), bench(architecture)
     start = random_tokens(37, 5)
     prompts = [start + random_tokens(3 + 11 * n, 50 + n) for n in range(4)]
-    expected = [cold.say(prompt, 20, sampling).tokens for prompt in prompts]
+    expected = [cold.run_alone(prompt, 20, sampling).tokens for prompt in prompts]
     runs: list[Run] = []
     for _ in range(2):
         runs = []
@@ -116,32 +116,32 @@ def test_restored_among_strangers_says_the_same(
 def test_what_is_shared_is_computed_once(bench: MakeBench, architecture: Architecture) -> None:
     warm = bench(architecture)
     shared = random_tokens(3 * BLOCK, 5)
-    warm.say(shared + random_tokens(20, 6))
-    assert warm.say(shared + random_tokens(20, 7)).cached >= 3 * BLOCK
+    warm.run_alone(shared + random_tokens(20, 6))
+    assert warm.run_alone(shared + random_tokens(20, 7)).cached >= 3 * BLOCK
 
 
 @few
 def test_end_token_ends_and_its_turn_is_kept(bench: MakeBench, architecture: Architecture) -> None:
     prompt = random_tokens(30, 8)
     free = bench(architecture, budget_bytes=None)
-    end = free.say(prompt, 10).tokens[5]
+    end = free.run_alone(prompt, 10).tokens[5]
     ends = frozenset([end])
     cold = bench(architecture, budget_bytes=None, ends=ends)
     warm = bench(architecture, ends=ends)
-    expected = cold.say(prompt, 10)
-    run = warm.say(prompt, 10)
+    expected = cold.run_alone(prompt, 10)
+    run = warm.run_alone(prompt, 10)
     assert (run.tokens, run.finish) == (expected.tokens, expected.finish)
     assert run.finish is Finish.END
     context = prompt + run.tokens
-    assert warm.say([*context, *random_tokens(5, 1)]).cached == len(context)
+    assert warm.run_alone([*context, *random_tokens(5, 1)]).cached == len(context)
 
 
 def test_limit_of_one_token_ends_at_once(bench: MakeBench) -> None:
     prompt = random_tokens(30, 8)
-    run = bench(LLAMA).say(prompt, 1)
+    run = bench(LLAMA).run_alone(prompt, 1)
     assert (run.finish, run.tokens) == (
         Finish.LENGTH,
-        bench(LLAMA, budget_bytes=None).say(prompt, 1).tokens,
+        bench(LLAMA, budget_bytes=None).run_alone(prompt, 1).tokens,
     )
 
 
@@ -155,9 +155,9 @@ def test_cancel_while_the_prompt_is_read_keeps_its_blocks(
     for _ in range(3):
         warm.step()
     warm.leave(run)
-    again = warm.say(prompt)
+    again = warm.run_alone(prompt)
     assert again.cached == 3 * BLOCK
-    assert again.tokens == bench(architecture, budget_bytes=None).say(prompt).tokens
+    assert again.tokens == bench(architecture, budget_bytes=None).run_alone(prompt).tokens
 
 
 @few
@@ -171,7 +171,7 @@ def test_cancel_while_answering_keeps_what_was_said(
         warm.step()
     said = list(run.tokens)
     warm.leave(run)
-    assert warm.say([*prompt, *said, 5]).cached == 65
+    assert warm.run_alone([*prompt, *said, 5]).cached == 65
 
 
 @few
@@ -181,7 +181,7 @@ def test_resumed_generation_goes_on_out_of_blocks(
 ) -> None:
     warm = bench(architecture)
     prompt = random_tokens(40, 9)
-    whole = bench(architecture, budget_bytes=None).say(prompt, 40, sampling).tokens
+    whole = bench(architecture, budget_bytes=None).run_alone(prompt, 40, sampling).tokens
     run = warm.join(prompt, 40, sampling)
     while len(run.tokens) < 30:
         warm.step()
@@ -206,7 +206,7 @@ def test_small_budget_is_never_exceeded_and_changes_nothing(
         runs = [warm.wait(prompt, 20) for prompt in prompts[start : start + 3]]
         warm.drain()
         for run in runs:
-            assert run.tokens == cold.say(run.prompt, 20).tokens
+            assert run.tokens == cold.run_alone(run.prompt, 20).tokens
 
 
 @few
@@ -238,7 +238,7 @@ def test_prompt_that_is_being_read_is_waited_for(
 def test_closed_reuse_knows_nothing(bench: MakeBench) -> None:
     warm = bench(LLAMA)
     prompt = random_tokens(40, 9)
-    warm.say(prompt)
+    warm.run_alone(prompt)
     warm.reuse.close()
     assert warm.reuse.memory.stats().used_bytes == 0
     assert warm.model.cached_prefix(prompt).tokens == 0
@@ -267,7 +267,7 @@ def test_other_threads_are_told_what_is_known(bench: MakeBench) -> None:
     warm = bench(LLAMA)
     prompt = tuple(random_tokens(75, 9))
     assert warm.model.cached_prefix(prompt).tokens == 0
-    warm.say(list(prompt))
+    warm.run_alone(list(prompt))
     assert warm.model.cached_prefix(prompt).tokens == 74
     assert warm.model.cached_prefix(prompt[:1]).tokens == 0
 
@@ -275,7 +275,7 @@ def test_other_threads_are_told_what_is_known(bench: MakeBench) -> None:
 def test_one_fault_in_a_restored_batch_is_one_fault(bench: MakeBench) -> None:
     warm = bench(LLAMA)
     prompt = random_tokens(40, 9)
-    expected = warm.say(prompt, 20).tokens
+    expected = warm.run_alone(prompt, 20).tokens
     good = warm.join(prompt, 20)
     bad = warm.join(random_tokens(30, 1), 20, Sampling(temperature=1, seed=2**70))
     warm.finish()
@@ -288,7 +288,7 @@ def test_blocks_that_cannot_be_put_together_are_let_go(
 ) -> None:
     warm = bench(LLAMA)
     prompt = random_tokens(40, 9)
-    warm.say(prompt)
+    warm.run_alone(prompt)
 
     def broken(*_: object) -> None:
         msg = "out of memory"
@@ -299,7 +299,7 @@ def test_blocks_that_cannot_be_put_together_are_let_go(
         warm.join(prompt)
     monkeypatch.undo()
     assert warm.reuse.memory.stats().held == 0
-    assert warm.say(prompt).cached == 39
+    assert warm.run_alone(prompt).cached == 39
 
 
 def test_model_with_unknown_caches_is_computed_whole(bench: MakeBench) -> None:
@@ -310,10 +310,10 @@ def test_model_with_unknown_caches_is_computed_whole(bench: MakeBench) -> None:
     network.make_cache = lambda: [OtherCache() for _ in network.layers]
     warm = bench(LLAMA, network=network)
     prompt = random_tokens(40, 9)
-    first = warm.say(prompt)
+    first = warm.run_alone(prompt)
     assert warm.runner._prefix_cache is None
-    assert warm.say(prompt).cached == 0
-    assert first.tokens == bench(LLAMA, budget_bytes=None).say(prompt).tokens
+    assert warm.run_alone(prompt).cached == 0
+    assert first.tokens == bench(LLAMA, budget_bytes=None).run_alone(prompt).tokens
 
 
 @few
@@ -349,7 +349,7 @@ def test_random_conversations_say_what_they_say_cold(
 def test_switched_off_nothing_is_kept(bench: MakeBench) -> None:
     off = bench(LLAMA, budget_bytes=None)
     prompt = random_tokens(40, 9)
-    assert off.say(prompt).tokens == off.say(prompt).tokens
+    assert off.run_alone(prompt).tokens == off.run_alone(prompt).tokens
     assert off.computed == 2 * 39
     assert off.model.cached_prefix(prompt).tokens == 0
     assert not off.runner.must_wait(off.admission(prompt))
@@ -360,7 +360,7 @@ def test_pieces_of_any_length_give_the_blocks(bench: MakeBench, step_tokens: int
     for architecture in (LLAMA, GEMMA3, FALCON_H1):
         warm = bench(architecture, step_tokens=step_tokens)
         prompt = random_tokens(70, 9)
-        expected = bench(architecture, budget_bytes=None).say(prompt).tokens
-        assert warm.say(prompt).tokens == expected
-        again = warm.say(prompt)
+        expected = bench(architecture, budget_bytes=None).run_alone(prompt).tokens
+        assert warm.run_alone(prompt).tokens == expected
+        again = warm.run_alone(prompt)
         assert (again.cached, again.tokens) == (69, expected)

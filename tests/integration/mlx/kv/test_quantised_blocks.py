@@ -212,12 +212,12 @@ def _held(bench: DiskBench) -> dict[BlockHash, BlockArrays]:
 
 def test_restart_restores_every_token_from_blocks_in_eight_bits(process: MakeBench) -> None:
     first = process()
-    said = first.say(PROMPT, 8).tokens
-    assert first.say(PROMPT, 8).tokens == said, "in memory nothing is quantised"
+    said = first.run_alone(PROMPT, 8).tokens
+    assert first.run_alone(PROMPT, 8).tokens == said, "in memory nothing is quantised"
     exact = _held(first)
     second = process()
     assert second.model.cached_prefix(tuple(PROMPT)).source == "disk"
-    run = second.say(PROMPT, 8)
+    run = second.run_alone(PROMPT, 8)
     assert (len(run.tokens), run.cached, second.computed) == (8, len(PROMPT) - 1, 0)
     assert not second.events
     read = _held(second)
@@ -231,19 +231,19 @@ def test_restart_restores_every_token_from_blocks_in_eight_bits(process: MakeBen
 
 
 def test_the_other_mode_is_a_miss_and_both_kinds_live_side_by_side(process: MakeBench) -> None:
-    expected = process().say(PROMPT, 8).tokens
+    expected = process().run_alone(PROMPT, 8).tokens
     exact = process(Storage.EXACT)
-    run = exact.say(PROMPT, 8)
+    run = exact.run_alone(PROMPT, 8)
     assert (run.tokens, run.cached) == (expected, 0)
     assert not exact.events
-    assert process(Storage.INT8).say(PROMPT, 8).cached == len(PROMPT) - 1
-    again = process(Storage.EXACT).say(PROMPT, 8)
+    assert process(Storage.INT8).run_alone(PROMPT, 8).cached == len(PROMPT) - 1
+    again = process(Storage.EXACT).run_alone(PROMPT, 8)
     assert (again.tokens, again.cached) == (expected, len(PROMPT) - 1)
 
 
 def test_model_of_short_heads_keeps_its_exact_blocks_whatever_is_set(process: MakeBench) -> None:
-    expected = process(Storage.EXACT, LLAMA).say(PROMPT, 8).tokens
-    run = process(Storage.INT8, LLAMA).say(PROMPT, 8)
+    expected = process(Storage.EXACT, LLAMA).run_alone(PROMPT, 8).tokens
+    run = process(Storage.INT8, LLAMA).run_alone(PROMPT, 8)
     assert (run.tokens, run.cached) == (expected, len(PROMPT) - 1)
 
 
@@ -251,7 +251,7 @@ def test_file_that_lies_about_quantised_tensors_is_rejected_and_computed_again(
     process: MakeBench,
 ) -> None:
     first = process()
-    expected = first.say(PROMPT, 8).tokens
+    expected = first.run_alone(PROMPT, 8).tokens
     names, fingerprint = list(first.reuse._names(PROMPT)), first.reuse.fingerprint
     first.close()
     stored = first.store.get(names[1], fingerprint)
@@ -270,7 +270,7 @@ def test_file_that_lies_about_quantised_tensors_is_rejected_and_computed_again(
         )
     )
     second = process()
-    run = second.say(PROMPT, 8)
+    run = second.run_alone(PROMPT, 8)
     assert run.cached == BLOCK
     assert len(run.tokens) == len(expected)
     (rejected,) = [event for event in second.events if isinstance(event, BlockRejected)]
@@ -287,14 +287,14 @@ def test_what_was_skipped_is_quantised_later_a_few_blocks_at_a_time(
     monkeypatch.setattr("worker.engine.mlx.persistence.QUANTISED_AT_ONCE_BYTES", limit_bytes)
     prompt = random_tokens((2 * at_once + 1) * BLOCK + 5, 22)
     disk.writes_left = 0
-    bench.say(prompt, 4)
+    bench.run_alone(prompt, 4)
     bench.settle()
     assert bench.tier.figures().dropped > 0
     disk.writes_left = None
     bench.wait_until_it_writes()
     bench.reports.clear()
     for _ in range(3):
-        bench.say(prompt, 4)
+        bench.run_alone(prompt, 4)
         bench.settle()
     kept = [report for report in bench.reports if isinstance(report, ContextSaved)]
     assert [len(report.manifest.blocks) for report in kept] == [

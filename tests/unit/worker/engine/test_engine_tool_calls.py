@@ -72,7 +72,7 @@ def test_attempt_after_a_crash_says_the_rest_of_the_calls(*, parallel: bool) -> 
         assert len(said) > 20
         for k in range(0, len(said) + 1, 3):
             sink.items.clear()
-            resumed = submit(engine, "job-a", request, attempt=2, said=said[:k])
+            resumed = submit(engine, "job-a", request, attempt=2, emitted=said[:k])
             again = finished(resumed)
             assert [*said[:k], *_first_attempt(sink.numbered("job-a"))] == said
             assert (again.calls, again.text) == (whole.calls, whole.text)

@@ -29,7 +29,9 @@ def _run(
         stop=stop,
     )
     with FakeEngine(sink, {_PROMPT: _SAID}) as engine:
-        return finished(submit(engine, "job-a", request, attempt=2 if said else 1, said=said or []))
+        return finished(
+            submit(engine, "job-a", request, attempt=2 if said else 1, emitted=said or [])
+        )
 
 
 def test_nothing_is_read_as_reasoning_or_as_a_call() -> None:

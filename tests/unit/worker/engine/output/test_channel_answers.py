@@ -117,7 +117,7 @@ def test_attempt_after_a_crash_says_the_rest_of_the_frames(
     assert len(said) > 20
     for k in range(0, len(said) + 1, 5):
         sink.items.clear()
-        again = finished(submit(engine, "job-a", request, attempt=2, said=said[:k]))
+        again = finished(submit(engine, "job-a", request, attempt=2, emitted=said[:k]))
         rest = [StreamItem(n=i.n, attempt=1, body=i.body) for i in sink.numbered("job-a")]
         assert [*said[:k], *rest] == said
         assert (again.calls, again.text) == (whole.calls, whole.text)
