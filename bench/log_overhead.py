@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.experiments.report import (
-    allocate_as_worker,
-    log_elsewhere,
+    log_to_stderr,
     print_conditions,
     print_table,
+    use_worker_allocator,
 )
 from domain.chat.request import ChatRequest, Message
 from domain.job.commands import SubmitJob
@@ -140,8 +140,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=200)
     asked = parser.parse_args()
-    allocate_as_worker()
-    log_elsewhere()
+    use_worker_allocator()
+    log_to_stderr()
     began, clock, broker = time.monotonic(), SystemClock(), FakeBroker()
     engine = started_engine(broker)
     with tempfile.TemporaryDirectory() as folder:

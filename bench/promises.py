@@ -39,7 +39,7 @@ class Bench:
         self._service = service
         self._client = client
 
-    def accept_alone(self, jobs: int) -> tuple[list[float], list[float]]:
+    def accept_one_by_one(self, jobs: int) -> tuple[list[float], list[float]]:
         """Submit one job after the other, each when the one before has ended.
 
         Returns:
@@ -68,7 +68,7 @@ class Bench:
         self._until(lambda: self._open_jobs() == 0)
         return times
 
-    def go_on_after_kills(self, kills: int) -> tuple[list[float], list[float]]:
+    def recover_from_kills(self, kills: int) -> tuple[list[float], list[float]]:
         """Kill the worker in the middle of an answer, repeatedly.
 
         Returns:
@@ -90,7 +90,7 @@ class Bench:
             loading.append(self._last_load_ms())
         return resumed, loading
 
-    def stop_after_cancels(self, cancels: int) -> list[float]:
+    def cancel_running(self, cancels: int) -> list[float]:
         """Cancel a running job; return the time from the request to the end of its stream."""
         times = []
         for _ in range(cancels):
@@ -190,8 +190,8 @@ def main() -> None:
         try:
             with httpx.Client(base_url=service.base_url, timeout=60) as client:
                 bench = Bench(service, client)
-                bench.accept_alone(5)  # connections, first pages of the log
-                accepted, taken = bench.accept_alone(asked.jobs)
+                bench.accept_one_by_one(5)  # connections, first pages of the log
+                accepted, taken = bench.accept_one_by_one(asked.jobs)
                 rows = [
                     _row("accept: POST to 202, durable", accepted),
                     _row("accepted to taken up by the engine", taken),
@@ -199,11 +199,9 @@ def main() -> None:
                         f"accept, {BURST_CLIENTS} clients at once beside the engine",
                         bench.accept_burst(asked.jobs),
                     ),
-                    _row(
-                        "cancel to the end of the stream", bench.stop_after_cancels(asked.cancels)
-                    ),
+                    _row("cancel to the end of the stream", bench.cancel_running(asked.cancels)),
                 ]
-                resumed, loading = bench.go_on_after_kills(asked.kills)
+                resumed, loading = bench.recover_from_kills(asked.kills)
                 rows.append(_row("kill -9 of the worker to the next attempt", resumed))
                 rows.append(_row("of which loading the model", loading))
         finally:

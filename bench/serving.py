@@ -56,7 +56,7 @@ def bodies(streams: int, round_number: int, model: str) -> list[dict[str, Any]]:
 
 
 @dataclass(slots=True)
-class Taken:
+class Measurements:
     """The results of all rounds.
 
     Attributes:
@@ -70,9 +70,9 @@ class Taken:
     prefill: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
 
-def measure(model: Path, rounds: int, all_streams: Sequence[int]) -> Taken:
+def measure(model: Path, rounds: int, all_streams: Sequence[int]) -> Measurements:
     """Run the contenders in turn."""
-    taken = Taken()
+    taken = Measurements()
     conversations = Conversations(model, prefill.PROMPT_TOKENS)
     with ExitStack() as stack:
         data_dir = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -83,7 +83,7 @@ def measure(model: Path, rounds: int, all_streams: Sequence[int]) -> Taken:
         ]
         for round_number in range(rounds + 1):
             # Round 0 is the warm-up.
-            into = taken if round_number else Taken()
+            into = taken if round_number else Measurements()
             turn = _rotated(contenders, round_number)
             for streams in all_streams:
                 for contender in turn:

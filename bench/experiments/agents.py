@@ -18,10 +18,10 @@ import mlx_lm.utils
 
 from bench.experiments.demo_engine import DemoEngine, outcome_of
 from bench.experiments.report import (
-    allocate_as_worker,
     print_conditions,
     print_table,
     print_verdict,
+    use_worker_allocator,
 )
 from bench.figures import figures_of
 from bench.raw_batch import run_batch
@@ -44,7 +44,7 @@ TOPICS = (
 
 def main() -> None:
     """Print the table."""
-    allocate_as_worker()
+    use_worker_allocator()
     started_s = time.monotonic()
     rates = _rates()
     median = {key: statistics.median(taken) for key, taken in rates.items()}

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bench.experiments.report import log_elsewhere
+from bench.experiments.report import log_to_stderr
 from domain.chat.generation import Outcome, PreparedPrompt
 from domain.chat.ports import GenerationHandle
 from domain.chat.request import ChatRequest, Message
@@ -36,7 +36,7 @@ class DemoEngine:
     """
 
     def __init__(self, *, batch: int, store: Path | None = None) -> None:
-        log_elsewhere()
+        log_to_stderr()
         settings, clock = EngineSettings(), SystemClock()
         self._tier: DiskTier | None = None
         if store is not None:

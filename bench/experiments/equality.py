@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from bench.experiments.report import log_elsewhere, print_conditions, print_table, print_verdict
+from bench.experiments.report import log_to_stderr, print_conditions, print_table, print_verdict
 from tests.support.builders.conversations import Turn, conversations
 from tests.support.models import equality
 from tests.support.models.equality import Tally, Way
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--seed", type=int, default=1)
     given_options = parser.parse_args()
-    log_elsewhere()
+    log_to_stderr()
     started_s = time.monotonic()
     sums: dict[tuple[str, str], Tally] = {}
     done = 0
@@ -78,7 +78,7 @@ def print_comparison(ways: Sequence[Way], count: int, turns: int = 6) -> None:
         count: Conversations of each network.
         turns: Turns of each conversation.
     """
-    log_elsewhere()
+    log_to_stderr()
     started_s = time.monotonic()
     sums: dict[tuple[str, str], Tally] = {}
     for example in list(_examples(count, turns)):

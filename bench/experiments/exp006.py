@@ -21,11 +21,11 @@ import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 
 from bench.experiments.report import (
-    allocate_as_worker,
     median_s,
     print_conditions,
     print_table,
     print_verdict,
+    use_worker_allocator,
 )
 from bench.kv_blocks import CONTEXTS, SPEC, cut, empty, filled
 from domain.kv.spec import BLOCK_TOKENS, ModelCacheSpec
@@ -63,7 +63,7 @@ class _Gathering:
 
 def main() -> None:
     """Print the table."""
-    allocate_as_worker()
+    use_worker_allocator()
     started_s = time.monotonic()
     copies: list[float] = []
     shares: list[float] = []

@@ -26,7 +26,7 @@ from bench.experiments.disk import (
     to_new_blocks,
     write_raw,
 )
-from bench.experiments.report import allocate_as_worker, print_conditions, print_table
+from bench.experiments.report import print_conditions, print_table, use_worker_allocator
 from bench.kv_blocks import CONTEXTS
 from ops.blockstore.blocks import NewBlock, StoredBlock
 from ops.blockstore.disk import Disk
@@ -37,7 +37,7 @@ ROUNDS = 3
 
 def main() -> None:
     """Print the table."""
-    allocate_as_worker()
+    use_worker_allocator()
     started_s = time.monotonic()
     shares: list[float] = []
     print_table(

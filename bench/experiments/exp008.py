@@ -122,7 +122,7 @@ def main() -> None:
     print_verdict(
         reached=rate > HIT_RATE_MIN,
         why=f"the hit rate is {rate:.1%} (goal: more than {HIT_RATE_MIN:.0%}), which is"
-        f" {total.cached_tokens / total.known_tokens:.1%} of what can be known at all.",
+        f" {total.cached_tokens / total.known_tokens:.1%} of the upper bound.",
     )
     print_conditions(started_s)
 

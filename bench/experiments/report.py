@@ -16,7 +16,7 @@ import structlog
 from ops.supervisor.environment import allocator_environment
 
 
-def allocate_as_worker() -> None:
+def use_worker_allocator() -> None:
     """Restart this program with the worker's allocator environment of ``semantic serve``.
 
     Returns if the environment is set already, or if this system needs none.
@@ -27,7 +27,7 @@ def allocate_as_worker() -> None:
         os.execve(sys.executable, sys.orig_argv, os.environ | missing)  # noqa: S606 - ourselves
 
 
-def log_elsewhere() -> None:
+def log_to_stderr() -> None:
     """Send the engine's log to standard error: standard output is Markdown."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 

@@ -296,7 +296,7 @@ class DecodeBatches:
                 if prompts[0].batch is None:
                     self._start_prefill(prompts)
                 work(prompts[0].batch)
-        except Exception as error:  # noqa: BLE001 - the others go on
+        except Exception as error:  # noqa: BLE001 - other sequences continue
             self._failed.update((prompt.uid, error) for prompt in prompts)
             self.remove([prompt.uid for prompt in prompts])
             return False

@@ -41,7 +41,7 @@ COPY_IN_S_MAX = 0.005
 QUANTISED_AT_ONCE_BYTES = 24 * 2**20
 #: Computing fewer tokens than this is faster than reading them.
 DISK_TOKENS_MIN = 16
-#: Restores that are remembered; beyond, the oldest is dropped and restarts at its next call.
+#: Most restores at a time; beyond, the oldest is dropped and restarts at its next call.
 RESTORES_MAX = 256
 #: Seconds that the blocks of a finished restore stay pinned for a prompt that is not admitted.
 PINNED_S_MAX = 10.0

@@ -242,7 +242,7 @@ class BatchRunner:
         try:
             return probe_spec(network, self._block_tokens)
         except UnsupportedCache as error:
-            _log.warning("no_reuse", why=str(error))
+            _log.warning("prefix_cache_off", why=str(error))
             return None
 
     def _new_prefix_cache(self, weights: LoadedWeights) -> PrefixCache | None:

@@ -154,7 +154,7 @@ def test_one_that_is_never_admitted_gives_its_blocks_back(
     second = process(LLAMA)
     second.wait_for_disk(second.admission(prompt))
     assert second.reuse.memory.stats().held > 0
-    monkeypatch.setattr("worker.engine.mlx.persistence.HELD_S_MAX", 0.0)
+    monkeypatch.setattr("worker.engine.mlx.persistence.PINNED_S_MAX", 0.0)
     second.runner.must_wait(second.admission(random_tokens(20, 1)))
     assert second.reuse.memory.stats().held == 0
 

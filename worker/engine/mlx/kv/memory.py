@@ -138,7 +138,7 @@ class BlockMemory:
                 return False
             self._arrays[block] = arrays
             sealed = self._pool.seal(block, name)
-            assert sealed == block, "only this thread keeps blocks"
+            assert sealed == block, "only this thread adds blocks"
             forgotten = self._index.insert(name, parent, token_ids)
             if forgotten is not None:
                 self._pool.forget(forgotten)
@@ -187,8 +187,8 @@ class BlockMemory:
         with self._lock:
             self._pool.check_integrity()
             stats = self._pool.stats()
-            assert len(self._arrays) == stats.held + stats.cached, "arrays of no block"
-            assert len(self._index) <= len(self._arrays), "a name of no block"
+            assert len(self._arrays) == stats.held + stats.cached, "arrays without a block"
+            assert len(self._index) <= len(self._arrays), "a name without a block"
             used = sum(arrays.nbytes for arrays in self._arrays.values())
             assert used <= stats.used_bytes <= stats.budget_bytes, "the budget is exceeded"
 

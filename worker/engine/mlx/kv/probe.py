@@ -10,7 +10,7 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 from domain.kv.spec import BLOCK_TOKENS, LayerKind, LayerSpec, ModelCacheSpec
 from worker.engine.mlx.kv.leaves import STATE_CLASSES, UnsupportedCache, leaves
 
-#: Tokens of the two forward passes that fill the caches; a state must look the same after both.
+#: Tokens of the two forward passes that fill the caches; a state must keep its shape.
 _PROBE = ([0, 1], [0, 1, 2])
 
 

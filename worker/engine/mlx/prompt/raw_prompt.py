@@ -48,7 +48,7 @@ class RawRenderer:
         """
         ids = self._ids_of(raw)
         if not ids:
-            msg = "the prompt holds nothing to go on from"
+            msg = "the prompt is empty"
             raise InvalidRequest(msg, field="prompt")
         return RenderedPrompt(ids, echoed=self._echo_of(raw) if raw.is_echoed else "")
 
