@@ -1,4 +1,4 @@
-"""The jobs of a request or a batch are counted without looking at any other job."""
+"""An index that counts the jobs of a request or batch without reading other jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the log's events begin, and the files that hold those before."""
+"""The archives of the log: positions, hashes and file names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages about ends, and how far the log was read for them: what ended before is not told."""
+"""The webhooks table, and the checkpoint of the position up to which webhooks are made."""
 
 from __future__ import annotations
 

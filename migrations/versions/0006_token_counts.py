@@ -1,4 +1,4 @@
-"""Tokens of reasoning, and tokens of the prompt in kept blocks; jobs before do not say."""
+"""Counts of reasoning tokens and of prompt tokens in stored blocks; 0 for earlier jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values that go into the block store and come out of it."""
+"""The values that the block store takes and returns."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def model_of(fingerprint: str) -> str:
     Args:
         fingerprint: ``sha256:`` and 64 hex digits.
     """
-    assert _FINGERPRINT.fullmatch(fingerprint), "a fingerprint is sha256: and 64 hex digits"  # noqa: S101 - states what callers must not do
+    assert _FINGERPRINT.fullmatch(fingerprint), "a fingerprint is sha256: and 64 hex digits"  # noqa: S101 - a contract of the caller
     return fingerprint.removeprefix("sha256:")[:MODEL_CHARS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockMeta:
-    """What a block file says of itself.
+    """The metadata in the header of a block file.
 
     Attributes:
         hash: Name of the block, as ``domain.kv.hashing`` gives it.
         parent: Name of the block before it, ``None`` for the first of a context.
-        fingerprint: What the model computes with, ``sha256:…``.
+        fingerprint: Digest of the model that computed it, ``sha256:…``.
         tokens: How many tokens it covers.
     """
 
@@ -48,7 +48,7 @@ class BlockMeta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBlock:
-    """A block on its way to the disk.
+    """A block to be stored.
 
     Attributes:
         hash: As in ``BlockMeta``.
@@ -65,7 +65,7 @@ class NewBlock:
     payload: BlockPayload
 
     def __post_init__(self) -> None:
-        assert model_of(self.fingerprint)  # noqa: S101 - states what callers must not do
+        assert model_of(self.fingerprint)  # noqa: S101 - a contract of the caller
         assert 0 < len(self.token_ids) <= BLOCK_TOKENS_MAX  # noqa: S101 - the same
         name = block_hash(self.fingerprint, self.parent, self.token_ids)
         assert self.hash == name, "another block's name"  # noqa: S101 - the same
@@ -78,7 +78,7 @@ class NewBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredBlock:
-    """A block from the disk whose every byte was checked.
+    """A block from the disk, whose checksum is verified.
 
     The tensors are views into one buffer, which lives as long as any of them.
     """
@@ -89,7 +89,7 @@ class StoredBlock:
 
 
 class RejectReason(StrEnum):
-    """Why a file is not served."""
+    """Why a file is rejected."""
 
     TRUNCATED = "truncated"
     MALFORMED = "malformed"
@@ -103,14 +103,14 @@ class RejectReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A file that is there and must not be used; the block is computed again."""
+    """A file that exists but must not be used; the block is computed again."""
 
     reason: RejectReason
     detail: str
 
 
 class PutOutcome(StrEnum):
-    """What became of a block that was to be stored."""
+    """The result of storing a block."""
 
     STORED = "stored"
     PRESENT = "present"
@@ -118,9 +118,9 @@ class PutOutcome(StrEnum):
 
 
 class BlockInfo(NamedTuple):
-    """What the store knows of a block without opening its file.
+    """The properties of a stored block that are known without opening its file.
 
-    A tuple, because a start makes one for each file that lies there.
+    A tuple, because a scan makes one for each file.
 
     Attributes:
         hash: Name of the block.
@@ -128,7 +128,7 @@ class BlockInfo(NamedTuple):
         tokens: How many tokens it covers.
         model: First digits of the fingerprint it belongs to.
         size_bytes: Length of the file.
-        used_ns: Last use as the file's time tells it, in nanoseconds since 1970.
+        used_ns: Time of the last use (the file's mtime), in nanoseconds since 1970.
     """
 
     hash: BlockHash

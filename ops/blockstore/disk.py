@@ -1,9 +1,9 @@
-"""Files that are whole or absent: draft, sync, rename, sync of the directory.
+"""Writes files that are complete or absent: draft, sync, rename, sync of the directory.
 
-A process that is killed leaves drafts and whole files, nothing else. A power cut is survived too:
-the data reaches the disk before the name does. On Linux ``fsync`` empties the drive's own cache;
-on macOS it does not, and ``F_FULLFSYNC`` does, for all that was handed to the drive before. So a
-group of files costs one ``F_FULLFSYNC``. Should a drive lie, the checksum of a block still tells.
+A killed process leaves only drafts and complete files. Files survive a power cut, since the data
+reaches the disk before the name. On Linux ``fsync`` flushes the drive's cache; on macOS only
+``F_FULLFSYNC`` does, for all data sent to the drive before, so a group of files needs one call. If
+a drive ignores the flush, the checksum of the block detects it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Self
 from domain.errors import Unavailable
 from ops.blockstore.names import draft_path
 
-#: Most buffers handed to the system in one call; every platform takes as many.
+#: Most buffers in one system call; every platform takes as many.
 _BUFFERS_PER_WRITE = 512
 
 
 class DiskUnavailable(Unavailable):
-    """The disk did not take a file; nothing of it is left under its name.
+    """The disk refused a file; no file is left under its name.
 
     Attributes:
         errno_name: E.g. ``ENOSPC``.
@@ -45,7 +45,7 @@ class Disk:
 
     Args:
         sync: Whether a file must survive a power cut. Without it a killed process still leaves
-            only whole files.
+            only complete files.
     """
 
     def __init__(self, *, sync: bool = True) -> None:
@@ -54,14 +54,14 @@ class Disk:
     def write_group(
         self, files: Sequence[tuple[Path, Sequence[bytes | memoryview]]], *, time_ns: int
     ) -> None:
-        """Write new ``files`` and give them their names, in order.
+        """Write new ``files`` and rename them to their names, in order.
 
         Args:
-            files: Where, and what.
-            time_ns: Their time of change, in nanoseconds since 1970.
+            files: Path and content of each.
+            time_ns: Their mtime, in nanoseconds since 1970.
 
         Raises:
-            OSError: None of the files is left.
+            OSError: A write failed; none of the files is left.
         """
         drafts: list[tuple[Path, Path]] = []
         changed: set[Path] = set()
@@ -77,13 +77,13 @@ class Disk:
             self._sync_directories(changed)
         except OSError:
             for path in (each for pair in drafts for each in pair):
-                # Best effort: the next start removes drafts, and what has a name is whole.
+                # Best effort: the next scan deletes drafts, and renamed files are complete.
                 with contextlib.suppress(OSError):
                     path.unlink(missing_ok=True)
             raise
 
     def write_draft(self, path: Path, buffers: Sequence[bytes | memoryview]) -> None:
-        """Write a new file; its bytes may still be on their way to the disk."""
+        """Write a new file without syncing it."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             for first in range(0, len(buffers), _BUFFERS_PER_WRITE):
@@ -105,12 +105,12 @@ class Disk:
 
 
 class RegularFile:
-    """A file opened for reading; links are not followed and pipes are not waited for.
+    """A regular file opened for reading; it refuses links and pipes.
 
-    Read, not mapped: a mapped file that another process cuts short kills the reader.
+    It is read, not mapped: a process crashes if another one truncates a file that it has mapped.
 
     Raises:
-        OSError: There is none, it is something else, or it cannot be read.
+        OSError: The file is missing, is not a regular file, or cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -138,7 +138,7 @@ class RegularFile:
 
 
 def _make_directory(path: Path) -> set[Path]:
-    """Make a directory and return every directory that gets a new entry, itself included."""
+    """Create a directory and return every directory with a new entry, itself included."""
     changed = {path}
     above = path
     while not above.exists():

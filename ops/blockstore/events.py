@@ -1,4 +1,4 @@
-"""What the store tells while it works; the worker makes events of the log from it."""
+"""Events of the block store, which the worker records in the log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ops.blockstore.blocks import RejectReason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRejected:
-    """A file was not what its name promised; it is gone and the block will be computed again."""
+    """A file failed a check; it is deleted and the block will be computed again."""
 
     hash: BlockHash
     reason: RejectReason
@@ -22,7 +22,7 @@ class BlockRejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksEvicted:
-    """The least recently used blocks made room for others."""
+    """The least recently used blocks were deleted to make room."""
 
     blocks: int
     size_bytes: int
@@ -30,11 +30,11 @@ class BlocksEvicted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistencePaused:
-    """The disk took no more; blocks are kept in memory only, and generation goes on.
+    """The disk refused a block; blocks stay in memory only, and generation continues.
 
     Attributes:
         error: Name of the error number, e.g. ``ENOSPC``.
-        message: What the system said.
+        message: The system's error message.
         retry_s: Seconds until the next block is tried.
     """
 
@@ -48,8 +48,8 @@ class PersistenceResumed:
     """The disk takes blocks again.
 
     Attributes:
-        paused_s: Seconds since it stopped.
-        dropped: Blocks that were not stored in between.
+        paused_s: Seconds since the pause began.
+        dropped: Blocks that were not stored during the pause.
     """
 
     paused_s: float
@@ -61,5 +61,5 @@ OnStoreEvent: TypeAlias = Callable[[StoreEvent], None]
 
 
 def ignore(event: StoreEvent) -> None:
-    """Tell nobody."""
+    """Do nothing."""
     del event

@@ -1,15 +1,15 @@
-"""A block as a safetensors file, and the checks it passes before a byte of it is used.
+"""Encodes a block as a safetensors file, and verifies a file before any byte of it is used.
 
-The layout is the public one: eight bytes with the length of the header, a JSON header, the data of
-the tensors without gaps. Any safetensors reader opens it. Ours adds three rules:
+The layout is that of safetensors: eight bytes with the length of the header, a JSON header, the
+data of the tensors without gaps. Any safetensors reader opens it. The store adds three rules:
 
-- ``__metadata__`` stands first and begins with a SHA-256 of every other byte of the file, so that a
-  flipped bit is found wherever it is: in the length, the header, its padding or a tensor.
-- The first tensor, ``token_ids``, names the tokens that the block covers. They let a context reuse
-  a block of which it shares only the beginning, and let the reader check that it got what it asked
-  for. They reveal the text, as the keys and values beside them do; files are readable by their
-  owner alone, and erasing an agent must delete its blocks.
-- Whatever a header says is checked against the length of the file and against fixed limits first.
+- ``__metadata__`` comes first and begins with a SHA-256 of every other byte of the file, so a
+  flipped bit is detected in the length, the header, its padding and the tensors.
+- The first tensor, ``token_ids``, has the tokens that the block covers. With them a context can
+  reuse a block of which it shares only the beginning, and the reader can check that it has the
+  right block. Like the keys and values, they reveal the text: files are readable by their owner
+  only, and erasing an agent deletes its blocks.
+- Every length in a header is checked against the length of the file and fixed limits before use.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ops.blockstore.payload import RawTensor
 FORMAT_VERSION = "1"
 #: Name of the tensor that holds the ids of the tokens.
 TOKEN_IDS = "token_ids"  # noqa: S105 - a tensor's name, no secret
-#: Longest header that is looked at.
+#: Longest header that is parsed.
 HEADER_BYTES_MAX = 1 << 20
 #: Longest file that is read.
 BLOCK_BYTES_MAX = 1 << 31
@@ -44,7 +44,7 @@ BLOCK_BYTES_MAX = 1 << 31
 TENSORS_MAX = 4096
 #: Most axes of a tensor.
 AXES_MAX = 8
-#: Bytes of the field that says how long the header is.
+#: Size of the field with the length of the header, in bytes.
 LENGTH_BYTES = 8
 
 _HEX = re.compile(rf"[0-9a-f]{{{2 * HASH_BYTES}}}")
@@ -89,8 +89,8 @@ class _Bad(Exception):
 
 
 def encode(block: NewBlock) -> list[bytes | memoryview]:
-    """Return the file of a block as buffers to be written one after the other."""
-    assert TOKEN_IDS not in block.payload, "token_ids is the name of the format's own tensor"  # noqa: S101 - states what callers must not do
+    """Return the file of a block as consecutive buffers."""
+    assert TOKEN_IDS not in block.payload, "token_ids is the name of the format's own tensor"  # noqa: S101 - a contract of the caller
     ids = pack_ids(block.token_ids)
     tensors = {TOKEN_IDS: RawTensor("U32", (len(block.token_ids),), ids), **block.payload}
     header: dict[str, Any] = {
@@ -106,7 +106,7 @@ def encode(block: NewBlock) -> list[bytes | memoryview]:
     offset = 0
     for name, tensor in tensors.items():
         expected = math.prod(tensor.shape) * _DTYPE_BYTES[tensor.dtype]
-        assert tensor.nbytes == expected, f"{name} does not have the bytes of its shape"  # noqa: S101 - states what callers must not do
+        assert tensor.nbytes == expected, f"{name} does not have the bytes of its shape"  # noqa: S101 - a contract of the caller
         header[name] = {
             "dtype": tensor.dtype,
             "shape": list(tensor.shape),
@@ -115,7 +115,7 @@ def encode(block: NewBlock) -> list[bytes | memoryview]:
         offset += tensor.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
-    assert len(text) <= HEADER_BYTES_MAX, "the header of a block is small"  # noqa: S101 - states what callers must not do
+    assert len(text) <= HEADER_BYTES_MAX, "the header of a block is small"  # noqa: S101 - a contract of the caller
     head = len(text).to_bytes(LENGTH_BYTES, "little") + text
     data = [part for tensor in tensors.values() for part in tensor.parts]
     checksum = _checksum(head, data).encode()

@@ -1,4 +1,4 @@
-"""Which blocks there are and in which order they would go. Pure; its owner holds the lock."""
+"""The blocks in order of eviction. Pure; the owner holds the lock."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _USED = attrgetter("used_ns")
 
 
 class BlockIndex:
-    """Blocks in order of use, and the blocks that follow each.
+    """Blocks in order of use, and the children of each.
 
-    Whoever uses a block uses all before it, so a block never goes before those that build on it:
-    using one renews its ancestors after itself, and the least recently used is always a leaf.
+    A context that uses a block uses its ancestors too, so a block is never evicted before its
+    descendants: using it moves its ancestors behind it, and the least recently used is a leaf.
     """
 
     def __init__(self) -> None:
@@ -34,15 +34,15 @@ class BlockIndex:
         return iter(self._blocks.values())
 
     def get(self, block_hash: BlockHash) -> BlockInfo | None:
-        """Return a block, if it is there."""
+        """Return a block; ``None`` if it is not in the index."""
         return self._blocks.get(block_hash)
 
     def children(self, parent: BlockHash | None, model: str) -> list[BlockInfo]:
-        """Return the blocks of ``model`` that follow ``parent``, or the first ones of all."""
+        """Return the children of ``parent``, or the first blocks of contexts of ``model``."""
         return [self._blocks[each] for each in self._children.get(parent or model, ())]
 
     def add(self, block: BlockInfo) -> None:
-        """Add a block as the most recently used, or replace what is known of it."""
+        """Add or replace a block as the most recently used."""
         self.remove(block.hash)
         self._blocks[block.hash] = block
         key = block.parent or block.model
@@ -50,7 +50,7 @@ class BlockIndex:
         self.size_bytes += block.size_bytes
 
     def remove(self, block_hash: BlockHash) -> BlockInfo | None:
-        """Forget a block, if it is there; its pins stay with the name."""
+        """Remove a block if it is in the index; pins of its name stay."""
         block = self._blocks.pop(block_hash, None)
         if block is not None:
             key = block.parent or block.model
@@ -70,7 +70,7 @@ class BlockIndex:
             used_ns: Now.
 
         Returns:
-            The last block of each line: the order of all others follows from theirs.
+            The last block of each chain: the order of all others follows from theirs.
         """
         seen: set[BlockHash] = set()
         ends = []
@@ -79,42 +79,42 @@ class BlockIndex:
                 continue
             self._blocks[block_hash] = self._blocks[block_hash]._replace(used_ns=used_ns)
             ends.append(self._blocks[block_hash])
-            for each in self._line(block_hash):
+            for each in self._chain(block_hash):
                 seen.add(each)
                 self._blocks.move_to_end(each)
         return ends
 
     def fill(self, blocks: Iterable[BlockInfo]) -> None:
-        """Start over with these blocks, ordered by the last use of each or of what follows it."""
-        there = {block.hash: block for block in blocks}
-        self.size_bytes = sum(block.size_bytes for block in there.values())
+        """Replace all blocks, ordered by the last use of each and of its descendants."""
+        by_hash = {block.hash: block for block in blocks}
+        self.size_bytes = sum(block.size_bytes for block in by_hash.values())
         children: dict[BlockHash | str, list[BlockHash]] = {}
-        for block in there.values():
+        for block in by_hash.values():
             children.setdefault(block.parent or block.model, []).append(block.hash)
         self._children = {key: tuple(each) for key, each in children.items()}
         newest_first: dict[BlockHash, BlockInfo] = {}
-        for block in sorted(there.values(), key=_USED, reverse=True):
-            line = []
+        for block in sorted(by_hash.values(), key=_USED, reverse=True):
+            chain = []
             at: BlockInfo | None = block
-            # Those before it that a later use has not placed yet; a ring of parents ends there too.
+            # Ancestors that are not placed yet; a cycle of parents ends there too.
             while at is not None and at.hash not in newest_first:
-                line.append(at)
+                chain.append(at)
                 newest_first[at.hash] = at
-                at = there.get(at.parent) if at.parent else None
-            if len(line) > 1:
-                for each in reversed(line):
+                at = by_hash.get(at.parent) if at.parent else None
+            if len(chain) > 1:
+                for each in reversed(chain):
                     newest_first[each.hash] = newest_first.pop(each.hash)
         self._blocks = OrderedDict(reversed(newest_first.items()))
 
     def victims(self, free_bytes: int, keep: Collection[BlockHash] = ()) -> list[BlockInfo] | None:
-        """Return which blocks to delete to free that much, oldest first.
+        """Return which blocks to delete to free ``free_bytes``, oldest first.
 
         Args:
-            free_bytes: How much is needed.
-            keep: Blocks that must stay beside the pinned ones.
+            free_bytes: Bytes to free.
+            keep: Blocks that must stay, besides the pinned ones.
 
         Returns:
-            ``None`` if it cannot be freed.
+            ``None`` if that many bytes cannot be freed.
         """
         found: list[BlockInfo] = []
         for block in self._blocks.values():
@@ -125,32 +125,32 @@ class BlockIndex:
                 free_bytes -= block.size_bytes
         return found if free_bytes <= 0 else None
 
-    def line(self, block_hash: BlockHash) -> list[BlockHash]:
-        """Return a block and its ancestors as far as they are there, nearest first."""
-        return list(self._line(block_hash))
+    def chain(self, block_hash: BlockHash) -> list[BlockHash]:
+        """Return a block and its ancestors up to the first missing one, nearest first."""
+        return list(self._chain(block_hash))
 
     def orphans(self) -> list[BlockInfo]:
-        """Return blocks that no context can reach, because one before them is gone."""
+        """Return blocks that no context can reach, because an ancestor is missing."""
         reached: dict[BlockHash, bool] = {}
         for block in self._blocks.values():
-            line = []
-            for each in self._line(block.hash):
+            chain = []
+            for each in self._chain(block.hash):
                 if each in reached:
                     break
-                line.append(each)
-            for each in reversed(line):
+                chain.append(each)
+            for each in reversed(chain):
                 parent = self._blocks[each].parent
                 reached[each] = not parent or reached.get(parent, False)
         return [block for block in self._blocks.values() if not reached[block.hash]]
 
     def pin(self, hashes: Iterable[BlockHash]) -> None:
-        """Keep blocks from being victims; each call wants its own ``unpin``."""
+        """Exclude blocks from ``victims``; each call needs its own ``unpin``."""
         self._pins.update(hashes)
 
     def unpin(self, hashes: Iterable[BlockHash]) -> None:
-        """Take back one ``pin`` of each."""
+        """Undo one ``pin`` of each block."""
         for block_hash in hashes:
-            assert self._pins[block_hash] > 0, "unpin follows pin"  # noqa: S101 - states what callers must not do
+            assert self._pins[block_hash] > 0, "unpin follows pin"  # noqa: S101 - a contract of the caller
             self._pins[block_hash] -= 1
             if not self._pins[block_hash]:
                 del self._pins[block_hash]
@@ -160,8 +160,8 @@ class BlockIndex:
         """How many names are pinned."""
         return len(self._pins)
 
-    def _line(self, block_hash: BlockHash) -> Iterator[BlockHash]:
-        # Names come from the disk: a ring of parents is bounded by the number of blocks.
+    def _chain(self, block_hash: BlockHash) -> Iterator[BlockHash]:
+        # Names come from the disk, so parents may form a cycle; the number of blocks bounds it.
         at: BlockHash | None = block_hash
         for _ in range(len(self._blocks)):
             if at is None or at not in self._blocks:

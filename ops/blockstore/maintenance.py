@@ -1,4 +1,4 @@
-"""Looking at a store from outside, beside a worker that may be using it; nothing here evicts."""
+"""Inspects and cleans a store from outside, safe beside a worker that uses it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ops.blockstore.scan import scan_directory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """What lies in a store's directory.
+    """The content of a store's directory.
 
     Attributes:
         blocks: Least recently used first.
-        orphans: Blocks that cannot be reached because one before them is gone.
+        orphans: Blocks that no context can reach, because an ancestor is missing.
         leftovers: Drafts of dead writers.
-        foreign: How many files are not the store's.
+        foreign: How many files do not belong to the store.
     """
 
     blocks: tuple[BlockInfo, ...]
@@ -37,7 +37,7 @@ class Overview:
 
 
 def overview(root: Path) -> Overview:
-    """Look through the store at ``root`` and change nothing.
+    """Scan the store at ``root`` without changing it.
 
     Raises:
         OSError: A directory cannot be read.
@@ -54,9 +54,9 @@ def overview(root: Path) -> Overview:
 
 
 def verify(root: Path, blocks: Iterable[BlockInfo]) -> Iterator[tuple[BlockInfo, Rejected | None]]:
-    """Read every byte of ``blocks`` and yield each with what is wrong with it, if anything is.
+    """Read every byte of ``blocks`` and yield each with its fault, if it has one.
 
-    A block that was evicted meanwhile counts as good.
+    A block that was evicted meanwhile counts as valid.
     """
     for info in blocks:
         block = read_block(path_of(root, info), info, None)
@@ -72,12 +72,12 @@ def verify(root: Path, blocks: Iterable[BlockInfo]) -> Iterator[tuple[BlockInfo,
 def plan_gc(
     found: Overview, *, budget_bytes: int, models: Collection[str] = ()
 ) -> dict[str, list[BlockInfo]]:
-    """Return which blocks to delete, by the reason for it.
+    """Return which blocks to delete, by reason.
 
     Args:
-        found: What is there.
+        found: The content of the store.
         budget_bytes: Most bytes to leave.
-        models: Models of which nothing is to be left.
+        models: Models whose blocks are all deleted.
     """
     of_models = [block for block in found.blocks if block.model in models]
     orphans = [block for block in found.orphans if block.model not in models]
@@ -89,22 +89,22 @@ def plan_gc(
 
 
 def delete(root: Path, blocks: Iterable[BlockInfo]) -> None:
-    """Delete the files of ``blocks``; one that is gone already is as good.
+    """Delete the files of ``blocks``; missing files are ignored.
 
     Raises:
-        OSError: One could not be deleted.
+        OSError: A file could not be deleted.
     """
     for info in blocks:
         path_of(root, info).unlink(missing_ok=True)
 
 
 def delete_leftovers(found: Overview) -> None:
-    """Delete the drafts of dead writers; what cannot be deleted stays for the next time."""
+    """Delete the drafts of dead writers; errors are ignored."""
     for path in found.leftovers:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
 
 
 def path_of(root: Path, info: BlockInfo) -> Path:
-    """Return where a block lies below ``root``."""
+    """Return the path of a block below ``root``."""
     return block_path(root, info.model, BlockName(info.hash, info.parent, info.tokens))

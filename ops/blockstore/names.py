@@ -1,7 +1,7 @@
-"""Where a block lies: ``<model>/<2 hex>/<hash>-<parent>-<tokens>.kv``.
+"""File names of blocks: ``<model>/<2 hex>/<hash>-<parent>-<tokens>.kv``.
 
-The name tells what a search needs: blocks are found by hash, tails and beginnings of blocks by
-parent, without opening a file. So a start with a hundred thousand blocks reads directories only.
+The name has all that a search needs, so blocks are found by hash or parent without opening a file,
+and a start with a hundred thousand blocks reads directories only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from domain.kv.hashing import BlockHash
 from ops.blockstore.blocks import MODEL_CHARS
 
-#: Stands for the parent in the name of a first block.
+#: The parent in the name of a context's first block.
 ROOT = "root"
 
 _BLOCK = re.compile(r"([0-9a-f]{64})-([0-9a-f]{64}|root)-([1-9][0-9]{0,5})\.kv")
@@ -25,7 +25,7 @@ _FAN = re.compile(r"[0-9a-f]{2}")
 
 
 class BlockName(NamedTuple):
-    """What a file's name says."""
+    """The properties in a file's name."""
 
     hash: BlockHash
     parent: BlockHash | None
@@ -33,14 +33,14 @@ class BlockName(NamedTuple):
 
 
 def block_path(root: Path, model: str, name: BlockName) -> Path:
-    """Return where a block of ``model`` lies below ``root``."""
+    """Return the path of a block of ``model`` below ``root``."""
     digits = name.hash.hex()
     parent = name.parent.hex() if name.parent else ROOT
     return root / model / digits[:2] / f"{digits}-{parent}-{name.tokens}.kv"
 
 
 def parse_block(file: str) -> BlockName | None:
-    """Return what the name of a block's file says; ``None`` if it is none."""
+    """Parse the name of a block's file; ``None`` if it is not such a name."""
     found = _BLOCK.fullmatch(file)
     if found is None:
         return None
@@ -53,12 +53,12 @@ def parse_block(file: str) -> BlockName | None:
 
 
 def draft_path(directory: Path) -> Path:
-    """Return a fresh name for a file that is being written by this process."""
+    """Return a unique name for a file that this process writes."""
     return directory / f".{os.getpid()}-{secrets.token_hex(8)}.tmp"
 
 
 def parse_draft(file: str) -> int | None:
-    """Return which process wrote a draft; ``None`` if the file is none."""
+    """Return the pid of a draft's writer; ``None`` if the name is not that of a draft."""
     found = _DRAFT.fullmatch(file)
     return int(found.group(1)) if found else None
 

@@ -1,4 +1,4 @@
-"""What a block is made of once it has left the model: named tensors as plain bytes."""
+"""The content of a block without MLX: named tensors as bytes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class RawTensor:
     Attributes:
         dtype: Name in the safetensors format: ``F32``, ``F16``, ``BF16``, ``U32``, ``U8`` …
         shape: Lengths of the axes.
-        data: The elements in C order, little-endian; of a tensor that is written also in parts
-            that follow each other, so that nobody has to put them together.
+        data: The elements in C order, little-endian; a tensor to be written may also have
+            consecutive parts, which saves joining them.
     """
 
     dtype: str

@@ -1,4 +1,4 @@
-"""Block files opened and checked."""
+"""Reads and verifies block files."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ops.blockstore.format import (
     header_end,
 )
 
-#: Want of a resource of this process: says nothing about the file.
-_PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+#: Errors for lack of a resource of this process; they prove nothing about the file.
+_TRANSIENT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 def read_block(
     path: Path, info: BlockInfo, fingerprint: str | None
 ) -> StoredBlock | Rejected | None:
-    """Return the block in a file if it is the one that its name promises.
+    """Return the block in a file if it is valid and the one in the file's name.
 
     Args:
         path: The file.
-        info: What its name says.
-        fingerprint: What made it; ``None`` takes any.
+        info: The properties in its name.
+        fingerprint: Of the model that computed it; ``None`` accepts any.
 
     Returns:
-        ``None`` if there is no file, or if this process has no means to open it now.
+        ``None`` if there is no file, or if this process lacks the resources to open it.
     """
     raw = _contents(path)
     if not isinstance(raw, bytes):
@@ -45,7 +45,7 @@ def read_block(
 
 
 def read_token_ids(path: Path) -> tuple[int, ...] | None:
-    """Return the ids at the beginning of a file, unchecked; ``None`` if it is not well-formed."""
+    """Return the token ids of a file, without verifying them; ``None`` if it is malformed."""
     try:
         with RegularFile(path) as file:
             start = file.read(LENGTH_BYTES)
@@ -72,7 +72,7 @@ def _contents(path: Path) -> bytes | Rejected | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno in _PASSING:
+        if error.errno in _TRANSIENT:
             return None
         return Rejected(RejectReason.UNREADABLE, str(error))
     return raw

@@ -1,4 +1,4 @@
-"""What the store says of itself in numbers."""
+"""Figures of the store."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanReport:
-    """What a start found.
+    """The result of the scan at the start.
 
     Attributes:
         blocks: Blocks of all models.
         size_bytes: Their size, after the cap was enforced.
         models: Blocks by the first digits of their fingerprint.
         leftovers: Drafts of dead writers that were removed.
-        foreign: Files that are not the store's and were left alone.
-        took_ms: How long it took.
+        foreign: Files that do not belong to the store; they stay.
+        took_ms: Duration in milliseconds.
     """
 
     blocks: int
@@ -28,7 +28,7 @@ class ScanReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStats:
-    """Counters since the start, and what is there now."""
+    """Counters since the start, and the present content."""
 
     blocks: int
     size_bytes: int

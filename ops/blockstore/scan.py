@@ -1,4 +1,4 @@
-"""What lies in a store's directory, from names and sizes alone."""
+"""Scans a store's directory by names and sizes, without opening files."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 from ops.blockstore.blocks import BlockInfo
 from ops.blockstore.names import is_fan, is_model, parse_block, parse_draft
 
-#: Age from which a draft is a leftover, whoever runs under the number of its writer now.
+#: Age from which a draft is a leftover, even if a process with its writer's pid runs.
 DRAFT_AGE_MAX_S = 3600.0
 
 
 @dataclass(slots=True)
 class ScannedDirectory:
-    """What a scan found.
+    """The result of a scan.
 
     Attributes:
-        blocks: Every block by its name; no file was opened.
-        leftovers: Drafts whose writer is gone.
-        foreign: How many files and directories are not the store's; they are left alone.
+        blocks: Every block by its name.
+        leftovers: Drafts of dead writers.
+        foreign: How many files and directories do not belong to the store.
     """
 
     blocks: list[BlockInfo] = field(default_factory=list)
@@ -31,7 +31,7 @@ class ScannedDirectory:
 
 
 def scan_directory(root: Path) -> ScannedDirectory:
-    """Look through the store at ``root``; a missing directory is an empty store.
+    """Scan the store at ``root``; a missing directory is an empty store.
 
     Raises:
         OSError: A directory cannot be read.
@@ -40,7 +40,7 @@ def scan_directory(root: Path) -> ScannedDirectory:
     if root.exists():
         for model in _directories(root, is_model, found):
             for fan in _directories(Path(model.path), is_fan, found):
-                _look(fan, model.name, found)
+                _scan_fan(fan, model.name, found)
     return found
 
 
@@ -55,22 +55,22 @@ def _directories(
                 found.foreign += 1
 
 
-def _look(fan: os.DirEntry[str], model: str, found: ScannedDirectory) -> None:
+def _scan_fan(fan: os.DirEntry[str], model: str, found: ScannedDirectory) -> None:
     with os.scandir(fan.path) as entries:
         for entry in entries:
             name = parse_block(entry.name)
             try:
                 if name is None or entry.name[:2] != fan.name or not _is_file(entry):
-                    _note_other(entry, found)
+                    _classify(entry, found)
                     continue
                 stat = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
-                continue  # somebody else deleted it between two lines of this
+                continue  # another process has just deleted it
             block = BlockInfo(*name, model, stat.st_size, stat.st_mtime_ns)
             found.blocks.append(block)
 
 
-def _note_other(entry: os.DirEntry[str], found: ScannedDirectory) -> None:
+def _classify(entry: os.DirEntry[str], found: ScannedDirectory) -> None:
     pid = parse_draft(entry.name)
     if pid is None or not _is_file(entry):
         found.foreign += 1

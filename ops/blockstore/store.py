@@ -1,4 +1,4 @@
-"""The block store: content-addressed files under a byte cap, least recently used out first."""
+"""The block store: content-addressed files within a byte budget, with LRU eviction."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _NO_STATS = StoreStats(**dict.fromkeys(StoreStats.__slots__, 0))
 class BlockStore:
     """Blocks of all models and agents in one directory; safe to use from any thread.
 
-    What the store holds is known from the scan and from its own puts: ``contains`` and ``children``
-    never touch the disk. Other processes may delete blocks at any time; that is a miss.
+    The index comes from the scan and from the store's own puts, so ``contains`` and ``children``
+    never access the disk. Other processes may delete blocks at any time; that is a miss.
 
     Args:
-        directory: Where the files lie; made when the first block comes.
-        budget_bytes: Most bytes of files; never exceeded, room is made before a block is written.
-        clock: For the times of use, by which a later start knows the order.
-        on_event: Told of rejected and evicted blocks, in the thread that met them; must not call
+        directory: Created with the first block.
+        budget_bytes: Most bytes of files; the store evicts before it writes, so it never has more.
+        clock: Stamps uses, from which the next start restores the order.
+        on_event: Called with rejected and evicted blocks, in the thread of the call; must not call
             the store.
-        disk: How files are written.
+        disk: Writes the files.
     """
 
     def __init__(
@@ -56,25 +56,25 @@ class BlockStore:
         on_event: OnStoreEvent = ignore,
         disk: Disk | None = None,
     ) -> None:
-        assert budget_bytes >= 0, "a budget is a number of bytes"  # noqa: S101 - states what callers must not do
+        assert budget_bytes >= 0, "a budget is a number of bytes"  # noqa: S101 - a contract of the caller
         self._root = directory
         self._budget_bytes = budget_bytes
         self._clock = clock
         self._on_event = on_event
         self._disk = disk or Disk()
         self._index = BlockIndex()
-        # Held for memory only, so that the engine's thread never waits for a disk.
+        # Held for memory access only, so that the engine's thread never waits for a disk.
         self._lock = threading.Lock()
-        # Held while files are made or make room: one writer at a time keeps the cap exact.
+        # Held while files are written or evicted: one writer at a time keeps the budget exact.
         self._writing = threading.Lock()
         self._stats = _NO_STATS
 
     # --- start -----------------------------------------------------------------------------
 
     def scan(self) -> ScanReport:
-        """Learn what is there; removes leftovers of dead writers and enforces the cap.
+        """Fill the index from the directory, delete drafts of dead writers and enforce the budget.
 
-        Opens no file. Call once before anything else.
+        Opens no file. Call it once, before any other method.
 
         Raises:
             DiskUnavailable: The directory cannot be read or a file not deleted.
@@ -103,7 +103,7 @@ class BlockStore:
                 took_ms=1000 * (time.monotonic() - started_s),
             )
 
-    # --- what is there ---------------------------------------------------------------------
+    # --- lookup ----------------------------------------------------------------------------
 
     def contains(self, block_hash: BlockHash) -> bool:
         """Return whether a block is on disk, synced and under its name."""
@@ -130,7 +130,7 @@ class BlockStore:
             return list(self._index)
 
     def orphans(self) -> list[BlockInfo]:
-        """Return blocks that cannot be reached because one before them is gone."""
+        """Return blocks that no context can reach, because an ancestor is missing."""
         with self._lock:
             return self._index.orphans()
 
@@ -145,7 +145,7 @@ class BlockStore:
                 pinned=self._index.pinned,
             )
 
-    # --- in --------------------------------------------------------------------------------
+    # --- write -----------------------------------------------------------------------------
 
     def put(self, block: NewBlock) -> PutOutcome:
         """Store one block; see ``put_many``."""
@@ -154,12 +154,12 @@ class BlockStore:
     def put_many(self, blocks: Sequence[NewBlock]) -> list[PutOutcome]:
         """Store blocks, parents before children; returns when they survive a power cut.
 
-        A block that is there is left alone. Room is made by evicting what is neither pinned nor an
-        ancestor of the new block; a block for which there is none is not stored. A block whose
-        parent is not there is of no use before that comes: nothing is evicted for it.
+        A stored block is not written again. To make room, the store evicts blocks that are neither
+        pinned nor ancestors of the new block; a block without room is not stored. For a block whose
+        parent is missing nothing is evicted, since no context can reach it yet.
 
         Raises:
-            DiskUnavailable: The disk refused. Blocks that got their names stay.
+            DiskUnavailable: The disk refused a write. Blocks of earlier groups stay.
         """
         with self._writing:
             try:
@@ -201,17 +201,17 @@ class BlockStore:
         return outcomes
 
     def _ancestors(self, block: NewBlock, new: dict[BlockHash, BlockInfo]) -> set[BlockHash] | None:
-        """Return what the block builds on; ``None`` if that is not there."""
+        """Return the ancestors of a block; ``None`` if its parent is not stored."""
         parent = block.parent
         while parent in new:
             parent = new[parent].parent
         if parent is None:
             return set()
         with self._lock:
-            return set(self._index.line(parent)) or None
+            return set(self._index.chain(parent)) or None
 
     def _is_there(self, block: NewBlock) -> bool:
-        """Return whether the block's file exists, perhaps written by another process."""
+        """Return whether the block's file exists; another process may have written it."""
         info = self._info(block, 0)
         try:
             size_bytes = self._path(info).stat().st_size
@@ -225,11 +225,11 @@ class BlockStore:
         return True
 
     def _make_room(self, size_bytes: int, keep: set[BlockHash] | None) -> bool:
-        """Delete the least recently used blocks until that much fits under the cap.
+        """Evict the least recently used blocks until ``size_bytes`` fit into the budget.
 
         Args:
-            size_bytes: How much shall fit.
-            keep: Blocks that must stay; ``None`` to delete none at all.
+            size_bytes: Bytes that shall fit.
+            keep: Blocks that must stay; ``None`` to evict none.
         """
         with self._lock:
             excess_bytes = self._index.size_bytes + size_bytes - self._budget_bytes
@@ -246,16 +246,16 @@ class BlockStore:
         self._on_event(BlocksEvicted(blocks=len(victims), size_bytes=freed_bytes))
         return True
 
-    # --- out -------------------------------------------------------------------------------
+    # --- read ------------------------------------------------------------------------------
 
     def get(self, block_hash: BlockHash, fingerprint: str) -> StoredBlock | Rejected | None:
-        """Return a block; ``None`` if it is not there.
+        """Return a block; ``None`` if it is not stored.
 
         A file that fails a check is deleted, so that the block can be stored again.
 
         Args:
-            block_hash: Which one.
-            fingerprint: What the loaded model computes with; blocks of others are not there.
+            block_hash: Name of the block.
+            fingerprint: Of the loaded model; blocks of other models are not returned.
         """
         with self._lock:
             info = self._index.get(block_hash)
@@ -273,12 +273,12 @@ class BlockStore:
         return block
 
     def token_ids(self, block_hash: BlockHash) -> tuple[int, ...] | None:
-        """Return which tokens a block covers, from the beginning of its file.
+        """Return the tokens that a block covers, from the beginning of its file.
 
-        The checksum is not looked at: compare with the ids that ``get`` gives before use.
+        The checksum is not verified: compare with the ids that ``get`` returns before use.
 
         Returns:
-            ``None`` if the block is not there or its file is not well-formed.
+            ``None`` if the block is not stored or its file is malformed.
         """
         with self._lock:
             info = self._index.get(block_hash)
@@ -287,7 +287,7 @@ class BlockStore:
         return read_token_ids(self._path(info))
 
     def touch(self, hashes: Sequence[BlockHash]) -> None:
-        """Note that the blocks of a context, in its order, were used; costs one system call."""
+        """Record a use of the blocks of a context, in its order; costs one system call."""
         with self._lock:
             now_ns = self._now_ns()
             ends = self._index.touch(hashes, now_ns)
@@ -300,13 +300,13 @@ class BlockStore:
         path = self._path(info)
         block = read_block(path, info, fingerprint)
         if block is None:
-            with self._writing:  # somebody may just be storing it again
+            with self._writing:  # another thread may store it again now
                 if not path.exists():
                     self._forget(info.hash)
         return block
 
     def _reject(self, info: BlockInfo, rejected: Rejected) -> None:
-        # Out of the index even if it cannot be deleted: it is never served.
+        # Removed from the index even if it cannot be deleted, so it is never returned.
         with self._writing:
             with contextlib.suppress(OSError):
                 self._path(info).unlink(missing_ok=True)
@@ -322,23 +322,23 @@ class BlockStore:
             )
         )
 
-    # --- away ------------------------------------------------------------------------------
+    # --- pin and delete --------------------------------------------------------------------
 
     def pin(self, hashes: Sequence[BlockHash]) -> None:
-        """Keep blocks from being evicted, there or yet to come, until ``unpin``."""
+        """Exclude blocks, stored or not, from eviction until ``unpin``."""
         with self._lock:
             self._index.pin(hashes)
 
     def unpin(self, hashes: Sequence[BlockHash]) -> None:
-        """Take back one ``pin`` of each."""
+        """Undo one ``pin`` of each block."""
         with self._lock:
             self._index.unpin(hashes)
 
     def delete(self, block_hash: BlockHash) -> bool:
-        """Delete a block, pinned or not; returns whether it was there.
+        """Delete a block, pinned or not, and return whether it was stored.
 
         Raises:
-            DiskUnavailable: It could not be deleted.
+            DiskUnavailable: The file could not be deleted.
         """
         with self._writing:
             with self._lock:
@@ -358,7 +358,7 @@ class BlockStore:
         with self._lock:
             self._index.remove(block_hash)
 
-    # --- small -----------------------------------------------------------------------------
+    # --- helpers ---------------------------------------------------------------------------
 
     def _info(self, block: NewBlock, size_bytes: int) -> BlockInfo:
         return BlockInfo(
@@ -377,7 +377,7 @@ class BlockStore:
         return int(self._clock.now().timestamp() * 1e9)
 
     def _count(self, **more: int) -> None:
-        """Add to counters; under the lock."""
+        """Add to counters; the caller holds the lock."""
         self._stats = replace(
             self._stats, **{name: getattr(self._stats, name) + by for name, by in more.items()}
         )
