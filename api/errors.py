@@ -154,6 +154,11 @@ def dialects_of_path(path: str) -> tuple[Dialect, ...]:
     return (Dialect.NATIVE,)
 
 
+def internal_error() -> TransportError:
+    """A defect of this service, of which the client gets no detail."""
+    return TransportError(500, "internal_error", "internal error")
+
+
 def dialect_of(path: str, headers: Mapping[str, str]) -> Dialect:
     """Return the error format that a client of ``path`` understands.
 

@@ -1,7 +1,7 @@
 """The life of the api process: start, serve, drain, end.
 
-Robyn owns the main thread and the event loop, and neither can be stopped. So everything of ours
-runs as one task in that loop, and the process ends with ``os._exit`` once nothing is left to do.
+Robyn owns the main thread and the event loop, and neither can be stopped. So the service runs as
+one task in that loop, and ``os._exit`` ends the process when the task is done.
 """
 
 from __future__ import annotations
@@ -20,25 +20,24 @@ from typing import Final, NoReturn
 
 from api.access.access_control import AccessControl
 from api.http.messages import Route
-from api.http_server.exchange import Exchanges
 from api.http_server.limits import ServerLimits
+from api.http_server.router import Router
 from api.http_server.server import HttpServer
-from api.http_server.upstream import Upstream
 from api.routes.fallback import RouteTable
 from ops.logs import Logger
 from ops.settings import ServerSettings
 
 LOOPBACK: Final = "127.0.0.1"
-#: How long the framework may take until it answers for the first time, in seconds.
+#: How long Robyn may take until it answers for the first time, in seconds.
 FRAMEWORK_START_S: Final = 15.0
 FRAMEWORK_POLL_S: Final = 0.01
 #: How long ``on_stop`` may take, in seconds.
 STOP_TIMEOUT_S: Final = 10.0
-#: Descriptors per client connection (its own, one to the framework and that one's other end).
+#: Descriptors per client connection: its own, one to Robyn, and that one's other end.
 DESCRIPTORS_PER_CONNECTION: Final = 3
 #: Descriptors for everything else: logs, databases, the broker.
 DESCRIPTORS_SPARE: Final = 256
-#: What a shell reports for a process that a signal ended is this plus the signal's number.
+#: A shell reports this plus the signal's number for a process that a signal ended.
 SIGNAL_EXIT_BASE: Final = 128
 
 Hook = Callable[[], Awaitable[None]]
@@ -46,16 +45,16 @@ Hook = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """What to serve and how.
+    """The routes of a process, and the hooks around them.
 
     Attributes:
         routes: Methods, patterns and handlers.
         settings: Limits and the drain time.
         listener: The public socket, listening; see ``api.http_server.listener``.
         on_start: Awaited in the event loop before the first client is accepted.
-        on_stop: Awaited after the last answer, not longer than ``STOP_TIMEOUT_S``.
-        on_listening: Told the public address once clients are served.
-        logger: Told of everything.
+        on_stop: Awaited after the last reply, at most ``STOP_TIMEOUT_S``.
+        on_listening: Called with the public address once clients are served.
+        logger: Records the life of the process.
     """
 
     routes: Sequence[Route]
@@ -77,37 +76,32 @@ def serve(service: Service) -> NoReturn:
     from api.app import build_app  # noqa: PLC0415 - importing Robyn parses sys.argv, now hidden
 
     _allow_descriptors(service.settings.connections_max)
-    # Held, not listened on, so that nobody else gets the port before Robyn binds it as well.
+    # Bound without listening, so that no other process gets the port before Robyn binds it too.
     reservation = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     reservation.bind((LOOPBACK, 0))
     port: int = reservation.getsockname()[1]
     life = _ApiLifecycle(service, reservation, port)
-    app = build_app(
-        service.routes,
-        exchanges=life.exchanges,
-        on_startup=life.begin,
-        logger=service.logger,
-    )
+    app = build_app(service.routes, secret=life.secret, on_startup=life.begin)
     app.start(host=LOOPBACK, port=port, _check_port=False)
     raise SystemExit(1)  # Robyn's loop ends only where it failed
 
 
 class _ApiLifecycle:
-    """The one task beside the connections."""
+    """The task that starts, drains and ends the service."""
 
     def __init__(self, service: Service, reservation: socket.socket, port: int) -> None:
         self._service = service
         self._logger = service.logger
         self._reservation = reservation
         self._port = port
-        self.exchanges = Exchanges(secrets.token_hex(32))
+        self.secret = secrets.token_hex(32)
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
         """Start the task; Robyn accepts only after this has returned."""
-        # Robyn listens by now. A second bound socket could swallow connections on some kernels.
+        # Robyn listens already. On some kernels a second bound socket takes connections from it.
         self._reservation.close()
         self._catch_signals()
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -125,43 +119,43 @@ class _ApiLifecycle:
     async def _live(self) -> None:
         service = self._service
         await self._framework_answers()
-        # Robyn's own signal handling began meanwhile: it would refuse our requests from the
-        # first signal on, and never let the process end. Ours takes its place.
+        # Robyn has installed its own signal handlers, which would refuse requests after the first
+        # signal and never end the process. These replace them.
         self._catch_signals()
         await service.on_start()
-        gate = self._gate()
+        server = self._server()
         if not self._stop.is_set():
-            await gate.listen(service.listener)
+            await server.listen(service.listener)
             host, port = service.listener.getsockname()[:2]
             service.on_listening(host, port)
             await self._stop.wait()
         self._logger.info("draining", drain_s=service.settings.drain_s)
-        await gate.drain(service.settings.drain_s)
+        await server.drain(service.settings.drain_s)
         async with asyncio.timeout(STOP_TIMEOUT_S):
             await service.on_stop()
         self._logger.info("stopped")
 
-    def _gate(self) -> HttpServer:
+    def _server(self) -> HttpServer:
         limits = ServerLimits.from_settings(self._service.settings)
         return HttpServer(
-            upstream=Upstream(
+            router=Router(
+                self._service.routes,
                 LOOPBACK,
                 self._port,
-                secret=self.exchanges.secret,
+                secret=self.secret,
                 limits=limits,
                 logger=self._logger,
             ),
-            exchanges=self.exchanges,
             unrouted=RouteTable(self._service.routes).unrouted,
-            doors=AccessControl.from_settings(self._service.settings),
+            access=AccessControl.from_settings(self._service.settings),
             limits=limits,
             logger=self._logger,
         )
 
     async def _framework_answers(self) -> None:
         async with asyncio.timeout(FRAMEWORK_START_S):
-            # Robyn tells nobody that it listens, so it has to be asked.
-            while not await _answers(LOOPBACK, self._port):  # noqa: ASYNC110 - another's state
+            # Robyn has no hook that is called once it listens.
+            while not await _answers(LOOPBACK, self._port):  # noqa: ASYNC110 - state of Robyn
                 await asyncio.sleep(FRAMEWORK_POLL_S)
 
     def _catch_signals(self) -> None:
@@ -177,13 +171,13 @@ class _ApiLifecycle:
 
 
 async def _answers(host: str, port: int) -> bool:
-    """Tell whether an HTTP server answers there."""
+    """Return whether an HTTP server answers there."""
     try:
         reader, writer = await asyncio.open_connection(host, port)
     except OSError:
         return False
     try:
-        writer.write(b"GET / HTTP/1.1\r\nhost: gate\r\nconnection: close\r\n\r\n")
+        writer.write(b"GET / HTTP/1.1\r\nhost: router\r\nconnection: close\r\n\r\n")
         return (await reader.readline()).startswith(b"HTTP/1.1 ")
     except OSError:
         return False
@@ -200,10 +194,10 @@ def _end_process(code: int) -> NoReturn:
 
 
 def _hide_from_framework() -> None:
-    """Hide our command line and Robyn's own environment variables from it.
+    """Hide the command line and Robyn's environment variables from Robyn.
 
     It parses ``sys.argv`` at import and again in its constructor, prints its own ``--help``, and
-    lets ``ROBYN_HOST`` and ``ROBYN_PORT`` overrule what it is told.
+    lets ``ROBYN_HOST`` and ``ROBYN_PORT`` overrule its arguments.
     """
     sys.argv = sys.argv[:1]
     for name in [name for name in os.environ if name.startswith("ROBYN_")]:
@@ -211,7 +205,7 @@ def _hide_from_framework() -> None:
 
 
 def _allow_descriptors(connections_max: int) -> None:
-    """Raise the soft limit on open files as far as our own limits need and the hard one lets."""
+    """Raise the soft limit of open files to what the connections need, within the hard limit."""
     wanted = connections_max * DESCRIPTORS_PER_CONNECTION + DESCRIPTORS_SPARE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:

@@ -74,9 +74,8 @@ Handler = Callable[[Request], Awaitable[Reply | StreamReply]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A method and a pattern such as ``/v1/jobs/{job_id}``, and who answers."""
+    """A method, a pattern such as ``/v1/jobs/{job_id}``, and the handler."""
 
     method: str
     pattern: str
     handler: Handler
-    dialect: Dialect

@@ -1,4 +1,4 @@
-"""One client connection: reads a request, has it answered, writes the answer, and again."""
+"""One client connection: reads a request, gets its reply, writes it, and again."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from typing import Protocol, cast
 import h11
 
 from api.access.access_control import AccessControl, AdmittedRequest
-from api.errors import dialect_of, error_reply
+from api.errors import dialect_of, error_reply, internal_error
 from api.http.messages import Reply, Request, StreamReply
 from api.http_server import errors
-from api.http_server.exchange import Exchange
 from api.http_server.limits import ServerLimits
 from api.http_server.reply_writer import ReplyContext, ReplyWriter
-from api.http_server.request_head import check_content, check_framing, read_headers, read_target
+from api.http_server.request_head import (
+    RequestTarget,
+    check_content,
+    check_framing,
+    read_headers,
+    read_target,
+)
 from api.http_server.request_reader import RequestReader
 from domain.errors import SemanticError
 from ops.clock import uuid7_hex
@@ -24,7 +29,7 @@ from ops.logs import Logger
 
 
 class ConnectionHost(Protocol):
-    """What a connection needs of the gate it came through."""
+    """The server of a connection."""
 
     @property
     def limits(self) -> ServerLimits:
@@ -32,51 +37,51 @@ class ConnectionHost(Protocol):
 
     @property
     def logger(self) -> Logger:
-        """Told of requests and of failures."""
+        """Records requests and failures."""
 
     @property
-    def doors(self) -> AccessControl:
-        """Who may come in."""
+    def access(self) -> AccessControl:
+        """Which requests are admitted."""
 
     @property
     def draining(self) -> bool:
-        """The process is shutting down: no further request on any connection."""
+        """Whether the process ends: no connection serves a further request."""
 
     def enter(self, connection: Connection) -> bool:
-        """Count a connection in; false where it is one too many and must be told so."""
+        """Count a connection; return whether it may be served."""
 
     def leave(self, connection: Connection) -> None:
-        """Count a connection out, once nothing of it is left."""
+        """Remove a connection that has ended."""
 
-    async def answer(self, exchange: Exchange) -> Reply | StreamReply:
-        """Have a request answered.
+    async def answer(self, request: Request, route_path: str) -> Reply | StreamReply:
+        """Route a request and run its handler.
 
         Raises:
-            SemanticError: To be told to the caller.
+            SemanticError: For the client.
         """
 
-    def finish(self, exchange: Exchange) -> None:
-        """Forget an exchange whose answer is sent or will never be."""
+    def finish(self, request: Request) -> None:
+        """Forget a request whose reply is sent or will never be."""
 
 
 class Connection(asyncio.Protocol):
     """The protocol of one client, and the task that serves it.
 
-    Reading goes on while a request is answered, because the end of the input is the only sign of
-    a client that has left. A client that has closed only its sending side counts as gone as well:
-    the two cannot be told apart, and waiting for the difference would decode for nobody.
+    Reading goes on while a request is handled, because the end of the input is the only sign of a
+    client that has left. A client that has closed only its sending side counts as gone as well:
+    the two look the same, and a job must not run on without a reader.
     """
 
-    def __init__(self, desk: ConnectionHost) -> None:
-        self._desk = desk
-        self._limits = desk.limits
-        self._http = h11.Connection(h11.SERVER, desk.limits.head_bytes_max)
-        self._reader = RequestReader(self._http, limits=desk.limits, resume=self._resume_reading)
-        self._writer = ReplyWriter(self, self._http, limits=desk.limits, logger=desk.logger)
+    def __init__(self, host: ConnectionHost) -> None:
+        self._host = host
+        self._limits = host.limits
+        self._http = h11.Connection(h11.SERVER, host.limits.head_bytes_max)
+        self._reader = RequestReader(self._http, limits=host.limits, resume=self._resume_reading)
+        self._writer = ReplyWriter(self, self._http, limits=host.limits, logger=host.logger)
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
         self._stream: asyncio.Task[None] | None = None
-        self._exchange: Exchange | None = None
+        self._request: Request | None = None
         self._peer = ""
         self._served = True
         self._idle = True
@@ -86,7 +91,7 @@ class Connection(asyncio.Protocol):
         self._writable.set()
         self._lost = asyncio.Event()
 
-    # What the transport calls.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to serve."""
@@ -95,46 +100,46 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
         peer = transport.get_extra_info("peername")
         self._peer = str(peer[0]) if isinstance(peer, tuple) else ""
-        self._served = self._desk.enter(self)
+        self._served = self._host.enter(self)
         self._task = asyncio.get_running_loop().create_task(self._serve())
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; more than a head's worth behind a request at hand has to wait."""
+        """Take bytes; more than the size of a head behind the current request has to wait."""
         if self._lingering:
             self._surplus_bytes += len(data)
             if self._surplus_bytes > self._limits.linger_bytes_max:
                 self.abort()
             return
         self._reader.feed(data)
-        if self._exchange is not None:
+        if self._request is not None:
             self._count_surplus(len(data))
 
     def eof_received(self) -> bool:
-        """Note that the client sends no more; the task answers what is owed and closes."""
+        """End the input; the task sends the reply that is due and closes."""
         self._end_input()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note that nothing can be sent any more."""
+        """End the input and the output."""
         del exc
         self._lost.set()
         self._writable.set()
         self._end_input()
 
     def pause_writing(self) -> None:
-        """Let the source of the answer wait."""
+        """Let the source of the reply wait."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Let the source of the answer go on."""
+        """Let the source of the reply go on."""
         self._writable.set()
 
     def _end_input(self) -> None:
         if self._reader.over:
             return
         self._reader.feed_end()
-        if self._exchange is not None:
-            self._exchange.request.gone.set()
+        if self._request is not None:
+            self._request.gone.set()
         if self._stream is not None:
             self._stream.cancel()
 
@@ -147,21 +152,21 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and not self._lost.is_set():
             self._transport.resume_reading()
 
-    # What the writer calls.
+    # Called by the writer.
 
     def write(self, data: bytes) -> None:
-        """Send, or keep until the client takes it."""
+        """Send bytes, or buffer them until the client takes them."""
         if self._transport is not None and not self._lost.is_set():
             self._transport.write(data)
 
     async def drained(self) -> None:
-        """Wait until the client has taken enough, but not for ever."""
+        """Wait until the client has taken enough, at most for the stall timeout."""
         if not self._writable.is_set():
             try:
                 async with asyncio.timeout(self._limits.stall_timeout_s):
                     await self._writable.wait()
             except TimeoutError as error:
-                message = "the client takes nothing"
+                message = "the client does not read"
                 raise ConnectionResetError(message) from error
         if self._lost.is_set():
             message = "the client has left"
@@ -172,7 +177,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # What the gate calls.
+    # Called by the server.
 
     def close_if_idle(self) -> None:
         """Close the connection if no request is on it."""
@@ -180,7 +185,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def cut(self) -> None:
-        """End at once, whatever is going on."""
+        """Cut the connection and cancel its task."""
         self.abort()
         if self._task is not None:
             self._task.cancel()
@@ -195,15 +200,15 @@ class Connection(asyncio.Protocol):
         except ConnectionResetError:
             self.abort()
         except Exception:
-            self._desk.logger.exception("connection_failed")
+            self._host.logger.exception("connection_failed")
             self.abort()
         finally:
-            self._desk.leave(self)
+            self._host.leave(self)
 
     async def _serve_one(self) -> bool:
         """Serve one request; return whether another may follow."""
         self._idle = True
-        if self._desk.draining or not await self._reader.first_byte():
+        if self._host.draining or not await self._reader.first_byte():
             return False
         self._idle = False
         request_id = "req_" + uuid7_hex()
@@ -213,24 +218,24 @@ class Connection(asyncio.Protocol):
             if not self._served:
                 raise errors.too_many_connections(self._limits.connections_max)
             check_framing(head, self._limits)
-            visit = self._enter(head)
+            admitted = self._admit(head)
         except SemanticError as error:
             await self._refuse(error, head, request_id)
             return False
         try:
-            return await self._serve_visit(visit, head, request_id)
+            return await self._serve_admitted(admitted, head, request_id)
         finally:
-            visit.leave()
+            admitted.leave()
 
-    def _enter(self, head: h11.Request) -> AdmittedRequest:
-        """Pass the doors before the body is read: who is refused shall not send one."""
+    def _admit(self, head: h11.Request) -> AdmittedRequest:
+        """Check access before the body is read: a refused client must not send one."""
         method, target = head.method.decode("ascii"), head.target.decode("ascii")
-        return self._desk.doors.enter(method, target, read_headers(head))
+        return self._host.access.enter(method, target, read_headers(head))
 
-    async def _serve_visit(
-        self, visit: AdmittedRequest, head: h11.Request, request_id: str
+    async def _serve_admitted(
+        self, admitted: AdmittedRequest, head: h11.Request, request_id: str
     ) -> bool:
-        """Read the body and answer; return whether another request may follow."""
+        """Read the body and reply; return whether another request may follow."""
         try:
             if self._http.they_are_waiting_for_100_continue:
                 self.write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])))
@@ -238,7 +243,7 @@ class Connection(asyncio.Protocol):
         except errors.BrokenFraming as error:
             await self._refuse(error, head, request_id)
             return False
-        await self._respond(head, body, request_id, visit.holder)
+        await self._respond(head, body, request_id, admitted.holder)
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
             return True
@@ -247,7 +252,7 @@ class Connection(asyncio.Protocol):
     async def _refuse(
         self, error: SemanticError, head: h11.Request | None, request_id: str
     ) -> None:
-        """Answer a request that cannot be read to its end, so that the client sees the answer."""
+        """Reply to a request that is not read to its end, so that the client gets the reply."""
         if self._lost.is_set():
             return
         if head is None:
@@ -255,7 +260,7 @@ class Connection(asyncio.Protocol):
             headers: Mapping[str, str] = {}
         else:
             dialect = dialect_of(_path_of(head), read_headers(head))
-            headers = self._desk.doors.headers(read_headers(head))
+            headers = self._host.access.headers(read_headers(head))
         to = ReplyContext(
             request_id=request_id,
             dialect=dialect,
@@ -263,12 +268,12 @@ class Connection(asyncio.Protocol):
             close=True,
             headers=headers,
         )
-        self._desk.logger.info("request_refused", request_id=request_id, code=error.code)
+        self._host.logger.info("request_refused", request_id=request_id, code=error.code)
         await self._writer.send(error_reply(error, dialect, request_id), to)
         await self._linger()
 
     async def _linger(self) -> None:
-        """Read on for a moment: closing on unread bytes would reset what was just sent."""
+        """Read for a moment: closing with unread bytes would reset the reply on its way."""
         self._lingering = True
         self._surplus_bytes = 0
         if self._transport is not None and self._transport.can_write_eof():
@@ -283,25 +288,21 @@ class Connection(asyncio.Protocol):
         started_s = time.monotonic()
         headers = read_headers(head)
         dialect = dialect_of(_path_of(head), headers)
-        reply: Reply | StreamReply
         try:
-            try:
-                reply = await self._desk.answer(self._begin(head, headers, body, request_id))
-            except SemanticError as error:
-                reply = error_reply(error, dialect, request_id)
+            reply = await self._reply(head, headers, body, request_id)
             to = ReplyContext(
                 request_id=request_id,
                 dialect=dialect,
                 bodiless=head.method == b"HEAD",
-                close=self._desk.draining or (self._reader.over and not self._reader.waiting_bytes),
-                headers=self._desk.doors.headers(headers),
+                close=self._host.draining or (self._reader.over and not self._reader.waiting_bytes),
+                headers=self._host.access.headers(headers),
             )
             await self._send(reply, to)
         finally:
-            exchange, self._exchange = self._exchange, None
-            if exchange is not None:
-                self._desk.finish(exchange)
-        self._desk.logger.debug(
+            request, self._request = self._request, None
+            if request is not None:
+                self._host.finish(request)
+        self._host.logger.debug(
             "request_answered",
             request_id=request_id,
             method=head.method.decode("ascii"),
@@ -311,11 +312,33 @@ class Connection(asyncio.Protocol):
             duration_ms=round((time.monotonic() - started_s) * 1000, 3),
         )
 
-    def _begin(
+    async def _reply(
         self, head: h11.Request, headers: dict[str, str], body: bytes, request_id: str
-    ) -> Exchange:
-        target = read_target(head.target)
-        check_content(headers)
+    ) -> Reply | StreamReply:
+        """Return the reply to a request; the one place where failures become replies."""
+        path = _path_of(head)
+        error: SemanticError
+        try:
+            target = read_target(head.target)
+            path = target.path
+            check_content(headers)
+            request = self._begin(head, headers, body, request_id, target)
+            return await self._host.answer(request, target.route_path)
+        except SemanticError as failure:
+            error = failure
+        except Exception:
+            self._host.logger.exception("handler_failed", request_id=request_id, path=path)
+            error = internal_error()
+        return error_reply(error, dialect_of(path, headers), request_id)
+
+    def _begin(
+        self,
+        head: h11.Request,
+        headers: dict[str, str],
+        body: bytes,
+        request_id: str,
+        target: RequestTarget,
+    ) -> Request:
         request = Request(
             id=request_id,
             method=head.method.decode("ascii"),
@@ -327,15 +350,13 @@ class Connection(asyncio.Protocol):
         )
         if self._reader.over:
             request.gone.set()
-        self._exchange = Exchange(
-            request, route_path=target.route_path, dialect=dialect_of(target.path, headers)
-        )
+        self._request = request
         self._surplus_bytes = 0
         self._count_surplus(self._reader.waiting_bytes)
-        return self._exchange
+        return request
 
     async def _send(self, reply: Reply | StreamReply, to: ReplyContext) -> None:
-        """Send an answer; a stream in a task of its own, which ends when the client has gone."""
+        """Send a reply; a stream in a task of its own, which ends when the client has left."""
         if isinstance(reply, Reply):
             await self._writer.send(reply, to)
             return
@@ -352,14 +373,14 @@ class Connection(asyncio.Protocol):
                 stream.cancel()
                 await asyncio.wait({stream}, timeout=self._limits.close_timeout_s)
         if stream.cancelled():
-            # Cancelled before its first step it could not close its source.
+            # A task that is cancelled before its first step does not close its source.
             await self._writer.discard(reply)
             message = "the client has left"
             raise ConnectionResetError(message)
         stream.result()
 
     async def _close(self) -> None:
-        """Close, and wait until the client has taken what is written."""
+        """Close, and wait until the client has taken all bytes."""
         if self._transport is None:
             return
         self._transport.close()
@@ -371,5 +392,5 @@ class Connection(asyncio.Protocol):
 
 
 def _path_of(head: h11.Request) -> str:
-    """Return the path as sent: enough to choose words for an error, and for the log."""
+    """Return the path as sent, for the error format and the log."""
     return head.target.split(b"?", 1)[0].decode("ascii")

@@ -1,4 +1,4 @@
-"""What can be wrong with a request before anyone looks at its meaning."""
+"""Errors of requests that cannot be read, before their meaning counts."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from api.http.messages import Dialect
 
 
 class BrokenFraming(TransportError):
-    """A request whose end is unknown or will not be waited for: answer, then close."""
+    """A request whose end is unknown: the connection closes after the reply."""
 
 
 def protocol_error(error: h11.RemoteProtocolError) -> BrokenFraming:
-    """Translate what the parser says."""
+    """Translate an error of the parser."""
     status = error.error_status_hint
     codes = {431: "header_fields_too_large", 501: "transfer_coding_not_supported"}
     messages = {
         431: "the request head, a chunk line or the trailers are too long",
         501: "the only transfer coding served is chunked",
     }
-    # The parser's own sentence can repeat what the client sent, so only its kind is told.
+    # The parser's own message may repeat bytes of the client, so only its kind is reported.
     return BrokenFraming(
         status,
         codes.get(status, "malformed_request"),
@@ -62,19 +62,14 @@ def body_timeout(limit_s: float) -> BrokenFraming:
 
 
 def too_many_connections(limit: int) -> BrokenFraming:
-    """The gate serves as many connections as it may."""
+    """The server has as many connections as it may."""
     return BrokenFraming(
         503, "too_many_connections", f"{limit} connections are open already", retryable=True
     )
 
 
-def internal_error() -> TransportError:
-    """A defect of ours, of which the caller learns no detail."""
-    return TransportError(500, "internal_error", "internal error")
-
-
 def guess_dialect(glimpse: bytes) -> Dialect:
-    """Tell the caller's dialect from the first bytes of a head that could not be parsed."""
+    """Return the dialect of a client by the first bytes of a head that could not be parsed."""
     line = glimpse.split(b"\n", 1)[0].split()
     path = line[1].split(b"?", 1)[0].decode("latin-1") if len(line) > 1 else "/"
     says_anthropic = b"\nanthropic-version:" in glimpse.lower()

@@ -1,4 +1,4 @@
-"""What the gate lets through, each bound with a name and a unit."""
+"""Bounds of connections, requests and replies, each with a name and a unit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ops.settings import ServerSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """Bounds on a connection, a request and an answer.
+    """Bounds of a connection, a request and a reply.
 
     Attributes:
         head_bytes_max: Request line and header fields together; also each chunk line and trailer.
@@ -19,18 +19,17 @@ class ServerLimits:
         body_timeout_s: From the end of the head to the end of the body.
         idle_timeout_s: Without a byte between two requests.
         connections_max: Client connections that are served.
-        refusals_max: Connections beyond ``connections_max`` that are still told so with a 503;
-            past these a connection is dropped without a word.
-        stall_timeout_s: How long a client may take no byte of an answer.
-        write_buffer_bytes: Unsent bytes of an answer, above which its source has to wait.
-        turn_bytes: Bytes of one answer written before the other connections get their turn.
-        linger_s: How long bytes are still read and dropped after an early error, so that the
-            client can read the answer before the connection resets.
+        refusals_max: Connections beyond ``connections_max`` that get a 503; further ones are
+            dropped without a reply.
+        stall_timeout_s: How long a client may take no byte of a reply.
+        write_buffer_bytes: Unsent bytes of a reply above which its source has to wait.
+        turn_bytes: Bytes of one reply that are written before other connections get a turn.
+        linger_s: How long bytes are read and dropped after an early error, so that the client can
+            read the reply before the connection resets.
         linger_bytes_max: How many bytes are dropped that way.
-        close_timeout_s: How long a closed connection may take to send what is written, and an
-            answer's iterator to clean up.
-        upstream_connect_timeout_s: To reach the framework behind the gate.
-        upstream_idle_max: Connections to the framework that are kept for the next request.
+        close_timeout_s: How long the iterator of a stream may take to clean up.
+        router_connect_timeout_s: Time to connect to Robyn.
+        router_idle_max: Idle connections to Robyn that are kept.
     """
 
     head_bytes_max: int = 32_768
@@ -47,12 +46,12 @@ class ServerLimits:
     linger_s: float = 2.0
     linger_bytes_max: int = 64 * 1024 * 1024
     close_timeout_s: float = 5.0
-    upstream_connect_timeout_s: float = 5.0
-    upstream_idle_max: int = 64
+    router_connect_timeout_s: float = 5.0
+    router_idle_max: int = 64
 
     @classmethod
     def from_settings(cls, settings: ServerSettings) -> ServerLimits:
-        """Take what operators may set; the rest keeps its default."""
+        """Return the limits with the values that operators may set; the rest keeps its default."""
         return cls(
             head_bytes_max=settings.head_bytes_max,
             body_bytes_max=settings.body_bytes_max,

@@ -1,4 +1,4 @@
-"""Answers on the wire: heads, whole bodies, and streams piece by piece."""
+"""Replies on the wire: heads, whole bodies, and streams piece by piece."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ from typing import Final, Protocol
 
 import h11
 
-from api.errors import error_body, error_reply
+from api.errors import error_body, error_reply, internal_error
 from api.http import sse
 from api.http.messages import Dialect, Reply, StreamReply
-from api.http_server.errors import internal_error
 from api.http_server.limits import ServerLimits
 from domain.errors import SemanticError
 from ops.logs import Logger
 
 _BODILESS: Final = frozenset({204, 304})
-#: What a piece costs beside its bytes, so that many small ones end a turn as well.
+#: Counted for each piece beside its bytes, so that many small pieces end a turn as well.
 _PIECE_OVERHEAD_BYTES: Final = 256
 _EVENT_STREAM: Final = "text/event-stream"
 
 
 class Sink(Protocol):
-    """Where bytes for the client go."""
+    """Takes the bytes for a client."""
 
     def write(self, data: bytes) -> None:
-        """Send, or keep until the client takes it."""
+        """Send bytes, or buffer them until the client takes them."""
 
     async def drained(self) -> None:
         """Wait until the client has taken enough.
@@ -39,19 +38,19 @@ class Sink(Protocol):
         """
 
     def abort(self) -> None:
-        """Cut the connection, so that nobody takes what was sent for a whole answer."""
+        """Cut the connection, so that the client does not take a part for a whole reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyContext:
-    """Whom an answer is for.
+    """The request that a reply answers.
 
     Attributes:
-        request_id: Goes into every answer.
-        dialect: Whose errors the caller understands.
+        request_id: Sent with every reply.
+        dialect: The error format of the client.
         bodiless: The request was HEAD.
-        close: The connection ends after this answer.
-        headers: What the doors want said to this caller's browser.
+        close: The connection ends after this reply.
+        headers: Headers for the client's browser.
     """
 
     request_id: str
@@ -62,13 +61,13 @@ class ReplyContext:
 
 
 class ReplyWriter:
-    """Writes one connection's answers, each in its turn.
+    """Writes the replies of one connection, one after the other.
 
     Args:
         sink: The client.
         http: The connection's protocol state.
         limits: How long an iterator may take to clean up.
-        logger: Told of handlers that fail while they stream.
+        logger: Records streams that fail.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class ReplyWriter:
         self._logger = logger
 
     async def send(self, reply: Reply | StreamReply, to: ReplyContext) -> None:
-        """Send a whole answer; returns when its last byte is written or the client has gone.
+        """Send a reply; return when its last byte is written or the client has left.
 
         Cancelling closes the iterator of a stream.
         """
@@ -108,7 +107,7 @@ class ReplyWriter:
         self._sink.write(data + self._http.send(h11.EndOfMessage()))
 
     async def _send_stream(self, head: h11.Response, reply: StreamReply, to: ReplyContext) -> None:
-        # The head goes out before the first piece is there: clients time out on late heads.
+        # The head is sent before the first piece exists: clients time out on late heads.
         self._sink.write(self._http.send(head))
         try:
             await self._send_pieces(reply.pieces)
@@ -130,15 +129,15 @@ class ReplyWriter:
             self._sink.write(self._http.send(h11.Data(data=piece)))
             turn_bytes += len(piece) + _PIECE_OVERHEAD_BYTES
             if turn_bytes > self._limits.turn_bytes:
-                # uvloop sends, notices a full buffer and reads the other clients between turns
-                # of the loop only; a source that never waits must not keep it from that.
+                # uvloop sends, notices a full buffer and reads other clients only between two
+                # turns of the loop; a source that never waits must not prevent that.
                 turn_bytes = 0
                 await asyncio.sleep(0)
             await self._sink.drained()
         self._sink.write(self._http.send(h11.EndOfMessage()))
 
     def _end_broken(self, error: SemanticError, reply: StreamReply, to: ReplyContext) -> None:
-        """Say in the stream that it failed, or, where its form has no words for it, cut it."""
+        """Send an error event, or cut a stream whose format has none."""
         if not reply.content_type.startswith(_EVENT_STREAM):
             self._sink.abort()
             return

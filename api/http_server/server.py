@@ -1,4 +1,4 @@
-"""The gate itself: owns the public socket, counts connections, and drains them at the end."""
+"""The server: owns the public socket, counts connections, and drains them at the end."""
 
 from __future__ import annotations
 
@@ -6,62 +6,61 @@ import asyncio
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from api.access.access_control import AccessControl
 from api.http.messages import Reply, Request, StreamReply
 from api.http_server.connection import Connection
-from api.http_server.exchange import Exchange, Exchanges
 from api.http_server.limits import ServerLimits
-from api.http_server.upstream import Upstream
+from api.http_server.router import Router
 from ops.logs import Logger
 
-#: Of the drain time, what streams get to say their last word in once they are told to.
+#: Part of the drain time in which streams end after they are asked to.
 ENDING_GRACE_S: Final = 2.0
 
-#: How a peer that vanished without a word is found: first probe, interval, probes.
+#: How a vanished peer is detected: first probe, interval, number of probes.
 _KEEPALIVE_IDLE_S: Final = 30
 _KEEPALIVE_INTERVAL_S: Final = 10
 _KEEPALIVE_PROBES: Final = 3
 
 
 class HttpServer:
-    """Everything between the public socket and the framework.
+    """Everything between the public socket and the handlers.
 
     Args:
-        upstream: The framework.
-        exchanges: Where its handlers find the requests.
-        unrouted: Answers method and encoded path where no route does, or raises.
-        doors: Who may come in.
+        router: Picks the route of a request.
+        unrouted: Replies to method and encoded path without a route, or raises.
+        access: Which requests are admitted.
         limits: Sizes, times and counts.
-        logger: Told of requests and failures.
+        logger: Records requests and failures.
     """
 
     def __init__(
         self,
         *,
-        upstream: Upstream,
-        exchanges: Exchanges,
+        router: Router,
         unrouted: Callable[[str, str], Reply],
-        doors: AccessControl,
+        access: AccessControl,
         limits: ServerLimits,
         logger: Logger,
     ) -> None:
-        self._upstream = upstream
-        self._exchanges = exchanges
+        self._router = router
         self._unrouted = unrouted
-        self.doors = doors
+        self.access = access
         self.limits = limits
-        # Bound once: a logger that is not costs a binding for every request.
-        self.logger = logger.bind(component="gate")
+        # Bound once, since binding costs time with every request.
+        self.logger = logger.bind(component="http_server")
         self.draining = False
+        self._ending = False
+        self._requests: dict[str, Request] = {}
         self._connections: set[Connection] = set()
         self._empty = asyncio.Event()
         self._empty.set()
         self._server: asyncio.Server | None = None
 
     async def listen(self, listener: socket.socket) -> None:
-        """Begin to accept clients.
+        """Accept clients.
 
         Args:
             listener: Bound; stays open until ``drain``.
@@ -71,7 +70,7 @@ class HttpServer:
         self._server = await loop.create_server(lambda: Connection(self), sock=listener)
 
     async def drain(self, drain_s: float) -> None:
-        """Stop accepting, let open answers end, and cut what is left when the time is over."""
+        """Stop accepting, let open replies end, and cut the rest when the time is over."""
         self.draining = True
         if self._server is not None:
             self._server.close()
@@ -80,12 +79,18 @@ class HttpServer:
         grace_s = min(ENDING_GRACE_S, drain_s / 2)
         if await self._emptied(drain_s - grace_s):
             return
-        self._exchanges.end_streams()
+        self.end_streams()
         if await self._emptied(grace_s):
             return
         self.logger.warning("connections_cut", count=len(self._connections))
         for connection in tuple(self._connections):
             connection.cut()
+
+    def end_streams(self) -> None:
+        """Ask every open stream, and each that begins later, to end now."""
+        self._ending = True
+        for request in self._requests.values():
+            request.ending.set()
 
     async def _emptied(self, timeout_s: float) -> bool:
         try:
@@ -95,10 +100,10 @@ class HttpServer:
             return False
         return True
 
-    # What connections call.
+    # Called by connections.
 
     def enter(self, connection: Connection) -> bool:
-        """Count a connection in; false where it is one too many and must be told so."""
+        """Count a connection; return whether it may be served."""
         self._connections.add(connection)
         self._empty.clear()
         count = len(self._connections)
@@ -107,35 +112,35 @@ class HttpServer:
         return count <= self.limits.connections_max
 
     def leave(self, connection: Connection) -> None:
-        """Count a connection out."""
+        """Remove a connection."""
         self._connections.discard(connection)
         if not self._connections:
             self._empty.set()
 
-    async def answer(self, exchange: Exchange) -> Reply | StreamReply:
-        """Have a request routed and handled.
+    async def answer(self, request: Request, route_path: str) -> Reply | StreamReply:
+        """Route a request and run its handler; ``finish`` must follow.
 
         Raises:
-            SemanticError: To be told to the caller.
+            SemanticError: For the client.
         """
-        request: Request = exchange.request
-        told = self.doors.preflight(request.method, request.headers)
-        if told is not None:
-            return told
-        self._exchanges.begin(exchange)
-        await self._upstream.dispatch(exchange)
-        reply = await exchange.answered()
-        if reply is None:
-            return self._unrouted(request.method, exchange.route_path)
-        return reply
+        preflight = self.access.preflight(request.method, request.headers)
+        if preflight is not None:
+            return preflight
+        self._requests[request.id] = request
+        if self._ending:
+            request.ending.set()
+        found = await self._router.match(request.method, route_path)
+        if found is None:
+            return self._unrouted(request.method, route_path)
+        return await found.route.handler(replace(request, params=found.params))
 
-    def finish(self, exchange: Exchange) -> None:
-        """Forget an exchange."""
-        self._exchanges.end(exchange)
+    def finish(self, request: Request) -> None:
+        """Forget a request whose reply is sent or will never be."""
+        self._requests.pop(request.id, None)
 
 
 def _find_dead_peers(listener: socket.socket) -> None:
-    """Have the kernel probe silent clients; accepted sockets inherit it."""
+    """Let the kernel probe silent clients; accepted sockets inherit the options."""
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "darwin":
         idle = socket.TCP_KEEPALIVE

@@ -1,4 +1,4 @@
-"""What the framework leaves open: which methods a path has, and what to say where none fits."""
+"""Replies to requests without a route: 404, 405 with ``allow``, and OPTIONS."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from api.http.messages import Reply, Route
 
 
 class RouteTable:
-    """Answers requests that no route wants.
+    """Replies to requests that have no route.
 
     Args:
-        routes: All of them.
+        routes: All routes.
     """
 
     def __init__(self, routes: Sequence[Route]) -> None:
@@ -34,7 +34,7 @@ class RouteTable:
         return tuple(sorted(methods | {"OPTIONS"}))
 
     def unrouted(self, method: str, route_path: str) -> Reply:
-        """Answer a request that the framework did not route.
+        """Reply to a request without a route.
 
         Raises:
             TransportError: 404, or 405 with ``allow``.

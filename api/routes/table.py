@@ -7,7 +7,6 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final
 
-from api.errors import dialect_of, error_reply
 from api.http.messages import Handler, Reply, Request, Route, StreamReply
 from api.http.operation import Endpoint, Operation
 from api.http.replies import json_reply
@@ -25,7 +24,6 @@ from api.routes.openai_batches import BATCH_OPERATIONS
 from api.routes.responses import RESPONSE_OPERATIONS
 from api.routes.webhooks import WEBHOOK_OPERATIONS
 from api.services.route_services import Services, StatusService
-from domain.errors import SemanticError
 
 
 async def get_openapi(request: Request, status: StatusService) -> Reply:
@@ -67,8 +65,7 @@ def routes(services: Services) -> tuple[Route, ...]:
         Route(
             method=operation.method,
             pattern=operation.path,
-            handler=_typed(_bind(operation.endpoint, getattr(services, field))),
-            dialect=dialect_of(operation.path, {}),
+            handler=_bind(operation.endpoint, getattr(services, field)),
         )
         for field, operations in _OPERATIONS_OF.items()
         for operation in operations
@@ -78,18 +75,5 @@ def routes(services: Services) -> tuple[Route, ...]:
 def _bind(endpoint: Endpoint, service: object) -> Handler:
     async def handle(request: Request) -> Reply | StreamReply:
         return await endpoint(request, service)
-
-    return handle
-
-
-def _typed(endpoint: Handler) -> Handler:
-    """Return a handler that replies to every typed failure in the dialect of the caller."""
-
-    async def handle(request: Request) -> Reply | StreamReply:
-        try:
-            return await endpoint(request)
-        except SemanticError as error:
-            dialect = dialect_of(request.path, request.headers)
-            return error_reply(error, dialect, request.id)
 
     return handle

@@ -118,9 +118,9 @@ def test_behind_the_gate_nobody_gets_in(server: SampleServer) -> None:
     server.discard_events()
     for extra in (
         "",
-        "x-semantic-gate: guess\r\n",
+        "x-semantic-router: guess\r\n",
         f"x-api-key: {KEY}\r\n",
-        "x-semantic-gate: \r\n",
+        "x-semantic-router: \r\n",
     ):
         for path in ("/slow?s=0", "/slow"):
             head = f"GET {path} HTTP/1.1\r\nhost: gate\r\nconnection: close\r\n{extra}\r\n"

@@ -127,7 +127,7 @@ def test_headers_reach_the_handler_joined_and_in_lower_case(server: SampleServer
 
 
 def test_caller_can_pose_neither_as_the_gate_nor_as_another_request(server: SampleServer) -> None:
-    forged = "x-semantic-gate: guess\r\nx-semantic-exchange: req_1\r\nrequest-id: mine\r\n"
+    forged = "x-semantic-router: guess\r\nx-semantic-exchange: req_1\r\nrequest-id: mine\r\n"
     answer = server.ask("GET", "/echo", headers=forged)
     assert answer.status == 200
     assert answer.headers["request-id"].startswith("req_")

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs
 
 from api.background.eta import LiveEta
 from api.background.tasks import Background
+from api.errors import dialect_of, error_reply
 from api.http.messages import Reply, Request, Route, StreamReply
 from api.routes.table import routes
 from api.services.compose import compose
@@ -22,6 +23,7 @@ from api.submission.job_rules import JobRules
 from domain.chat.generation import EmittedCall
 from domain.chat.items import Body, Progress, StreamItem
 from domain.chat.stored_answer import StoredAnswer
+from domain.errors import SemanticError
 from domain.job.commands import CompleteAttempt, StartAttempt
 from domain.job.ports import WorkerPulse
 from domain.usecases.jobs.cancel import JobCancellation
@@ -130,17 +132,19 @@ class FakeApi:
         route, params = _find(routes(self.services), method, path)
         content = body if isinstance(body, bytes) else json.dumps(body).encode() if body else b""
         base = request or Request(id="req-1", method=method, path=path)
-        return await route.handler(
-            replace(
-                base,
-                method=method,
-                path=path,
-                params=params,
-                query=parse_qs(query, keep_blank_values=True),
-                headers=headers or {},
-                body=content,
-            )
+        sent = replace(
+            base,
+            method=method,
+            path=path,
+            params=params,
+            query=parse_qs(query, keep_blank_values=True),
+            headers=headers or {},
+            body=content,
         )
+        try:
+            return await route.handler(sent)
+        except SemanticError as error:  # as the connection does
+            return error_reply(error, dialect_of(path, sent.headers), sent.id)
 
     async def json(self, method: str, target: str, body: Any = None, *, status: int = 200) -> Any:
         reply = await self.send(method, target, body)

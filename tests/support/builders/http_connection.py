@@ -1,4 +1,4 @@
-"""A gate connection without sockets: bytes in, bytes out, on a loop of its own."""
+"""A server connection without sockets: bytes in, bytes out, on a loop of its own."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable
 import structlog
 
 from api.access.access_control import AccessControl
-from api.http.messages import Reply, StreamReply
+from api.http.messages import Reply, Request, StreamReply
 from api.http_server.connection import Connection
-from api.http_server.exchange import Exchange
 from api.http_server.limits import ServerLimits
 from ops.settings import ServerSettings
 
@@ -64,17 +63,17 @@ class MemoryDesk:
 
     def __init__(
         self,
-        answer: Callable[[Exchange], Awaitable[Reply | StreamReply]],
+        answer: Callable[[Request], Awaitable[Reply | StreamReply]],
         limits: ServerLimits,
-        doors: AccessControl | None = None,
+        access: AccessControl | None = None,
     ) -> None:
         self._answer = answer
         self.limits = limits
-        self.doors = doors or AccessControl.from_settings(ServerSettings(allowed_hosts=("x",)))
+        self.access = access or AccessControl.from_settings(ServerSettings(allowed_hosts=("x",)))
         self.logger = structlog.stdlib.get_logger()
         self.draining = False
         self.inside = 0
-        self.seen: list[Exchange] = []
+        self.seen: list[Request] = []
 
     def enter(self, connection: Connection) -> bool:
         del connection
@@ -85,12 +84,13 @@ class MemoryDesk:
         del connection
         self.inside -= 1
 
-    async def answer(self, exchange: Exchange) -> Reply | StreamReply:
-        self.seen.append(exchange)
-        return await self._answer(exchange)
+    async def answer(self, request: Request, route_path: str) -> Reply | StreamReply:
+        del route_path
+        self.seen.append(request)
+        return await self._answer(request)
 
-    def finish(self, exchange: Exchange) -> None:
-        del exchange
+    def finish(self, request: Request) -> None:
+        del request
 
 
 async def play(desk: MemoryDesk, pieces: Iterable[bytes]) -> bytes:

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from api.http.messages import Dialect, Handler, Reply, Request, Route, StreamReply
+from api.http.messages import Handler, Reply, Request, Route, StreamReply
 from api.http_server.listener import open_listener_or_exit
 from api.lifecycle import Service, serve
 from domain.errors import EngineFailure, JobNotFound, Overloaded
@@ -181,8 +181,8 @@ async def breaks_later(request: Request) -> StreamReply:
     return StreamReply(pieces=pieces(), content_type=content_type)
 
 
-def route(method: str, pattern: str, handler: Handler, dialect: Dialect = Dialect.NATIVE) -> Route:
-    return Route(method=method, pattern=pattern, handler=handler, dialect=dialect)
+def route(method: str, pattern: str, handler: Handler) -> Route:
+    return Route(method=method, pattern=pattern, handler=handler)
 
 
 ROUTES = (
@@ -191,9 +191,9 @@ ROUTES = (
     route("POST", "/echo", echo),
     route("GET", "/v1/jobs/{job_id}", echo),
     route("GET", "/v1/jobs/{job_id}/missing", missing),
-    route("POST", "/v1/messages", echo, Dialect.ANTHROPIC),
-    route("POST", "/v1/chat/completions", echo, Dialect.OPENAI),
-    route("GET", "/v1/models", failing, Dialect.OPENAI),
+    route("POST", "/v1/messages", echo),
+    route("POST", "/v1/chat/completions", echo),
+    route("GET", "/v1/models", failing),
     route("GET", "/small", small),
     route("GET", "/slow", slow),
     route("GET", "/held", held),

@@ -12,8 +12,7 @@ import structlog
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from api.http.messages import Reply
-from api.http_server.exchange import Exchange
+from api.http.messages import Reply, Request
 from api.http_server.limits import ServerLimits
 from tests.support.builders.http_connection import MemoryDesk, play
 
@@ -29,8 +28,8 @@ VALID = (
 )
 
 
-async def small(exchange: Exchange) -> Reply:
-    del exchange
+async def small(request: Request) -> Reply:
+    del request
     return Reply(body=b"{}")
 
 
@@ -83,7 +82,7 @@ def mutated(draw: st.DrawFn) -> list[bytes]:
 @example([b"GET http://[ HTTP/1.1\r\nhost: x\r\n\r\n"])
 def test_random_bytes_never_break_a_connection(pieces: list[bytes]) -> None:
     answer, desk = played(pieces)
-    methods = [exchange.request.method for exchange in desk.seen]
+    methods = [request.method for request in desk.seen]
     assert all(200 <= status < 600 for status in statuses(answer, methods))
 
 
@@ -92,8 +91,8 @@ def test_random_bytes_never_break_a_connection(pieces: list[bytes]) -> None:
 def test_mutated_requests_never_break_a_connection(pieces: list[bytes]) -> None:
     answer, desk = played(pieces)
     assert answer == b"" or answer.startswith(b"HTTP/1.1 ")
-    for exchange in desk.seen:
-        assert len(exchange.request.body) <= LIMITS.body_bytes_max
+    for request in desk.seen:
+        assert len(request.body) <= LIMITS.body_bytes_max
 
 
 @settings(max_examples=100, deadline=None)
@@ -107,5 +106,5 @@ def test_valid_requests_are_answered_however_they_are_cut(
     pieces = [whole[a:b] for a, b in pairwise(edges)]
     answer, desk = played(pieces)
     methods = [request.split(b" ")[0].decode() for request in requests]
-    assert [exchange.request.method for exchange in desk.seen] == methods
+    assert [request.method for request in desk.seen] == methods
     assert statuses(answer, methods) == [200] * len(requests)
