@@ -1,4 +1,4 @@
-"""The jobs that a worker runs, and wishes to end them that come early, late or never."""
+"""The jobs that a worker runs, and cancellations that come early, late or never."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Handle:
         self.cancels += 1
 
 
-def test_wish_ends_the_attempts_that_were_meant_and_no_later_one() -> None:
+def test_cancellation_ends_its_attempts_and_no_later_one() -> None:
     active = ActiveJobs()
     for attempt, expected in ((1, 1), (2, 1), (3, 0)):
         with active.claim(JOB):
@@ -29,9 +29,7 @@ def test_wish_ends_the_attempts_that_were_meant_and_no_later_one() -> None:
 
 
 @pytest.mark.parametrize(("attempt", "expected"), [(2, 1), (3, 0)])
-def test_wish_that_was_found_before_there_was_a_handle_ends_it_at_once(
-    attempt: int, expected: int
-) -> None:
+def test_cancellation_before_the_handle_takes_effect_at_once(attempt: int, expected: int) -> None:
     active, handle = ActiveJobs(), Handle()
     with active.claim(JOB):
         active.cancel(JOB, through=2)
@@ -40,7 +38,7 @@ def test_wish_that_was_found_before_there_was_a_handle_ends_it_at_once(
         assert handle.cancels == expected
 
 
-def test_wish_is_forgotten_with_the_claim() -> None:
+def test_cancellation_is_dropped_with_the_claim() -> None:
     active, handle = ActiveJobs(), Handle()
     active.cancel(JOB, through=9)
     with active.claim(JOB):

@@ -1,4 +1,4 @@
-"""The actor and a broker that is away just when a job ends."""
+"""The actor when the broker is unavailable as a job ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a delivery does while the log is away."""
+"""A delivery while the log is unavailable."""
 
 from __future__ import annotations
 

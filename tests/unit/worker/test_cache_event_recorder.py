@@ -1,4 +1,4 @@
-"""What happens to contexts stands in the log, after what it follows from."""
+"""Cache events are in the log, after the events that cause them."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_store_events_go_to_the_workers_stream(
     assert evicted == {"disk": 6, "ram": 1}
 
 
-def test_log_that_is_away_is_tried_again(world: World) -> None:
+def test_append_is_retried_while_the_log_is_unavailable(world: World) -> None:
     world.submit()
     world.log.unavailable = True
     world.recorder.record(began(restored=300))
@@ -215,7 +215,7 @@ def test_log_that_is_away_is_tried_again(world: World) -> None:
     assert len(world.events()) == 1
 
 
-def test_end_of_the_process_does_not_wait_for_a_log_that_is_away(world: World) -> None:
+def test_exit_does_not_wait_for_an_unavailable_log(world: World) -> None:
     world.submit()
     world.log.unavailable = True
     other = CacheEventRecorder(WORKER, log=world.log, ids=SequentialIds(), clock=SystemClock())

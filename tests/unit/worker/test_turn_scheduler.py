@@ -22,7 +22,7 @@ def ask(gate: TurnScheduler, number: int) -> WaitingTurn:
     return gate.ask(JobId(f"job-{number}"), agent=None, priority=Priority.INTERACTIVE)
 
 
-def test_next_thread_goes_on_when_a_slot_is_released() -> None:
+def test_released_slot_is_granted_to_the_next_thread() -> None:
     gate = gate_of(1)
     with ThreadPoolExecutor(1) as pool:
         first, second = ask(gate, 1), ask(gate, 2)
@@ -46,7 +46,7 @@ def test_cancelled_wait_ends_without_a_slot() -> None:
     assert third.wait()
 
 
-def test_turn_that_came_is_kept_by_a_cancel() -> None:
+def test_cancel_keeps_a_granted_turn() -> None:
     turn = ask(gate_of(1), 1)
     turn.cancel()
     assert turn.wait()

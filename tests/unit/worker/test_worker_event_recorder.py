@@ -24,7 +24,7 @@ def start(log: InMemoryEventLog, ids: SequentialIds, worker: str, fingerprint: s
     )
 
 
-def test_model_that_computes_with_something_else_than_before_is_an_event() -> None:
+def test_changed_fingerprint_is_an_event() -> None:
     log, ids = InMemoryEventLog(), SequentialIds()
     start(log, ids, "worker-1", "sha256:a")
     start(log, ids, "worker-2", "sha256:a")
@@ -37,7 +37,7 @@ def test_model_that_computes_with_something_else_than_before_is_an_event() -> No
     assert [event.type for event in log.load(MODEL)][4:] == ["ModelLoaded"]
 
 
-def test_worker_that_was_here_and_did_not_stop_is_lost_and_no_other_one() -> None:
+def test_only_the_previous_worker_that_did_not_stop_is_lost() -> None:
     log, ids = InMemoryEventLog(), SequentialIds()
     for name in ("worker-mine", "worker-of-another-machine", "worker-stopped"):
         start(log, ids, name, "sha256:a")

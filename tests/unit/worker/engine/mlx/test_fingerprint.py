@@ -1,4 +1,4 @@
-"""A model's name follows its content, and nothing else."""
+"""A fingerprint depends on the content of a model and on nothing else."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_changed_file_changes_the_name(model: Path, memory: Path, name: str) -> None:
+def test_a_changed_file_changes_the_fingerprint(model: Path, memory: Path, name: str) -> None:
     before = fingerprint(model, cache_file=memory)
     (model / name).write_text(FILES[name] + " ")
     after = fingerprint(model, cache_file=memory)
     assert before != after == fingerprint(model, cache_file=None)
 
 
-def test_weights_swapped_in_disguise_change_the_name(model: Path, memory: Path) -> None:
+def test_weights_swapped_in_disguise_change_the_fingerprint(model: Path, memory: Path) -> None:
     weights = model / "model.safetensors"
     stat = weights.stat()
     before = fingerprint(model, cache_file=memory)
@@ -78,7 +78,7 @@ def test_weights_swapped_in_disguise_change_the_name(model: Path, memory: Path) 
     assert fingerprint(model, cache_file=memory) != before
 
 
-def test_weights_replaced_by_a_rename_change_the_name(model: Path, memory: Path) -> None:
+def test_weights_replaced_by_a_rename_change_the_fingerprint(model: Path, memory: Path) -> None:
     weights = model / "model.safetensors"
     before = fingerprint(model, cache_file=memory)
     other = model.parent / "other"
@@ -101,7 +101,9 @@ def test_weights_replaced_by_a_rename_change_the_name(model: Path, memory: Path)
         "model-00002-of-00002.safetensors",
     ],
 )
-def test_an_added_file_that_the_libraries_read_changes_the_name(model: Path, name: str) -> None:
+def test_an_added_file_that_the_libraries_read_changes_the_fingerprint(
+    model: Path, name: str
+) -> None:
     before = fingerprint(model, cache_file=None)
     (model / name).parent.mkdir(exist_ok=True)
     (model / name).write_text("x")
@@ -111,13 +113,13 @@ def test_an_added_file_that_the_libraries_read_changes_the_name(model: Path, nam
 @pytest.mark.parametrize(
     "name", ["README.md", "generation_config.json", "._model.safetensors", "LICENSE.txt"]
 )
-def test_a_file_that_computes_nothing_leaves_the_name(model: Path, name: str) -> None:
+def test_a_file_that_computes_nothing_keeps_the_fingerprint(model: Path, name: str) -> None:
     before = fingerprint(model, cache_file=None)
     (model / name).write_text("x")
     assert fingerprint(model, cache_file=None) == before
 
 
-def test_files_that_trade_contents_change_the_name(model: Path) -> None:
+def test_files_that_trade_contents_change_the_fingerprint(model: Path) -> None:
     (model / "tokenizer.json").write_text("a")
     (model / "tokenizer_config.json").write_text("b")
     before = fingerprint(model, cache_file=None)
@@ -127,7 +129,7 @@ def test_files_that_trade_contents_change_the_name(model: Path) -> None:
 
 
 @pytest.mark.parametrize("copy", [shutil.copy, shutil.copy2, os.symlink])
-def test_a_copy_of_the_model_has_the_same_name(
+def test_a_copy_of_the_model_has_the_same_fingerprint(
     model: Path, memory: Path, copy: Callable[[Path, Path], object]
 ) -> None:
     there = model.parent / "elsewhere"
@@ -153,7 +155,7 @@ def test_only_the_changed_file_is_read_again(model: Path, memory: Path, read: li
     assert read == ["tokenizer.json"]
 
 
-def test_a_file_that_has_just_changed_is_not_remembered(
+def test_a_file_that_has_just_changed_is_not_cached(
     model: Path, memory: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_SETTLED_NS", 3600 * 10**9)
@@ -163,7 +165,7 @@ def test_a_file_that_has_just_changed_is_not_remembered(
     assert sorted(read) == sorted(FILES)
 
 
-def test_a_file_that_changes_while_it_is_read_is_not_remembered(
+def test_a_file_that_changes_while_it_is_read_is_not_cached(
     model: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = hashlib.file_digest
@@ -191,7 +193,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_remembered(
         b'{"/x": {"look": 1, "digest": "a"}}',
     ],
 )
-def test_a_memory_that_is_none_is_replaced(model: Path, memory: Path, content: bytes) -> None:
+def test_invalid_cache_file_is_replaced(model: Path, memory: Path, content: bytes) -> None:
     memory.parent.mkdir()
     memory.write_bytes(content)
     assert fingerprint(model, cache_file=memory) == fingerprint(model, cache_file=None)
@@ -205,7 +207,7 @@ def test_files_that_are_gone_are_forgotten(model: Path, memory: Path) -> None:
     assert len(json.loads(memory.read_bytes())) == len(FILES) - 1
 
 
-def test_without_a_place_to_remember_the_name_is_the_same(model: Path, tmp_path: Path) -> None:
+def test_fingerprint_is_the_same_without_a_cache_file(model: Path, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     assert fingerprint(model, cache_file=blocked / "digests.json") == fingerprint(

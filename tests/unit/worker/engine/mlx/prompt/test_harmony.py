@@ -1,4 +1,4 @@
-"""One call to a message, its result behind it, and nothing of a conversation lost."""
+"""Harmony turns hold one call each, followed by its result, and no text is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A prompt begins with the one before it and what was sampled, whatever the client made of it."""
+"""A prompt starts with the previous prompt and its sampled answer, in any form of the echo."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_after_a_restart_every_prompt_is_the_same(
 
 
 @given(sayings=_SAYINGS, data=st.data())
-def test_what_was_edited_is_read_as_it_stands(
+def test_what_was_edited_is_rendered_whole(
     sayings: list[tuple[str, dict[str, int] | None, str]], data: st.DataObject
 ) -> None:
     talk = _talk(sayings)
@@ -181,13 +181,13 @@ def test_what_was_edited_is_read_as_it_stands(
     assert tokens[-len(_ids(rest) + _ids(())) :] == _ids(rest) + _ids(())
 
 
-def test_another_model_s_tokens_are_not_taken_over() -> None:
+def test_another_model_s_tokens_are_not_used() -> None:
     talk = _talk([("a", None, "user"), ("b", None, "user")])
     request = talk.turns[-1][0]
     assert talk.restarted("model-2").render(request) == talk.renderer.render(request)
 
 
-def test_an_answer_to_another_question_is_not_taken_over() -> None:
+def test_an_answer_to_another_question_is_not_used() -> None:
     talk = _talk([("a", None, "user"), ("b", None, "user")])
     request = talk.turns[-1][0]
     other = (Message(role="user", content="something else"), *request.messages[1:])
@@ -208,28 +208,28 @@ def test_a_remark_to_one_question_is_not_kept_for_the_next() -> None:
 
 
 @pytest.mark.parametrize("lost", ["recorded", "requests"])
-def test_what_was_erased_is_rendered_as_it_stands(lost: str) -> None:
+def test_what_was_erased_is_rendered_whole(lost: str) -> None:
     talk = _talk([("a", None, "user"), ("b", None, "user")])
     getattr(talk.answers, lost).clear()
     request = talk.turns[-1][0]
     assert talk.restarted().render(request) == talk.renderer.render(request)
 
 
-def test_a_template_that_cannot_be_cut_is_used_as_it_is() -> None:
+def test_a_template_that_cannot_be_split_renders_the_whole_request() -> None:
     talk = _talk([("a", None, "user"), ("b", None, "user")])
     talk.renderer.cuts = False
     request = talk.turns[-1][0]
     assert talk.restarted().render(request) == talk.renderer.render(request)
 
 
-def test_a_known_conversation_is_rendered_no_more() -> None:
+def test_a_cached_conversation_is_not_rendered_again() -> None:
     talk = _talk([("a", None, "user")] * 5)
     before = talk.renderer.rendered
     talk.prompts.render(talk.ask("and then"))
     assert talk.renderer.rendered == before
 
 
-def test_conversation_that_opens_with_an_answer_to_a_raw_prompt_is_read_as_it_stands() -> None:
+def test_conversation_that_opens_with_an_answer_to_a_raw_prompt_is_rendered_whole() -> None:
     talk = Conversation()
     raw = ChatRequest(
         model="m",

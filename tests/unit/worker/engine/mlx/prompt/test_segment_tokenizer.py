@@ -1,4 +1,4 @@
-"""Ids of a text that is tokenised piece by piece are those of the text tokenised whole."""
+"""A text tokenised segment by segment has the ids of the whole text."""
 
 from __future__ import annotations
 
