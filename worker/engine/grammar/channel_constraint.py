@@ -16,11 +16,10 @@ from typing import Final
 import structlog
 
 from domain.chat.generation import PreparedPrompt
-from domain.errors import InvalidRequest
 from worker.engine.grammar.answer_grammar import GrammarWriter
 from worker.engine.grammar.channel_grammar import ChannelGrammarWriter
 from worker.engine.grammar.ports import Constraint, GrammarRefused, Grammars, Matcher
-from worker.engine.grammar.strictness import require_exact_schemas
+from worker.engine.grammar.strictness import answer_rule, require_exact_schemas
 from worker.engine.output.channel_format import ChannelFormat, ChannelHeader
 from worker.engine.output.detokenizer import Detokenizer
 from worker.engine.output.stop_sequences import TagScanner
@@ -217,7 +216,7 @@ class ChannelConstraints:
         try:
             first = later = None
             if has_schema:
-                answer = self._answer(prompt)
+                answer = answer_rule(self._schemas, prompt)
                 first, later = (
                     self._matcher_factory(
                         self._writer.header(answer, prompt.tools, is_first=is_first)
@@ -238,16 +237,6 @@ class ChannelConstraints:
             call=call,
         )
         return ChannelConstraint(plan, self._detokenizer())
-
-    def _answer(self, prompt: PreparedPrompt) -> str:
-        assert prompt.answer_schema is not None, "the answer has no schema"
-        rule, reason = self._schemas.schema_rule(prompt.answer_schema)
-        if reason is not None:
-            if prompt.is_strict:
-                msg = f"the schema of the answer cannot be kept: {reason}"
-                raise InvalidRequest(msg)
-            _log.warning("answer_wider_than_schema", reason=reason)
-        return rule
 
     def _all_but_end_ids(self, matcher: Matcher) -> bytes:
         mask = bytearray(b"\xff" * len(matcher.mask()))

@@ -8,11 +8,10 @@ from functools import partial
 import structlog
 
 from domain.chat.generation import PreparedPrompt
-from domain.errors import InvalidRequest
 from worker.engine.grammar.answer_constraint import AnswerConstraint, AnswerPlan
 from worker.engine.grammar.answer_grammar import GrammarWriter
 from worker.engine.grammar.ports import Constraint, GrammarRefused, Grammars, Matcher
-from worker.engine.grammar.strictness import require_exact_schemas
+from worker.engine.grammar.strictness import answer_rule, require_exact_schemas
 from worker.engine.output.detokenizer import Detokenizer
 from worker.engine.output.output_parser import ThinkTags
 from worker.engine.output.tool_calls.reader import ToolFormat
@@ -92,13 +91,7 @@ class Constraints:
     def _answer(
         self, prompt: PreparedPrompt, tool_format: ToolFormat | None, *, thinking: bool
     ) -> tuple[Callable[[], Matcher], tuple[str, ...]]:
-        assert prompt.answer_schema is not None, "the answer has no schema"
-        rule, reason = self._writer.schema_rule(prompt.answer_schema)
-        if reason is not None:
-            if prompt.is_strict:
-                msg = f"the schema of the answer cannot be kept: {reason}"
-                raise InvalidRequest(msg)
-            _log.warning("answer_wider_than_schema", reason=reason)
+        rule = answer_rule(self._writer, prompt)
         has_grammar = tool_format is not None and tool_format.has_grammar
         free_tags = tool_format.starts if tool_format is not None and not has_grammar else ()
         others = free_tags
