@@ -51,7 +51,7 @@ def test_a_failed_step_gives_its_generations_back_and_the_engine_goes_on() -> No
         assert finished(submit(engine, "job-after", ask("short"))).text == "Hi!"
 
 
-def test_an_admission_that_fails_concerns_nobody_else() -> None:
+def test_a_failed_admission_affects_no_other_sequence() -> None:
     with FakeEngine(CollectingSink(), SCRIPT) as engine:
         bad = submit(engine, "job-bad", ask("long", sampling=Sampling(seed=2**64)))
         good = submit(engine, "job-good", ask("short"))
@@ -136,7 +136,7 @@ def test_a_drain_lets_running_generations_finish() -> None:
         assert engine.runner.closed
 
 
-def test_a_model_that_cannot_be_loaded_says_so_at_the_start() -> None:
+def test_start_raises_for_a_model_that_cannot_be_loaded() -> None:
     runner = ScriptedRunner()
     runner.load_error = ModelLoadError("there is no directory /nowhere")
     engine = BatchEngine(
@@ -150,7 +150,7 @@ def test_a_model_that_cannot_be_loaded_says_so_at_the_start() -> None:
     assert not engine.is_alive()
 
 
-def test_the_end_of_a_generation_is_told_after_its_last_item() -> None:
+def test_the_outcome_follows_the_last_item() -> None:
     sink = CollectingSink()
     with FakeEngine(sink, SCRIPT) as engine:
         for n in range(20):

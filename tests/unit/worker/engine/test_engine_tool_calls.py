@@ -15,11 +15,11 @@ _TOOLS: tuple[dict[str, Any], ...] = (
     {"type": "function", "function": {"name": "Bash", "parameters": {"type": "object"}}},
 )
 _CALL = '<tool_call>\n{"name": "Bash", "arguments": {"command": "ls </tool_call>"}}\n</tool_call>'
-_SAID = f"Look.\n{_CALL}\n{_CALL}"
+_OUTPUT = f"Look.\n{_CALL}\n{_CALL}"
 
 
 def _engine(sink: CollectingSink) -> FakeEngine:
-    return FakeEngine(sink, {"go": _SAID}, context=4000)
+    return FakeEngine(sink, {"go": _OUTPUT}, context=4000)
 
 
 def test_calls_are_items_and_part_of_the_outcome() -> None:
@@ -38,7 +38,7 @@ def test_calls_are_items_and_part_of_the_outcome() -> None:
 def test_without_tools_what_looks_like_a_call_is_text() -> None:
     with _engine(CollectingSink()) as engine:
         outcome = finished(submit(engine, "job-a", ask("go", max_tokens=900)))
-    assert (outcome.text, outcome.calls) == (_SAID, ())
+    assert (outcome.text, outcome.calls) == (_OUTPUT, ())
 
 
 def test_answer_that_may_make_one_call_is_over_after_it() -> None:
@@ -48,13 +48,13 @@ def test_answer_that_may_make_one_call_is_over_after_it() -> None:
     assert len(outcome.calls) == 1
     assert outcome.calls[0].is_complete
     assert outcome.stop_reason is StopReason.END_TURN
-    assert outcome.usage.completion_tokens < len(_SAID) - len(_CALL) + 5
+    assert outcome.usage.completion_tokens < len(_OUTPUT) - len(_CALL) + 5
 
 
 def test_call_cut_by_the_limit_has_no_end() -> None:
     sink = CollectingSink()
     with _engine(sink) as engine:
-        request = ask("go", max_tokens=_SAID.index("ls") + 1, tools=_TOOLS)
+        request = ask("go", max_tokens=_OUTPUT.index("ls") + 1, tools=_TOOLS)
         outcome = finished(submit(engine, "job-a", request))
     assert outcome.stop_reason is StopReason.MAX_TOKENS
     assert outcome.calls[0].arguments == '{"command": "l'
@@ -63,18 +63,18 @@ def test_call_cut_by_the_limit_has_no_end() -> None:
 
 
 @pytest.mark.parametrize("parallel", [True, False])
-def test_attempt_after_a_crash_says_the_rest_of_the_calls(*, parallel: bool) -> None:
+def test_attempt_after_a_crash_emits_the_rest_of_the_calls(*, parallel: bool) -> None:
     request = ask("go", max_tokens=900, tools=_TOOLS, parallel=parallel)
     sink = CollectingSink()
     with _engine(sink) as engine:
         whole = finished(submit(engine, "job-a", request))
-        said = sink.numbered("job-a")
-        assert len(said) > 20
-        for k in range(0, len(said) + 1, 3):
+        items = sink.numbered("job-a")
+        assert len(items) > 20
+        for k in range(0, len(items) + 1, 3):
             sink.items.clear()
-            resumed = submit(engine, "job-a", request, attempt=2, emitted=said[:k])
+            resumed = submit(engine, "job-a", request, attempt=2, emitted=items[:k])
             again = finished(resumed)
-            assert [*said[:k], *_first_attempt(sink.numbered("job-a"))] == said
+            assert [*items[:k], *_first_attempt(sink.numbered("job-a"))] == items
             assert (again.calls, again.text) == (whole.calls, whole.text)
             assert again.token_hash == whole.token_hash
 

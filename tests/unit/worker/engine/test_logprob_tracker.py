@@ -1,4 +1,4 @@
-"""Which tokens are told as those of an answer."""
+"""Which tokens' log probabilities belong to an answer."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def likelihood_of(token: int) -> TokenLikelihood:
 def fed(
     assembler: TextAssembler, tokens: Sequence[int], *, first: int = 0, flush: bool = True
 ) -> list[ItemBody]:
-    """What tokens say; only those from ``first`` on come with their likelihood."""
+    """The items of tokens; only tokens from ``first`` on have a likelihood."""
     items = []
     for token in tokens:
         if assembler.is_over:
@@ -63,8 +63,8 @@ def fed(
     return [*items, *assembler.flush()] if flush else items
 
 
-def told(tokens: Sequence[str | bytes], **how: object) -> list[tuple[str, list[bytes]]]:
-    """Each text of the answer, with the tokens told with it."""
+def emitted(tokens: Sequence[str | bytes], **how: object) -> list[tuple[str, list[bytes]]]:
+    """Each text of the answer, with the tokens emitted with it."""
     table = [token.encode() if isinstance(token, str) else token for token in tokens]
     items = fed(assembler_of(table, **how), range(len(table)))  # type: ignore[arg-type]
     return [
@@ -78,7 +78,7 @@ def told(tokens: Sequence[str | bytes], **how: object) -> list[tuple[str, list[b
     ("tokens", "how", "expected"),
     [
         (["Hel", "lo"], {}, [("Hel", [b"Hel"]), ("lo", [b"lo"])]),
-        # Halves of a character are told with the whole one, each with its own bytes.
+        # The tokens of one character are emitted together, each with its own bytes.
         ([b"\xe2\x82", b"\xac!"], {}, [("€!", [b"\xe2\x82", b"\xac!"])]),
         ([b"a\xe2", b"\x82", b"\xac"], {}, [("a", [b"a\xe2"]), ("€", [b"\x82", b"\xac"])]),
         # A token without bytes is no part of a text.
@@ -87,7 +87,7 @@ def told(tokens: Sequence[str | bytes], **how: object) -> list[tuple[str, list[b
         (["why", "</think>", "\n\n", "so"], {"thinking": True}, [("so", [b"so"])]),
         (["why</think>so"], {"thinking": True}, [("so", [b"why</think>so"])]),
         (["<", "think", ">", "a", "</think>", " b"], {}, [("b", [b" b"])]),
-        # What was held back is told once it is known to be text.
+        # Text held back is emitted once it is known to be no tag.
         (["a <", "think>"], {}, [("a ", [b"a <"]), ("<think>", [b"think>"])]),
         (["<", "3"], {}, [("<3", [b"<", b"3"])]),
         # A stop text is none, but a token that only ends in one is.
@@ -100,16 +100,16 @@ def told(tokens: Sequence[str | bytes], **how: object) -> list[tuple[str, list[b
         (["x ", "<call>", "}", "</call>"], {"calls": STREAMED}, [("x", [b"x "]), (" <call>}</call>", [b"<call>", b"}", b"</call>"])]),  # noqa: E501 - a line of a table
     ],
 )  # fmt: skip
-def test_the_tokens_of_the_answer_are_told_with_its_texts(
+def test_the_tokens_of_the_answer_are_emitted_with_its_texts(
     tokens: Sequence[str | bytes],
     how: dict[str, object],
     expected: list[tuple[str, list[bytes]]],
 ) -> None:
-    assert told(tokens, **how) == expected
+    assert emitted(tokens, **how) == expected
 
 
 @given(tokens=tokenised(MIXED))
-def test_plain_text_is_told_token_by_token(tokens: list[bytes]) -> None:
+def test_plain_text_is_emitted_token_by_token(tokens: list[bytes]) -> None:
     parser = SectionParser(None, (), thinking=False)
     detokenizer = ByteDetokenizer(tokens)
     assembler = TextAssembler(detokenizer, parser, tracker=LogprobTracker(detokenizer.bytes_of))
@@ -132,7 +132,7 @@ TAGGED = st.lists(
     calls=st.sampled_from([None, CALLS, STREAMED]),
     data=st.data(),
 )
-def test_whoever_goes_on_tells_what_would_have_been_told(
+def test_a_resumed_attempt_emits_the_same_logprobs(
     tokens: list[bytes], calls: CallRules | None, data: st.DataObject, *, thinking: bool
 ) -> None:
     ids = range(len(tokens))

@@ -31,13 +31,13 @@ def sink() -> CollectingSink:
 
 
 @pytest.fixture
-def told() -> list[Sequence]:
+def delivered() -> list[Sequence]:
     return []
 
 
 @pytest.fixture
-def outbox(sink: CollectingSink, told: list[Sequence]) -> Outbox:
-    return Outbox(sink, lambda sequence, _: told.append(sequence), interval_s=INTERVAL_S)
+def outbox(sink: CollectingSink, delivered: list[Sequence]) -> Outbox:
+    return Outbox(sink, lambda sequence, _: delivered.append(sequence), interval_s=INTERVAL_S)
 
 
 def _sequence(name: str) -> Sequence:
@@ -58,7 +58,7 @@ def _sequence(name: str) -> Sequence:
     return sequence
 
 
-def _say(outbox: Outbox, sequence: Sequence, text: str) -> None:
+def _add_text(outbox: Outbox, sequence: Sequence, text: str) -> None:
     outbox.add(sequence, sequence.number(Text(text=text, ids=(1,))))
 
 
@@ -67,7 +67,7 @@ def test_a_first_item_goes_out_at_once_and_those_after_it_together(
 ) -> None:
     sequence = _sequence("job-a")
     for at, text in ((0.000, "a"), (0.005, "b"), (0.010, "c")):
-        _say(outbox, sequence, text)
+        _add_text(outbox, sequence, text)
         assert outbox.flush(at) == []
     assert [item.n for item in sink.numbered("job-a")] == [1]
     assert outbox.wait_s(0.010) == pytest.approx(INTERVAL_S - 0.010)
@@ -81,31 +81,31 @@ def test_the_first_item_of_another_takes_along_what_waits(
     outbox: Outbox, sink: CollectingSink
 ) -> None:
     one, other = _sequence("job-a"), _sequence("job-b")
-    _say(outbox, one, "a")
+    _add_text(outbox, one, "a")
     outbox.flush(0.0)
-    _say(outbox, one, "b")
-    _say(outbox, other, "x")
+    _add_text(outbox, one, "b")
+    _add_text(outbox, other, "x")
     outbox.flush(0.001)
     assert len(sink.numbered("job-a")) == 2
     assert len(sink.numbered("job-b")) == 1
 
 
 def test_an_end_goes_out_at_once(
-    outbox: Outbox, sink: CollectingSink, told: list[Sequence]
+    outbox: Outbox, sink: CollectingSink, delivered: list[Sequence]
 ) -> None:
     sequence = _sequence("job-a")
-    _say(outbox, sequence, "a")
+    _add_text(outbox, sequence, "a")
     outbox.flush(0.0)
-    _say(outbox, sequence, "b")
+    _add_text(outbox, sequence, "b")
     outbox.end(sequence, sequence.outcome(0.001, StopReason.END_TURN))
     outbox.flush(0.001)
     assert len(sink.numbered("job-a")) == 2
-    assert told == [sequence]
+    assert delivered == [sequence]
 
 
 def test_without_an_interval_every_flush_publishes(sink: CollectingSink) -> None:
     outbox, sequence = Outbox(sink, lambda *_: None), _sequence("job-a")
     for _ in range(3):
-        _say(outbox, sequence, "a")
+        _add_text(outbox, sequence, "a")
         outbox.flush(0.0)
     assert sink.publishes == 3

@@ -68,8 +68,8 @@ def forced(constraint: Constraint) -> int | None:
     return bits.bit_length() - 1
 
 
-def said(constraint: Constraint, wanted: Sequence[int]) -> tuple[int, ...]:
-    """Let a model say what it wants, where it may."""
+def generated(constraint: Constraint, wanted: Sequence[int]) -> tuple[int, ...]:
+    """Return the wanted tokens, replaced where the constraint forbids them."""
     tokens = []
     for token in wanted:
         while (only := forced(constraint)) is not None:
@@ -97,28 +97,28 @@ def counted(tokens: Sequence[int], prompt: PreparedPrompt) -> int:
 @pytest.mark.parametrize("limit", [0, 5, 8, 9, 20])
 def test_reasoning_that_the_prompt_opened_is_closed_within_its_limit(limit: int) -> None:
     constraint = constraint_of(limit)
-    tokens = said(constraint, coded("." * 30))
+    tokens = generated(constraint, coded("." * 30))
     thought = max(0, limit - len(TAG))
     assert text_of(tokens) == "." * thought + TAG + "." * (30 - thought)
     assert counted(tokens, prompt_of(limit)) == max(limit, len(TAG))
 
 
 def test_a_tag_that_the_model_has_begun_is_gone_on_with() -> None:
-    tokens = said(constraint_of(12), coded("ab</t" + "." * 9))
+    tokens = generated(constraint_of(12), coded("ab</t" + "." * 9))
     assert text_of(tokens) == "ab</think>t........."
 
 
 def test_reasoning_that_ends_by_itself_is_left_alone() -> None:
     text = "ab</think>Done, at length."
     constraint = constraint_of(20)
-    assert text_of(said(constraint, coded(text))) == text
+    assert text_of(generated(constraint, coded(text))) == text
     assert constraint.is_free
     assert counted(coded(text), prompt_of(20)) == len("ab</think>")
 
 
 def test_reasoning_that_the_model_opens_counts_with_both_tags() -> None:
     constraint = constraint_of(20, text="Why?")
-    tokens = said(constraint, coded("<think>" + "." * 20))
+    tokens = generated(constraint, coded("<think>" + "." * 20))
     assert text_of(tokens) == "<think>....." + TAG + "." * 15
     assert counted(tokens, prompt_of(20, text="Why?")) == 20
 
@@ -126,7 +126,7 @@ def test_reasoning_that_the_model_opens_counts_with_both_tags() -> None:
 def test_an_answer_that_begins_with_text_is_never_looked_at_again() -> None:
     constraint = constraint_of(5, text="Why?")
     text = "No: <think> is a tag."
-    assert text_of(said(constraint, coded(text))) == text
+    assert text_of(generated(constraint, coded(text))) == text
     assert constraint.is_free
     assert counted(coded(text), prompt_of(5, text="Why?")) == 0
 
@@ -134,7 +134,7 @@ def test_an_answer_that_begins_with_text_is_never_looked_at_again() -> None:
 def test_reasoning_after_a_call_has_what_is_left() -> None:
     call = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
     wanted = coded("abcd</think>" + call + "<think>" + "." * 40)
-    tokens = said(constraint_of(30, calls=True), wanted)
+    tokens = generated(constraint_of(30, calls=True), wanted)
     assert text_of(tokens).startswith("abcd</think>" + call + "<think>..." + TAG + "....")
     assert counted(tokens[: tokens.index(ord("."))], prompt_of(30, calls=True)) == 12 + 7
 
@@ -143,7 +143,7 @@ def test_reasoning_after_a_call_that_the_prompt_began_is_bounded() -> None:
     begun = '<tool_call>\n{"name": "'
     constraint = constraint_of(18, text="Why?", calls=True, opened=begun)
     rest = 'look", "arguments": {}}</tool_call>'
-    tokens = said(constraint, coded(rest + "<think>" + "." * 9))
+    tokens = generated(constraint, coded(rest + "<think>" + "." * 9))
     assert text_of(tokens) == rest + "<think>..." + TAG + "......"
 
 
@@ -157,7 +157,7 @@ def test_a_limit_of_nothing_holds_nothing() -> None:
     assert loaded().constraint(prompt_of(None)) is None
 
 
-def test_tokens_that_do_not_say_the_tag_close_nothing() -> None:
+def test_tokens_that_do_not_decode_to_the_tag_disable_the_limit() -> None:
     model = ScriptedRunner().load()
     assert with_reasoning_limit(model, lambda _: coded("</thin>"), frozenset()) is model
     assert with_reasoning_limit(model, lambda _: (), frozenset()) is model
@@ -211,7 +211,7 @@ def test_it_stays_within_its_limit_and_goes_on_the_same_from_every_token(
     text = OPEN if is_open else "Why?"
     fresh: Callable[[], Constraint] = lambda: constraint_of(limit, text=text, calls=calls)  # noqa: E731
     wanted = coded("".join(pieces))
-    tokens = said(fresh(), wanted)
+    tokens = generated(fresh(), wanted)
     prompt = prompt_of(limit, text=text, calls=calls)
     sections = text_of(tokens).count("<think>") + is_open
     # A section that opens when nothing is left costs its two tags.
@@ -253,7 +253,7 @@ def harmony(limit: int, *, calls: bool = False) -> tuple[Constraint, PreparedPro
 
 def test_a_message_that_is_reasoning_is_ended_and_the_answer_begun() -> None:
     constraint, _ = harmony(len(HEADER) + 4 + len("<|end|>"))
-    tokens = said(constraint, coded(HEADER + "abcd" + "And so on."))
+    tokens = generated(constraint, coded(HEADER + "abcd" + "And so on."))
     assert text_of(tokens) == HEADER + "abcd" + FINAL + "And so on."
 
 
@@ -276,7 +276,7 @@ def test_where_tools_are_offered_the_model_chooses_between_answer_and_call() -> 
 def test_an_answer_whose_first_message_is_no_reasoning_is_left_alone() -> None:
     constraint, _ = harmony(5)
     text = "<|channel|>final<|message|>Yes, at some length."
-    assert text_of(said(constraint, coded(text))) == text
+    assert text_of(generated(constraint, coded(text))) == text
 
 
 def test_a_family_without_channels_is_given_the_recipient() -> None:
@@ -286,5 +286,5 @@ def test_a_family_without_channels_is_given_the_recipient() -> None:
         prompt_of(0, text="x")
     )
     assert constraint is not None
-    tokens = said(constraint, coded("to=self<|message|>hm"))
+    tokens = generated(constraint, coded("to=self<|message|>hm"))
     assert text_of(tokens) == "to=self<|message|>" + closing + "hm"

@@ -91,7 +91,7 @@ def test_the_answer_ends_before_the_stop_text_wherever_tokens_are_cut(tokens: li
 
 
 @given(tokens=tokenised(MIXED), thinking=st.booleans(), data=st.data())
-def test_a_primed_assembler_says_exactly_the_remaining_items(
+def test_a_resumed_assembler_emits_exactly_the_remaining_items(
     tokens: list[bytes], data: st.DataObject, *, thinking: bool
 ) -> None:
     ids = range(len(tokens))
@@ -113,7 +113,7 @@ def test_ids_of_the_items_are_the_tokens_in_order(tokens: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "thinking", "expected"),
+    ("output", "thinking", "expected"),
     [
         ("plain", False, ("", "plain")),
         ("  indented", False, ("", "  indented")),
@@ -127,11 +127,11 @@ def test_ids_of_the_items_are_the_tokens_in_order(tokens: list[bytes]) -> None:
     ],
 )
 def test_reasoning_is_split_from_the_answer(
-    said: str, expected: tuple[str, str], *, thinking: bool
+    output: str, expected: tuple[str, str], *, thinking: bool
 ) -> None:
-    characters = [char.encode() for char in said]
+    characters = [char.encode() for char in output]
     assert both(characters, thinking=thinking)[:2] == expected
-    assert both([said.encode()], thinking=thinking)[:2] == expected
+    assert both([output.encode()], thinking=thinking)[:2] == expected
 
 
 def test_a_stop_text_inside_the_reasoning_ends_nothing() -> None:
@@ -142,5 +142,5 @@ def test_a_stop_text_inside_the_reasoning_ends_nothing() -> None:
     )
 
 
-def test_a_held_back_beginning_of_a_stop_text_is_said_at_the_end() -> None:
+def test_the_beginning_of_a_stop_sequence_is_emitted_at_the_end() -> None:
     assert both([b"to ST"], stop=("STOP",)) == ("", "to ST", None)

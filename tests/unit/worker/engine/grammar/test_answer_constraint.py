@@ -89,8 +89,8 @@ def _may(constraint: Constraint, token: int) -> bool:
     return mask is None or bool(mask[token // 8] >> (token % 8) & 1)
 
 
-def _emitted(constraint: Constraint | None, text: str) -> str:
-    """Say a text as long as it is allowed; return what was."""
+def _allowed_part(constraint: Constraint | None, text: str) -> str:
+    """Feed a text while its tokens are allowed; return the allowed part."""
     assert constraint is not None
     ids = TOKENIZER.encode(text, add_special_tokens=False).ids
     for number, token in enumerate(ids):
@@ -126,13 +126,13 @@ def test_a_call_that_the_model_opens_is_held_to_its_tool(
     tool_format = _FORMATS[family]
     asked: Any = {"tools": (_READ, _WAIT)}
     lead = "" if tool_format.is_bare else "I wait. "
-    assert _emitted(_constraint(grammars, tool_format, **asked), lead + call) == lead + call
+    assert _allowed_part(_constraint(grammars, tool_format, **asked), lead + call) == lead + call
     for wrong, right in (("Wait", "Nope"), ("seconds", "path"), ("3", "33")):
         other = lead + call.replace(wrong, right)
-        said = _emitted(_constraint(grammars, tool_format, **asked), other)
-        assert lead + call[:4] <= said < other
+        output = _allowed_part(_constraint(grammars, tool_format, **asked), other)
+        assert lead + call[:4] <= output < other
     unfinished = _constraint(grammars, tool_format, **asked)
-    _emitted(unfinished, lead + call[:-1])
+    _allowed_part(unfinished, lead + call[:-1])
     assert not _ends(unfinished)
 
 
@@ -141,20 +141,20 @@ def test_after_a_call_the_model_is_free_and_the_next_is_held_again(
 ) -> None:
     constraint = _constraint(grammars, _HERMES, tools=(_WAIT,))
     call = '<tool_call>{"name": "Wait", "arguments": {"seconds": 3}}</tool_call>'
-    assert _emitted(constraint, f"So. {call}\n{call} done {{") == f"So. {call}\n{call} done {{"
+    assert _allowed_part(constraint, f"So. {call}\n{call} done {{") == f"So. {call}\n{call} done {{"
     assert _is_free(constraint)
-    assert _emitted(constraint, '<tool_call>{"no') == '<tool_call>{"n'
+    assert _allowed_part(constraint, '<tool_call>{"no') == '<tool_call>{"n'
 
 
 def test_what_is_no_call_is_free(grammars: GuidanceGrammars) -> None:
     llama = _FORMATS["llama"]
     for text in ('{"nick": 1', ' {"name" 7', '{"name": 7', "no {"):
         constraint = _constraint(grammars, llama, tools=(_WAIT,))
-        assert _emitted(constraint, text) == text
+        assert _allowed_part(constraint, text) == text
         assert _is_free(constraint)
     thinking = _constraint(grammars, _HERMES, tools=(_WAIT,), opens=True)
     thought = "<tool_call> no </think>\n<think> <tool_call> no"
-    assert _emitted(thinking, thought) == thought
+    assert _allowed_part(thinking, thought) == thought
     assert _is_free(thinking)
     assert _is_free(_constraint(grammars, _XML, tools=(_WAIT,)))
     assert _is_free(_constraint(grammars, _HERMES))
@@ -175,28 +175,30 @@ def test_a_call_that_the_prompt_opens_is_held_from_the_first_token_on(
 ) -> None:
     asked: Any = {"tools": (_READ, _WAIT), "opened": opened}
     assert not _is_free(_constraint(grammars, _FORMATS[family], **asked))
-    assert _emitted(_constraint(grammars, _FORMATS[family], **asked), rest) == rest
+    assert _allowed_part(_constraint(grammars, _FORMATS[family], **asked), rest) == rest
     constraint = _constraint(grammars, _FORMATS[family], **asked)
     assert not _ends(constraint)
-    assert _emitted(constraint, rest.replace("seconds", "path")) != rest.replace("seconds", "path")
+    assert _allowed_part(constraint, rest.replace("seconds", "path")) != rest.replace(
+        "seconds", "path"
+    )
 
 
 def test_an_answer_with_a_form_is_held_after_the_reasoning(grammars: GuidanceGrammars) -> None:
     constraint = _constraint(grammars, answer_schema=_FORM, opens=True)
-    assert _emitted(constraint, "hm {</think>\n\n") == "hm {</think>\n\n"
-    assert _emitted(constraint, '{"a": 1}') == '{"a": 1}'
+    assert _allowed_part(constraint, "hm {</think>\n\n") == "hm {</think>\n\n"
+    assert _allowed_part(constraint, '{"a": 1}') == '{"a": 1}'
     assert _ends(constraint)
-    assert _emitted(constraint, " ") == ""
+    assert _allowed_part(constraint, " ") == ""
     constraint = _constraint(grammars, answer_schema=_FORM)
-    assert _emitted(constraint, "Sure") == ""
-    assert _emitted(constraint, '{"b"') == '{"'
+    assert _allowed_part(constraint, "Sure") == ""
+    assert _allowed_part(constraint, '{"b"') == '{"'
     assert not _ends(constraint)
 
 
 def test_a_model_that_may_reason_opens_the_section_itself(grammars: GuidanceGrammars) -> None:
     text = '<think>x</think>\n{"a": 1}'
-    assert _emitted(_constraint(grammars, answer_schema=_FORM, thinking=True), text) == text
-    assert _emitted(_constraint(grammars, answer_schema=_FORM), text) == ""
+    assert _allowed_part(_constraint(grammars, answer_schema=_FORM, thinking=True), text) == text
+    assert _allowed_part(_constraint(grammars, answer_schema=_FORM), text) == ""
 
 
 def test_a_form_leaves_room_for_calls(grammars: GuidanceGrammars) -> None:
@@ -204,13 +206,13 @@ def test_a_form_leaves_room_for_calls(grammars: GuidanceGrammars) -> None:
     asked: Any = {"answer_schema": _FORM, "tools": (_WAIT,)}
     for text in (f"{call}\n{call}", '{"a": 2}'):
         constraint = _constraint(grammars, _HERMES, **asked)
-        assert _emitted(constraint, text) == text
+        assert _allowed_part(constraint, text) == text
         assert _ends(constraint)
-    assert _emitted(_constraint(grammars, _HERMES, **asked), "words") == ""
+    assert _allowed_part(_constraint(grammars, _HERMES, **asked), "words") == ""
     xml = _constraint(grammars, _XML, **asked)
-    assert _emitted(xml, "<tool_call><function=Wait>") == "<tool_call><function=Wait>"
+    assert _allowed_part(xml, "<tool_call><function=Wait>") == "<tool_call><function=Wait>"
     assert _is_free(xml)
-    assert _emitted(_constraint(grammars, _XML, **asked), "words") == ""
+    assert _allowed_part(_constraint(grammars, _XML, **asked), "words") == ""
 
 
 def test_properties_come_in_the_order_of_the_required_ones(grammars: GuidanceGrammars) -> None:
@@ -220,7 +222,7 @@ def test_properties_come_in_the_order_of_the_required_ones(grammars: GuidanceGra
         "required": ["reasons", "answer"],
     }
     text = '{"reasons": "so", "answer": 1}'
-    assert _emitted(_constraint(grammars, answer_schema=schema), text) == text
+    assert _allowed_part(_constraint(grammars, answer_schema=schema), text) == text
 
 
 @pytest.mark.parametrize(
@@ -244,7 +246,7 @@ def test_a_form_that_cannot_be_kept_is_an_error_or_the_nearest_that_can(
         _constraint(grammars, answer_schema=schema, is_strict=True)
     wider = _constraint(grammars, answer_schema=schema)
     assert not _is_free(wider)
-    assert _emitted(wider, "words") == ""
+    assert _allowed_part(wider, "words") == ""
 
 
 def test_a_name_that_is_no_text_leaves_calls_free(grammars: GuidanceGrammars) -> None:
@@ -257,11 +259,11 @@ def test_one_odd_tool_leaves_the_others_as_they_are(grammars: GuidanceGrammars) 
     asked: Any = {"tools": (odd, _WAIT), "opened": opened}
     # Only the expression is left out.
     text = 'Odd", "arguments": {"x": "anything"}}</tool_call>'
-    assert _emitted(_constraint(grammars, _HERMES, **asked), text) == text
+    assert _allowed_part(_constraint(grammars, _HERMES, **asked), text) == text
     wrong = 'Odd", "arguments": {"x": 5'
-    assert _emitted(_constraint(grammars, _HERMES, **asked), wrong) == wrong[:-1]
+    assert _allowed_part(_constraint(grammars, _HERMES, **asked), wrong) == wrong[:-1]
     wrong = 'Wait", "arguments": {"anything"'
-    assert _emitted(_constraint(grammars, _HERMES, **asked), wrong) == 'Wait", "arguments": {"'
+    assert _allowed_part(_constraint(grammars, _HERMES, **asked), wrong) == 'Wait", "arguments": {"'
 
 
 _GRAMMARS = grammars_for(TOKENIZER.to_str(), ENDS)
@@ -273,20 +275,20 @@ def test_any_name_can_be_called(name: str) -> None:
     tools = (_tool(name),)
     quoted = json.dumps(name, ensure_ascii=False)
     text = f'<tool_call>{{"name": {quoted}, "arguments": {{}}}}</tool_call>'
-    assert _emitted(_constraint(_GRAMMARS, _HERMES, tools=tools), text) == text
+    assert _allowed_part(_constraint(_GRAMMARS, _HERMES, tools=tools), text) == text
     text = f"[TOOL_CALLS]{name}[ARGS]{{}}"
-    assert _emitted(_constraint(_GRAMMARS, _FORMATS["mistral"], tools=tools), text) == text
+    assert _allowed_part(_constraint(_GRAMMARS, _FORMATS["mistral"], tools=tools), text) == text
 
 
 def test_what_is_over_is_over(grammars: GuidanceGrammars) -> None:
     constraint = _constraint(grammars, answer_schema=_FORM)
-    assert _emitted(constraint, '{"a": 1}') == '{"a": 1}'
+    assert _allowed_part(constraint, '{"a": 1}') == '{"a": 1}'
     assert constraint is not None
     constraint.accept(1)
     assert (constraint.is_over, constraint.mask(), constraint.accepted_count) == (True, None, 9)
 
 
-def test_words_said_before_there_was_a_form_end_it(grammars: GuidanceGrammars) -> None:
+def test_words_sampled_without_a_constraint_end_it(grammars: GuidanceGrammars) -> None:
     constraint = _constraint(grammars, answer_schema=_FORM)
     assert constraint is not None
     for token in TOKENIZER.encode("Sure, {").ids:
@@ -294,7 +296,7 @@ def test_words_said_before_there_was_a_form_end_it(grammars: GuidanceGrammars) -
     assert _is_free(constraint)
 
 
-def test_garbage_is_refused_and_a_lost_matcher_says_so(grammars: GuidanceGrammars) -> None:
+def test_garbage_is_refused_and_a_lost_matcher_raises(grammars: GuidanceGrammars) -> None:
     with pytest.raises(GrammarRefused):
         grammars.matcher("start: nonsense (")
     matcher = grammars.matcher('start: "a"')

@@ -105,8 +105,8 @@ def _may(constraint: Constraint, token: int) -> bool:
     return mask is None or bool(mask[token // 8] >> (token % 8) & 1)
 
 
-def _emitted(constraint: Constraint | None, text: str) -> str:
-    """Say a text as long as it is allowed; return what was."""
+def _allowed_part(constraint: Constraint | None, text: str) -> str:
+    """Feed a text while its tokens are allowed; return the allowed part."""
     assert constraint is not None
     ids = _ids(text)
     for number, token in enumerate(ids):
@@ -133,7 +133,7 @@ _CALLS = (
 def test_a_call_is_held_to_its_tool_from_the_recipient_on(
     grammars: GuidanceGrammars, lead: str, call: str
 ) -> None:
-    assert _emitted(_constraint(grammars, tools=_TOOLS), lead + call) == lead + call
+    assert _allowed_part(_constraint(grammars, tools=_TOOLS), lead + call) == lead + call
     for right, wrong in (
         ("functions.Wait", "browser.open"),
         ("Wait", "Nope"),
@@ -144,8 +144,8 @@ def test_a_call_is_held_to_its_tool_from_the_recipient_on(
         ("functions.Wait", "functions.Waitjson"),
     ):
         other = lead + call.replace(right, wrong)
-        said = _emitted(_constraint(grammars, tools=_TOOLS), other)
-        assert said == other[: len(lead) + call.index(right) + _shared(right, wrong)]
+        output = _allowed_part(_constraint(grammars, tools=_TOOLS), other)
+        assert output == other[: len(lead) + call.index(right) + _shared(right, wrong)]
 
 
 def _shared(right: str, wrong: str) -> int:
@@ -159,13 +159,13 @@ def _shared(right: str, wrong: str) -> int:
 def test_what_is_no_call_is_free(grammars: GuidanceGrammars) -> None:
     for text in (
         "<|channel|>final<|message|>to=functions.Nope {",
-        "Words that say to=functions.Nope",
+        "Words that contain to=functions.Nope",
         "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>final",
         "<|start|>functions.Wait to=assistant<|channel|>commentary<|message|>late",
         "<|end|><|message|><|constrain|> to=functions.Nope",
     ):
         constraint = _constraint(grammars, tools=_TOOLS)
-        assert _emitted(constraint, text) == text
+        assert _allowed_part(constraint, text) == text
         assert _is_free(constraint)
     assert _constraint(grammars) is None
     assert _constraint(grammars, MUSE_SPARK, tools=_TOOLS) is None
@@ -190,13 +190,13 @@ def test_a_call_that_the_prompt_opens_is_held_from_the_first_token_on(
     asked: Any = {"tools": _TOOLS, "opened": opened}
     assert not _is_free(_constraint(grammars, **asked))
     constraint = _constraint(grammars, **asked)
-    assert _emitted(constraint, rest) == rest
+    assert _allowed_part(constraint, rest) == rest
     assert constraint is not None
     assert (constraint.is_over, constraint.mask()) == (True, None)
     wrong = rest.replace("seconds", "path")
-    assert _emitted(_constraint(grammars, **asked), wrong) != wrong
+    assert _allowed_part(_constraint(grammars, **asked), wrong) != wrong
     # A form of the answer is no matter of a call.
-    assert _emitted(_constraint(grammars, answer_schema=_FORM, **asked), rest) == rest
+    assert _allowed_part(_constraint(grammars, answer_schema=_FORM, **asked), rest) == rest
 
 
 def test_an_answer_with_a_form_is_held_in_its_channel(grammars: GuidanceGrammars) -> None:
@@ -207,7 +207,7 @@ def test_an_answer_with_a_form_is_held_in_its_channel(grammars: GuidanceGrammars
         '<|channel|>final <|constrain|>json<|message|>{"a": 1}<|return|>',
     ):
         for text in (final, f"{thought}{again}<|start|>assistant{final}"):
-            assert _emitted(_constraint(grammars, answer_schema=_FORM), text) == text
+            assert _allowed_part(_constraint(grammars, answer_schema=_FORM), text) == text
     for wrong, until in (
         ("Sure", ""),
         ("<|channel|>commentary<|message|>Sure", "<|channel|>"),
@@ -219,18 +219,18 @@ def test_an_answer_with_a_form_is_held_in_its_channel(grammars: GuidanceGrammars
         ("<|channel|>analysis<|message|>Hm<|channel|>final<|message|>S",
          "<|channel|>analysis<|message|>Hm<|channel|>final<|message|>"),
     ):  # fmt: skip
-        assert _emitted(_constraint(grammars, answer_schema=_FORM), wrong) == until
+        assert _allowed_part(_constraint(grammars, answer_schema=_FORM), wrong) == until
 
 
 def test_a_form_leaves_room_for_calls(grammars: GuidanceGrammars) -> None:
     asked: Any = {"answer_schema": _FORM, "tools": _TOOLS}
     for text in (_CALLS[0], f"{_THOUGHT}{_CALLS[0]}"):
-        assert _emitted(_constraint(grammars, **asked), text) == text
+        assert _allowed_part(_constraint(grammars, **asked), text) == text
     wrong = _CALLS[0].replace("Wait", "Nope")
-    assert _emitted(_constraint(grammars, **asked), wrong) == wrong[: wrong.index("Nope")]
+    assert _allowed_part(_constraint(grammars, **asked), wrong) == wrong[: wrong.index("Nope")]
 
 
-def test_muse_spark_says_its_form_to_the_user(grammars: GuidanceGrammars) -> None:
+def test_muse_spark_writes_the_schema_to_the_user(grammars: GuidanceGrammars) -> None:
     asked: Any = {"answer_schema": _FORM, "tools": _TOOLS}
     thought = "to=self<|message|>Free.<|eom|><|start|>assistant "
     for text in (
@@ -238,8 +238,8 @@ def test_muse_spark_says_its_form_to_the_user(grammars: GuidanceGrammars) -> Non
         thought + 'to=user<|message|>{"a": 1}<|eot|>',
         thought + "to=Wait<|message|><atem:function_calls>",
     ):
-        assert _emitted(_constraint(grammars, MUSE_SPARK, **asked), text) == text
-    assert _emitted(_constraint(grammars, MUSE_SPARK, **asked), "to=user<|message|>Sure") == (
+        assert _allowed_part(_constraint(grammars, MUSE_SPARK, **asked), text) == text
+    assert _allowed_part(_constraint(grammars, MUSE_SPARK, **asked), "to=user<|message|>Sure") == (
         "to=user<|message|>"
     )
 
@@ -247,9 +247,9 @@ def test_muse_spark_says_its_form_to_the_user(grammars: GuidanceGrammars) -> Non
 def test_muse_spark_must_name_a_tool_if_it_must_call_one(grammars: GuidanceGrammars) -> None:
     asked: Any = {"tools": _TOOLS, "opened": " to="}
     constraint = _constraint(grammars, MUSE_SPARK, **asked)
-    assert _emitted(constraint, "Read<|message|><atem:") == "Read<|message|><atem:"
+    assert _allowed_part(constraint, "Read<|message|><atem:") == "Read<|message|><atem:"
     assert _is_free(constraint)
-    assert _emitted(_constraint(grammars, MUSE_SPARK, **asked), "self<|message|>") == ""
+    assert _allowed_part(_constraint(grammars, MUSE_SPARK, **asked), "self<|message|>") == ""
     opened = ' to=Read<|message|><atem:function_calls>\n<atem:invoke name="Read">\n'
     assert _constraint(grammars, MUSE_SPARK, tools=_TOOLS, opened=opened) is None
 
@@ -261,14 +261,14 @@ def test_a_form_that_cannot_be_kept_is_an_error_or_the_nearest_that_can(
     with pytest.raises(InvalidRequest, match="cannot be kept"):
         _constraint(grammars, answer_schema=schema, is_strict=True)
     wider = _constraint(grammars, answer_schema=schema)
-    assert _emitted(wider, "<|channel|>final<|message|>words") == "<|channel|>final<|message|>"
+    assert _allowed_part(wider, "<|channel|>final<|message|>words") == "<|channel|>final<|message|>"
 
 
 def test_a_name_that_is_no_text_leaves_calls_free(grammars: GuidanceGrammars) -> None:
     assert _constraint(grammars, tools=(_tool("\ud800"), _WAIT)) is None
 
 
-def test_words_said_before_there_was_a_form_end_it(grammars: GuidanceGrammars) -> None:
+def test_words_sampled_without_a_constraint_end_it(grammars: GuidanceGrammars) -> None:
     constraint = _constraint(grammars, answer_schema=_FORM)
     assert constraint is not None
     for token in _ids("Sure, {"):
@@ -282,15 +282,15 @@ _PIECES = st.sampled_from(
 )
 
 
-@given(said=st.lists(_PIECES, max_size=8).map("".join), has_form=st.booleans())
-def test_whatever_was_said_a_call_that_follows_is_held_or_free_and_never_an_error(
-    said: str, *, has_form: bool
+@given(output=st.lists(_PIECES, max_size=8).map("".join), has_schema=st.booleans())
+def test_a_call_after_any_output_is_constrained_or_free_and_never_an_error(
+    output: str, *, has_schema: bool
 ) -> None:
     assert _GRAMMARS is not None
-    options: Any = {"answer_schema": _FORM if has_form else None, "tools": _TOOLS}
+    options: Any = {"answer_schema": _FORM if has_schema else None, "tools": _TOOLS}
     constraint = _constraint(_GRAMMARS, **options)
     assert constraint is not None
-    for token in _ids(said):
+    for token in _ids(output):
         constraint.accept(token)
         constraint.mask()
-    assert constraint.accepted_count == len(_ids(said))
+    assert constraint.accepted_count == len(_ids(output))

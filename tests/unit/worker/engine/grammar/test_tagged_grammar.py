@@ -86,8 +86,8 @@ def _read(
     return assembler.text, assembler.calls
 
 
-def _emitted(constraint: Constraint, text: str) -> str:
-    """Say a text as long as it is allowed; return what was."""
+def _allowed_part(constraint: Constraint, text: str) -> str:
+    """Feed a text while its tokens are allowed; return the allowed part."""
     ids = TOKENIZER.encode(text, add_special_tokens=False).ids
     for number, token in enumerate(ids):
         allowed = _allowed(constraint)
@@ -296,7 +296,7 @@ def _cut_at_tags(call: str) -> Iterable[list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("said", "allowed"),
+    ("output", "allowed"),
     [
         ("<function=Nope>", "<function="),
         ("<function=Read>\n</function>", "<function=Read>\n<"),
@@ -305,23 +305,23 @@ def _cut_at_tags(call: str) -> Iterable[list[int]]:
         ("<function=Wait>\n<parameter=", "<function=Wait>\n<"),
     ],
 )
-def test_what_the_schema_forbids_cannot_be_written(said: str, allowed: str) -> None:
+def test_what_the_schema_forbids_cannot_be_written(output: str, allowed: str) -> None:
     lead = "So. <tool_call>\n"
     constraint = _constraint(FAMILIES["qwen"], _READ, _WAIT)
-    assert _emitted(constraint, lead + said) == lead + allowed
+    assert _allowed_part(constraint, lead + output) == lead + allowed
 
 
 def test_an_argument_is_given_once() -> None:
     given_once = "<tool_call><function=Read>\n<parameter=path>\na\n</parameter>\n"
     constraint = _constraint(FAMILIES["qwen"], _READ)
-    assert _emitted(constraint, f"{given_once}<parameter=path>") == f"{given_once}<parameter="
+    assert _allowed_part(constraint, f"{given_once}<parameter=path>") == f"{given_once}<parameter="
 
 
 def test_a_call_without_the_tag_before_it_is_held_too() -> None:
-    said = "<function=Wait>\n</function>\n</tool_call> so"
-    assert _emitted(_constraint(FAMILIES["qwen"], _READ, _WAIT), said) == said
-    assert _emitted(_constraint(FAMILIES["qwen"], _READ), said) == "<function="
-    _, calls = _read(FAMILIES["qwen"], [_WAIT], TOKENIZER.encode(said).ids)
+    output = "<function=Wait>\n</function>\n</tool_call> so"
+    assert _allowed_part(_constraint(FAMILIES["qwen"], _READ, _WAIT), output) == output
+    assert _allowed_part(_constraint(FAMILIES["qwen"], _READ), output) == "<function="
+    _, calls = _read(FAMILIES["qwen"], [_WAIT], TOKENIZER.encode(output).ids)
     assert [one.arguments for one in calls] == ["{}"]
 
 
@@ -334,8 +334,8 @@ def test_many_arguments_come_in_the_order_of_the_schema() -> None:
         "additionalProperties": False,
     }
     parts = "".join(f"<parameter={name}>\ntrue\n</parameter>\n" for name in ("p05", "p01", "p69"))
-    said = f"<tool_call>\n<function=Try>\n{parts}</function>\n</tool_call>"
-    assert _emitted(_constraint(FAMILIES["qwen"], _tool(schema)), said) == said
+    output = f"<tool_call>\n<function=Try>\n{parts}</function>\n</tool_call>"
+    assert _allowed_part(_constraint(FAMILIES["qwen"], _tool(schema)), output) == output
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ def test_what_cannot_be_kept_is_left_out_for_that_argument_alone(inner: dict[str
     is_array = inner.get("type") == "array"
     odd = f"<parameter=odd>\n{'[1, 1]' if is_array else 'any text'}\n</parameter>\n"
     lead = f"<tool_call>\n<function=Try>\n{odd}<parameter=n>\n"
-    assert _emitted(_constraint(FAMILIES["qwen"], _tool(schema)), f"{lead}7") == lead
+    assert _allowed_part(_constraint(FAMILIES["qwen"], _tool(schema)), f"{lead}7") == lead
 
 
 @pytest.mark.parametrize("family", ["qwen", "glm", "kimi", "hermes"])

@@ -63,17 +63,17 @@ def _parts(door: str) -> list[Part]:
     if door == "chat":
         envelope = CompletionEnvelope(kind=CHAT, jobs=(job,), model="m", created=17)
         chat = CompletionEncoder(envelope, include_usage=True, request_id="req-1")
-        heard = (ChoiceItem(0, item) for item in _items())
-        return [*chat.open(), *(part for item in heard for part in chat.item(item))]
+        choice_items = (ChoiceItem(0, item) for item in _items())
+        return [*chat.open(), *(part for item in choice_items for part in chat.item(item))]
     encoder = AnthropicEncoder(job_id=job, model="m", thinking="whole", request_id="req_1")
     return [*encoder.open(), *(part for item in _items() for part in encoder.item(item))]
 
 
 @pytest.mark.parametrize("door", ["anthropic", "chat"])
 def test_transcript_is_the_golden_one(door: str) -> None:
-    said = encode(_parts(door))
-    assert_golden(said, GOLDEN / f"{door}.sse")
-    for event in events_in(said):
+    events = encode(_parts(door))
+    assert_golden(events, GOLDEN / f"{door}.sse")
+    for event in events_in(events):
         if event.data != "[DONE]":
             if door == "chat":
                 ChatCompletionChunk.model_validate_json(event.data, strict=True)
@@ -81,7 +81,7 @@ def test_transcript_is_the_golden_one(door: str) -> None:
                 _EVENT.validate_json(event.data, strict=True)
 
 
-_SAID = "".join(_TOKENS)
+_OUTPUT = "".join(_TOKENS)
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def sink() -> CollectingSink:
 
 @pytest.fixture
 def engine(sink: CollectingSink) -> Iterator[FakeEngine]:
-    with FakeEngine(sink, {"go": _SAID}, context=4000, channel_format=HARMONY) as engine:
+    with FakeEngine(sink, {"go": _OUTPUT}, context=4000, channel_format=HARMONY) as engine:
         yield engine
 
 
@@ -103,29 +103,29 @@ def test_an_answer_in_frames_is_items_and_an_outcome(
     assert [call.arguments for call in outcome.calls] == ['{"command": "ls <|end|>"}']
     assert outcome.calls[0].is_complete
     assert outcome.stop_reason is StopReason.END_TURN
-    assert len(outcome.token_ids) == len(_SAID)
+    assert len(outcome.token_ids) == len(_OUTPUT)
     kinds = [type(item.body) for item in sink.numbered("job-a")]
     assert kinds.count(ToolStart) == kinds.count(ToolEnd) == 1
 
 
-def test_attempt_after_a_crash_says_the_rest_of_the_frames(
+def test_attempt_after_a_crash_emits_the_rest_of_the_messages(
     engine: FakeEngine, sink: CollectingSink
 ) -> None:
     request = ask("go", max_tokens=900, tools=TOOLS)
     whole = finished(submit(engine, "job-a", request))
-    said = sink.numbered("job-a")
-    assert len(said) > 20
-    for k in range(0, len(said) + 1, 5):
+    items = sink.numbered("job-a")
+    assert len(items) > 20
+    for k in range(0, len(items) + 1, 5):
         sink.items.clear()
-        again = finished(submit(engine, "job-a", request, attempt=2, emitted=said[:k]))
+        again = finished(submit(engine, "job-a", request, attempt=2, emitted=items[:k]))
         rest = [StreamItem(n=i.n, attempt=1, body=i.body) for i in sink.numbered("job-a")]
-        assert [*said[:k], *rest] == said
+        assert [*items[:k], *rest] == items
         assert (again.calls, again.text) == (whole.calls, whole.text)
         assert again.token_hash == whole.token_hash
 
 
 def test_call_cut_by_the_limit_has_no_end(engine: FakeEngine, sink: CollectingSink) -> None:
-    request = ask("go", max_tokens=_SAID.index("ls") + 1, tools=TOOLS)
+    request = ask("go", max_tokens=_OUTPUT.index("ls") + 1, tools=TOOLS)
     outcome = finished(submit(engine, "job-a", request))
     assert outcome.stop_reason is StopReason.MAX_TOKENS
     assert outcome.calls[0].arguments == '{"command": "l'

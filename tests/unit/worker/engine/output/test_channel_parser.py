@@ -23,7 +23,7 @@ from worker.engine.output.tool_calls.reader import CallRules, ToolFormat
 from worker.engine.ports import TokenLikelihood
 from worker.engine.text_assembler import TextAssembler
 
-#: Harmony's calls are told by their headers, Muse Spark's by tags in the message.
+#: Harmony's headers make calls; Muse Spark puts tags into the message.
 _FORMATS: dict[ChannelFormat, ToolFormat] = {
     HARMONY: ToolFormat(start="<|channel|>commentary to=functions.", end="<|call|>"),
     MUSE_SPARK: ToolFormat(
@@ -48,10 +48,10 @@ def _assembler(
     return TextAssembler(ByteDetokenizer(table), parser, job_id=JOB, **options)
 
 
-def _told(
-    said: str, form: ChannelFormat = HARMONY, *, by: int = 1, cut: bool = False, **options: Any
+def _outline(
+    output: str, form: ChannelFormat = HARMONY, *, by: int = 1, cut: bool = False, **options: Any
 ) -> list[Any]:
-    tokens = [said[n : n + by] for n in range(0, len(said), by)]
+    tokens = [output[n : n + by] for n in range(0, len(output), by)]
     return _short(items_of(_assembler(tokens, form, **options), range(len(tokens)), cut=cut))
 
 
@@ -92,7 +92,7 @@ _NEXT = "<|start|>assistant"
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("output", "expected"),
     [
         (_FINAL, ["It is four."]),
         (f"{_ANALYSIS}{_NEXT}{_FINAL}", [["Hm, tea."], "It is four."]),
@@ -123,25 +123,25 @@ _NEXT = "<|start|>assistant"
         ("<|channel|>commentary to=functions.Bash <|message|><|call|>", [("Bash", {})]),
         ("<|channel|>commentary to=functions.Bash <|message|>", [("Bash", {})]),
         (f"{_CALL}}}\n<|call|>", [_LS]),
-        # A mark inside a string is what the string says.
+        # A marker inside a string belongs to the string.
         ('<|channel|>commentary to=functions.Bash <|message|>{"command": "echo <|end|><|call|>"}',
          [("Bash", {"command": "echo <|end|><|call|>"})]),
         ('<|channel|>commentary to=functions.Bash <|message|>{"command": "a\nb"}<|call|>',
          [("Bash", {"command": "a\nb"})]),
-        # Tools of the vendor's own that nobody offers here.
+        # Built-in tools of the vendor that the request does not offer.
         ("<|channel|>analysis to=python code<|message|>print(1)<|call|>", [["python print(1)"]]),
-        # A result that the model makes up is what it says.
+        # A tool result that the model makes up is text.
         ((f"{_CALL}<|call|><|start|>functions.Bash to=assistant<|channel|>commentary"
          "<|message|>a.txt<|end|>"), [_LS, "a.txt"]),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("by", [1, 7, 10_000])
-def test_messages_are_told_by_their_headers(said: str, expected: list[Any], by: int) -> None:
-    assert _told(said, by=by) == expected
+def test_headers_decide_the_section_of_messages(output: str, expected: list[Any], by: int) -> None:
+    assert _outline(output, by=by) == expected
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("output", "expected"),
     [
         ("Plain words.", ["Plain words."]),
         ("to be or not", ["to be or not"]),
@@ -178,14 +178,14 @@ def test_messages_are_told_by_their_headers(said: str, expected: list[Any], by: 
 )  # fmt: skip
 @pytest.mark.parametrize("by", [1, 10_000])
 def test_broken_frames_lose_nothing_and_show_no_mark(
-    said: str, expected: list[Any], by: int
+    output: str, expected: list[Any], by: int
 ) -> None:
-    told = _told(said, by=by)
-    assert [part.strip() if isinstance(part, str) else part for part in told] == expected
+    outline = _outline(output, by=by)
+    assert [part.strip() if isinstance(part, str) else part for part in outline] == expected
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("output", "expected"),
     [
         (_CALL[:-3], [("Bash", '{"command": "l')]),
         (f"{_ANALYSIS}{_NEXT}<|channel|>comm", [["Hm, tea."]]),
@@ -195,15 +195,15 @@ def test_broken_frames_lose_nothing_and_show_no_mark(
         ("<|channel|>analysis<|message|>Hm, t", [["Hm, t"]]),
     ],
 )
-def test_what_is_cut_is_never_told_as_whole(said: str, expected: list[Any]) -> None:
-    told = _told(said, cut=True)
-    assert [part.lstrip() if isinstance(part, str) else part for part in told] == [
+def test_a_cut_message_is_never_emitted_as_complete(output: str, expected: list[Any]) -> None:
+    outline = _outline(output, cut=True)
+    assert [part.lstrip() if isinstance(part, str) else part for part in outline] == [
         part.lstrip() if isinstance(part, str) else part for part in expected
     ]
 
 
 def test_without_tools_a_call_is_text() -> None:
-    assert _told(f"{_CALL}<|call|>", may_call=False) == ['functions.Bash {"command": "ls"}']
+    assert _outline(f"{_CALL}<|call|>", may_call=False) == ['functions.Bash {"command": "ls"}']
 
 
 def test_arguments_come_while_they_are_written() -> None:
@@ -212,28 +212,32 @@ def test_arguments_come_while_they_are_written() -> None:
     assert isinstance(items[0], ToolStart)
     fragments = [item.fragment for item in items if isinstance(item, ToolInput)]
     assert "".join(fragments) == '{"command": "ls"}'
-    # What is told with the name waits for one token; the others come as they are.
+    # The item with the name delays the next one by a token; the others follow at once.
     assert max(map(len, fragments)) <= 2
 
 
 def test_a_call_that_the_prompt_began_is_the_answers() -> None:
     named, arguments = "Bash <|constrain|>json<|message|>", '{"command": "ls"}'
     any_call = "<|channel|>commentary to=functions."
-    assert _told(named + arguments, opened=any_call) == [_LS]
-    assert _told(arguments, opened=any_call + named) == [_LS]
+    assert _outline(named + arguments, opened=any_call) == [_LS]
+    assert _outline(arguments, opened=any_call + named) == [_LS]
 
 
 def test_a_single_call_ends_the_answer() -> None:
-    assert _told(f"{_CALL}<|end|>{_NEXT}{_CALL}", is_single=True) == [_LS]
+    assert _outline(f"{_CALL}<|end|>{_NEXT}{_CALL}", is_single=True) == [_LS]
 
 
 def test_stop_texts_count_in_the_answer_alone() -> None:
-    said = f"<|channel|>analysis<|message|>STOP<|end|>{_NEXT}{_CALL.replace('ls', 'STOP')}<|end|>"
+    output = f"<|channel|>analysis<|message|>STOP<|end|>{_NEXT}{_CALL.replace('ls', 'STOP')}<|end|>"
     answer = f"{_NEXT}<|channel|>final<|message|>a STOP b"
-    assert _told(said + answer, stop=["STOP"]) == [["STOP"], ("Bash", {"command": "STOP"}), "a "]
+    assert _outline(output + answer, stop=["STOP"]) == [
+        ["STOP"],
+        ("Bash", {"command": "STOP"}),
+        "a ",
+    ]
 
 
-def test_only_tokens_of_the_answer_are_told_of() -> None:
+def test_only_tokens_of_the_answer_have_logprobs() -> None:
     tokens = ["<|channel|>", "analysis", "<|message|>", "Hm", "<|end|>", "<|start|>", "assistant",
               "<|channel|>", "commentary", "<|message|>", "a", "<|end|>", "<|start|>", "assistant",
               "<|channel|>", "final", "<|message|>", "b", " c"]  # fmt: skip
@@ -253,7 +257,7 @@ _ATEM = (
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("output", "expected"),
     [
         ("to=self<|message|>Hm.<|eom|><|start|>assistant to=user<|message|>Four.<|eot|>",
          [["Hm."], "Four."]),
@@ -266,24 +270,24 @@ _ATEM = (
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("by", [1, 10_000])
-def test_muse_spark_says_in_the_header_whom_it_talks_to(
-    said: str, expected: list[Any], by: int
+def test_muse_spark_names_the_recipient_in_the_header(
+    output: str, expected: list[Any], by: int
 ) -> None:
-    assert _told(said, MUSE_SPARK, by=by) == expected
+    assert _outline(output, MUSE_SPARK, by=by) == expected
 
 
 def test_a_call_of_muse_spark_that_the_prompt_began_is_the_answers() -> None:
     opened = ' to=Bash<|message|><atem:function_calls>\n<atem:invoke name="Bash">\n'
     rest = _ATEM.partition('<atem:invoke name="Bash">')[2]
-    assert _told(rest, MUSE_SPARK, opened=opened) == [_LS]
+    assert _outline(rest, MUSE_SPARK, opened=opened) == [_LS]
 
 
-def test_a_recipient_behind_what_no_header_has_names_nobody() -> None:
-    said = "<|channel|> to=self"
-    for tokens in ([said], list(said)):
+def test_a_recipient_after_an_invalid_header_is_text() -> None:
+    output = "<|channel|> to=self"
+    for tokens in ([output], list(output)):
         assembler = _assembler(tokens, MUSE_SPARK)
         items_of(assembler, range(len(tokens)), cut=False)
-        assert (assembler.text, assembler.thinking) == (said, "")
+        assert (assembler.text, assembler.thinking) == (output, "")
 
 
 _PIECES = st.sampled_from(
@@ -294,15 +298,15 @@ _PIECES = st.sampled_from(
         "<atem:function_calls>", "</atem:function_calls>",
     ]
 )  # fmt: skip
-_SAID = st.lists(_PIECES, max_size=14).map("".join)
+_OUTPUT = st.lists(_PIECES, max_size=14).map("".join)
 _FORM = st.sampled_from(list(_FORMATS))
 
 
 @st.composite
 def _cut(draw: st.DrawFn) -> list[str]:
-    said = draw(_SAID)
-    cuts = sorted(draw(st.sets(st.integers(0, len(said)), max_size=12)))
-    return [said[a:b] for a, b in pairwise([0, *cuts, len(said)])]
+    output = draw(_OUTPUT)
+    cuts = sorted(draw(st.sets(st.integers(0, len(output)), max_size=12)))
+    return [output[a:b] for a, b in pairwise([0, *cuts, len(output)])]
 
 
 @given(tokens=_cut(), form=_FORM, cut=st.booleans(), may_call=st.booleans())
@@ -318,7 +322,7 @@ def test_what_is_read_does_not_depend_on_how_the_text_was_cut(
 
 
 @given(tokens=_cut(), form=_FORM, data=st.data(), single=st.booleans())
-def test_a_primed_assembler_says_exactly_the_remaining_items(
+def test_a_resumed_assembler_emits_exactly_the_remaining_items(
     tokens: list[str], form: ChannelFormat, data: st.DataObject, *, single: bool
 ) -> None:
     first, second, resumed = (
@@ -336,15 +340,15 @@ def test_a_primed_assembler_says_exactly_the_remaining_items(
 def test_items_of_calls_nest_and_their_arguments_begin_valid_json(
     tokens: list[str], form: ChannelFormat
 ) -> None:
-    is_open, said = False, ""
+    is_open, arguments = False, ""
     for item in items_of(_assembler(tokens, form), range(len(tokens))):
         if isinstance(item, ToolStart):
             assert not is_open
-            is_open, said = True, ""
+            is_open, arguments = True, ""
         elif isinstance(item, ToolInput):
             assert is_open
-            said += item.fragment
-            from_json(said, allow_partial=True)
+            arguments += item.fragment
+            from_json(arguments, allow_partial=True)
         else:
             assert is_open == isinstance(item, ToolEnd)
             is_open = False
@@ -360,9 +364,9 @@ _WORDS = "\u00fc, \u00fc"
         )
     )
 )
-def test_no_mark_is_ever_told_and_no_word_is_lost(pieces: list[str]) -> None:
+def test_no_marker_is_emitted_and_no_word_is_lost(pieces: list[str]) -> None:
     assembler = _assembler(pieces)
     items_of(assembler, range(len(pieces)))
-    told = assembler.text + assembler.thinking
-    assert not any(mark in told for mark in HARMONY.markers)
-    assert told.count(_WORDS) == pieces.count(_WORDS)
+    emitted = assembler.text + assembler.thinking
+    assert not any(marker in emitted for marker in HARMONY.markers)
+    assert emitted.count(_WORDS) == pieces.count(_WORDS)

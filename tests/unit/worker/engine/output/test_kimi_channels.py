@@ -38,8 +38,8 @@ def _assembler(
     return TextAssembler(ByteDetokenizer(table), parser, job_id=JOB, opened=opened)
 
 
-def _whole(said: str, *, cut: bool = False, by: int = 1, **options: Any) -> Any:
-    tokens = [said[n : n + by] for n in range(0, len(said), by)]
+def _whole(output: str, *, cut: bool = False, by: int = 1, **options: Any) -> Any:
+    tokens = [output[n : n + by] for n in range(0, len(output), by)]
     assembler = _assembler(tokens, **options)
     items_of(assembler, range(len(tokens)), cut=cut)
     calls = [(call.name, call.arguments) for call in assembler.calls]
@@ -55,15 +55,15 @@ _END = "<|close|>message<|sep|>"
 
 
 @pytest.mark.parametrize("by", [1, 9, 10_000])
-def test_elements_are_told_apart_and_their_marks_dropped(by: int) -> None:
+def test_elements_are_separated_and_their_markers_dropped(by: int) -> None:
     thought = "Hm.<|close|>think<|sep|><|open|>response<|sep|>"
     answer = f"It is four.<|close|>response<|sep|>{_END}"
     assert _whole(answer, by=by) == ("", "It is four.", [])
     assert _whole(thought + answer, by=by, thinking=True) == ("Hm.", "It is four.", [])
     calls = [("Bash", '{"command": "LS"}'), ("Bash", '{"command": "pwd"}')]
-    said = f"{thought}I look.<|close|>response<|sep|>{_TWO}{_END}"
-    assert _whole(said, by=by, thinking=True) == ("Hm.", "I look.", calls)
-    assert _whole(f"<|open|>think<|sep|>{said}", by=by) == ("Hm.", "I look.", calls)
+    output = f"{thought}I look.<|close|>response<|sep|>{_TWO}{_END}"
+    assert _whole(output, by=by, thinking=True) == ("Hm.", "I look.", calls)
+    assert _whole(f"<|open|>think<|sep|>{output}", by=by) == ("Hm.", "I look.", calls)
 
 
 def test_a_call_that_the_prompt_began_is_the_answers() -> None:
@@ -76,8 +76,8 @@ def test_a_call_that_the_prompt_began_is_the_answers() -> None:
 
 
 def test_a_mark_inside_an_argument_is_part_of_it_and_garbage_is_text() -> None:
-    said = _TWO.replace("LS", "echo <|close|>tools<|sep|>")
-    assert _whole(said)[2][0] == ("Bash", '{"command": "echo <|close|>tools<|sep|>"}')
+    output = _TWO.replace("LS", "echo <|close|>tools<|sep|>")
+    assert _whole(output)[2][0] == ("Bash", '{"command": "echo <|close|>tools<|sep|>"}')
     garbage = "<|open|>tools<|sep|>ls<|close|>tools<|sep|>"
     assert _whole(garbage + _END) == ("", garbage, [])
 
@@ -90,9 +90,9 @@ _PIECES = st.sampled_from(
 
 @st.composite
 def _cut(draw: st.DrawFn) -> list[str]:
-    said = "".join(draw(st.lists(_PIECES, max_size=12)))
-    cuts = sorted(draw(st.sets(st.integers(0, len(said)), max_size=12)))
-    return [said[a:b] for a, b in pairwise([0, *cuts, len(said)])]
+    output = "".join(draw(st.lists(_PIECES, max_size=12)))
+    cuts = sorted(draw(st.sets(st.integers(0, len(output)), max_size=12)))
+    return [output[a:b] for a, b in pairwise([0, *cuts, len(output)])]
 
 
 @given(tokens=_cut(), cut=st.booleans(), thinking=st.booleans(), may_call=st.booleans())
@@ -108,7 +108,7 @@ def test_what_is_read_does_not_depend_on_how_the_text_was_cut(
 
 
 @given(tokens=_cut(), data=st.data())
-def test_a_primed_assembler_says_exactly_the_remaining_items(
+def test_a_resumed_assembler_emits_exactly_the_remaining_items(
     tokens: list[str], data: st.DataObject
 ) -> None:
     ids = range(len(tokens))

@@ -28,7 +28,7 @@ from worker.engine.output.tool_calls.reader import ToolFormat
 
 
 @pytest.mark.parametrize(
-    ("tool_format", "said", "expected"),
+    ("tool_format", "output", "expected"),
     [
         (
             HERMES,
@@ -118,13 +118,13 @@ from worker.engine.output.tool_calls.reader import ToolFormat
 )  # fmt: skip
 @pytest.mark.parametrize("by", [1, 7, 10_000])
 def test_calls_are_read_as_the_family_writes_them(
-    tool_format: ToolFormat, said: str, expected: list[Any], by: int
+    tool_format: ToolFormat, output: str, expected: list[Any], by: int
 ) -> None:
-    assert outline_of(said, tool_format, by=by) == expected
+    assert outline_of(output, tool_format, by=by) == expected
 
 
 @pytest.mark.parametrize(
-    ("tool_format", "said"),
+    ("tool_format", "output"),
     [
         (HERMES, "Write <tool_call> before JSON and </tool_call> behind it."),
         (HERMES, '<tool_call>{"name": 5, "arguments": {}}</tool_call>'),
@@ -142,18 +142,18 @@ def test_calls_are_read_as_the_family_writes_them(
 )
 @pytest.mark.parametrize("by", [1, 10_000])
 def test_garbage_is_text_and_nothing_of_it_is_lost(
-    tool_format: ToolFormat, said: str, by: int
+    tool_format: ToolFormat, output: str, by: int
 ) -> None:
-    assert outline_of(said, tool_format, by=by) == [said]
+    assert outline_of(output, tool_format, by=by) == [output]
 
 
-def test_garbage_behind_the_name_closes_the_call_with_arguments_that_nobody_can_run() -> None:
-    said = '<tool_call>{"name": "Bash", "arguments": {"command": "rm" oops}}</tool_call>'
-    assert outline_of(said, HERMES) == [("Bash", '{"command": "rm" '), "oops}}</tool_call>"]
+def test_garbage_after_the_name_closes_the_call_with_invalid_arguments() -> None:
+    output = '<tool_call>{"name": "Bash", "arguments": {"command": "rm" oops}}</tool_call>'
+    assert outline_of(output, HERMES) == [("Bash", '{"command": "rm" '), "oops}}</tool_call>"]
 
 
 @pytest.mark.parametrize(
-    ("tool_format", "said", "expected"),
+    ("tool_format", "output", "expected"),
     [
         (HERMES, '<tool_call>{"name": "Bash", "arguments": {"comm', [["Bash", '{"comm']]),
         (
@@ -173,20 +173,20 @@ def test_garbage_behind_the_name_closes_the_call_with_arguments_that_nobody_can_
         ),
     ],
 )
-def test_a_cut_call_is_never_told_as_a_whole_one(
-    tool_format: ToolFormat, said: str, expected: list[Any]
+def test_a_cut_call_is_never_emitted_as_complete(
+    tool_format: ToolFormat, output: str, expected: list[Any]
 ) -> None:
-    assert outline_of(said, tool_format, cut=True) == expected
+    assert outline_of(output, tool_format, cut=True) == expected
 
 
 def test_a_call_whose_end_tag_was_the_end_of_the_turn_is_whole() -> None:
-    said = "<tool_call>Bash<arg_key>command</arg_key><arg_value>ls</arg_value>"
-    assert outline_of(said, GLM) == [LS]
+    output = "<tool_call>Bash<arg_key>command</arg_key><arg_value>ls</arg_value>"
+    assert outline_of(output, GLM) == [LS]
 
 
 def test_arguments_come_while_they_are_written() -> None:
-    said = '<tool_call>{"name": "Bash", "arguments": {"command": "a long one"}}</tool_call>'
-    tokens = list(said)
+    output = '<tool_call>{"name": "Bash", "arguments": {"command": "a long one"}}</tool_call>'
+    tokens = list(output)
     items = items_of(assembler_of(tokens, HERMES), range(len(tokens)))
     fragments = [item.fragment for item in items if isinstance(item, ToolInput)]
     assert len(fragments) > 15
@@ -196,8 +196,8 @@ def test_arguments_come_while_they_are_written() -> None:
 
 
 def test_ids_of_calls_are_made_of_the_job_and_their_place() -> None:
-    said = '<tool_call>{"name": "f"}</tool_call>' * 2
-    items = items_of(assembler_of([said], HERMES), [0])
+    output = '<tool_call>{"name": "f"}</tool_call>' * 2
+    items = items_of(assembler_of([output], HERMES), [0])
     ids = [item.id for item in items if isinstance(item, ToolStart)]
     assert ids == [f"toolu_{'ab' * 16}_0", f"toolu_{'ab' * 16}_1"]
 
@@ -208,8 +208,8 @@ def test_a_call_that_the_prompt_began_is_the_answers() -> None:
 
 
 def test_a_single_call_ends_the_answer() -> None:
-    said = '<tool_call>{"name": "f"}</tool_call> and <tool_call>{"name": "g"}</tool_call>'
-    assert outline_of(said, HERMES, is_single=True) == [("f", {})]
+    output = '<tool_call>{"name": "f"}</tool_call> and <tool_call>{"name": "g"}</tool_call>'
+    assert outline_of(output, HERMES, is_single=True) == [("f", {})]
 
 
 def test_stop_texts_count_outside_calls_alone() -> None:
@@ -239,14 +239,14 @@ PIECES = st.sampled_from(
         '<parameter name="command">', "Bash", '{"a": "',
     ]
 )  # fmt: skip
-SAID = st.lists(PIECES, max_size=14).map("".join)
+OUTPUT = st.lists(PIECES, max_size=14).map("".join)
 
 
 @st.composite
 def _cut(draw: st.DrawFn) -> list[str]:
-    said = draw(SAID)
-    cuts = sorted(draw(st.sets(st.integers(0, len(said)), max_size=12)))
-    return [said[a:b] for a, b in pairwise([0, *cuts, len(said)])]
+    output = draw(OUTPUT)
+    cuts = sorted(draw(st.sets(st.integers(0, len(output)), max_size=12)))
+    return [output[a:b] for a, b in pairwise([0, *cuts, len(output)])]
 
 
 @given(tokens=_cut(), tool_format=st.sampled_from(FORMATS), cut=st.booleans())
@@ -262,7 +262,7 @@ def test_what_is_read_does_not_depend_on_how_the_text_was_cut(
 
 
 @given(tokens=_cut(), tool_format=st.sampled_from(FORMATS), data=st.data(), single=st.booleans())
-def test_a_primed_assembler_says_exactly_the_remaining_items(
+def test_a_resumed_assembler_emits_exactly_the_remaining_items(
     tokens: list[str], tool_format: ToolFormat, data: st.DataObject, *, single: bool
 ) -> None:
     first, second, resumed = (
@@ -280,16 +280,16 @@ def test_a_primed_assembler_says_exactly_the_remaining_items(
 def test_items_of_calls_nest_and_their_arguments_begin_valid_json(
     tokens: list[str], tool_format: ToolFormat
 ) -> None:
-    is_open, said = False, ""
+    is_open, arguments = False, ""
     for item in items_of(assembler_of(tokens, tool_format), range(len(tokens))):
         if isinstance(item, ToolStart):
             assert not is_open
-            is_open, said = True, ""
+            is_open, arguments = True, ""
         elif isinstance(item, ToolInput):
             assert is_open
-            said += item.fragment
+            arguments += item.fragment
             # What the SDK does with every fragment; it raises on what can become no JSON.
-            from_json(said, allow_partial=True)
+            from_json(arguments, allow_partial=True)
         else:
             assert is_open == isinstance(item, ToolEnd)
             is_open = False

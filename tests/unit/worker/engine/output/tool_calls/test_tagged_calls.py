@@ -1,4 +1,4 @@
-"""Calls between marks: told while they are written, and read by the tool's schema."""
+"""Calls between tags are streamed while they are written, with the types of the tool's schema."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from worker.engine.output.tool_calls.reader import ToolFormat
 
 
 def test_a_text_between_marks_comes_while_it_is_written() -> None:
-    said = (
+    output = (
         "<tool_call>\n<function=Bash>\n<parameter=command>\na long\n</para one\n</parameter>\n"
         "</function>\n</tool_call>"
     )
-    items = items_of(assembler_of(list(said), QWEN_XML), range(len(said)))
+    items = items_of(assembler_of(list(output), QWEN_XML), range(len(output)))
     fragments = [item.fragment for item in items if isinstance(item, ToolInput)]
     assert "".join(fragments) == '{"command": "a long\\n</para one"}'
     assert fragments[:4] == ['{"command": ', '"', "a", " "]
@@ -53,19 +53,19 @@ def test_a_text_between_marks_comes_while_it_is_written() -> None:
         ("", "string", ""),
     ],
 )
-def test_the_schema_says_what_a_text_between_marks_stands_for(
+def test_the_schema_decides_the_type_of_a_text_between_tags(
     value: str, kind: Any, expected: Any
 ) -> None:
     tools = (tool("Set", **({"value": kind} if kind is not None else {})),)
-    said = (
+    output = (
         f"<tool_call>\n<function=Set>\n<parameter=value>\n{value}\n</parameter>\n</function>\n"
         "</tool_call>"
     )
-    assert outline_of(said, QWEN_XML, tools=tools) == [("Set", {"value": expected})]
+    assert outline_of(output, QWEN_XML, tools=tools) == [("Set", {"value": expected})]
 
 
 @pytest.mark.parametrize(
-    ("tool_format", "said", "expected"),
+    ("tool_format", "output", "expected"),
     [
         (
             QWEN_XML,
@@ -105,6 +105,6 @@ def test_the_schema_says_what_a_text_between_marks_stands_for(
 )
 @pytest.mark.parametrize("by", [1, 10_000])
 def test_slips_between_marks_are_understood(
-    tool_format: ToolFormat, said: str, expected: list[Any], by: int
+    tool_format: ToolFormat, output: str, expected: list[Any], by: int
 ) -> None:
-    assert outline_of(said, tool_format, by=by) == expected
+    assert outline_of(output, tool_format, by=by) == expected
