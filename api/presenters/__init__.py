@@ -1,1 +1,1 @@
-"""Jobs, agents, responses and cache diagnostics as the JSON that clients read."""
+"""Jobs, agents, responses, batches and files as the JSON that clients read; loads nothing."""

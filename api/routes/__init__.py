@@ -1,1 +1,1 @@
-"""Parse, call a use case, reply: plain functions that know nothing of Robyn."""
+"""Operations of the API: each parses a request, calls a service and replies, without Robyn."""

@@ -88,14 +88,18 @@ async def list_all(request: Request, agents: AgentService) -> Reply:
 
 async def get_agent(request: Request, agents: AgentService) -> Reply:
     """Return one agent with its latest turns."""
-    agent = await agents.call(load_agent, _named(request), log=agents.records.log)
+    agent = await agents.call(load_agent, _agent_id(request), log=agents.records.log)
     return await _agent_reply(agent, agents)
 
 
 async def delete_agent(request: Request, agents: AgentService) -> Reply:
     """Delete an agent and cancel its open turn."""
     agent = await agents.call(
-        delete, _named(request), correlation_id=request.id, log=agents.records.log, ids=agents.ids
+        delete,
+        _agent_id(request),
+        correlation_id=request.id,
+        log=agents.records.log,
+        ids=agents.ids,
     )
     status = await agents.call(last_status, agent, agents.records.views)
     if agent.last is not None and status in (JobStatus.QUEUED, JobStatus.RUNNING):
@@ -108,7 +112,7 @@ async def generate_turn(request: Request, agents: AgentService) -> Reply | Strea
     """Add a turn; return its job at once or after its end, or stream its items."""
     wait_s = PREFERRED_WAIT_S.read(request)
     wire = parse_body(TurnBody, request.body)
-    added = await agents.call(agents.turns.add, _named(request), wire, request)
+    added = await agents.call(agents.turns.add, _agent_id(request), wire, request)
     if wire.stream:
         return await _stream(added, request, agents)
     job = await agents.call(agents.jobs.load, added.accepted.job_id)
@@ -124,7 +128,7 @@ async def fork_agent(request: Request, agents: AgentService) -> Reply:
         raise InvalidRequest(msg, field="id")
     child = await agents.call(
         fork,
-        _named(request),
+        _agent_id(request),
         AgentId(wire.id) if wire.id is not None else _fresh_id(agents.ids),
         from_turn=wire.from_turn,
         correlation_id=request.id,
@@ -137,7 +141,7 @@ async def fork_agent(request: Request, agents: AgentService) -> Reply:
 
 async def get_cache(request: Request, agents: AgentService) -> Reply:
     """Return the cache state of an agent's context, also of an agent that was never registered."""
-    return json_reply(await agents.call(agents.reader.load_cache, _named(request)))
+    return json_reply(await agents.call(agents.reader.load_cache, _agent_id(request)))
 
 
 async def _stream(added: AddedTurn, request: Request, agents: AgentService) -> StreamReply:
@@ -155,7 +159,7 @@ async def _agent_reply(agent: Agent, agents: AgentService, *, status: int = 200)
     return json_reply(shown, status=status, headers={"location": shown["links"]["self"]})
 
 
-def _named(request: Request) -> AgentId:
+def _agent_id(request: Request) -> AgentId:
     return AgentId(_AGENT_ID.read(request))
 
 

@@ -114,7 +114,7 @@ async def _tail(
             after = page[-1].position
             yield encode([_frame(event) for event in page])
             ping_at_s = loop.time() + service.ping_s
-        elif _is_past(selection, service) or await _over(request, TAIL_PAUSE_S):
+        elif _is_past(selection, service) or await _ends_within(request, TAIL_PAUSE_S):
             return
         elif loop.time() >= ping_at_s:
             yield encode([Comment("ping")])
@@ -130,7 +130,7 @@ async def _tail(
 
 
 def _is_past(selection: _Selection, service: EventService) -> bool:
-    """Whether nothing can be recorded any more that is selection."""
+    """Return whether no further event can match the selection."""
     if selection.events.until is None:
         return False
     return selection.events.until < rfc3339(service.clock.now() - timedelta(seconds=WRITER_LAG_S))
@@ -140,8 +140,8 @@ def _frame(event: RecordedEvent) -> Frame:
     return Frame(id=str(event.position), event=event.type, data=dict(_event(event)))
 
 
-async def _over(request: Request, timeout_s: float) -> bool:
-    """Wait a while; return whether the client has left or the server ends its streams."""
+async def _ends_within(request: Request, timeout_s: float) -> bool:
+    """Return whether the client leaves or the server ends its streams within a time."""
     waits = [
         asyncio.ensure_future(request.gone.wait()),
         asyncio.ensure_future(request.ending.wait()),

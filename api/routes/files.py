@@ -14,7 +14,7 @@ from api.http.multipart import parse_upload
 from api.http.operation import Operation
 from api.http.parameters import Order, choice, page_size, path, text
 from api.http.replies import json_reply
-from api.protocols.shared.timestamps import unix_seconds
+from api.presenters.batches import file_object
 from api.schemas.base import parse_body
 from api.schemas.batches import (
     DeletedFile,
@@ -111,23 +111,6 @@ def find_file(file_id: str, batches: BatchServices) -> StoredFile:
     if not _ID.fullmatch(file_id):
         raise FileNotFound(file_id)
     return load_file(FileId(file_id), now=rfc3339(batches.clock.now()), log=batches.log)
-
-
-def file_object(file: StoredFile) -> FileObject:
-    """Return a file as clients see it."""
-    facts = file.facts
-    shown: FileObject = {
-        "id": file.id,
-        "object": "file",
-        "bytes": facts.bytes,
-        "created_at": unix_seconds(file.created_at),
-        "filename": facts.filename,
-        "purpose": facts.purpose,
-        "status": "processed",
-    }
-    if facts.expires_at is not None:
-        shown["expires_at"] = unix_seconds(facts.expires_at)
-    return shown
 
 
 def _keep(request: Request, batches: BatchServices) -> StoredFile:

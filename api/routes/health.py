@@ -13,7 +13,7 @@ from api.schemas.replies import Health, Root
 from api.services.route_services import StatusService
 from domain.errors import ModelNotReady, SemanticError
 
-#: How long a part may take to answer before it counts as missing, in seconds.
+#: Longest time for the answer of a part, in seconds; later it counts as unavailable.
 CHECK_TIMEOUT_S: Final = 3.0
 _OK: Final = "ok"
 

@@ -31,7 +31,7 @@ LAST_EVENT_ID: Final = header(
 
 
 async def stream_job(request: Request, jobs: JobService) -> Reply | StreamReply:
-    """Send the items after a cursor; leaving ends the stream and not the job.
+    """Stream the items after a cursor; a client that leaves ends the stream and not the job.
 
     A client that reconnects after the last item gets 204, on which an ``EventSource`` stops.
     """

@@ -112,7 +112,7 @@ async def cancel_job(request: Request, jobs: JobService) -> Reply:
 
 
 async def retry_job(request: Request, jobs: JobService) -> Reply:
-    """Enqueue a job again that ended without an answer."""
+    """Enqueue a job again if it ended without an answer."""
     job_id = JobId(_JOB_ID.read(request))
     await jobs.call(jobs.retries.retry, job_id, reason="api")
     job = await jobs.call(jobs.load, job_id)
@@ -189,7 +189,7 @@ JOB_OPERATIONS: Final = (
         "/v1/jobs/{job_id}/retry",
         retry_job,
         id="retryJob",
-        summary="Enqueue a job again that ended without an answer",
+        summary="Enqueue a job again if it ended without an answer",
         parameters=(_JOB_ID,),
         reply=JobObject,
         status=202,

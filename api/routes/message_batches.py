@@ -20,6 +20,12 @@ from api.http.messages import Reply, Request, StreamReply
 from api.http.operation import Operation
 from api.http.parameters import page_size, path, text
 from api.http.replies import json_reply
+from api.presenters.batches import (
+    MESSAGE_BATCH_PREFIX,
+    batch_counts,
+    message_batch_object,
+    message_batch_status,
+)
 from api.protocols.batches.endpoints import ANTHROPIC, MESSAGES_PATH
 from api.routes.generate import USER_TURN
 from api.schemas.base import parse_body
@@ -31,7 +37,7 @@ from api.schemas.batches import (
     MessageBatchList,
 )
 from domain.batch.jsonl import pack
-from domain.batch.state import Batch, BatchState
+from domain.batch.state import Batch
 from domain.errors import BatchNotEnded, BatchNotFound, InvalidRequest, NotFound
 from domain.events.batch import BatchSubmitted
 from domain.usecases.batches.batches import (
@@ -41,26 +47,18 @@ from domain.usecases.batches.batches import (
     list_batches,
     require_batch_room,
 )
-from domain.values import JobStatus
 
-PREFIX: Final = "msgbatch_"
 #: Characters of a User-Agent that are stored.
 CLIENT_CHARS_MAX: Final = 256
 JSONL: Final = "application/x-jsonl"
 #: For the document: the failure with status 429 of both operations that create batches.
 BATCHES_FULL: Final = "Too many batches are open; Retry-After has the seconds to wait"
 
-_ID: Final = f"^{PREFIX}[0-9a-f]{{32}}$"
-_BATCH_ID: Final = path("batch_id", example=PREFIX + "0" * 32)
+_ID: Final = f"^{MESSAGE_BATCH_PREFIX}[0-9a-f]{{32}}$"
+_BATCH_ID: Final = path("batch_id", example=MESSAGE_BATCH_PREFIX + "0" * 32)
 _LIMIT: Final = page_size(default=20, most=1000)
 _AFTER_ID: Final = text("after_id", "only batches older than this one", pattern=_ID)
 _BEFORE_ID: Final = text("before_id", "only batches newer than this one", pattern=_ID)
-
-_STATUS: Final = {
-    BatchState.CANCELING: "canceling",
-    BatchState.ENDED: "ended",
-    BatchState.FAILED: "ended",
-}
 
 
 async def create_message_batch(request: Request, batches: BatchServices) -> Reply:
@@ -92,9 +90,9 @@ async def cancel_message_batch(request: Request, batches: BatchServices) -> Repl
 async def delete_message_batch(request: Request, batches: BatchServices) -> Reply:
     """Delete a batch that has ended."""
     batch = await batches.call(_find, request, batches)
-    name = wire_id(batch.id, PREFIX)
+    name = wire_id(batch.id, MESSAGE_BATCH_PREFIX)
     if not batch.state.is_terminal:
-        raise BatchNotEnded(name, _status(batch))
+        raise BatchNotEnded(name, message_batch_status(batch))
     await batches.call(delete_batch, batch.id, log=batches.log, ids=batches.ids)
     body: DeletedMessageBatch = {"id": name, "type": "message_batch_deleted"}
     return json_reply(body)
@@ -103,11 +101,11 @@ async def delete_message_batch(request: Request, batches: BatchServices) -> Repl
 async def message_batch_results(request: Request, batches: BatchServices) -> StreamReply:
     """Return the results, a line for each request in the order of the requests."""
     batch = await batches.call(_find, request, batches)
-    name = wire_id(batch.id, PREFIX)
+    name = wire_id(batch.id, MESSAGE_BATCH_PREFIX)
     if not batch.state.is_terminal:
-        raise BatchNotEnded(name, _status(batch))
+        raise BatchNotEnded(name, message_batch_status(batch))
     if _archived_at(batch, batches) is not None:
-        msg = f"the results of batch {name} are not kept any more"
+        msg = f"the results of batch {name} have expired"
         raise NotFound(msg)
     lines = (line for _, line in batches.lines.results(batch))
     return StreamReply(pieces=Blocks(lines, batches.call), content_type=JSONL)
@@ -123,7 +121,7 @@ def _accept(request: Request, batches: BatchServices) -> Batch:
     seen: set[str] = set()
     for index, one in enumerate(body.requests):
         if one.custom_id in seen:
-            msg = f"{one.custom_id} stands twice in this batch"
+            msg = f"{one.custom_id} is not unique in this batch"
             raise InvalidRequest(msg, field=f"requests.{index}.custom_id")
         seen.add(one.custom_id)
     packed = pack(b"\n".join(_line(one.custom_id, one.params) for one in body.requests))
@@ -161,8 +159,8 @@ def _list(request: Request, batches: BatchServices) -> MessageBatchList:
             limit=limit,
             log=batches.log,
             views=batches.views,
-            after=batch_id_of(after, PREFIX) if after is not None else None,
-            before=batch_id_of(before, PREFIX) if before is not None else None,
+            after=batch_id_of(after, MESSAGE_BATCH_PREFIX) if after is not None else None,
+            before=batch_id_of(before, MESSAGE_BATCH_PREFIX) if before is not None else None,
         )
     except BatchNotFound as error:
         raise InvalidRequest(
@@ -178,62 +176,21 @@ def _list(request: Request, batches: BatchServices) -> MessageBatchList:
 
 
 def _find(request: Request, batches: BatchServices) -> Batch:
-    return find_batch(_BATCH_ID.read(request), PREFIX, (ANTHROPIC,), batches.log)
+    return find_batch(_BATCH_ID.read(request), MESSAGE_BATCH_PREFIX, (ANTHROPIC,), batches.log)
 
 
 def _object(batch: Batch, request: Request, batches: BatchServices) -> MessageBatch:
-    name = wire_id(batch.id, PREFIX)
-    archived_at = _archived_at(batch, batches)
-    has_results = batch.state.is_terminal and archived_at is None
-    now = batch_progress(batch, batches)
-    nothing: BatchCounts = {
-        "processing": batch.facts.lines,
-        "succeeded": 0,
-        "errored": 0,
-        "canceled": 0,
-        "expired": 0,
-    }
-    return {
-        "id": name,
-        "type": "message_batch",
-        "processing_status": _status(batch),  # type: ignore[typeddict-item]  # one of the three
-        "request_counts": now if batch.state.is_terminal else nothing,
-        "progress": now,
-        "created_at": batch.created_at,
-        "expires_at": batch.facts.expires_at,
-        "ended_at": batch.ended_at,
-        "cancel_initiated_at": batch.cancel_requested_at,
-        "archived_at": archived_at,
-        "results_url": f"{_origin(request)}{MESSAGES_PATH}/batches/{name}/results"
-        if has_results
-        else None,
-    }
+    return message_batch_object(
+        batch,
+        batch_progress(batch, batches),
+        archived_at=_archived_at(batch, batches),
+        origin=_origin(request),
+    )
 
 
 def batch_progress(batch: Batch, batches: BatchServices) -> BatchCounts:
-    """Return what became of the lines so far; blocks."""
-    if batch.counts is not None:
-        counts = batch.counts
-        return {
-            "processing": batch.facts.lines - counts.done,
-            "succeeded": counts.succeeded,
-            "errored": counts.errored,
-            "canceled": counts.canceled,
-            "expired": counts.expired,
-        }
-    tally = batches.views.tally(batch.id)
-    ended = {status: tally.by_status.get(status, 0) for status in JobStatus if status.is_terminal}
-    return {
-        "processing": batch.facts.lines - sum(ended.values()),
-        "succeeded": ended[JobStatus.COMPLETED],
-        "errored": ended[JobStatus.FAILED],
-        "canceled": ended[JobStatus.CANCELLED],
-        "expired": ended[JobStatus.EXPIRED],
-    }
-
-
-def _status(batch: Batch) -> str:
-    return _STATUS.get(batch.state, "in_progress")
+    """Return the numbers of requests by state as they are now; blocks."""
+    return batch_counts(batch, None if batch.counts else batches.views.tally(batch.id))
 
 
 def _archived_at(batch: Batch, batches: BatchServices) -> str | None:
@@ -244,7 +201,7 @@ def _archived_at(batch: Batch, batches: BatchServices) -> str | None:
 
 
 def _origin(request: Request) -> str:
-    """Return how the client reaches this service; SDKs take a path as well."""
+    """Return the origin in the request, empty if it has no host; SDKs accept a path as well."""
     host = request.headers.get("host")
     scheme = "https" if request.headers.get("x-forwarded-proto") == "https" else "http"
     return f"{scheme}://{host}" if host else ""

@@ -1,4 +1,4 @@
-"""``GET /v1/models`` and ``GET /v1/models/{model_id}``, in one shape for both families of SDKs."""
+"""``/v1/models``: the served models, with the fields of both Anthropic and OpenAI."""
 
 from __future__ import annotations
 

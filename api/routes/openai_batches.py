@@ -17,18 +17,16 @@ from api.http.messages import Reply, Request
 from api.http.operation import Operation
 from api.http.parameters import page_size, path, text
 from api.http.replies import json_reply
+from api.presenters.batches import OPENAI_BATCH_PREFIX, openai_batch_object, openai_batch_status
 from api.protocols.batches.endpoints import OPENAI_ENDPOINTS
-from api.protocols.shared.timestamps import unix_seconds
 from api.routes.files import find_file
 from api.routes.message_batches import BATCHES_FULL, CLIENT_CHARS_MAX, batch_progress
 from api.schemas.base import parse_body
 from api.schemas.batches import (
     BatchBody,
     BatchFault,
-    BatchFaults,
     BatchList,
     BatchObject,
-    BatchUsage,
 )
 from domain.batch.jsonl import count_lines
 from domain.batch.state import Batch, BatchState
@@ -49,23 +47,15 @@ from domain.usecases.batches.batches import (
 )
 from domain.usecases.batches.driver import file_of_part
 
-PREFIX: Final = "batch_"
 #: Names of the dialects of these batches in the log.
 PROTOCOLS: Final = tuple(kind.protocol for kind in OPENAI_ENDPOINTS.values())
 
-_STATUS: Final = {
-    BatchState.VALIDATING: "validating",
-    BatchState.IN_PROGRESS: "in_progress",
-    BatchState.CANCELING: "cancelling",
-    BatchState.FINALIZING: "finalizing",
-    BatchState.FAILED: "failed",
-}
 _ENDED: Final = frozenset({"completed", "expired", "failed"})
 
-_BATCH_ID: Final = path("batch_id", example=PREFIX + "0" * 32)
+_BATCH_ID: Final = path("batch_id", example=OPENAI_BATCH_PREFIX + "0" * 32)
 _LIMIT: Final = page_size(default=20, most=100)
 _AFTER: Final = text(
-    "after", "only batches older than this one", pattern=f"^{PREFIX}[0-9a-f]{{32}}$"
+    "after", "only batches older than this one", pattern=f"^{OPENAI_BATCH_PREFIX}[0-9a-f]{{32}}$"
 )
 
 
@@ -90,8 +80,8 @@ async def get_batch(request: Request, batches: BatchServices) -> Reply:
 async def cancel_openai_batch(request: Request, batches: BatchServices) -> Reply:
     """Cancel a batch; a repeated request changes nothing."""
     batch = await batches.call(_find, request, batches)
-    if _status(batch) in _ENDED:
-        raise BatchAlreadyEnded(wire_id(batch.id, PREFIX), _status(batch))
+    if openai_batch_status(batch) in _ENDED:
+        raise BatchAlreadyEnded(wire_id(batch.id, OPENAI_BATCH_PREFIX), openai_batch_status(batch))
     batch = await batches.call(cancel_batch, batch.id, log=batches.log, ids=batches.ids)
     batches.wake()
     return json_reply(await batches.call(_object, batch, batches))
@@ -136,7 +126,7 @@ def _list(request: Request, batches: BatchServices) -> BatchList:
             limit=_LIMIT.read(request),
             log=batches.log,
             views=batches.views,
-            after=batch_id_of(after, PREFIX) if after is not None else None,
+            after=batch_id_of(after, OPENAI_BATCH_PREFIX) if after is not None else None,
         )
     except BatchNotFound as error:
         raise InvalidRequest(error.message, field="after") from error
@@ -151,73 +141,26 @@ def _list(request: Request, batches: BatchServices) -> BatchList:
 
 
 def _find(request: Request, batches: BatchServices) -> Batch:
-    return find_batch(_BATCH_ID.read(request), PREFIX, PROTOCOLS, batches.log)
-
-
-def _status(batch: Batch) -> str:
-    if batch.state is not BatchState.ENDED:
-        cancelling = batch.state is BatchState.FINALIZING and batch.cancel_requested_at
-        return "cancelling" if cancelling else _STATUS[batch.state]
-    if batch.cancel_requested_at is not None:
-        return "cancelled"
-    return "expired" if batch.counts is not None and batch.counts.expired else "completed"
+    return find_batch(_BATCH_ID.read(request), OPENAI_BATCH_PREFIX, PROTOCOLS, batches.log)
 
 
 def _object(batch: Batch, batches: BatchServices) -> BatchObject:
-    facts = batch.facts
-    status = _status(batch)
-    counts = batch_progress(batch, batches)
-    ended_at = unix_seconds(batch.ended_at) if batch.ended_at else None
-    shown: BatchObject = {
-        "id": wire_id(batch.id, PREFIX),
-        "object": "batch",
-        "endpoint": facts.endpoint,
-        "errors": _faults(batch, batches),
-        "input_file_id": facts.input_file or "",
-        "completion_window": "24h",
-        "status": status,  # type: ignore[typeddict-item]  # one of them
-        "output_file_id": _file(batch, "output", batches),
-        "error_file_id": _file(batch, "error", batches),
-        "created_at": unix_seconds(batch.created_at),
-        "in_progress_at": _seconds(batch.started_at),
-        "expires_at": unix_seconds(facts.expires_at),
-        "finalizing_at": _seconds(batch.finalizing_at),
-        "completed_at": ended_at if status == "completed" else None,
-        "failed_at": ended_at if status == "failed" else None,
-        "expired_at": ended_at if status == "expired" else None,
-        "cancelling_at": _seconds(batch.cancel_requested_at),
-        "cancelled_at": ended_at if status == "cancelled" else None,
-        "request_counts": {
-            "total": 0 if status in {"validating", "failed"} else facts.lines,
-            "completed": counts["succeeded"],
-            "failed": counts["errored"],
-        },
-        "metadata": dict(facts.metadata) if facts.metadata is not None else None,
-    }
-    if batch.state is BatchState.ENDED:
-        shown["usage"] = _usage(batch)
-    return shown
+    return openai_batch_object(
+        batch,
+        batch_progress(batch, batches),
+        faults=_faults(batch, batches),
+        output_file=_file(batch, "output", batches),
+        error_file=_file(batch, "error", batches),
+    )
 
 
-def _usage(batch: Batch) -> BatchUsage:
-    usage = batch.usage
-    return {
-        "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-    }
-
-
-def _faults(batch: Batch, batches: BatchServices) -> BatchFaults | None:
+def _faults(batch: Batch, batches: BatchServices) -> list[BatchFault] | None:
     if batch.errors is None:
         return None
     try:
-        data = json.loads(batches.payloads.get(batch.errors))
+        return cast("list[BatchFault]", json.loads(batches.payloads.get(batch.errors)))
     except PayloadMissing:
-        data = []
-    return {"object": "list", "data": cast("list[BatchFault]", data)}
+        return []
 
 
 def _file(batch: Batch, part: str, batches: BatchServices) -> str | None:
@@ -227,10 +170,6 @@ def _file(batch: Batch, part: str, batches: BatchServices) -> str | None:
         return find_file(file_of_part(batch.id, part), batches).id
     except FileNotFound:
         return None
-
-
-def _seconds(at: str | None) -> int | None:
-    return unix_seconds(at) if at else None
 
 
 BATCH_OPERATIONS: Final = (
