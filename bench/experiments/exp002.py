@@ -13,6 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 from bench.experiments.report import print_conditions, print_table, print_verdict
 from bench.figures import percentile
@@ -58,7 +59,7 @@ def _rows(pool_p95s_ms: list[float]) -> Iterator[tuple[object, ...]]:
     operations: list[tuple[str, Callable[[], object], int]] = [
         ("clock alone", lambda: None, OPERATIONS),
         ("allocate + release", _fresh(_pool(threading.Lock())), OPERATIONS),
-        ("the same without a lock", _fresh(_pool(None)), OPERATIONS),
+        ("the same without a lock", _fresh(_pool(nullcontext())), OPERATIONS),
         (
             "allocate + release + take_dropped",
             _fresh(_pool(threading.Lock()), take_every=1),
@@ -96,7 +97,7 @@ def _times_ms(operation: Callable[[], object], count: int) -> list[float]:
     return times_ms
 
 
-def _pool(lock: threading.Lock | None) -> BlockPool:
+def _pool(lock: AbstractContextManager[object]) -> BlockPool:
     block_bytes = _SPEC.block_bytes
     return BlockPool(block_bytes=block_bytes, budget_bytes=POOL_BLOCKS * block_bytes, lock=lock)
 

@@ -1,4 +1,4 @@
-"""Who holds which block, within a budget of bytes.
+"""Accounts of KV blocks within a budget of bytes: which are held, cached or free.
 
              allocate                  release (named)            evicted, least recently used first
     FREE ──────────────> HELD ────────────────────────> CACHED ────────────────────────> FREE
@@ -6,18 +6,18 @@
                           │ └──────────> FREE             │
                           └──────── retain, acquire ──────┘
 
-The pool keeps no arrays, only accounts. An id is given once and never again, so one that outlived
-its block is noticed instead of naming somebody else's. Whoever holds the arrays drops those of the
-ids that ``take_dropped`` tells before filling new blocks; then the bytes in use never exceed the
-budget either. It is told by asking, not by a call back: no foreign code runs under the lock, and
-arrays are dropped by the thread that may touch them.
+The pool keeps no arrays, only accounts. An id is given once and never again, so the use of an id
+that outlived its block is an assertion error and never reaches another block. The owner of the
+arrays drops those of the ids that ``take_dropped`` returns before it fills new blocks; then the
+bytes in use never exceed the budget. The owner polls, and the pool calls no callback: no foreign
+code runs under the lock, and the thread that may touch the arrays drops them.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import count as counter
 from itertools import islice
@@ -25,7 +25,7 @@ from typing import NewType, cast
 
 from domain.kv.hashing import BlockHash
 
-#: How often the whole pool may turn over before somebody must have taken what was dropped.
+#: How often the whole pool may turn over before the owner must call ``take_dropped``.
 DROPPED_TURNS_MAX = 4
 
 #: A block of this pool, for as long as it exists.
@@ -34,17 +34,17 @@ BlockId = NewType("BlockId", int)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStats:
-    """The accounts at one instant, in blocks unless they say bytes.
+    """The accounts at one instant, in blocks unless the name ends in bytes.
 
     Attributes:
-        budget_bytes: What may be used.
-        used_bytes: What held and cached blocks take.
+        budget_bytes: The limit.
+        used_bytes: Size of the held and cached blocks.
         total: Blocks that fit the budget.
-        held: Blocks that somebody uses.
-        cached: Blocks that nobody uses but that can be found by name.
-        free: Blocks that could be allocated without evicting.
+        held: Blocks with at least one reference.
+        cached: Blocks without a reference that can be found by name.
+        free: Blocks that can be allocated without an eviction.
         allocated_total: Blocks ever allocated.
-        evicted_total: Cached blocks that had to go for others or for a smaller budget.
+        evicted_total: Cached blocks ever evicted, for new blocks or for a smaller budget.
     """
 
     budget_bytes: int
@@ -69,9 +69,9 @@ class BlockPool:
 
     Args:
         block_bytes: Size of a full block; a tail takes the place of one.
-        budget_bytes: What all blocks together may take.
-        lock: Entered by each operation; a ``threading.Lock`` where threads share the pool. The
-            default does nothing.
+        budget_bytes: Upper bound for all blocks together.
+        lock: Entered by each operation. An owner that guards more than the pool with its lock
+            passes a ``threading.RLock`` and enters it first.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class BlockPool:
         *,
         block_bytes: int,
         budget_bytes: int,
-        lock: AbstractContextManager[object] | None = None,
+        lock: AbstractContextManager[object],
     ) -> None:
         assert block_bytes > 0, "a block takes room"
         assert budget_bytes >= 0, "a budget is a number of bytes"
         self._block_bytes = block_bytes
         self._budget_bytes = budget_bytes
         self._total = budget_bytes // block_bytes
-        self._lock = nullcontext() if lock is None else lock
+        self._lock = lock
         self._new_ids = cast("Iterator[BlockId]", counter())
         self._references: dict[BlockId, int] = {}
         self._cached: OrderedDict[BlockId, None] = OrderedDict()
@@ -102,12 +102,12 @@ class BlockPool:
         """Hold ``count`` new blocks, evicting cached ones where needed.
 
         Returns:
-            Their ids, each with one reference, or ``None`` when that many are not to be had now;
+            Their ids, each with one reference, or ``None`` when the budget has no room for them;
             then nothing has changed.
         """
         assert count >= 0, "blocks are counted"
         with self._lock:
-            assert len(self._dropped) <= self._dropped_max, "somebody must take what was dropped"
+            assert len(self._dropped) <= self._dropped_max, "the owner must take what was dropped"
             references = self._references
             if len(references) + count > self._total:
                 return None
@@ -126,7 +126,7 @@ class BlockPool:
                 self._retain(block)
 
     def acquire(self, name: BlockHash) -> BlockId | None:
-        """Find the block of that name and add a reference, so that it cannot go in between."""
+        """Find the block of that name and add a reference, in one step."""
         with self._lock:
             block = self._id_of.get(name)
             if block is not None:
@@ -134,7 +134,7 @@ class BlockPool:
             return block
 
     def release(self, ids: Sequence[BlockId]) -> None:
-        """Give back one reference to each block.
+        """Remove one reference from each block.
 
         The last reference to a named block leaves it cached, to an unnamed one drops it. Ids come
         in the order of the context: its end is evicted before its start, which others may share.
@@ -150,7 +150,7 @@ class BlockPool:
 
         Returns:
             ``block``, or the block that had the name before: then the caller's reference has
-            moved to that one, and ``block`` is gone unless somebody else holds it.
+            moved to that one, and ``block`` is dropped unless it has another reference.
         """
         with self._lock:
             assert block in self._references, "only a held block can be named"
@@ -179,9 +179,9 @@ class BlockPool:
                     assert block in self._references, "a block that exists no longer was touched"
 
     def forget(self, name: BlockHash) -> bool:
-        """Take the name away, for example because the content was found wrong.
+        """Remove the name of a block, for example because its content was found wrong.
 
-        A cached block is dropped; a held one stays with its holders and goes with the last.
+        A cached block is dropped; a held one is dropped with its last reference.
 
         Returns:
             Whether the name was known.
@@ -200,7 +200,7 @@ class BlockPool:
         """Change the budget, evicting cached blocks at once to fit a smaller one.
 
         Returns:
-            Whether it fits now; if not, it will when enough held blocks have been released.
+            Whether the held blocks fit; if not, they do once enough of them are released.
         """
         assert budget_bytes >= 0, "a budget is a number of bytes"
         with self._lock:
@@ -213,8 +213,8 @@ class BlockPool:
     def take_dropped(self) -> dict[BlockId, BlockHash | None]:
         """Return the blocks that ceased to exist since the last call, with the names they had.
 
-        To be called after each change, and before new blocks are filled. Each is told once, in
-        the order in which they went.
+        The owner calls it after each change, and before it fills new blocks. Each block is
+        returned once, in the order in which they were dropped.
         """
         with self._lock:
             dropped, self._dropped = self._dropped, {}
@@ -243,12 +243,12 @@ class BlockPool:
             )
 
     def check_integrity(self) -> None:
-        """Assert every invariant; O(blocks), for tests and for when there is nothing to do."""
+        """Assert every invariant; O(blocks), for tests and idle times."""
         with self._lock:
             held, cached = self._references.keys(), self._cached.keys()
             used = len(held) + len(cached)
             assert not held & cached, "a block is both referenced and evictable"
-            assert all(count > 0 for count in self._references.values()), "held by nobody"
+            assert all(count > 0 for count in self._references.values()), "held without a reference"
             assert cached <= self._hash_of.keys(), "a cached block cannot be found"
             assert self._hash_of.keys() <= held | cached, "a name of a block that is gone"
             assert len(self._hash_of) == len(self._id_of), "names and blocks do not pair"
@@ -270,7 +270,7 @@ class BlockPool:
 
     def _release(self, block: BlockId) -> None:
         count = self._references.get(block)
-        assert count is not None, "a block was released that nobody holds"
+        assert count is not None, "a block without a reference was released"
         if count > 1:
             self._references[block] = count - 1
             return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -18,7 +20,9 @@ class PoolRoom:
     """A pool as the ledger sees it."""
 
     def __init__(self) -> None:
-        self.pool = BlockPool(block_bytes=BLOCK_BYTES, budget_bytes=BUDGET_BYTES)
+        self.pool = BlockPool(
+            block_bytes=BLOCK_BYTES, budget_bytes=BUDGET_BYTES, lock=threading.RLock()
+        )
 
     def held_bytes(self) -> int:
         return self.pool.stats().held * BLOCK_BYTES

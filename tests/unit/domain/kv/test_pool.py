@@ -14,7 +14,7 @@ def name(number: int) -> BlockHash:
 
 
 def pool_of(blocks: int) -> BlockPool:
-    return BlockPool(block_bytes=10, budget_bytes=blocks * 10 + 9)
+    return BlockPool(block_bytes=10, budget_bytes=blocks * 10 + 9, lock=threading.RLock())
 
 
 def held(pool: BlockPool, count: int) -> tuple[BlockId, ...]:
@@ -163,7 +163,7 @@ def test_check_integrity_notices_damaged_accounts(damage: str) -> None:
 
 
 def test_threads_that_share_a_pool_leave_the_accounts_whole() -> None:
-    pool = BlockPool(block_bytes=1, budget_bytes=16, lock=threading.Lock())
+    pool = BlockPool(block_bytes=1, budget_bytes=16, lock=threading.RLock())
     failures: list[BaseException] = []
 
     def work(seed: int) -> None:
@@ -179,7 +179,7 @@ def test_threads_that_share_a_pool_leave_the_accounts_whole() -> None:
                 other = pool.acquire(name(turn % 40))
                 pool.release(sealed if other is None else [*sealed, other])
                 pool.take_dropped()
-        except BaseException as error:  # noqa: BLE001 - told by the test's own thread
+        except BaseException as error:  # noqa: BLE001 - raised again by the test's own thread
             failures.append(error)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]

@@ -45,8 +45,11 @@ class BlockMemory:
     """
 
     def __init__(self, fingerprint: str, spec: ModelCacheSpec, budget_bytes: int) -> None:
-        self._lock = threading.Lock()
-        self._pool = BlockPool(block_bytes=spec.block_bytes, budget_bytes=budget_bytes)
+        # The pool enters it again, so that it guards the figures too.
+        self._lock = threading.RLock()
+        self._pool = BlockPool(
+            block_bytes=spec.block_bytes, budget_bytes=budget_bytes, lock=self._lock
+        )
         self._block_bytes = spec.block_bytes
         self._index = PrefixIndex(fingerprint, spec)
         self._arrays: dict[BlockId, BlockArrays] = {}
