@@ -22,7 +22,7 @@ class TurnScheduler:
         self._waiting: dict[JobId, WaitingTurn] = {}
         self._closed = False
 
-    def ask(self, job_id: JobId, *, agent: str | None, priority: Priority) -> WaitingTurn:
+    def request_turn(self, job_id: JobId, *, agent: str | None, priority: Priority) -> WaitingTurn:
         """Add a job to the order and return its turn; a closed scheduler refuses it at once."""
         turn = WaitingTurn(self, job_id)
         with self._lock:

@@ -15,7 +15,7 @@ from domain.job.eta import (
     Forecast,
     QueueSnapshot,
     RunningJob,
-    foresee,
+    forecast_jobs,
     pace_of,
     seconds_until_room,
 )
@@ -92,7 +92,7 @@ class LiveEta:
             state = self._turns()
         except QueueUnavailable:
             return _Look(foreseen={}, at=began, took_s=0.0)
-        foreseen = foresee(
+        foreseen = forecast_jobs(
             QueueSnapshot(
                 state=state or _NOBODY,
                 queued=[

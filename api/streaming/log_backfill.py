@@ -23,7 +23,7 @@ from domain.job.listing import JobViews
 from domain.job.ports import ItemBacklog
 from domain.job.view import JobView
 from domain.log.ports import EventLog, PayloadStore
-from domain.usecases.cache_diagnostics import CacheDiagnosis, explain
+from domain.usecases.cache_diagnostics import CacheDiagnosis, diagnose_cache
 from domain.values import Digest, JobId, StopReason
 
 
@@ -108,7 +108,7 @@ class JobRecords:
 
     def diagnose(self, job_id: JobId) -> CacheDiagnosis | None:
         """Return what a job found in the cache; ``None`` before its first attempt."""
-        return explain(job_id, views=self.views, log=self.log, payloads=self.payloads)
+        return diagnose_cache(job_id, views=self.views, log=self.log, payloads=self.payloads)
 
     def read_stored(self, view: JobView) -> StoredAnswer | None:
         """Return the answer of a job; ``None`` if there is none or it was erased."""

@@ -31,7 +31,7 @@ from domain.job.request_dedup import JoinTarget, RequestRepeat, is_read_by_anoth
 from domain.job.view import JobView
 from domain.log.ports import EventLog, PayloadStore
 from domain.ports import Clock, IdSource
-from domain.usecases.history_matching import attribute
+from domain.usecases.history_matching import match_history
 from domain.usecases.jobs.submit import (
     Accepted,
     JobSubmission,
@@ -257,9 +257,9 @@ class Submission:
         return self.jobs.submit(command, job_id=job_id, claim=claim)
 
     def match_history(self, request: ChatRequest, agent: AgentId | None) -> ChatRequest:
-        """Return the request with the origins of its turns; blocks. See ``attribute``."""
+        """Return the request with the origins of its turns; blocks. See ``match_history``."""
         answers = LoggedAnswers(log=self.log, payloads=self.payloads)
-        return attribute(request, agent, views=self.views, answers=answers)
+        return match_history(request, agent, views=self.views, answers=answers)
 
     def command_of(self, parsed: ParsedRequest, request: Request, *, protocol: str) -> SubmitJob:
         """Return the job of a request, without its digest.

@@ -1,9 +1,9 @@
-"""An agent that keeps its own history: decide and evolve; pure.
+"""The state of an agent that keeps its own history, folded from its events. Pure.
 
-Its history is a row of jobs. A job's request holds the whole conversation before it, so the turn
-after it needs that request and its answer, and nothing else. A turn counts once its job has an
-answer. Until then no other can be added; one that ended without an answer is as if it had never
-been, and the next turn takes its number.
+The history is a list of jobs. The request of a job holds the whole conversation before it, so the
+next turn needs only that request and its answer. A turn counts once its job has an answer. Until
+then no other turn can be added. A turn that ended without an answer does not count, and the next
+turn takes its number.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from domain.values import AgentId, Digest, JobId, JobStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
-    """How an agent answers unless a turn says otherwise; ``None`` leaves it to the service."""
+    """Options of an agent; a turn overrides them, and ``None`` means the default of the service."""
 
     model: str | None = None
     max_tokens: int | None = None
@@ -41,23 +41,23 @@ class AgentOptions:
     thinking: bool | None = None
 
     def over(self, defaults: AgentOptions) -> AgentOptions:
-        """Return these options, the gaps filled from ``defaults``."""
-        said = {name: value for name, value in self.said().items() if value is not None}
-        return replace(defaults, **said)
+        """Return these options; those that are ``None`` come from ``defaults``."""
+        given = {name: value for name, value in self.by_name().items() if value is not None}
+        return replace(defaults, **given)
 
-    def said(self) -> dict[str, Any]:
+    def by_name(self) -> dict[str, Any]:
         """Return every option by its name."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What every turn of an agent has in common.
+    """The settings that all turns of an agent share.
 
     Attributes:
         system: The system prompt.
         tools: Definitions in OpenAI's function format.
-        options: How it answers.
+        options: Generation options.
     """
 
     system: str = ""
@@ -65,12 +65,12 @@ class Profile:
     options: AgentOptions = AgentOptions()
 
     def to_bytes(self) -> bytes:
-        """Return the canonical JSON form whose digest the events hold."""
+        """Return the canonical JSON form, whose digest the events hold."""
         return canonical_json(asdict(self))
 
     @classmethod
     def from_bytes(cls, payload: bytes) -> Profile:
-        """Read what ``to_bytes`` wrote."""
+        """Return the profile that ``to_bytes`` encoded."""
         data = json.loads(payload)
         options = dict(data["options"])
         if options.get("stop") is not None:
@@ -82,18 +82,18 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """What the events say of an agent.
+    """The state of one agent.
 
     Attributes:
         id: Its name.
-        version: Of its stream, the events of its contexts included.
-        life: Version of the event that made it, 0 if there is none or it was deleted.
+        version: Version of its stream, which also has the events of its contexts.
+        life: Version of the event that created it, 0 if there is none or it was deleted.
         created_at: RFC 3339 instant of that event.
-        profile: Digest of what it was made with.
+        profile: Digest of its profile.
         parent: The agent that it was forked from.
-        parent_life: ``life`` of the parent, for its name may be another's by now.
-        inherited: How many turns it took over.
-        base: The job of the last of them.
+        parent_life: ``life`` of the parent, since another agent may have got its name.
+        inherited: Number of turns that the fork took over.
+        base: The job of the last inherited turn.
         turns: The jobs of its own turns; the last may be open, or have ended without an answer.
     """
 
@@ -110,7 +110,7 @@ class Agent:
 
     @property
     def is_there(self) -> bool:
-        """Whether it was made and not deleted since."""
+        """Whether it was created and not deleted since."""
         return self.life > 0
 
     @property
@@ -119,17 +119,17 @@ class Agent:
         return self.turns[-1] if self.turns else None
 
     def number_of(self, job: JobId) -> int | None:
-        """Return which turn a job is; ``None`` if it is none of its own."""
+        """Return the number of the turn of a job; ``None`` if it is no own turn."""
         return self.inherited + self.turns.index(job) + 1 if job in self.turns else None
 
     def job_before(self, turn: int) -> JobId | None:
-        """Return the job whose answer a turn follows; for its own turns and the next one."""
+        """Return the job before an own turn or the next one."""
         own = turn - self.inherited - 1
         assert 0 <= own <= len(self.turns), "no turn of its own"
         return self.turns[own - 1] if own else self.base
 
     def counted(self, last: JobStatus | None) -> int:
-        """Return how many turns have an answer; ``last`` is how its latest own job stands."""
+        """Return how many turns have an answer; ``last`` is the status of its latest own job."""
         added = self.inherited + len(self.turns)
         return added if last is None or last is JobStatus.COMPLETED else added - 1
 
@@ -138,13 +138,13 @@ def next_turn(agent: Agent, last: JobStatus | None, expected: int | None) -> int
     """Return the number of the turn that may be added.
 
     Args:
-        agent: Whose.
-        last: How the job of its latest own turn stands, if it has one.
-        expected: How many turns the caller thinks that there are; ``None`` says nothing.
+        agent: The agent.
+        last: Status of the job of its latest own turn, if it has one.
+        expected: Number of turns that the caller expects; ``None`` for any.
 
     Raises:
-        AgentNotFound: It was deleted, or never made.
-        AgentTurnConflict: It has more or fewer, or one is open.
+        AgentNotFound: The agent was deleted, or never created.
+        AgentTurnConflict: It has another number of turns, or one is open.
     """
     if not agent.is_there:
         raise AgentNotFound(agent.id)
@@ -159,7 +159,7 @@ def require_turn(agent: Agent, last: JobStatus | None, turn: int) -> None:
     """Refuse a turn that the history does not have.
 
     Raises:
-        AgentNotFound: The agent was deleted, or never made.
+        AgentNotFound: The agent was deleted, or never created.
         InvalidRequest: There is no such turn with an answer.
     """
     if not agent.is_there:
@@ -171,12 +171,12 @@ def require_turn(agent: Agent, last: JobStatus | None, turn: int) -> None:
 
 
 def evolve(agent: Agent, event: AgentEvent, at: str) -> Agent:
-    """Return the agent as the next event of its stream leaves it.
+    """Return the agent after the next event of its stream.
 
     Args:
-        agent: Before it; ``version`` is that of the event already.
-        event: What happened.
-        at: RFC 3339 instant at which it was recorded.
+        agent: The state before, with the ``version`` of the event.
+        event: The event.
+        at: RFC 3339 instant of its record.
     """
     return _after(event, agent, at)
 

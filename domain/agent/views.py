@@ -1,4 +1,4 @@
-"""What the log says of agents: their jobs, and what became of their contexts."""
+"""The list of agents, folded from the log: their jobs and the state of their contexts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from domain.log.codec import decode_event
 from domain.log.record import RecordedEvent
 from domain.values import AgentId, JobId, Usage
 
-#: Turns of an agent that are remembered.
+#: Most turns of an agent that its view holds.
 TURNS_KEPT = 20
 _PREFIX = "agent-"
 _JOB_EVENTS = (
@@ -34,7 +34,7 @@ _JOB_EVENTS = (
     JobExpired,
     JobRetried,
 )
-#: Types of events that say something of an agent.
+#: Types of the events that the list is folded from.
 AGENT_TYPES = AGENT_HISTORY | {
     cls.__name__ for cls in (*_JOB_EVENTS, AgentCacheSaved, AgentCacheRestored, AgentCacheMissed)
 }
@@ -45,10 +45,10 @@ class AgentJob:
     """One job of an agent.
 
     Attributes:
-        job: Which.
+        job: The job.
         at: RFC 3339 instant of acceptance.
         status: ``queued``, ``running``, ``completed``, ``cancelled``, ``failed`` or ``expired``.
-        usage: Token counts, of the latest attempt as long as the job is open.
+        usage: Token counts; of the latest attempt while the job is open.
     """
 
     job: JobId
@@ -58,7 +58,7 @@ class AgentJob:
 
     @property
     def prefilled_tokens(self) -> int:
-        """Return how many tokens of the prompt had to be computed."""
+        """Return the number of computed prompt tokens."""
         return self.usage.prompt_tokens - self.usage.cached_tokens
 
 
@@ -69,17 +69,17 @@ class AgentView:
     Attributes:
         id: The agent.
         first_seen: RFC 3339 instant of its first event.
-        last_seen: Of its latest.
-        jobs: Jobs it was given.
-        open_jobs: Those that have not ended.
-        usage: Tokens of the jobs that have ended.
-        hits: Jobs that began from what was known of its context.
-        misses: Jobs that computed what had been saved.
-        cache_event: The latest thing that happened to its context, as events name it.
-        cache_event_at: When.
+        last_seen: RFC 3339 instant of its latest event.
+        jobs: Number of its jobs.
+        open_jobs: Number of its jobs that have not ended.
+        usage: Token counts of its ended jobs.
+        hits: Jobs that restored a cached context.
+        misses: Jobs that computed a context although it had been saved.
+        cache_event: Type of the latest event of its context.
+        cache_event_at: RFC 3339 instant of that event.
         context_tokens: Length of the context saved last; 0 once it is forgotten.
-        disk_blocks: Blocks of that context, its tail included, as they were saved. Eviction is told
-            by worker and not by agent, so some may be gone.
+        disk_blocks: Blocks of that context at the time it was saved, its tail included. Evictions
+            are recorded per worker and not per agent, so some may be evicted.
         turns: The latest jobs, oldest first, at most ``TURNS_KEPT``.
         position: Position of the latest event folded in.
     """
@@ -101,17 +101,17 @@ class AgentView:
 
     @property
     def cached_ratio(self) -> float:
-        """Return the share of prompt tokens that was not computed."""
-        known, read = self.usage.cached_tokens, self.usage.prompt_tokens
-        return known / read if read else 0.0
+        """Return the share of prompt tokens that came from the cache."""
+        cached, prompt = self.usage.cached_tokens, self.usage.prompt_tokens
+        return cached / prompt if prompt else 0.0
 
 
 @dataclass(slots=True)
 class Agents:
-    """The list of agents on its way through the log; feed it every event in order."""
+    """The fold of the list of agents; it takes every event of the log in order."""
 
     _views: dict[AgentId, AgentView] = field(default_factory=dict)
-    #: Whose each job is, until it can change no more; an answer cannot be retried.
+    #: Agent of each job that can still change; a completed job cannot be retried.
     _open: dict[str, AgentId] = field(default_factory=dict)
 
     def fold(self, recorded: RecordedEvent) -> None:
@@ -119,7 +119,7 @@ class Agents:
         if recorded.type not in AGENT_TYPES:
             return
         event = decode_event(recorded.type, recorded.schema_version, recorded.data)
-        agent = self._whose(event, recorded)
+        agent = self._agent_of(event, recorded)
         if agent is None:
             return
         view = self._views.get(agent) or AgentView(
@@ -132,10 +132,10 @@ class Agents:
         )
 
     def views(self) -> tuple[AgentView, ...]:
-        """Return the agents, those seen last first."""
+        """Return the agents, the latest seen first."""
         return tuple(sorted(self._views.values(), key=lambda view: -view.position))
 
-    def _whose(self, event: Event, recorded: RecordedEvent) -> AgentId | None:
+    def _agent_of(self, event: Event, recorded: RecordedEvent) -> AgentId | None:
         if recorded.stream.startswith(_PREFIX):
             return AgentId(recorded.stream.removeprefix(_PREFIX))
         if isinstance(event, JobSubmitted):
@@ -148,7 +148,7 @@ class Agents:
 
 
 def fold_agents(events: Iterable[RecordedEvent]) -> tuple[AgentView, ...]:
-    """Return what events, from the first of the log on, say of agents; those seen last first."""
+    """Return the agents of all events of the log, the latest seen first."""
     agents = Agents()
     for event in events:
         agents.fold(event)
@@ -172,7 +172,7 @@ def _(event: JobSubmitted, view: AgentView, recorded: RecordedEvent) -> AgentVie
 @_apply.register
 def _(event: AttemptStarted, view: AgentView, recorded: RecordedEvent) -> AgentView:
     usage = Usage(prompt_tokens=event.prompt_tokens, cached_tokens=event.cached_tokens)
-    return _turned(view, recorded, status="running", usage=usage)
+    return _with_turn(view, recorded, status="running", usage=usage)
 
 
 @_apply.register
@@ -200,44 +200,46 @@ def _(event: JobFailed, view: AgentView, recorded: RecordedEvent) -> AgentView:
 def _(event: JobRetried, view: AgentView, recorded: RecordedEvent) -> AgentView:
     del event
     again = replace(view, open_jobs=view.open_jobs + 1)
-    return _turned(again, recorded, status="queued", usage=Usage())
+    return _with_turn(again, recorded, status="queued", usage=Usage())
 
 
 @_apply.register
 def _(event: AgentCacheSaved, view: AgentView, recorded: RecordedEvent) -> AgentView:
     blocks = len(event.blocks) + (event.tail is not None)
-    return replace(_noted(view, recorded), context_tokens=event.tokens, disk_blocks=blocks)
+    return replace(
+        _with_cache_event(view, recorded), context_tokens=event.tokens, disk_blocks=blocks
+    )
 
 
 @_apply.register
 def _(event: AgentCacheRestored, view: AgentView, recorded: RecordedEvent) -> AgentView:
     del event
-    return replace(_noted(view, recorded), hits=view.hits + 1)
+    return replace(_with_cache_event(view, recorded), hits=view.hits + 1)
 
 
 @_apply.register
 def _(event: AgentCacheMissed, view: AgentView, recorded: RecordedEvent) -> AgentView:
     del event
-    return replace(_noted(view, recorded), misses=view.misses + 1)
+    return replace(_with_cache_event(view, recorded), misses=view.misses + 1)
 
 
 @_apply.register
 def _(event: AgentForgotten, view: AgentView, recorded: RecordedEvent) -> AgentView:
     del event
-    return replace(_noted(view, recorded), context_tokens=0, disk_blocks=0)
+    return replace(_with_cache_event(view, recorded), context_tokens=0, disk_blocks=0)
 
 
-def _noted(view: AgentView, recorded: RecordedEvent) -> AgentView:
+def _with_cache_event(view: AgentView, recorded: RecordedEvent) -> AgentView:
     return replace(view, cache_event=recorded.type, cache_event_at=recorded.recorded_at)
 
 
 def _ended(view: AgentView, recorded: RecordedEvent, status: str, usage: Usage) -> AgentView:
     ended = replace(view, open_jobs=view.open_jobs - 1, usage=view.usage + usage)
-    return _turned(ended, recorded, status=status, usage=usage)
+    return _with_turn(ended, recorded, status=status, usage=usage)
 
 
-def _turned(view: AgentView, recorded: RecordedEvent, *, status: str, usage: Usage) -> AgentView:
-    """Say of a turn what became of it, if it is still remembered."""
+def _with_turn(view: AgentView, recorded: RecordedEvent, *, status: str, usage: Usage) -> AgentView:
+    """Update the turn of a job, if the view still holds it."""
     return replace(
         view,
         turns=tuple(

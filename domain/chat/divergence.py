@@ -1,4 +1,4 @@
-"""Where a prompt parts from an earlier one, told in words of the request. Pure.
+"""The first difference between a prompt and an earlier one, as a place in the request. Pure.
 
 A prompt is rendered as tools, system, messages, so the first of them that differs is the first
 token that differs; what follows cannot be taken from the cache.
@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from domain.chat.request import ChatRequest, Message, RawPrompt, canonical_json, unattributed
 
-#: Characters of each text that are shown, and how many of them lie before the difference.
+#: Characters of each excerpt, and how many of them precede the difference.
 EXCERPT_CHARS: Final = 60
 _LEAD_CHARS: Final = 16
 
 
 class Cause(StrEnum):
-    """Why a prompt is another from there on."""
+    """Why a prompt differs from an earlier one."""
 
     MODEL_CHANGED = "model_changed"
     THINKING_TOGGLED = "thinking_toggled"
@@ -43,9 +43,9 @@ class PromptDivergence:
 
     Attributes:
         cause: Its likely cause.
-        place: Of the newer request, e.g. ``tools[2] Bash`` or ``messages[4] user``.
-        before: What the earlier one says there, a short excerpt.
-        now: What the newer one says there.
+        place: Place in the newer request, e.g. ``tools[2] Bash`` or ``messages[4] user``.
+        before: Excerpt of the earlier request at that place.
+        now: Excerpt of the newer request there.
     """
 
     cause: Cause
@@ -54,17 +54,17 @@ class PromptDivergence:
     now: str = ""
 
 
-def diverge(
+def find_divergence(
     before: ChatRequest, now: ChatRequest, *, answered_by: str, same_agent: bool = False
 ) -> PromptDivergence | None:
-    """Return where ``now`` stops to go on from ``before`` and its answer, ``None`` if it goes on.
+    """Return where ``now`` differs from ``before`` and its answer, ``None`` if it continues them.
 
     Args:
         before: The earlier request.
         now: The newer one.
         answered_by: The job that answered ``before``.
-        same_agent: Whether one agent asked both: a shorter conversation of its own that begins
-            with other words is what a compaction leaves.
+        same_agent: Whether both are of one agent: a shorter conversation of the same agent that
+            begins with another text is the result of a compaction.
     """
     if before.raw is not None or now.raw is not None:
         return _in_raw(before.raw, now.raw)
@@ -83,7 +83,7 @@ def diverge(
 def shared_parts(before: ChatRequest, now: ChatRequest) -> int:
     """Return how many leading parts two requests share: tools, then messages.
 
-    Of raw prompts, how many leading characters or ids.
+    For raw prompts, the number of leading characters or ids.
     """
     if before.raw is not None or now.raw is not None:
         return _common(*map(_parts, (before.raw, now.raw)))
@@ -99,7 +99,7 @@ def _in_raw(before: RawPrompt | None, now: RawPrompt | None) -> PromptDivergence
     if old and at == len(old):
         return None
     texts = (one if isinstance(one, str) else "" for one in (old, new))
-    return _told(Cause.OTHER_TEXT, f"prompt[{at}]", *texts)
+    return _divergence_at(Cause.OTHER_TEXT, f"prompt[{at}]", *texts)
 
 
 def _parts(raw: RawPrompt | None) -> str | Sequence[int]:
@@ -125,11 +125,11 @@ def _in_tools(
             cause=Cause.TOOLS_REORDERED, place=place, before=old[at], now=new[at]
         )
     texts = (canonical_json(dict(tool)).decode(errors="replace") for tool in (before[at], now[at]))
-    return _told(Cause.TOOL_EDITED, place, *texts)
+    return _divergence_at(Cause.TOOL_EDITED, place, *texts)
 
 
 def _in_effort(before: ChatRequest, now: ChatRequest) -> PromptDivergence | None:
-    # Last, since only some templates write it, though at the very beginning.
+    # Checked last: only some templates render it, at the very beginning of the prompt.
     if before.effort == now.effort:
         return None
     return PromptDivergence(
@@ -161,7 +161,7 @@ def _in_messages(
         cause = Cause.HISTORY_CUT
     else:
         cause = Cause.HISTORY_EDITED
-    return _told(cause, place, _text(old), _text(new))
+    return _divergence_at(cause, place, _text(old), _text(new))
 
 
 def _in_answer(before: ChatRequest, now: ChatRequest, answered_by: str) -> PromptDivergence | None:
@@ -175,7 +175,7 @@ def _in_answer(before: ChatRequest, now: ChatRequest, answered_by: str) -> Promp
     return PromptDivergence(cause=Cause.ANSWER_REWRITTEN, place=place, now=_excerpt(_text(turn), 0))
 
 
-def _told(cause: Cause, place: str, before: str, now: str) -> PromptDivergence:
+def _divergence_at(cause: Cause, place: str, before: str, now: str) -> PromptDivergence:
     at = _common(before, now)
     return PromptDivergence(
         cause=cause, place=place, before=_excerpt(before, at), now=_excerpt(now, at)

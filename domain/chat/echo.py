@@ -1,9 +1,9 @@
-"""Whether a turn that a client sends back is an answer that was given, though its bytes differ.
+"""Whether an assistant turn of a request is an earlier answer, although its bytes differ.
 
-Clients do not echo what they were sent: they write the arguments of a call in another order, with
-other numbers of the same value and with defaults filled in, they drop texts of white space, and
-some drop the reasoning. Such an echo means the same, so the tokens that the model really sampled
-may stand for it. What a client changed on purpose must not be undone: then the turn is new text.
+Clients do not return an answer byte for byte: they reorder the arguments of a call, rewrite numbers
+of the same value, fill in defaults, drop texts of white space, and some drop the reasoning. Such an
+echo has the same meaning, so the sampled tokens may replace it in the prompt. An edit with another
+meaning must be kept: then the turn is new text.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from domain.chat.request import Message, ToolCall
 from domain.chat.stored_answer import StoredAnswer
 from domain.values import Digest, JobId, StopReason
 
-#: Ends after which the sampled tokens are the turn, no more and no less.
+#: Stop reasons after which the sampled tokens are exactly the turn.
 WHOLE: Final = frozenset({StopReason.END_TURN, StopReason.MAX_TOKENS})
-#: What clients put in place of arguments that are no JSON.
+#: Keys under which clients return arguments that are no JSON.
 _UNPARSED_KEYS: Final = ("unparsed", "__unparsedToolInput")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedAnswer:
-    """An answer as the log has it.
+    """A complete answer in the log.
 
     Attributes:
-        job_id: Whose it is.
+        job_id: Its job.
         request: Digest of the request that it answers.
-        fingerprint: What the model computed with; the ids mean nothing to another one.
+        fingerprint: Fingerprint of the model; the token ids are valid for this model only.
         answer: The answer, with its token ids.
     """
 
@@ -63,32 +63,32 @@ def _bare(text: str) -> str:
     return "".join(text.split())
 
 
-def _is_same_call(echoed: ToolCall, said: EmittedCall) -> bool:
-    if echoed.name != said.name or (echoed.id and echoed.id != said.id):
+def _is_same_call(echoed: ToolCall, emitted: EmittedCall) -> bool:
+    if echoed.name != emitted.name or (echoed.id and echoed.id != emitted.id):
         return False
     try:
-        arguments = json.loads(said.arguments or "{}")
+        arguments = json.loads(emitted.arguments or "{}")
     except ValueError:
-        return _carries_raw(echoed.arguments, said.arguments)
-    return _holds(echoed.arguments, arguments)
+        return _carries_raw(echoed.arguments, emitted.arguments)
+    return _matches(echoed.arguments, arguments)
 
 
-def _holds(echoed: object, said: object) -> bool:
-    """Whether ``echoed`` is ``said``, perhaps with defaults that mean nothing filled in."""
-    if isinstance(said, Mapping) and isinstance(echoed, Mapping):
-        extra = (value for key, value in echoed.items() if key not in said)
+def _matches(echoed: object, emitted: object) -> bool:
+    """Whether ``echoed`` equals ``emitted``, apart from empty defaults that were filled in."""
+    if isinstance(emitted, Mapping) and isinstance(echoed, Mapping):
+        extra = (value for key, value in echoed.items() if key not in emitted)
         return all(
-            key in echoed and _holds(echoed[key], value) for key, value in said.items()
-        ) and (all(_says_nothing(value) for value in extra))
-    if isinstance(said, list | tuple) and isinstance(echoed, list | tuple):
-        return len(said) == len(echoed) and all(map(_holds, echoed, said))
-    if isinstance(said, bool) or isinstance(echoed, bool):
-        return said is echoed
-    return said == echoed
+            key in echoed and _matches(echoed[key], value) for key, value in emitted.items()
+        ) and all(_is_empty(value) for value in extra)
+    if isinstance(emitted, list | tuple) and isinstance(echoed, list | tuple):
+        return len(emitted) == len(echoed) and all(map(_matches, echoed, emitted))
+    if isinstance(emitted, bool) or isinstance(echoed, bool):
+        return emitted is echoed
+    return emitted == echoed
 
 
-def _says_nothing(value: object) -> bool:
-    # ``0 == False``: a number that was filled in is a choice, a false flag is none.
+def _is_empty(value: object) -> bool:
+    # ``0 == False``: a filled-in zero is a value, a filled-in false flag is none.
     return value is None or value is False or value in ("", [], {})
 
 

@@ -15,14 +15,14 @@ from domain.values import (
 
 
 class RecordedAnswers(Protocol):
-    """What jobs have said, token by token."""
+    """The answers of jobs, with their tokens."""
 
     def find(self, job_id: JobId) -> RecordedAnswer | None:
-        """Return the whole answer of a job.
+        """Return the complete answer of a job.
 
         Returns:
-            ``None`` if there is no such job, if it has no whole answer (it goes on, failed, or was
-            ended by a stop text, by a caller or a deadline), or if the answer was erased.
+            ``None`` if there is no such job, if its answer is not complete (the job is open or
+            failed, or a stop text, a caller or a deadline ended it), or if the answer was erased.
         """
         ...
 
@@ -32,34 +32,34 @@ class RecordedAnswers(Protocol):
 
 
 class Cancellable(Protocol):
-    """What a nudge ends: a wait for a turn, or a generation."""
+    """A wait for a turn, or a generation, that a cancel signal ends."""
 
     def cancel(self) -> None:
-        """Ask for the end; a second call does nothing."""
+        """Request the end; a second call does nothing."""
         ...
 
 
 class GenerationHandle(Protocol):
-    """A generation that was handed to the engine. It computes at once but says nothing yet."""
+    """An accepted generation. It computes at once and emits after ``release``."""
 
     def release(self) -> None:
-        """Let its items out, from the first one on; called once its attempt stands in the log."""
+        """Emit its items, from the first one on; called once its attempt is in the log."""
         ...
 
     def cancel(self) -> None:
-        """Ask for the end at the next step; a second call does nothing."""
+        """Request the end at the next step; a second call does nothing."""
         ...
 
     def wait(self, timeout_s: float | None = None) -> Outcome | None:
-        """Block until the generation ended; ``None`` if the time ran out first."""
+        """Block until the generation has ended; return ``None`` on a timeout."""
         ...
 
 
 class InferenceEngine(Protocol):
-    """The loaded model. It writes stream items up to, not including, the terminal one."""
+    """The loaded model. It emits the stream items except the terminal one."""
 
     def card(self) -> ModelCard:
-        """Return what is loaded."""
+        """Return the card of the loaded model."""
         ...
 
     def prepare(self, request: ChatRequest) -> PreparedPrompt:
@@ -72,10 +72,10 @@ class InferenceEngine(Protocol):
         ...
 
     def submit(self, task: GenerationTask) -> GenerationHandle:
-        """Hand a task over; it joins the running batch as soon as there is room.
+        """Accept a task; it joins the running batch as soon as there is room.
 
-        Its items are held until ``GenerationHandle.release``, so that the prompt can be read while
-        the attempt is being recorded. An outcome other than a failure or a cancellation waits too.
+        Its items are held back until ``GenerationHandle.release``, so that the prompt is computed
+        while the attempt is being recorded. Only a failure or a cancellation ends it before that.
 
         Raises:
             EngineFailure: The engine has stopped.

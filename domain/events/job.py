@@ -26,21 +26,21 @@ class JobSubmitted:
         protocol: The dialect of the answer, e.g. ``anthropic``, ``openai-chat`` or ``jobs``.
         model: The name the caller used.
         request: Digest of the canonical ``ChatRequest``.
-        sampling: What the caller said, with the seed that was drawn.
+        sampling: The values of the caller, with the drawn seed.
         max_tokens: Most tokens to generate.
-        priority: Which queue.
+        priority: Its queue.
         attempts_max: Attempts that may die or fail before the job fails for good.
-        agent: Who it is for, if known.
+        agent: Its agent, if known.
         client: Free text that names the client (its User-Agent), for the operator.
         idempotency: Digest of the idempotency key, if there was one; no two jobs have the same.
         deadline: RFC 3339 instant after which it must not start, if there is one.
         finish_deadline: RFC 3339 instant after which it must not run, if there is one.
-        asked: What ``ChatRequest.asked`` says: equal for requests that ask the same.
+        asked: The digest of ``ChatRequest.asked``, equal for requests with the same contents.
         ordered: Whether its agent wants it started after those accepted before it. The queue keeps
-            that order for every job; false (lines of batches) only says that nobody relies on it.
-        worker_deaths_max: Workers in a row that may die on it without a word of it said.
-        webhook: URL that is told of its end, if the caller named one.
-        wire: Digest of the request in the words of its dialect, where the answer shows them again.
+            that order for every job; false (lines of batches) means that no client relies on it.
+        worker_deaths_max: Workers in a row that may die on it before it emits a token.
+        webhook: URL that receives the end of the job, if the caller named one.
+        wire: Digest of the request in the form of its dialect, for protocols that return it.
     """
 
     protocol: str
@@ -64,22 +64,22 @@ class JobSubmitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStarted:
-    """A worker took the job; every later word of the job carries this number.
+    """A worker took the job; every later item of the job carries this attempt number.
 
     Attributes:
         attempt: From 1, without gaps.
-        worker: Who took it.
+        worker: The worker.
         model: Id of the model that answers.
-        fingerprint: Digest of what that model computes with.
+        fingerprint: Digest of the weights and code that compute the answer.
         prompt_tokens: Length of the rendered prompt.
-        cached_tokens: Part of it that was known already when the attempt was handed over; the
-            usage of the end says what really was not computed.
+        cached_tokens: Part of it that the cache held when the engine got the attempt; the usage
+            of the end event has the part that was reused.
         cache_source: ``none``, ``ram`` or ``disk``.
         first_item: Number of the first stream item that this attempt writes.
-        sampling: How this attempt draws: the caller's wish over the model's defaults.
+        sampling: Sampling of this attempt: the caller's values over the model's defaults.
         resumed_tokens: Tokens already emitted by earlier attempts.
-        prompt_hash: ``hash_ids`` of the rendered prompt; older logs do not say.
-        thinking_limit: Tokens of reasoning after which it is closed; later attempts keep to it.
+        prompt_hash: ``hash_ids`` of the rendered prompt; ``None`` in older logs.
+        thinking_limit: Tokens of reasoning after which it is closed; later attempts use the same.
     """
 
     attempt: int
@@ -98,7 +98,7 @@ class AttemptStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailed:
-    """An attempt ended without an answer; the job may be tried again."""
+    """An attempt ended without an answer; the job may get another."""
 
     attempt: int
     error: str
@@ -108,14 +108,14 @@ class AttemptFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCancelRequested:
-    """Somebody asked for the end: ``api``, ``client_gone``, ``deadline``, ``turn_taken``, etc."""
+    """A cancellation was requested; the reason is ``api``, ``client_gone``, ``deadline``, etc."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCancelled:
-    """The job stopped on request; what it had said stays readable.
+    """The job stopped on request; its partial answer stays readable.
 
     ``attempt`` is 0 when it never started.
     """
@@ -127,7 +127,7 @@ class JobCancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCompleted:
-    """The answer is whole.
+    """The answer is complete.
 
     Attributes:
         attempt: The attempt that finished it.
@@ -136,7 +136,7 @@ class JobCompleted:
         usage: Token counts.
         output: Digest of the output payload.
         token_hash: ``hash_ids`` of the generated tokens.
-        timings: Where the time went.
+        timings: Durations of its phases.
     """
 
     attempt: int
@@ -160,7 +160,7 @@ class JobFailed:
 class JobExpired:
     """A deadline passed before the job could start, or before it was done.
 
-    ``attempt`` is 0 when none was running; what it had said stays readable.
+    ``attempt`` is 0 when none was running; a partial answer stays readable.
     """
 
     deadline: str
@@ -171,7 +171,7 @@ class JobExpired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRetried:
-    """Somebody put a job that ended without an answer back into the queue."""
+    """A job that ended without an answer was put back into its queue."""
 
     reason: str
 
@@ -191,9 +191,9 @@ class JobAttached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHidden:
-    """Its caller deleted the answer: nobody is told it in its dialect any more.
+    """The caller deleted the answer: the routes of its dialect no longer return it.
 
-    The texts stay in the log until its agent is forgotten.
+    The texts stay in the log until the agent is forgotten.
     """
 
 

@@ -12,11 +12,11 @@ from domain.values import JobId, JobStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsAsOf:
-    """What events up to a position add up to.
+    """The list of jobs at a position of the log.
 
     Attributes:
-        head: The last of them.
-        at: RFC 3339 instant at which it was recorded; ``None`` for an empty log.
+        head: The last event.
+        at: RFC 3339 instant of its record; ``None`` for an empty log.
         jobs: Newest acceptance first, as the jobs projection lists them.
     """
 
@@ -32,8 +32,8 @@ class JobsAsOf:
         return counts
 
 
-def fold_past(events: Iterable[RecordedEvent]) -> JobsAsOf:
-    """Fold events, from the first of the log on, into what they add up to."""
+def fold_jobs_as_of(events: Iterable[RecordedEvent]) -> JobsAsOf:
+    """Return the list of jobs after events, which begin with the first of the log."""
     views: dict[JobId, JobView] = {}
     last: RecordedEvent | None = None
     for last in events:

@@ -1,4 +1,4 @@
-"""Imperatives: what somebody wants to happen to a job."""
+"""Commands to a job; ``domain.job.state.decide`` turns them into events."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class SubmitJob:
         request: What to generate; the seed is already drawn.
         protocol: The dialect, as in ``JobSubmitted``.
         correlation_id: The id that the caller finds in ``request-id``.
-        priority: Which queue.
-        agent: Who it is for, if known.
+        priority: Its queue.
+        agent: Its agent, if known.
         client: The caller's User-Agent.
         attempts_max: Attempts before the job fails for good.
-        worker_deaths_max: Workers in a row that may die on it before it says a word.
+        worker_deaths_max: Workers in a row that may die on it before it emits a token.
         idempotency: Digest of the caller's key; a second job of the same key is refused.
-        asked: What ``ChatRequest.asked`` says.
+        asked: The digest of ``ChatRequest.asked``.
         deadline: RFC 3339 instant after which it must not start.
         finish_deadline: RFC 3339 instant after which it must not run.
         ordered: Whether it must start after its agent's earlier jobs.
-        webhook: URL that is told of its end; ``refuse_literal`` has seen it.
-        wire: The request in the words of its dialect, where the answer shows them again.
+        webhook: URL that receives the end of the job; ``refuse_literal`` has checked it.
+        wire: The request in the form of its dialect, for protocols that return it with the answer.
     """
 
     request: ChatRequest
@@ -107,14 +107,14 @@ class FailAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCancel:
-    """Ask for the end of the job."""
+    """Request the end of the job."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmCancel:
-    """The job has stopped, as was asked or as its deadline demands.
+    """The job has stopped, on request or at its deadline.
 
     ``attempt`` is 0 if none was running.
     """
@@ -126,7 +126,7 @@ class ConfirmCancel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attach:
-    """Let a repeated request have the answer of this job."""
+    """Give a repeated request the answer of this job."""
 
     reason: str
     request_id: str | None = None
@@ -134,16 +134,16 @@ class Attach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """Try again what ended without an answer."""
+    """Run a job again that ended without an answer."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hide:
-    """Tell nobody of this job any more in its dialect."""
+    """Hide the job from the routes of its dialect."""
 
 
-#: What a worker says of an attempt.
+#: Commands of a worker about an attempt.
 AttemptCommand = StartAttempt | CompleteAttempt | FailAttempt | ConfirmCancel
 JobCommand = CreateJob | RequestCancel | Attach | Retry | Hide | AttemptCommand

@@ -16,13 +16,13 @@ from typing import Protocol
 from domain.job.fair_scheduler import TurnOrder, TurnState
 from domain.values import JobId, Priority
 
-#: Recent jobs that rates are made of.
+#: Number of recent jobs that the rates are computed from.
 MEASURED_JOBS = 64
-#: After so many newer jobs, what a job took counts half.
+#: After so many newer jobs, a job counts half.
 HALF_LIFE_JOBS = 8
-#: Waiting jobs of a queue that are looked at; of those behind nothing is told.
+#: Waiting jobs of a queue that get an estimate, from its front.
 LINE_JOBS_MAX = 2000
-#: A job that runs longer than expected is given this share of what was expected.
+#: Rest of a job that runs longer than expected, as a share of the expected duration.
 OVERDUE_SHARE = 0.1
 #: Bounds of a ``Retry-After``, in seconds.
 RETRY_AFTER_MIN_S = 1
@@ -31,12 +31,12 @@ RETRY_AFTER_MAX_S = 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedJob:
-    """What decides when a waiting job gets its turn, and how long it will take.
+    """A waiting job, with the facts that its turn and its duration depend on.
 
     Attributes:
         id: The job.
-        agent: Who it is for.
-        priority: Which queue.
+        agent: Its agent, if it has one.
+        priority: Its queue.
         request_bytes: Length of its canonical request; ``None`` if that was erased.
         max_tokens: Most tokens to generate.
     """
@@ -54,10 +54,10 @@ class RunningJob:
 
     Attributes:
         id: The job.
-        priority: Which queue it came from.
+        priority: The queue that it came from.
         started_at: RFC 3339 instant of its first attempt.
         prompt_tokens: Length of its prompt.
-        cached_tokens: Part of it that need not be read.
+        cached_tokens: Part of it that the cache holds.
         max_tokens: Most tokens to generate.
     """
 
@@ -71,7 +71,7 @@ class RunningJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredJob:
-    """What a job took that has its answer."""
+    """The sizes and durations of a completed job."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -83,14 +83,14 @@ class MeasuredJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How fast jobs go, as measured.
+    """Measured rates of jobs.
 
     Attributes:
-        prefill_token_s: Seconds for each token of a prompt that is read.
-        decode_token_s: Seconds for each token that is said, beside the others of its batch.
-        completion_tokens: What a job says on average.
-        known_share: Part of a prompt that need not be read, from 0 to 1.
-        byte_tokens: Tokens of the prompt for each byte of a request.
+        prefill_token_s: Seconds per prompt token that is computed.
+        decode_token_s: Seconds per generated token, in a batch.
+        completion_tokens: Mean length of an answer, in tokens.
+        known_share: Mean share of a prompt that the cache holds, from 0 to 1.
+        byte_tokens: Prompt tokens per byte of a request.
     """
 
     prefill_token_s: float
@@ -100,51 +100,51 @@ class Pace:
     byte_tokens: float
 
     def seconds(self, *, unread_tokens: float, max_tokens: int | None) -> float:
-        """Return how long a job takes once it has its place."""
-        said = self.completion_tokens
+        """Return the seconds that a job takes from its start."""
+        generated = self.completion_tokens
         if max_tokens is not None:
-            said = min(said, max_tokens)
-        return self.prefill_token_s * max(0.0, unread_tokens) + self.decode_token_s * said
+            generated = min(generated, max_tokens)
+        return self.prefill_token_s * max(0.0, unread_tokens) + self.decode_token_s * generated
 
     def of_queued(self, job: QueuedJob) -> float:
-        """Return how long a waiting job will take; how much it need not read is a guess."""
+        """Return the seconds that a waiting job takes, if the cache holds an average share."""
         prompt_tokens = self.byte_tokens * (job.request_bytes or 0)
         unread = prompt_tokens * (1 - self.known_share)
         return self.seconds(unread_tokens=unread, max_tokens=job.max_tokens)
 
     def left_of(self, job: RunningJob, running_s: float) -> float:
-        """Return how long a running job will still take."""
+        """Return the seconds that a running job still takes."""
         unread = job.prompt_tokens - job.cached_tokens
         whole_s = self.seconds(unread_tokens=unread, max_tokens=job.max_tokens)
         return max(whole_s - max(0.0, running_s), whole_s * OVERDUE_SHARE)
 
 
 def pace_of(recent: Iterable[MeasuredJob]) -> Pace | None:
-    """Return the pace of recent jobs, the newest first; ``None`` if they tell nothing.
+    """Return the pace of recent jobs, the newest first; ``None`` if nothing was measured.
 
-    Each is a ratio of exponentially weighted sums, so that a job counts by what there was to
-    measure and a short one cannot outshout a long one.
+    Each rate is a ratio of exponentially weighted sums, so a job counts in proportion to its
+    tokens, and a short job does not outweigh a long one.
     """
-    sums = dict.fromkeys(("jobs", "read", "read_s", "said", "said_s", "prompt", "known"), 0.0)
+    sums = dict.fromkeys(("jobs", "read", "read_s", "out", "out_s", "prompt", "known"), 0.0)
     sized = dict.fromkeys(("prompt", "bytes"), 0.0)
     for age, job in enumerate(recent):
         weight = 0.5 ** (age / HALF_LIFE_JOBS)
         sums["jobs"] += weight
         sums["read"] += weight * max(0, job.prompt_tokens - job.cached_tokens)
         sums["read_s"] += weight * job.prefill_ms / 1000
-        sums["said"] += weight * job.completion_tokens
-        sums["said_s"] += weight * job.decode_ms / 1000
+        sums["out"] += weight * job.completion_tokens
+        sums["out_s"] += weight * job.decode_ms / 1000
         sums["prompt"] += weight * job.prompt_tokens
         sums["known"] += weight * min(job.cached_tokens, job.prompt_tokens)
         if job.request_bytes:
             sized["prompt"] += weight * job.prompt_tokens
             sized["bytes"] += weight * job.request_bytes
-    if not (sums["read"] and sums["said"] and sized["bytes"]):
+    if not (sums["read"] and sums["out"] and sized["bytes"]):
         return None
     return Pace(
         prefill_token_s=sums["read_s"] / sums["read"],
-        decode_token_s=sums["said_s"] / sums["said"],
-        completion_tokens=sums["said"] / sums["jobs"],
+        decode_token_s=sums["out_s"] / sums["out"],
+        completion_tokens=sums["out"] / sums["jobs"],
         known_share=sums["known"] / sums["prompt"],
         byte_tokens=sized["prompt"] / sized["bytes"],
     )
@@ -152,13 +152,13 @@ def pace_of(recent: Iterable[MeasuredJob]) -> Pace | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What is to be expected of an open job.
+    """The estimated start and end of an open job.
 
     Attributes:
-        priority: Which queue it is of.
-        position: How many waiting jobs begin before it; ``None`` if it runs.
-        start_s: Seconds until it begins; ``None`` if it runs, or nothing was measured.
-        end_s: Seconds until it is done; ``None`` if nothing was measured.
+        priority: Its queue.
+        position: Number of waiting jobs that start before it; ``None`` if it runs.
+        start_s: Seconds until it starts; ``None`` if it runs, or nothing was measured.
+        end_s: Seconds until it ends; ``None`` if nothing was measured.
     """
 
     priority: Priority
@@ -167,19 +167,19 @@ class Forecast:
     end_s: float | None
 
     def after(self, seconds: float) -> Forecast:
-        """Return the same as it looks a while later."""
+        """Return the forecast as of ``seconds`` later."""
         return replace(self, start_s=_less(self.start_s, seconds), end_s=_less(self.end_s, seconds))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSnapshot:
-    """All that is open.
+    """All open jobs.
 
     Attributes:
-        state: How the turns stand; its slots are the places that compute at once.
-        queued: The jobs that wait.
-        running: The jobs that run, and for how many seconds.
-        pace: How fast jobs go, if that is known.
+        state: The state of the scheduler; its slots are the sequences that compute at once.
+        queued: The waiting jobs.
+        running: The running jobs, each with the seconds since its start.
+        pace: Measured rates; ``None`` before the first measurement.
     """
 
     state: TurnState
@@ -188,85 +188,85 @@ class QueueSnapshot:
     pace: Pace | None = None
 
 
-def foresee(line: QueueSnapshot) -> dict[JobId, Forecast]:
-    """Return what is to be expected of every open job, if nobody comes or goes meanwhile."""
-    ahead = _Ahead(line)
-    ahead.place_running()
-    ahead.run()
-    return ahead.foreseen
+def forecast_jobs(snapshot: QueueSnapshot) -> dict[JobId, Forecast]:
+    """Return the forecast of every open job, if no job arrives or is cancelled meanwhile."""
+    simulation = _QueueSimulation(snapshot)
+    simulation.place_running()
+    simulation.run()
+    return simulation.forecasts
 
 
 def seconds_until_room(
-    foreseen: Iterable[Forecast], priority: Priority, *, waiting: int, limit: int
+    forecasts: Iterable[Forecast], priority: Priority, *, waiting: int, limit: int
 ) -> float | None:
-    """Return when so many jobs of a queue have begun that another finds room.
+    """Return when enough jobs of a queue have started for another one to be accepted.
 
     Args:
-        foreseen: What is to be expected.
+        forecasts: The forecasts of the open jobs.
         priority: The queue.
         waiting: Jobs that wait in it.
-        limit: Most that may.
+        limit: Most jobs that may wait in it.
 
     Returns:
-        Seconds, 0 if there is room; ``None`` if it cannot be known.
+        Seconds, 0 if there is room; ``None`` if there is no estimate.
     """
     surplus = waiting - limit
     if surplus < 0:
         return 0.0
-    queue = [one for one in foreseen if one.priority is priority and one.position is not None]
+    queue = [one for one in forecasts if one.priority is priority and one.position is not None]
     starts = sorted(one.start_s for one in queue if one.start_s is not None)
     return starts[surplus] if surplus < len(starts) else None
 
 
 def retry_after_s(seconds: float | None, *, most_s: int = RETRY_AFTER_MAX_S) -> int:
-    """Return a ``Retry-After``: whole seconds within bounds, the least where nothing is known."""
+    """Return a ``Retry-After``: whole seconds within bounds, the least without an estimate."""
     if seconds is None:
         return RETRY_AFTER_MIN_S
     return max(RETRY_AFTER_MIN_S, math.ceil(min(seconds, most_s)))
 
 
 class EtaSource(Protocol):
-    """Tells what is to be expected of open jobs; any thread may ask."""
+    """Estimates for open jobs; safe to call from any thread."""
 
     def of(self, job_id: JobId) -> Forecast | None:
-        """Return what is to be expected of a job; ``None`` if nothing is known."""
+        """Return the forecast of a job; ``None`` if there is none."""
         ...
 
     def room_in_s(self, priority: Priority, *, waiting: int, limit: int) -> float | None:
-        """Return what ``seconds_until_room`` says."""
+        """Return the result of ``seconds_until_room``."""
         ...
 
 
-class _Ahead:
-    """The turns of one line, taken in advance; instants are seconds from now."""
+class _QueueSimulation:
+    """Runs the scheduler over a snapshot; instants are seconds from now."""
 
-    def __init__(self, line: QueueSnapshot) -> None:
-        self.foreseen: dict[JobId, Forecast] = {}
-        self._line = line
-        self._order = TurnOrder.like(line.state)
+    def __init__(self, snapshot: QueueSnapshot) -> None:
+        self.forecasts: dict[JobId, Forecast] = {}
+        self._snapshot = snapshot
+        self._order = TurnOrder.like(snapshot.state)
         self._ends: list[tuple[float, JobId]] = []
-        self._queued = {job.id: job for job in line.queued}
+        self._queued = {job.id: job for job in snapshot.queued}
         self._begun = 0
 
     def place_running(self) -> None:
-        """Put those where they are that run, or were called and are about to."""
-        pace = self._line.pace
-        for job, running_s in self._line.running:
+        """Occupy slots for the jobs that run, or that have their turn and are about to start."""
+        pace = self._snapshot.pace
+        for job, running_s in self._snapshot.running:
             left_s = None if pace is None else pace.left_of(job, running_s)
             self._occupy(job.id, job.priority, left_s)
-            self.foreseen[job.id] = Forecast(
+            self.forecasts[job.id] = Forecast(
                 priority=job.priority, position=None, start_s=None, end_s=left_s
             )
-        for job_id in self._line.state.running:
+        for job_id in self._snapshot.state.running:
             called = self._queued.get(job_id)
             if called is not None:
                 self._occupy(job_id, called.priority, self._begin(called, 0.0))
         for waiting in self._queued.values():
-            if waiting.id not in self.foreseen:
+            if waiting.id not in self.forecasts:
                 self._order.add(waiting.id, agent=waiting.agent, priority=waiting.priority)
 
     def run(self) -> None:
-        """Take one turn after the other until nobody waits."""
+        """Start one job after another until none waits."""
         now = 0.0
         while self._order.waiting:
             while (job_id := self._order.next()) is not None:
@@ -278,9 +278,9 @@ class _Ahead:
             self._order.release(done)
 
     def _begin(self, job: QueuedJob, now: float) -> float | None:
-        pace = self._line.pace
+        pace = self._snapshot.pace
         end_s = None if pace is None else now + pace.of_queued(job)
-        self.foreseen[job.id] = Forecast(
+        self.forecasts[job.id] = Forecast(
             priority=job.priority,
             position=self._begun,
             start_s=None if pace is None else now,
@@ -291,7 +291,7 @@ class _Ahead:
 
     def _occupy(self, job_id: JobId, priority: Priority, end_s: float | None) -> None:
         self._order.occupy(job_id, priority)
-        # Without a pace only the order is told: each job takes as long as any other.
+        # Without a pace only the order is estimated: all jobs take equally long.
         end = self._begun if end_s is None else end_s
         heapq.heappush(self._ends, (float(end), job_id))
 

@@ -1,10 +1,9 @@
-"""Whose turn it is: the order in which waiting jobs reach the engine. Pure; no threads, no clock.
+"""The order in which waiting jobs reach the engine. Pure: no threads, no clock.
 
 - Interactive jobs go first, and some slots are never given to batch jobs.
-- While both wait, every ``BATCH_EVERY``-th turn is a batch job's, so that batch work always moves.
-- Within a queue the agents take turns. An agent that comes new, or comes back, stands behind one
-  job of each agent that waits already, and nobody who comes later passes it twice: the agent whose
-  turn lies furthest back is next.
+- While both wait, every ``BATCH_EVERY``-th turn goes to a batch job, so batch work never stops.
+- Within a queue the agents take turns: the agent whose last turn is the oldest is next. A new or
+  returning agent waits for one job of each waiting agent, and no later agent overtakes it twice.
 - The jobs of one agent start in the order in which they were accepted (ids sort by acceptance).
   Jobs without an agent share one turn.
 """
@@ -17,13 +16,13 @@ from typing import Protocol, Self
 
 from domain.values import JobId, Priority
 
-#: While both queues wait, one turn in so many is a batch job's.
+#: While both queues wait, one turn in so many goes to a batch job.
 BATCH_EVERY = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentQueueState:
-    """One line of waiting jobs; ``turns_ago`` is how long ago its turn was, counted in turns."""
+    """The queue of one agent; ``turns_ago`` is the number of turns since its last one."""
 
     priority: Priority
     agent: str
@@ -32,13 +31,13 @@ class AgentQueueState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnState:
-    """What decides on the next turns beside the jobs that wait; small enough to be told.
+    """The state of the scheduler without the waiting jobs, small enough for a heartbeat.
 
     Attributes:
         slots: Jobs that may run at once.
         interactive_reserved: Slots that batch jobs may not take.
         running: The jobs that have a slot.
-        lines: The lines that are not empty.
+        lines: The queues of agents with waiting jobs.
         passed_batch: Turns of interactive jobs since a batch job had one, while some waited.
     """
 
@@ -50,15 +49,15 @@ class TurnState:
 
 
 @dataclass(slots=True)
-class _Line:
-    """The waiting jobs of one agent, and the turn after which the next of them may come."""
+class _AgentQueue:
+    """The waiting jobs of one agent, and the number of its last turn."""
 
     since: int
     jobs: list[JobId] = field(default_factory=list)
 
 
 class TurnOrder:
-    """Which waiting job is next, and how many may run.
+    """Decides which waiting job is next, and how many may run.
 
     Args:
         slots: Jobs that may run at once.
@@ -70,17 +69,19 @@ class TurnOrder:
         self._slots = slots
         self._reserved = max(0, interactive_reserved)
         self._batch_slots = max(1, slots - self._reserved)
-        self._lines: dict[Priority, dict[str, _Line]] = {priority: {} for priority in Priority}
+        self._queues: dict[Priority, dict[str, _AgentQueue]] = {
+            priority: {} for priority in Priority
+        }
         self._waiting: dict[JobId, tuple[Priority, str]] = {}
         self._running: dict[JobId, Priority] = {}
         self._turns = 0
         self._passed_batch = 0
-        #: When lines had their last turn that are not there yet; see ``like``.
+        #: Number of the last turn of agents that are not added yet; see ``like``.
         self._since: dict[tuple[Priority, str], int] = {}
 
     @classmethod
     def like(cls, state: TurnState) -> TurnOrder:
-        """Return an order in which nobody waits or runs yet, and that goes on as another would."""
+        """Return an order without jobs that continues from the state of another one."""
         order = cls(slots=state.slots, interactive_reserved=state.interactive_reserved)
         order._turns = max((line.turns_ago for line in state.lines), default=0)
         order._passed_batch = state.passed_batch
@@ -89,10 +90,10 @@ class TurnOrder:
         return order
 
     def state(self) -> TurnState:
-        """Return what ``like`` needs to go on from here."""
+        """Return the state from which ``like`` continues."""
         lines = tuple(
             AgentQueueState(priority=priority, agent=agent, turns_ago=self._turns - line.since)
-            for priority, by_agent in self._lines.items()
+            for priority, by_agent in self._queues.items()
             for agent, line in by_agent.items()
         )
         return TurnState(
@@ -114,76 +115,76 @@ class TurnOrder:
         return len(self._running)
 
     def add(self, job_id: JobId, *, agent: str | None, priority: Priority) -> None:
-        """Let a job wait for its turn."""
+        """Add a waiting job."""
         assert job_id not in self._waiting, "it waits already"
         assert job_id not in self._running, "it runs already"
-        whose = agent or ""
-        since = self._since.pop((priority, whose), self._turns)
-        line = self._lines[priority].setdefault(whose, _Line(since))
-        insort(line.jobs, job_id)
-        self._waiting[job_id] = (priority, whose)
+        owner = agent or ""
+        since = self._since.pop((priority, owner), self._turns)
+        queue = self._queues[priority].setdefault(owner, _AgentQueue(since))
+        insort(queue.jobs, job_id)
+        self._waiting[job_id] = (priority, owner)
 
     def occupy(self, job_id: JobId, priority: Priority) -> None:
-        """Note a job that has a slot already, without a turn."""
+        """Add a job that has a slot already, without a turn."""
         self._running[job_id] = priority
 
     def next(self) -> JobId | None:
-        """Give the next job its slot; ``None`` if nobody waits who may have one now."""
+        """Give the next job its slot; return ``None`` if no waiting job may have one now."""
         priority = self._next_queue()
         if priority is None:
             return None
-        lines = self._lines[priority]
-        # The turn furthest back is next; among equals, the job that was accepted first.
-        whose = min(lines, key=lambda name: (lines[name].since, lines[name].jobs[0]))
-        job_id = lines[whose].jobs[0]
+        queues = self._queues[priority]
+        # The agent with the oldest turn is next; among equals, the job that was accepted first.
+        owner = min(queues, key=lambda name: (queues[name].since, queues[name].jobs[0]))
+        job_id = queues[owner].jobs[0]
         self._turns += 1
-        lines[whose].since = self._turns
+        queues[owner].since = self._turns
         self.remove(job_id)
         self._running[job_id] = priority
-        if priority is Priority.BATCH or not self._lines[Priority.BATCH]:
+        if priority is Priority.BATCH or not self._queues[Priority.BATCH]:
             self._passed_batch = 0
         else:
             self._passed_batch += 1
         return job_id
 
     def remove(self, job_id: JobId) -> None:
-        """Take a waiting job out; one that does not wait is left alone."""
+        """Remove a waiting job; does nothing if the job does not wait."""
         if job_id not in self._waiting:
             return
-        priority, whose = self._waiting.pop(job_id)
-        lines = self._lines[priority]
-        lines[whose].jobs.remove(job_id)
-        if not lines[whose].jobs:
-            del lines[whose]
+        priority, owner = self._waiting.pop(job_id)
+        queues = self._queues[priority]
+        queues[owner].jobs.remove(job_id)
+        if not queues[owner].jobs:
+            del queues[owner]
 
     def release(self, job_id: JobId) -> None:
-        """Free the slot of a job; one that has none is left alone."""
+        """Free the slot of a job; does nothing if it has none."""
         self._running.pop(job_id, None)
 
     def _next_queue(self) -> Priority | None:
         if len(self._running) >= self._slots:
             return None
         in_batch = sum(priority is Priority.BATCH for priority in self._running.values())
-        batch = bool(self._lines[Priority.BATCH]) and in_batch < self._batch_slots
-        if self._lines[Priority.INTERACTIVE]:
+        batch = bool(self._queues[Priority.BATCH]) and in_batch < self._batch_slots
+        if self._queues[Priority.INTERACTIVE]:
             is_due = batch and self._passed_batch >= BATCH_EVERY - 1
             return Priority.BATCH if is_due else Priority.INTERACTIVE
         return Priority.BATCH if batch else None
 
 
 class QueueTurn(Protocol):
-    """A place in the order; ``with`` gives it back."""
+    """A place in the order; leaving the ``with`` block gives it back."""
 
     def wait(self) -> bool:
-        """Block until it is this job's turn; ``False`` if it was cancelled or all is closing."""
+        """Block until the turn of the job; ``False`` if it was cancelled or the worker stops."""
         ...
 
     def cancel(self) -> None:
-        """Wait no longer."""
+        """End the wait."""
         ...
 
     def release(self) -> None:
-        """Let the next job have the slot; a second call does nothing."""
+        """Free the slot for the next job; a second call does nothing."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -192,8 +193,8 @@ class QueueTurn(Protocol):
 
 
 class FairScheduler(Protocol):
-    """Hands out turns; any thread may ask."""
+    """Gives turns to jobs; safe to call from any thread."""
 
-    def ask(self, job_id: JobId, *, agent: str | None, priority: Priority) -> QueueTurn:
+    def request_turn(self, job_id: JobId, *, agent: str | None, priority: Priority) -> QueueTurn:
         """Take a place in the order."""
         ...

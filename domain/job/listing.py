@@ -12,7 +12,7 @@ from domain.values import Digest, JobId, JobStatus, Priority
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPage:
-    """A page of jobs, newest first; ``has_more`` says whether older ones follow."""
+    """A page of jobs, newest first; ``has_more``: whether older ones follow."""
 
     jobs: tuple[JobView, ...]
     has_more: bool
@@ -43,9 +43,9 @@ class JobViews(Protocol):
             before: Only jobs accepted before this one; an unknown id gives an empty page.
             status: Only jobs in this status.
             agent: Only jobs of this agent.
-            model: Only jobs that asked for this model.
+            model: Only jobs whose request names this model.
             priority: Only jobs of this queue.
-            since: Only jobs accepted at this instant (as the log writes them) or later.
+            since: Only jobs accepted at this instant (in the form of the log) or later.
         """
         ...
 
@@ -54,9 +54,9 @@ class JobViews(Protocol):
         ...
 
     def overdue(self, now: str) -> tuple[JobView, ...]:
-        """Return open jobs whose end nobody asked for and whose deadline is ``now`` or earlier.
+        """Return open jobs without a cancellation whose deadline is ``now`` or earlier.
 
-        Instants are texts as the log writes them; the oldest job comes first.
+        Instants are texts in the form of the log; the oldest job comes first.
         """
         ...
 
@@ -65,7 +65,7 @@ class JobViews(Protocol):
         ...
 
     def alike(self, asked: Digest, *, limit: int) -> tuple[JobView, ...]:
-        """Return jobs that asked the same, newest first."""
+        """Return the jobs of equal requests, newest first."""
         ...
 
     def waiting(self, priority: Priority) -> int:
@@ -74,7 +74,7 @@ class JobViews(Protocol):
 
 
 class QueueViews(Protocol):
-    """What is open and what was measured, for estimates; raises ``LogUnavailable``."""
+    """Open and measured jobs, for estimates. Each method raises ``LogUnavailable``."""
 
     def queued(self, priority: Priority, *, limit: int) -> tuple[QueuedJob, ...]:
         """Return the jobs of a queue that wait for a worker, oldest first."""
@@ -85,5 +85,5 @@ class QueueViews(Protocol):
         ...
 
     def measured(self, *, limit: int) -> tuple[MeasuredJob, ...]:
-        """Return jobs that have their answer, those accepted last first."""
+        """Return completed jobs, the latest accepted first."""
         ...

@@ -22,13 +22,13 @@ from domain.values import (
 class JobQueue(Protocol):
     """The hint that a job wants to run. Losing it loses nothing: the reconciler fills it again.
 
-    Each agent has a line of its own, in order of acceptance (ids sort by it), and the lines take
-    turns. An agent that comes new stands behind one job of each that waits. Jobs without an agent
-    share one line.
+    Each agent has a FIFO queue of its own, in order of acceptance (ids sort by it), and the agents
+    take turns. A new agent waits for one job of each waiting agent. Jobs without an agent share
+    one queue.
     """
 
     def enqueue(self, job_id: JobId, priority: Priority, *, agent: str | None = None) -> bool:
-        """Queue a job unless it is queued or in a worker's hands already; say whether it was added.
+        """Enqueue a job unless it is queued or a worker has it; return whether it was added.
 
         Raises:
             QueueUnavailable: The broker cannot be reached.
@@ -41,10 +41,10 @@ class JobQueue(Protocol):
         Args:
             job_id: The job.
             priority: Its queue.
-            agent: Who it was queued for.
+            agent: Its agent.
 
         Returns:
-            Whether it was still waiting; ``False`` means that a worker has or had it.
+            Whether it was waiting; ``False`` if a worker has or had it.
 
         Raises:
             QueueUnavailable: The broker cannot be reached.
@@ -53,17 +53,17 @@ class JobQueue(Protocol):
 
 
 class ItemSink(Protocol):
-    """Where stream items go out."""
+    """Publishes stream items."""
 
     def publish(self, items: Sequence[tuple[JobId, StreamItem]]) -> None:
         """Store the numbered items and announce all of them, in one round trip.
 
-        An item of an attempt older than one already stored, or a number stored already, is
-        dropped in silence: the zombie's words and the repeated write. After a terminal item the
-        stream is kept for a while and then forgotten. Never waits for a reader.
+        An item of an attempt older than one already stored (of a superseded worker), or with a
+        number stored already (a repeated write), is dropped without an error. After a terminal
+        item the stream is kept for a while and then deleted. Never waits for a reader.
 
         Raises:
-            QueueUnavailable: The broker cannot be reached; nothing may be assumed stored.
+            QueueUnavailable: The broker cannot be reached; the items may or may not be stored.
         """
         ...
 
@@ -80,9 +80,9 @@ class ItemBacklog(Protocol):
         ...
 
     def forget(self, job_id: JobId, *, through: int) -> None:
-        """Drop what is stored of a job that has ended, because it is to begin anew.
+        """Delete the stored items of an ended job, before it is run again.
 
-        Items of attempts up to ``through`` that come later are dropped in silence.
+        Later items of attempts up to ``through`` are dropped without an error.
 
         Raises:
             QueueUnavailable: The broker cannot be reached.
@@ -91,15 +91,15 @@ class ItemBacklog(Protocol):
 
 
 class ItemSource(Protocol):
-    """The items of a job as they come. Belongs to one event loop."""
+    """The items of a job as they are published. Belongs to one event loop."""
 
     def follow(self, job_id: JobId, *, after: int = -1) -> AsyncIterator[StreamItem]:
         """Yield every numbered item above ``after`` once and in order, up to the terminal one.
 
-        Transient items are passed on if they arrive live. The subscription exists from the call
-        of this method on, not from the first item asked for, so that a caller may follow first
-        and submit after. A reader that is slow, even for minutes, loses nothing and holds up
-        nobody. Closing the iterator ends the subscription.
+        Transient items are yielded if they arrive live. The subscription begins with the call of
+        this method, not with the first iteration, so a caller can follow first and submit then. A
+        slow reader, even by minutes, loses no item and delays no other reader. Closing the
+        iterator ends the subscription.
 
         Raises:
             QueueUnavailable: On iteration, when the broker stays unreachable.
@@ -108,10 +108,10 @@ class ItemSource(Protocol):
 
 
 class ControlSignals(Protocol):
-    """Nudges to whoever runs a job. They may be lost; the log says what is true."""
+    """Signals to the worker of a job. They may be lost; the log holds the truth."""
 
     def nudge_cancel(self, job_id: JobId) -> None:
-        """Say that a job's cancellation was recorded.
+        """Signal that the cancellation of a job is recorded.
 
         Raises:
             QueueUnavailable: The broker cannot be reached.
@@ -120,35 +120,35 @@ class ControlSignals(Protocol):
 
 
 class RunningJobs(Protocol):
-    """Which jobs this process runs: nudges find them here, repeats are left alone."""
+    """The jobs that this process runs: cancels reach them here, repeated deliveries are ignored."""
 
     def claim(self, job_id: JobId) -> AbstractContextManager[bool]:
-        """Hold a job for the length of a ``with`` block; gives ``False`` if it is held already."""
+        """Claim a job for a ``with`` block; yields ``False`` if it is claimed already."""
         ...
 
     def attach(self, job_id: JobId, handle: Cancellable, *, attempt: int) -> None:
-        """Say what to cancel when a wish to end a claimed job is found in the log.
+        """Set the handle to cancel when the log has a cancellation of a claimed job.
 
         Args:
             job_id: The job.
-            handle: What there is to cancel.
-            attempt: The number that it speaks under, or will: a wish of the life before a retry
-                does not reach the attempts after it.
+            handle: The wait or the generation to cancel.
+            attempt: Number of its attempt: a cancellation from before a retry does not reach the
+                attempts after it.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPulse:
-    """The sign of life of a worker.
+    """A heartbeat of a worker.
 
     Attributes:
-        worker: Who.
-        pid: Its process.
+        worker: The worker.
+        pid: Its process id.
         state: ``loading``, ``ready`` or ``draining``.
-        model: What it serves once it is ready.
-        cache: What it keeps of contexts once it is ready.
-        turns: How the turns stand, with the places of its batch as slots, once it is ready.
+        model: The served model, once it is ready.
+        cache: Figures of its KV cache, once it is ready.
+        turns: State of its scheduler, with the places of its batch as slots, once it is ready.
     """
 
     worker: WorkerId
@@ -160,13 +160,13 @@ class WorkerPulse:
 
 
 class WorkerPulses(Protocol):
-    """Signs of life; one that is not renewed within seconds is gone."""
+    """Heartbeats; one that is not renewed expires within seconds."""
 
     def beat(self, pulse: WorkerPulse) -> bool:
-        """Renew a worker's sign of life.
+        """Renew the heartbeat of a worker.
 
         Returns:
-            Whether the last one was still there. If it was not, the broker may have lost more.
+            Whether the previous heartbeat was there. If not, the broker may have lost more.
 
         Raises:
             QueueUnavailable: The broker cannot be reached.

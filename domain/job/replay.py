@@ -1,4 +1,4 @@
-"""What the log says of an answer, for whoever computes it again, and what came of that."""
+"""The recording of an answer in the log, and the result of a replay of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from domain.values import Digest, JobId, Sampling, StopReason, WorkerId, digest_
 
 
 class Verdict(StrEnum):
-    """What came of a replay; ``REPLAYED`` is one that was not held against the answer."""
+    """The result of a replay; ``REPLAYED`` is one that was not compared with the answer."""
 
     SAME = "same"
     DIVERGED = "diverged"
@@ -25,7 +25,7 @@ class Verdict(StrEnum):
 
 
 class Refusal(StrEnum):
-    """Why an answer cannot be computed again."""
+    """Why an answer cannot be replayed."""
 
     NOT_IN_LOG = "not_in_log"
     NOT_COMPLETED = "not_completed"
@@ -39,11 +39,11 @@ class Refusal(StrEnum):
 
 
 class ReplayRefused(Exception):
-    """The answer cannot be computed again.
+    """The answer cannot be replayed.
 
     Args:
-        reason: For programs.
-        message: For people.
+        reason: The reason, for programs.
+        message: One sentence, for people.
     """
 
     def __init__(self, reason: Refusal, message: str) -> None:
@@ -54,24 +54,24 @@ class ReplayRefused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """All that decided an answer, and what it was.
+    """Everything that determined an answer, and the facts of that answer.
 
     Attributes:
         job: The job.
         request: Digest of the canonical request.
         model: Id of the model that answered.
-        fingerprint: Digest of what that model computed with.
-        worker: Who ran the last attempt.
-        sampling: How tokens were drawn, seed included.
+        fingerprint: Fingerprint of that model.
+        worker: The worker of the last attempt.
+        sampling: The sampling, seed included.
         prompt_tokens: Length of the rendered prompt.
         prompt_hash: ``hash_ids`` of it; ``None`` in older logs.
-        attempts: Attempts there were.
-        resumed_tokens: Tokens that were said before the last of them.
-        cached_tokens: Prompt tokens that were not computed.
+        attempts: Number of attempts.
+        resumed_tokens: Tokens that earlier attempts had emitted.
+        cached_tokens: Prompt tokens from the cache.
         completion_tokens: Length of the answer.
         thinking_limit: Tokens of reasoning after which it was closed.
-        stop_reason: Why it ended.
-        stop_sequence: The text that ended it.
+        stop_reason: Why the answer ended.
+        stop_sequence: The stop text that ended it.
         output: Digest of the stored answer.
         token_hash: ``hash_ids`` of the answer.
     """
@@ -97,11 +97,11 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A token that was drawn at some place.
+    """A token that one of the two answers has at an index.
 
     Attributes:
-        id: ``None`` where the answer had ended.
-        text: What it decodes to on its own.
+        id: The token; ``None`` where the answer had ended.
+        text: The text of this token alone.
         logprob: Natural logarithm of its likelihood in the replay.
     """
 
@@ -112,16 +112,16 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayDivergence:
-    """The first place where the replay said something else.
+    """The first token at which the replay differs from the answer.
 
     Attributes:
-        index: Of the token in the answer, from 0; its length if only the ending differs.
-        stored: What the answer had there.
-        replayed: What the replay drew.
-        gap: Difference of the two log-probabilities, replayed less stored.
-        draw_gap: What the stored token lacked to be drawn, in log-probability at the request's
-            temperature, noise included. About the size of a rounding: the two nearly tied.
-        context: The end of the text before.
+        index: Index of the token in the answer, from 0; its length if only the ending differs.
+        stored: The token of the answer.
+        replayed: The token of the replay.
+        gap: Difference of the two log-probabilities, replayed minus stored.
+        draw_gap: By how much the stored token missed the draw, in log-probability at the request's
+            temperature, noise included. A value as small as a rounding error means a near tie.
+        context: The end of the text before the token.
     """
 
     index: int
@@ -134,22 +134,22 @@ class ReplayDivergence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What came of one replay.
+    """The result of one replay.
 
     Attributes:
-        job: Which.
-        verdict: What came of it.
+        job: The job.
+        verdict: The result.
         message: One sentence for people.
         reason: Why it was refused.
         model: Id of the model.
-        fingerprint: Of the model that answered.
-        tokens: Tokens that are the same, or that were replayed.
+        fingerprint: Fingerprint of the model that answered.
+        tokens: Number of equal tokens, or of replayed ones.
         token_hash: ``hash_ids`` of the replayed tokens.
-        attempts: Attempts that the answer took.
-        cached_tokens: Prompt tokens that it did not compute; the replay computes all.
-        divergence: Where it differs first.
-        text: What the replay said.
-        took_ms: How long it took, without loading the model.
+        attempts: Attempts of the answer.
+        cached_tokens: Prompt tokens that the answer took from the cache; the replay computes all.
+        divergence: The first difference.
+        text: The text of the replay.
+        took_ms: Duration in milliseconds, without loading the model.
         versions: Libraries of the replay.
         versions_then: Libraries of the worker that answered.
     """
@@ -172,20 +172,20 @@ class Replayed:
 
 
 def read_recording(job: JobId, events: Sequence[RecordedEvent]) -> Recording:
-    """Return what the events of a job say of its answer.
+    """Return the recording of a job's answer.
 
     Args:
         job: The job.
-        events: Its whole stream.
+        events: All events of its stream.
 
     Raises:
-        ReplayRefused: There is no whole answer, or no one model gave it.
+        ReplayRefused: There is no complete answer, or several models computed it.
     """
-    told = _decoded(events)
-    if not told or not isinstance(told[0], JobSubmitted):
+    decoded = _decoded(events)
+    if not decoded or not isinstance(decoded[0], JobSubmitted):
         raise ReplayRefused(Refusal.NOT_IN_LOG, f"job {job} is not in the log")
-    ends = [event for event in told if isinstance(event, JobCompleted)]
-    attempts = _attempts(told)
+    ends = [event for event in decoded if isinstance(event, JobCompleted)]
+    attempts = _attempts(decoded)
     if not ends or not attempts:
         message = f"job {job} has no whole answer: it has not completed"
         raise ReplayRefused(Refusal.NOT_COMPLETED, message)
@@ -193,7 +193,7 @@ def read_recording(job: JobId, events: Sequence[RecordedEvent]) -> Recording:
     _require_one_model(attempts)
     return Recording(
         job=job,
-        request=told[0].request,
+        request=decoded[0].request,
         model=last.model,
         fingerprint=last.fingerprint,
         worker=last.worker,
@@ -216,7 +216,7 @@ def read_answer(recording: Recording, payload: bytes) -> StoredAnswer:
     """Return the stored answer.
 
     Raises:
-        ReplayRefused: It is not what the log says.
+        ReplayRefused: The payload is not the one that the log names.
     """
     check_payload(payload, recording.output, "answer")
     answer = StoredAnswer.from_bytes(payload)
@@ -227,10 +227,10 @@ def read_answer(recording: Recording, payload: bytes) -> StoredAnswer:
 
 
 def check_payload(payload: bytes, digest: Digest, what: str) -> None:
-    """Make sure that a stored text is the one that the log means.
+    """Check a stored text against its digest in the log.
 
     Raises:
-        ReplayRefused: It is another one.
+        ReplayRefused: They differ.
     """
     if digest_of(payload) != digest:
         message = f"the stored {what} is not what the log says: its digest is not {digest}"
@@ -238,10 +238,10 @@ def check_payload(payload: bytes, digest: Digest, what: str) -> None:
 
 
 def check_prompt(recording: Recording, tokens: Sequence[int]) -> None:
-    """Make sure that a prompt rendered now is what the answer was given to.
+    """Check a prompt rendered now against the prompt of the answer.
 
     Raises:
-        ReplayRefused: It is another one.
+        ReplayRefused: They differ.
     """
     if len(tokens) != recording.prompt_tokens:
         message = (
@@ -261,10 +261,10 @@ def _decoded(events: Sequence[RecordedEvent]) -> list[Event]:
         raise ReplayRefused(Refusal.UNREADABLE, str(error)) from error
 
 
-def _attempts(told: Sequence[Event]) -> list[AttemptStarted]:
-    """Return the attempts whose words are in the answer: a retry begins anew, a resumption not."""
+def _attempts(events: Sequence[Event]) -> list[AttemptStarted]:
+    """Return the attempts whose tokens are in the answer: a retry drops the earlier ones."""
     attempts: list[AttemptStarted] = []
-    for event in told:
+    for event in events:
         if isinstance(event, JobRetried):
             attempts = []
         elif isinstance(event, AttemptStarted):

@@ -1,10 +1,9 @@
-"""When a repeated request joins a job instead of starting another; ADR 0006 says why.
+"""When a repeated request is attached to a job instead of starting another; see ADR 0006.
 
-A client that lost its answer asks again. It must find the job that it started, and not wait for a
+A client that lost its answer repeats its request, and must get the job that it started instead of a
 second one. But two equal requests may be meant as two, and with random sampling they have two
-different answers. So a repeat takes the place of a reader that was lost, one for one; a job that
-somebody reads, or whose answer was handed over whole, is joined only by a request that any other
-answer would have to equal.
+different answers. So a repeat takes the place of one lost reader. A job that has a reader, or whose
+answer was delivered completely, is shared only with a request whose answer would be the same.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from domain.values import JobId, JobStatus
 
 
 class Readership(StrEnum):
-    """What is known of those who wait for the answer of a job."""
+    """Whether a client reads the answer of a job."""
 
     READING = "reading"
     LOST = "lost"
@@ -29,13 +28,13 @@ class Readership(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRepeat:
-    """What a request says of itself.
+    """The properties of a request that decide whether it may be attached.
 
     Attributes:
-        is_retry: The client says that it asked before.
-        has_session: It belongs to a conversation, whose requests follow one another.
-        is_repeatable: Greedy, or with the caller's own seed: asked twice, the answer is the same.
-        since: Instant, as the log writes them; jobs that ended before are too old to join.
+        is_retry: The client marks it as a retry.
+        has_session: It belongs to a conversation, whose requests come one after another.
+        is_repeatable: Greedy, or with the caller's own seed: a second run has the same answer.
+        since: Instant in the form of the log; jobs that ended earlier are too old.
     """
 
     is_retry: bool
@@ -45,7 +44,7 @@ class RequestRepeat:
 
     @property
     def may_join(self) -> bool:
-        """Whether it is worth looking for a job at all."""
+        """Whether the request can be attached to any job."""
         return self.is_retry or self.has_session
 
 
@@ -60,12 +59,12 @@ class JoinTarget:
 def job_to_join(
     alike: Sequence[JobView], repeat: RequestRepeat, readership: Callable[[JobId], Readership]
 ) -> JoinTarget | None:
-    """Return the job whose answer a request should have, if it should have none of its own.
+    """Return the job that a request is attached to, ``None`` if it gets a job of its own.
 
     Args:
-        alike: Jobs that asked the same, newest first.
+        alike: Jobs of equal requests, newest first.
         repeat: The request.
-        readership: Who waits for a job.
+        readership: Returns whether a client reads a job.
     """
     if not repeat.may_join:
         return None
@@ -82,7 +81,7 @@ def job_to_join(
 def is_read_by_another(
     alike: Sequence[JobView], repeat: RequestRepeat, readership: Callable[[JobId], Readership]
 ) -> bool:
-    """Whether an open job would be joined if its reader turned out to have left just now."""
+    """Whether the request would be attached to an open job if its reader had just left."""
     return repeat.may_join and any(
         readership(view.id) is Readership.READING and _is_joinable(view, repeat) for view in alike
     )
@@ -95,7 +94,7 @@ def _reason(view: JobView, repeat: RequestRepeat, state: Readership) -> str | No
         return "retry" if repeat.is_retry else "same_session"
     is_open = not view.status.is_terminal
     if state is Readership.UNKNOWN:
-        # The api was started anew: who read an ended job is forgotten, an open one has no reader.
+        # The api has restarted: readers of ended jobs are forgotten, an open job has no reader.
         return "same_session" if is_open else None
     if repeat.is_repeatable and (is_open or repeat.is_retry):
         return "same_answer"

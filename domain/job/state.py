@@ -1,4 +1,4 @@
-"""A job as a fold over its events, and the decisions that may follow.
+"""The state of a job, folded from its events, and the events that a command leads to.
 
     queued ──AttemptStarted──> running ──JobCompleted──> completed
       ^                          │ └─────JobFailed─────> failed
@@ -7,8 +7,8 @@
     queued | running ──JobExpired────> expired
     failed | cancelled | expired ──JobRetried──> queued
 
-``decide`` says which events a command leads to; ``evolve`` says what an event makes of the state.
-Neither touches anything else.
+``decide`` returns the events of a command; ``evolve`` returns the state after an event. Both are
+pure.
 """
 
 from __future__ import annotations
@@ -56,35 +56,35 @@ from domain.job.commands import (
 )
 from domain.values import Digest, JobId, JobStatus, StopReason
 
-#: Repeats that the log keeps of one job; those beyond join all the same.
+#: Attached repeats that the log records per job; further ones are attached without an event.
 ATTACHED_MAX = 100
-#: Reason of a ``JobCancelRequested`` that a passed deadline asked for: the job then expires.
+#: Reason of a ``JobCancelRequested`` for a passed deadline: the job then expires.
 DEADLINE = "deadline"
-#: What ends an attempt and says nothing about its job.
+#: Errors that end an attempt and are not the fault of its job.
 _NO_STRIKES = {Draining.code, GenerationCancelled.code}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What the events of one job add up to.
+    """The state of one job.
 
     Attributes:
         id: The job.
-        version: Number of events folded; what the next append expects.
-        status: Where it is in its life.
+        version: Number of folded events; the expected version of the next append.
+        status: Its status.
         attempt: Number of the latest attempt, or the one that a retry passed over; 0 before any.
-        speaking: Whether that attempt may still speak.
-        strikes: Attempts that died without a word or failed; a worker that drains costs none.
-        resumed_tokens: Tokens that were said when the latest attempt began.
-        silent_deaths: Attempts in a row that died without a word of their own.
-        started: The beginning of the latest attempt, if any began.
-        cancel_requested: Whether somebody asked for the end.
-        expiring: Whether it was a deadline that asked first.
-        attached: Repeated requests that joined.
-        hidden: Whether its caller deleted the answer.
+        speaking: Whether that attempt may still emit items.
+        strikes: Attempts that died or failed; one that a draining worker ended counts none.
+        resumed_tokens: Tokens that stood when the latest attempt began.
+        silent_deaths: Attempts in a row that died before they emitted a token of their own.
+        started: The start event of the latest attempt, if there is one.
+        cancel_requested: Whether a cancellation is recorded.
+        expiring: Whether a deadline caused that cancellation.
+        attached: Recorded repeats that got this answer.
+        hidden: Whether the caller deleted the answer.
         submitted: The acceptance; ``None`` only before the first event.
-        ending: The last item of its stream, once it has ended.
-        output: The answer, or what there was of it when it was stopped.
+        ending: The terminal item of its stream, once it has ended.
+        output: Digest of the stored answer; partial if the job was stopped.
     """
 
     id: JobId
@@ -106,7 +106,7 @@ class Job:
 
 
 def fold(job_id: JobId, events: Iterable[JobEvent]) -> Job:
-    """Return the state that ``events`` lead to."""
+    """Return the state after ``events``."""
     job = Job(id=job_id)
     for event in events:
         job = evolve(job, event)
@@ -114,18 +114,18 @@ def fold(job_id: JobId, events: Iterable[JobEvent]) -> Job:
 
 
 def evolve(job: Job, event: JobEvent) -> Job:
-    """Return ``job`` as ``event`` leaves it."""
+    """Return ``job`` after ``event``."""
     return replace(_apply(event, job), version=job.version + 1)
 
 
 def decide(job: Job, command: JobCommand) -> tuple[JobEvent, ...]:
-    """Return the events that ``command`` leads to; none if its effect is already there.
+    """Return the events of ``command``; none if its effect is already there.
 
     Raises:
         JobAlreadyTerminal: The job has ended.
-        StaleAttempt: The command speaks for an attempt that is over.
+        StaleAttempt: The command is of an attempt that is over.
         ConcurrencyConflict: ``CreateJob`` for a job that exists.
-        NotRetryable: ``Retry`` for a job that is open or has its answer.
+        NotRetryable: ``Retry`` for a job that is open or has completed.
     """
     if isinstance(command, AttemptCommand):
         return _decide_attempt(job, command)
@@ -280,7 +280,7 @@ def _(event: JobSubmitted, job: Job) -> Job:
 
 @_apply.register
 def _(event: AttemptStarted, job: Job) -> Job:
-    # An attempt that was still speaking when the next one began has died without a word.
+    # An attempt that has no end when the next one begins has died.
     return replace(
         job,
         status=JobStatus.RUNNING,
@@ -293,21 +293,21 @@ def _(event: AttemptStarted, job: Job) -> Job:
     )
 
 
-def silent_deaths(job: Job, said_tokens: int) -> int:
-    """Return how many attempts in a row have died without a word, now that ``said_tokens`` stand.
+def silent_deaths(job: Job, emitted_tokens: int) -> int:
+    """Return how many attempts in a row died without a new token, with ``emitted_tokens`` emitted.
 
-    A worker may be killed for reasons that no job knows of. One that dies on a job again before
-    the job says a word more is likely to die of that job.
+    A worker may be killed for reasons outside of any job. Workers that die again before the job
+    emits one more token probably die of that job.
     """
     if not job.speaking:
         return job.silent_deaths
-    return 0 if said_tokens > job.resumed_tokens else job.silent_deaths + 1
+    return 0 if emitted_tokens > job.resumed_tokens else job.silent_deaths + 1
 
 
 @_apply.register
 def _(event: AttemptFailed, job: Job) -> Job:
     strikes = job.strikes + (event.error not in _NO_STRIKES)
-    # It told of its end, so its worker lives.
+    # The worker recorded the failure, so it lives.
     return replace(job, status=JobStatus.QUEUED, speaking=False, strikes=strikes, silent_deaths=0)
 
 
@@ -353,13 +353,13 @@ def _(event: JobExpired, job: Job) -> Job:
 def _(event: JobRetried, job: Job) -> Job:
     del event
     assert job.submitted is not None
-    # What was late once must not be late again at once.
+    # A passed deadline would expire the retry at once.
     timeless = replace(job.submitted, deadline=None, finish_deadline=None)
     return replace(
         job,
         submitted=timeless,
         status=JobStatus.QUEUED,
-        # Passed over: the last word of a job that no attempt ended bears the next number.
+        # Skipped: the terminal item of a job that no attempt ended carries the next number.
         attempt=job.attempt + 1,
         speaking=False,
         strikes=0,

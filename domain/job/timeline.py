@@ -1,4 +1,4 @@
-"""One job told from its events: what happened, when, and how long it took."""
+"""The timeline of a job, built from its events: each step, its instant and its duration."""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ from domain.log.codec import decode_event
 from domain.log.record import RecordedEvent
 from domain.values import JobId, WorkerId, rfc3339
 
-#: Longer ones are shown in seconds.
+#: Longer durations are shown in seconds.
 _SECONDS_FROM_MS = 10_000
 _SOURCES = {"ram": "memory", "disk": "the disk"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineStep:
-    """One thing that happened.
+    """One step of a job.
 
     Attributes:
         what: Machine name: ``accepted``, ``attached``, ``attempt``, ``lost``, ``prefill``,
             ``first_token``, ``attempt_failed``, ``cancel_requested``, ``retried``, an end
             (``completed``, ``failed``, ``cancelled``, ``expired``), or an event's type.
         at: RFC 3339 instant.
-        after_ms: Since the acceptance.
-        text: For people.
-        took_ms: How long it took, where that is known.
-        attempt: Which one, where it is about one.
-        position: Of the event; ``None`` for what a worker measured between two events.
+        after_ms: Milliseconds since the acceptance.
+        text: One line for people.
+        took_ms: Duration in milliseconds, where it is known.
+        attempt: Number of the attempt, for a step of one.
+        position: Position of the event in the log; ``None`` for a step that a worker measured
+            between two events.
     """
 
     what: str
@@ -57,15 +58,15 @@ class TimelineStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """A job's life.
+    """All steps of a job.
 
     Attributes:
-        job: Which.
-        steps: In order.
-        ended: Whether the last one is an end.
-        total_ms: From acceptance to the last step.
-        queued_ms: How much of it was spent waiting for a worker.
-        attempts: How often it was begun.
+        job: The job.
+        steps: In order of time.
+        ended: Whether the last step is an end.
+        total_ms: Milliseconds from acceptance to the last step.
+        queued_ms: Part of ``total_ms`` in which the job waited for a worker.
+        attempts: Number of attempts.
     """
 
     job: JobId
@@ -76,30 +77,32 @@ class Timeline:
     attempts: int
 
 
-def tell(events: Sequence[RecordedEvent], losses: Mapping[WorkerId, str] | None = None) -> Timeline:
-    """Return the story of a job.
+def build_timeline(
+    events: Sequence[RecordedEvent], losses: Mapping[WorkerId, str] | None = None
+) -> Timeline:
+    """Return the timeline of a job.
 
     Args:
-        events: All events of its stream, at least one.
-        losses: When workers were found dead.
+        events: All events of the job's stream, at least one.
+        losses: By worker, the instant at which it was found dead.
     """
-    teller = _TimelineBuilder(accepted=_moment(events[0].recorded_at), losses=losses or {})
+    builder = _TimelineBuilder(accepted=_moment(events[0].recorded_at), losses=losses or {})
     for recorded in events:
-        teller.take(recorded)
-    last = teller.steps[-1]
+        builder.take(recorded)
+    last = builder.steps[-1]
     return Timeline(
         job=JobId(events[0].stream),
-        steps=tuple(teller.steps),
+        steps=tuple(builder.steps),
         ended=last.what in {"completed", "failed", "cancelled", "expired"},
         total_ms=last.after_ms,
-        queued_ms=teller.queued_ms,
-        attempts=teller.attempts,
+        queued_ms=builder.queued_ms,
+        attempts=builder.attempts,
     )
 
 
 @dataclass(slots=True)
 class _TimelineBuilder:
-    """Walks the events and remembers what a later one is measured against."""
+    """Folds the events; later steps are measured against its state."""
 
     accepted: datetime
     losses: Mapping[WorkerId, str]
@@ -111,14 +114,14 @@ class _TimelineBuilder:
 
     def take(self, recorded: RecordedEvent) -> None:
         event = decode_event(recorded.type, recorded.schema_version, recorded.data)
-        self._tell(event, recorded)
+        self._add_step(event, recorded)
 
     @singledispatchmethod
-    def _tell(self, event: Event, recorded: RecordedEvent) -> None:
+    def _add_step(self, event: Event, recorded: RecordedEvent) -> None:
         del event
         self._add(recorded, recorded.type, "")
 
-    @_tell.register
+    @_add_step.register
     def _(self, event: JobSubmitted, recorded: RecordedEvent) -> None:
         whose = f" for {event.agent}" if event.agent else ""
         by = f" from {event.client}" if event.client else ""
@@ -126,14 +129,14 @@ class _TimelineBuilder:
         self._waiting_since = self.accepted
         self._add(recorded, "accepted", f"{text}, at most {event.max_tokens:,} tokens")
 
-    @_tell.register
+    @_add_step.register
     def _(self, event: JobAttached, recorded: RecordedEvent) -> None:
         self._add(recorded, "attached", f"a repeated request joined ({event.reason})")
 
-    @_tell.register
+    @_add_step.register
     def _(self, event: AttemptStarted, recorded: RecordedEvent) -> None:
         now = _moment(recorded.recorded_at)
-        self._tell_loss(recorded)
+        self._add_loss(recorded)
         waited_ms = _ms(now - self._waiting_since) if self._waiting_since else None
         self.queued_ms += waited_ms or 0.0
         self.attempts += 1
@@ -145,26 +148,26 @@ class _TimelineBuilder:
         cached = f"{event.cached_tokens:,} of them known from {known}" if known else "none known"
         parts.append(f"prompt of {event.prompt_tokens:,} tokens, {cached}")
         if event.resumed_tokens:
-            parts.append(f"goes on after {event.resumed_tokens:,} tokens said before")
+            parts.append(f"continues after {event.resumed_tokens:,} tokens of earlier attempts")
         self._add(recorded, "attempt", "; ".join(parts), waited_ms, event.attempt)
 
-    @_tell.register
+    @_add_step.register
     def _(self, event: AttemptFailed, recorded: RecordedEvent) -> None:
         again = "may be tried again" if event.retryable else "final"
         text = f"attempt {event.attempt} failed: {event.error}: {event.message} ({again})"
         self._wait_again(recorded)
         self._add(recorded, "attempt_failed", text, attempt=event.attempt)
 
-    @_tell.register
+    @_add_step.register
     def _(self, event: JobCancelRequested, recorded: RecordedEvent) -> None:
         self._add(recorded, "cancel_requested", f"asked to stop ({event.reason})")
 
-    @_tell.register
+    @_add_step.register
     def _(self, event: JobCancelled, recorded: RecordedEvent) -> None:
-        said = f"cancelled after {event.usage.completion_tokens:,} tokens"
-        self._end(recorded, "cancelled", said)
+        text = f"cancelled after {event.usage.completion_tokens:,} tokens"
+        self._end(recorded, "cancelled", text)
 
-    @_tell.register
+    @_add_step.register
     def _(self, event: JobCompleted, recorded: RecordedEvent) -> None:
         usage, timings = event.usage, event.timings
         if self._running is not None and timings.first_token_ms:
@@ -180,31 +183,31 @@ class _TimelineBuilder:
         text = f"completed ({event.stop_reason}): {usage.completion_tokens:,} tokens{rate}"
         self._end(recorded, "completed", text, timings.decode_ms or None, event.attempt)
 
-    @_tell.register
+    @_add_step.register
     def _(self, event: JobFailed, recorded: RecordedEvent) -> None:
         self._end(recorded, "failed", f"failed: {event.error}: {event.message}")
 
-    @_tell.register
+    @_add_step.register
     def _(self, event: JobExpired, recorded: RecordedEvent) -> None:
         self._end(recorded, "expired", f"expired: the deadline {event.deadline} passed")
 
-    @_tell.register
+    @_add_step.register
     def _(self, event: JobRetried, recorded: RecordedEvent) -> None:
         self._wait_again(recorded)
         self._add(recorded, "retried", f"put back into the queue ({event.reason})")
 
-    @_tell.register
+    @_add_step.register
     def _(self, event: JobHidden, recorded: RecordedEvent) -> None:
         del event
         self._add(recorded, "hidden", "its caller deleted the answer")
 
-    def _tell_loss(self, recorded: RecordedEvent) -> None:
-        """An attempt that was still speaking when the next one began has died without a word."""
+    def _add_loss(self, recorded: RecordedEvent) -> None:
+        """Add the loss of an attempt that had no end when the next attempt began."""
         if self._running is None:
             return
         event, started = self._running
         lost_at = _moment(self.losses.get(event.worker, recorded.recorded_at))
-        text = f"attempt {event.attempt} ended without a word: {event.worker} died"
+        text = f"attempt {event.attempt} ended without a report: {event.worker} died"
         self._measured("lost", max(lost_at, started), text, None, event.attempt)
         self._waiting_since = max(lost_at, started)
 
@@ -268,5 +271,5 @@ def _ms(span: timedelta) -> float:
 
 
 def show_duration(ms: float) -> str:
-    """Return a duration for people."""
+    """Return a duration as text for people."""
     return f"{ms:,.0f} ms" if ms < _SECONDS_FROM_MS else f"{ms / 1000:,.1f} s"

@@ -1,4 +1,4 @@
-"""Pure folds from recorded events to what people and clients look at."""
+"""The jobs projection: one row per job, folded from its events. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from domain.log.codec import decode_event
 from domain.log.record import RecordedEvent
 from domain.values import JobId, JobStatus, Timings, Usage
 
-#: Version of the shape below; a change means that the projection must be rebuilt.
+#: Version of ``JobView``; after a change the projection must be rebuilt.
 JOB_VIEW_VERSION = 3
 _JOB_PREFIX = "job-"
 
@@ -32,29 +32,29 @@ class JobView:
 
     Attributes:
         id: The job.
-        status: Where it is in its life.
-        protocol: The dialect it was asked in.
-        model: The name the caller used.
-        priority: Which queue.
-        agent: Who it is for.
-        correlation_id: The request that started it.
+        status: Its status.
+        protocol: The dialect of its request.
+        model: The model name of the caller.
+        priority: Its queue.
+        agent: Its agent.
+        correlation_id: Id of the request that started it.
         created_at: RFC 3339 instant of acceptance.
-        started_at: Of the first attempt.
-        finished_at: Of the terminal event.
-        attempt: The latest attempt, or the number that a retry passed over.
-        cancel_requested: Whether somebody asked for the end.
+        started_at: RFC 3339 instant of the first attempt.
+        finished_at: RFC 3339 instant of the terminal event.
+        attempt: Number of the latest attempt, or the one that a retry skipped.
+        cancel_requested: Whether a cancellation is recorded.
         stop_reason: Why the generation ended.
         stop_sequence: The stop text that ended it.
         usage: Token counts.
-        timings: Where the time went.
+        timings: Durations of its phases.
         request: Digest of the canonical request.
         idempotency: Digest of the idempotency key.
-        asked: Equal for requests that ask the same.
+        asked: Digest that is equal for equal requests.
         deadline: Instant after which it must not start.
         finish_deadline: Instant after which it must not run.
         output: Digest of the output payload.
         error: Code of the failure.
-        error_message: What the failure said.
+        error_message: Message of the failure.
         position: Position of the latest event folded in.
     """
 
@@ -86,7 +86,7 @@ class JobView:
 
 
 def is_job_event(recorded: RecordedEvent) -> bool:
-    """Whether the jobs projection is concerned."""
+    """Whether the event belongs to a job."""
     return recorded.stream.startswith(_JOB_PREFIX)
 
 
@@ -96,7 +96,7 @@ def job_id_of(recorded: RecordedEvent) -> JobId:
 
 
 def project_job(view: JobView | None, recorded: RecordedEvent) -> JobView:
-    """Return the row as ``recorded`` leaves it.
+    """Return the row after ``recorded``.
 
     Args:
         view: The row before; ``None`` for the first event of the job.

@@ -1,4 +1,4 @@
-"""Make, look up, fork and delete agents that keep their own history, and add turns to it."""
+"""Registers, loads, forks and deletes agents with a history of their own, and adds turns to it."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from domain.ports import IdSource
 from domain.usecases.jobs.commit import COMMIT_TRIES_MAX
 from domain.values import AgentId, Digest, JobId, JobStatus, StreamName, digest_of
 
-#: Events that are read at a time while agents are listed.
+#: Events read at a time while agents are listed.
 PAGE_EVENTS: Final = 1000
-#: Of them, what says which agents there are.
+#: Types of the events that create or delete an agent.
 _LIVES: Final = tuple(sorted(AGENT_HISTORY - {AgentTurnAdded.__name__}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTurn:
-    """A turn that can be added as things stand.
+    """A turn that can be added to the loaded state.
 
     Attributes:
-        agent: The agent, as it was read.
-        turn: The number.
-        profile: What the agent was made with.
+        agent: The agent, as it was loaded.
+        turn: The number of the turn.
+        profile: The profile of the agent.
         before: The conversation up to this turn, the system prompt included.
     """
 
@@ -56,7 +56,7 @@ def load_agent(agent_id: AgentId, *, log: EventLog) -> Agent:
     """Fold an agent from the log.
 
     Raises:
-        AgentNotFound: It was never made, or was deleted.
+        AgentNotFound: It was never created, or was deleted.
     """
     agent = _load(agent_id, log)
     if not agent.is_there:
@@ -67,13 +67,13 @@ def load_agent(agent_id: AgentId, *, log: EventLog) -> Agent:
 def register(
     agent_id: AgentId, profile: Profile, *, correlation_id: str, log: EventLog, ids: IdSource
 ) -> tuple[Agent, bool]:
-    """Make an agent; one that was made of the same already is left as it is.
+    """Create an agent; one with the same profile is returned as it is.
 
     Returns:
         The agent, and whether it is new.
 
     Raises:
-        AgentExists: The name belongs to another one.
+        AgentExists: Another agent has the name.
         LogUnavailable: Nothing was recorded.
     """
     payload = profile.to_bytes()
@@ -93,7 +93,7 @@ def register(
 
 
 def profile_of(agent: Agent, payloads: PayloadStore) -> Profile:
-    """Return what an agent was made with.
+    """Return the profile of an agent.
 
     Raises:
         PayloadMissing: It was erased.
@@ -102,11 +102,11 @@ def profile_of(agent: Agent, payloads: PayloadStore) -> Profile:
 
 
 def last_status(agent: Agent, views: JobViews) -> JobStatus | None:
-    """Return how the job of an agent's latest own turn stands, if it has one."""
+    """Return the status of the job of an agent's latest own turn, if it has one."""
     if agent.last is None:
         return None
     view = views.get(agent.last)
-    # Its list of jobs can have lost it only with an archive; nobody knows of an answer then.
+    # The view is missing only if the job was archived; its answer is then unknown.
     return JobStatus.EXPIRED if view is None else view.status
 
 
@@ -119,15 +119,15 @@ def plan_turn(
     views: JobViews,
     payloads: PayloadStore,
 ) -> PlannedTurn:
-    """Return what the next turn of an agent follows, or the turn that a repeat asks for.
+    """Return the next turn of an agent, or the turn that a repeated request already added.
 
     Args:
-        agent_id: Whose.
-        expected: How many turns the caller thinks that there are.
-        key: Digest of the idempotency key: a job of it that is a turn already is that turn.
-        log: Where the agent stands.
-        views: How its jobs stand.
-        payloads: What they said.
+        agent_id: The agent.
+        expected: Number of turns that the caller expects; ``None`` for any.
+        key: Digest of the idempotency key; a turn whose job has it is returned again.
+        log: The events of the agent.
+        views: Its jobs.
+        payloads: Their requests and answers.
 
     Raises:
         AgentNotFound: There is no such agent.
@@ -141,7 +141,7 @@ def plan_turn(
         turn = next_turn(agent, last_status(agent, views), expected)
     profile = profile_of(agent, payloads)
     job = agent.job_before(turn)
-    before = said_until(job, views=views, payloads=payloads) if job is not None else ()
+    before = conversation_until(job, views=views, payloads=payloads) if job is not None else ()
     return PlannedTurn(agent=agent, turn=turn, profile=profile, before=before)
 
 
@@ -154,11 +154,11 @@ def record_turn(
     views: JobViews,
     ids: IdSource,
 ) -> None:
-    """Make a job the turn that was planned; a job that is it already is left alone.
+    """Record a job as the planned turn; does nothing if it is recorded already.
 
     Raises:
         AgentNotFound: The agent was deleted meanwhile.
-        AgentTurnConflict: Somebody else added a turn first.
+        AgentTurnConflict: A concurrent request added a turn first.
         LogUnavailable: Nothing was recorded.
     """
     agent_id = planned.agent.id
@@ -173,7 +173,7 @@ def record_turn(
         try:
             _append(agent, event, {}, correlation_id, log, ids)
         except ConcurrencyConflict:
-            # Contexts that were saved stand on the same stream; only the turns decide.
+            # Events of saved contexts share the stream; only turns are a conflict.
             if not tries_left:
                 raise
             continue
@@ -190,16 +190,16 @@ def fork(
     views: JobViews,
     ids: IdSource,
 ) -> Agent:
-    """Make an agent that begins where another one was after one of its turns.
+    """Create an agent that continues another one after one of its turns.
 
     Args:
-        parent_id: The other one.
-        child_id: The new name.
-        from_turn: After which turn, 0 for none; ``None`` means the latest that has an answer.
+        parent_id: The agent to fork.
+        child_id: Name of the new agent.
+        from_turn: Last turn to take over, 0 for none; ``None`` for the latest with an answer.
         correlation_id: The request.
-        log: Where they stand.
-        views: How the jobs stand.
-        ids: Names for the event.
+        log: The events of both.
+        views: The jobs.
+        ids: Id of the new event.
 
     Raises:
         AgentNotFound: There is no such parent.
@@ -236,14 +236,14 @@ def fork(
 
 
 def delete(agent_id: AgentId, *, correlation_id: str, log: EventLog, ids: IdSource) -> Agent:
-    """Show an agent no more.
+    """Delete an agent; its jobs stay in the log.
 
     Returns:
-        The agent as it was.
+        The agent before its deletion.
 
     Raises:
         AgentNotFound: There is no such agent.
-        LogUnavailable: The wish could not be recorded.
+        LogUnavailable: Nothing was recorded.
     """
     for tries_left in reversed(range(COMMIT_TRIES_MAX)):
         agent = load_agent(agent_id, log=log)
@@ -258,7 +258,7 @@ def delete(agent_id: AgentId, *, correlation_id: str, log: EventLog, ids: IdSour
 
 
 def list_agents(*, log: EventLog) -> tuple[Agent, ...]:
-    """Return the agents that are there, without their turns, those made last first."""
+    """Return the existing agents, without their turns, the latest created first."""
     found: dict[AgentId, Agent] = {}
     after = 0
     while page := log.read_all(after=after, limit=PAGE_EVENTS, types=_LIVES):
@@ -269,11 +269,13 @@ def list_agents(*, log: EventLog) -> tuple[Agent, ...]:
     return tuple(agent for agent in reversed(found.values()) if agent.is_there)
 
 
-def said_until(job_id: JobId, *, views: JobViews, payloads: PayloadStore) -> tuple[Message, ...]:
+def conversation_until(
+    job_id: JobId, *, views: JobViews, payloads: PayloadStore
+) -> tuple[Message, ...]:
     """Return a conversation up to the answer of a job, that answer included.
 
     Raises:
-        PayloadMissing: Its texts were erased.
+        PayloadMissing: The texts were erased.
     """
     view = views.get(job_id)
     if view is None or view.output is None:
@@ -290,17 +292,17 @@ def said_until(job_id: JobId, *, views: JobViews, payloads: PayloadStore) -> tup
     return (*request.messages, turn)
 
 
-def _call(said: EmittedCall) -> ToolCall:
-    arguments: dict[str, Any] = {"unparsed": said.arguments}
+def _call(emitted: EmittedCall) -> ToolCall:
+    arguments: dict[str, Any] = {"unparsed": emitted.arguments}
     with suppress(ValueError):
-        parsed = json.loads(said.arguments or "{}")
+        parsed = json.loads(emitted.arguments or "{}")
         if isinstance(parsed, dict):
             arguments = parsed
-    return ToolCall(id=said.id, name=said.name, arguments=arguments)
+    return ToolCall(id=emitted.id, name=emitted.name, arguments=arguments)
 
 
 def _job_of_turn(agent: Agent, turn: int, log: EventLog) -> JobId | None:
-    """Return the job of a turn, which may be one that a parent of its parents took over."""
+    """Return the job of a turn, which may be inherited over several forks."""
     while 0 < turn < agent.inherited:
         assert agent.parent is not None, "only a fork inherits"
         agent = _load_life(agent.parent, agent.parent_life, log)
@@ -310,7 +312,7 @@ def _job_of_turn(agent: Agent, turn: int, log: EventLog) -> JobId | None:
 
 
 def _load_life(agent_id: AgentId, life: int, log: EventLog) -> Agent:
-    """Fold an agent that may be deleted by now, as it was before that."""
+    """Fold one life of an agent, up to its deletion."""
     agent = Agent(id=agent_id)
     for recorded in log.load(StreamName(AGENT_STREAM + agent_id)):
         after = _evolved(agent, recorded)

@@ -1,4 +1,4 @@
-"""What a job found in the cache, and why it did not find more; from the log alone."""
+"""How much of a prompt the cache held, and why it held no more; from the log alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from domain.chat.divergence import Cause, PromptDivergence, diverge, shared_parts
+from domain.chat.divergence import Cause, PromptDivergence, find_divergence, shared_parts
 from domain.chat.request import ChatRequest
 from domain.errors import PayloadMissing
 from domain.events.job import AttemptStarted
@@ -17,14 +17,14 @@ from domain.log.ports import PayloadStore
 from domain.log.record import RecordedEvent
 from domain.values import Digest, JobId, StreamName
 
-#: Earlier jobs among which the nearest prefix is looked for.
-LOOKED_AT_MAX: Final = 8
-#: Fewer tokens are no miss: the last ones of a prompt are always computed.
+#: Earlier jobs that a prompt is compared with.
+COMPARED_JOBS_MAX: Final = 8
+#: Fewer tokens are no miss: the last tokens of a prompt are always computed.
 MISSED_TOKENS_MIN: Final = 16
 
 
 class Streams(Protocol):
-    """The reading half of ``EventLog``, as far as it is needed here."""
+    """The reading method of ``EventLog`` that is used here."""
 
     def load(self, stream: StreamName) -> tuple[RecordedEvent, ...]:
         """Return the events of a stream in order."""
@@ -33,15 +33,15 @@ class Streams(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheDiagnosis:
-    """What was known of a prompt.
+    """How much of a prompt came from the cache, compared with the nearest earlier context.
 
     Attributes:
-        prompt_tokens: Its length.
-        cached_tokens: How much of it was not computed; the index of the first token that was.
+        prompt_tokens: Length of the prompt.
+        cached_tokens: Tokens from the cache; also the index of the first computed token.
         source: ``none``, ``ram`` or ``disk``.
-        missed_tokens: What the nearest earlier context had beyond that.
-        compared_with: The job that left this context.
-        divergence: Where the two part, if anything was missed.
+        missed_tokens: Tokens of the nearest earlier context beyond ``cached_tokens``.
+        compared_with: The job of that context.
+        divergence: The first difference, if tokens were missed.
     """
 
     prompt_tokens: int
@@ -52,20 +52,20 @@ class CacheDiagnosis:
     divergence: PromptDivergence | None = None
 
 
-class _Asked(NamedTuple):
-    """The newer of two requests; only jobs of its own agent are compared where it names one."""
+class _NewerRequest(NamedTuple):
+    """The newer of two requests; one that names an agent is compared with jobs of that agent."""
 
     request: ChatRequest
     started: AttemptStarted
     is_named: bool
 
 
-def explain(
+def diagnose_cache(
     job_id: JobId, *, views: JobViews, log: Streams, payloads: PayloadStore
 ) -> CacheDiagnosis | None:
-    """Return what a job found in the cache; ``None`` before its first attempt.
+    """Return the cache diagnosis of a job; ``None`` before its first attempt.
 
-    It is compared with the latest jobs of the same agent, or of everybody where it has none.
+    The job is compared with the latest jobs of its agent, or with all jobs if it has none.
     """
     view, started = views.get(job_id), _started(job_id, log)
     if view is None or started is None:
@@ -75,24 +75,24 @@ def explain(
         cached_tokens=view.usage.cached_tokens or started.cached_tokens,
         source=started.cache_source,
     )
-    earlier = views.page(limit=LOOKED_AT_MAX, before=job_id, agent=view.agent).jobs
-    left = [one for one in earlier if _context_tokens(one) - found.cached_tokens > 0]
-    if not left or found.prompt_tokens - found.cached_tokens < MISSED_TOKENS_MIN:
+    earlier = views.page(limit=COMPARED_JOBS_MAX, before=job_id, agent=view.agent).jobs
+    longer = [one for one in earlier if _context_tokens(one) - found.cached_tokens > 0]
+    if not longer or found.prompt_tokens - found.cached_tokens < MISSED_TOKENS_MIN:
         return found
     request = _request(view, payloads)
     if request is None:
         return found
-    asked = _Asked(request, started, is_named=view.agent is not None)
-    nearest = _nearest(left, request, payloads)
-    if nearest is not None and not asked.is_named and not shared_parts(nearest[1], request):
-        # A stranger's, which happened to be there: it says nothing of this prompt.
+    newer = _NewerRequest(request, started, is_named=view.agent is not None)
+    nearest = _nearest(longer, request, payloads)
+    if nearest is not None and not newer.is_named and not shared_parts(nearest[1], request):
+        # An unrelated prompt of another client explains no miss.
         return found
-    return _compared(found, asked, nearest, log)
+    return _compared(found, newer, nearest, log)
 
 
 def _compared(
     found: CacheDiagnosis,
-    asked: _Asked,
+    newer: _NewerRequest,
     nearest: tuple[JobView, ChatRequest] | None,
     log: Streams,
 ) -> CacheDiagnosis:
@@ -103,19 +103,21 @@ def _compared(
     if missed < MISSED_TOKENS_MIN:
         return found
     other = _started(view.id, log)
-    if other is not None and other.fingerprint != asked.started.fingerprint:
+    if other is not None and other.fingerprint != newer.started.fingerprint:
         divergence: PromptDivergence | None = PromptDivergence(
             cause=Cause.MODEL_CHANGED, place="model"
         )
     else:
-        divergence = diverge(before, asked.request, answered_by=view.id, same_agent=asked.is_named)
+        divergence = find_divergence(
+            before, newer.request, answered_by=view.id, same_agent=newer.is_named
+        )
     return CacheDiagnosis(
         prompt_tokens=found.prompt_tokens,
         cached_tokens=found.cached_tokens,
         source=found.source,
         missed_tokens=missed,
         compared_with=view.id,
-        # The prompt goes on from the earlier one, so what it left is not there any more.
+        # The prompt continues the earlier one, so the cache no longer holds its blocks.
         divergence=divergence or PromptDivergence(cause=Cause.BLOCKS_GONE, place="cache"),
     )
 
@@ -125,7 +127,7 @@ def _nearest(
 ) -> tuple[JobView, ChatRequest] | None:
     known = ((view, _request(view, payloads)) for view in views)
     candidates = [(view, before) for view, before in known if before is not None]
-    # Of equals the newest, which comes first.
+    # Of equals, ``max`` returns the first, which is the newest.
     return max(candidates, key=lambda one: shared_parts(one[1], request), default=None)
 
 
@@ -134,7 +136,7 @@ def _context_tokens(view: JobView) -> int:
 
 
 def _started(job_id: JobId, log: Streams) -> AttemptStarted | None:
-    """Return the first attempt: later ones find what it has read."""
+    """Return the first attempt; later ones find its blocks in the cache."""
     for recorded in log.load(StreamName(job_id)):
         if recorded.type == AttemptStarted.__name__:
             event = decode_event(recorded.type, recorded.schema_version, recorded.data)

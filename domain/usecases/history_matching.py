@@ -1,9 +1,9 @@
-"""Find out which answers the turns of a conversation echo, where no id in them says so.
+"""Finds the answers that assistant turns without an id echo.
 
-A turn of text alone comes back without any id of ours. It is looked for among the latest answers
-of the same agent, or, where nobody is named, of conversations that began in the same way. What is
-found becomes a part of the request, so that every attempt at it, and a replay of it in a year,
-reads the same prompt.
+A turn of text alone comes back without an id of a job. It is compared with the latest answers of
+the same agent or, in a request without an agent, of conversations with the same beginning. The
+match becomes a part of the request, so that every attempt and every later replay has the same
+prompt.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from typing import Final
 from domain.chat.conversation_id import content_id
 from domain.chat.echo import RecordedAnswer, is_echo
 from domain.chat.ports import RecordedAnswers
-from domain.chat.request import ChatRequest, Message
+from domain.chat.request import ChatRequest
 from domain.job.listing import JobViews
 from domain.job.view import JobView
 from domain.values import AgentId
 
-#: How many of an agent's latest jobs are looked at.
-LOOKED_AT_MAX: Final = 16
-#: Among how many jobs of everybody those are looked for that name nobody.
-NAMELESS_AMONG_MAX: Final = 64
+#: Latest jobs of an agent whose answers are compared.
+COMPARED_ANSWERS_MAX: Final = 16
+#: Latest jobs among which those without an agent are searched.
+SEARCHED_JOBS_MAX: Final = 64
 
 
-def attribute(
+def match_history(
     request: ChatRequest, agent: AgentId | None, *, views: JobViews, answers: RecordedAnswers
 ) -> ChatRequest:
-    """Return the request with an origin at every turn that is one of the agent's late answers.
+    """Return the request with an origin at every turn that echoes a recent answer of the agent.
 
     Args:
-        request: As the client sent it; turns whose ids say where they come from are left alone.
-        agent: Whose conversation it is, if the request says so.
+        request: The request of the client; turns with an origin stay as they are.
+        agent: Its agent, if the request names one.
         views: The jobs.
-        answers: What they said.
+        answers: Their answers.
     """
     unknown = {
         number
@@ -43,36 +43,32 @@ def attribute(
     }
     if not unknown:
         return request
-    late = [said for view in _late(agent, views) if (said := answers.find(view.id)) is not None]
+    recent = [found for view in _recent(agent, views) if (found := answers.find(view.id))]
     messages = list(request.messages)
-    # The newest turn is the newest answer: a text that was said twice is told apart by its place.
+    # From the newest turn and answer back: equal texts are matched by their order.
     for number in sorted(unknown, reverse=True):
-        said = next(
+        match = next(
             (
                 one
-                for one in late
+                for one in recent
                 if is_echo(messages[number], one.answer)
                 and (agent is not None or _begins_alike(request, one, answers))
             ),
             None,
         )
-        if said is not None:
-            late.remove(said)
-            messages[number] = _from(messages[number], said)
+        if match is not None:
+            recent.remove(match)
+            messages[number] = replace(messages[number], origin=match.job_id)
     return replace(request, messages=tuple(messages))
 
 
-def _late(agent: AgentId | None, views: JobViews) -> tuple[JobView, ...]:
+def _recent(agent: AgentId | None, views: JobViews) -> tuple[JobView, ...]:
     if agent is not None:
-        return views.page(limit=LOOKED_AT_MAX, agent=agent).jobs
-    nameless = [one for one in views.page(limit=NAMELESS_AMONG_MAX).jobs if one.agent is None]
-    return tuple(nameless[:LOOKED_AT_MAX])
+        return views.page(limit=COMPARED_ANSWERS_MAX, agent=agent).jobs
+    nameless = [one for one in views.page(limit=SEARCHED_JOBS_MAX).jobs if one.agent is None]
+    return tuple(nameless[:COMPARED_ANSWERS_MAX])
 
 
-def _begins_alike(request: ChatRequest, said: RecordedAnswer, answers: RecordedAnswers) -> bool:
-    before = answers.request(said.request)
+def _begins_alike(request: ChatRequest, answer: RecordedAnswer, answers: RecordedAnswers) -> bool:
+    before = answers.request(answer.request)
     return before is not None and content_id(before) == content_id(request)
-
-
-def _from(turn: Message, said: RecordedAnswer) -> Message:
-    return replace(turn, origin=said.job_id)

@@ -1,4 +1,4 @@
-"""What jobs have said, read from the log."""
+"""The answers of jobs, read from the log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from domain.values import Digest, JobId, StreamName
 
 
 class History(Protocol):
-    """The streams of a log: what of ``domain.log.ports.EventLog`` is needed here."""
+    """The reading method of ``domain.log.ports.EventLog`` that is used here."""
 
     def load(self, stream: StreamName, *, after_version: int = 0) -> tuple[RecordedEvent, ...]:
         """See ``EventLog.load``."""
@@ -33,11 +33,11 @@ class LoggedAnswers:
     payloads: PayloadStore
 
     def find(self, job_id: JobId) -> RecordedAnswer | None:
-        """See ``SpokenAnswers.find``."""
+        """See ``RecordedAnswers.find``."""
         return self._answer(job_id, self.log.load(StreamName(job_id)))
 
     def request(self, digest: Digest) -> ChatRequest | None:
-        """See ``SpokenAnswers.request``."""
+        """See ``RecordedAnswers.request``."""
         try:
             return ChatRequest.from_bytes(self.payloads.get(digest))
         except PayloadMissing:

@@ -13,7 +13,7 @@ from domain.events.job import AttemptStarted
 from domain.job import state as job_module
 from domain.job.commands import StartAttempt
 from domain.usecases.jobs import run_attempt as run_module
-from domain.usecases.jobs import terminal_item as last_word
+from domain.usecases.jobs import terminal_item
 from domain.usecases.jobs.reconcile import JobReconciler
 from domain.usecases.jobs.submit import JobSubmission
 from domain.values import JobId
@@ -52,13 +52,13 @@ def _nothing_is_queued_again() -> AbstractContextManager[Any]:
 
 
 def _a_new_attempt_forgets_what_was_said() -> AbstractContextManager[Any]:
-    read = last_word.read_said
+    read = terminal_item.read_emitted
 
     def forgetful(job_id: JobId, backlog: Any) -> Any:
         said = read(job_id, backlog)
         return replace(said, token_ids=said.token_ids[:-1]) if said.token_ids else said
 
-    return mock.patch.object(run_module, "read_said", forgetful)
+    return mock.patch.object(run_module, "read_emitted", forgetful)
 
 
 def _the_end_is_said_before_it_is_recorded() -> AbstractContextManager[Any]:
@@ -110,7 +110,7 @@ def _readers_wait_for_the_broker() -> AbstractContextManager[Any]:
 
 
 def _the_end_is_said_behind_a_hole() -> AbstractContextManager[Any]:
-    return mock.patch.object(last_word, "_is_whole", return_value=True)
+    return mock.patch.object(terminal_item, "_is_whole", return_value=True)
 
 
 PLANTED: Mapping[str, Plant] = {

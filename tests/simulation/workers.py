@@ -45,8 +45,8 @@ class _Turns:
         self._process = process
         self.gate = TurnScheduler(TurnOrder(slots=SLOTS, interactive_reserved=1))
 
-    def ask(self, job_id: JobId, *, agent: str | None, priority: Priority) -> _Turn:
-        return _Turn(self._process, self.gate.ask(job_id, agent=agent, priority=priority))
+    def request_turn(self, job_id: JobId, *, agent: str | None, priority: Priority) -> _Turn:
+        return _Turn(self._process, self.gate.request_turn(job_id, agent=agent, priority=priority))
 
 
 class _Turn:

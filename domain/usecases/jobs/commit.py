@@ -1,4 +1,4 @@
-"""Load, decide, append: the one way in which a job changes."""
+"""Load, decide, append: the only way in which a job changes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from domain.log.record import Draft, RecordedEvent
 from domain.ports import IdSource
 from domain.values import Digest, EventId, JobId, StreamName
 
-#: Times that a decision is taken anew because somebody else appended first. Writers to one job are
-#: its worker and whoever cancels it, so more than two in a row means that something loops.
+#: Most times that a decision is repeated after a concurrent append. The writers of one job are its
+#: worker and its cancellers, so more than two conflicts in a row mean that a writer loops.
 COMMIT_TRIES_MAX = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedJob:
-    """A job with what its next event needs to know.
+    """A job with the facts that its next event refers to.
 
     Attributes:
         job: The folded state.
-        correlation_id: Of the request that started it.
+        correlation_id: Id of the request that started it.
         accepted_at: RFC 3339 instant of acceptance.
-        last_event_id: The event that the next one follows from.
+        last_event_id: Causation id of the next event.
     """
 
     job: Job
@@ -62,17 +62,17 @@ def commit(
     ids: IdSource,
     payloads: Mapping[Digest, bytes] | None = None,
 ) -> Job:
-    """Decide on the present state and append; decide anew if somebody else appended first.
+    """Decide on the present state and append; decide again after a concurrent append.
 
     Args:
         job_id: The job.
-        command: What is wanted, or a function from the state to it (``None``: nothing).
-        log: Where the job stands.
-        ids: Names for the new events.
-        payloads: Bytes that the events refer to.
+        command: The command, or a function from the state to it (``None`` for no command).
+        log: The log of the job.
+        ids: Ids of the new events.
+        payloads: Texts that the events refer to, by digest.
 
     Returns:
-        The job as the append left it.
+        The job after the append.
 
     Raises:
         JobNotFound: The job has no events.
@@ -102,7 +102,7 @@ def commit(
 
 
 def drafts(events: tuple[JobEvent, ...], loaded: LoadedJob, *, ids: IdSource) -> list[Draft]:
-    """Wrap events so that each names the one that led to it."""
+    """Return drafts of the events, each with the id of the one before as its causation."""
     cause = loaded.last_event_id
     wrapped: list[Draft] = []
     for event in events:

@@ -1,11 +1,11 @@
-"""Run one job to its end, as one attempt.
+"""Runs one attempt at a job.
 
-    load → (ended already? cancelled meanwhile?) → prepare → hand over → AttemptStarted → release
-                                                    → … generation … → last event → last item
+    load → (ended? cancelled?) → prepare → submit to engine → AttemptStarted → release
+                                            → … generation … → last event → terminal item
 
-The engine reads the prompt while the attempt is being recorded, and says nothing before. The last
-event is appended before the last item is published, so a client that saw the end of a stream finds
-the same end in the log.
+The engine computes the prompt while the attempt is being recorded, and emits nothing before that.
+The last event is appended before the terminal item is published, so a client that saw the end of a
+stream finds the same end in the log.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from domain.kv.hashing import hash_ids
 from domain.log.ports import EventLog, PayloadStore
 from domain.ports import Clock, IdSource
 from domain.usecases.jobs.commit import LoadedJob, commit, load_job
-from domain.usecases.jobs.terminal_item import EmittedPrefix, ending_of, read_said, repeat_last_word
+from domain.usecases.jobs.terminal_item import EmittedPrefix, ending_of, read_emitted, republish_end
 from domain.values import (
     Digest,
     JobId,
@@ -55,7 +55,7 @@ from domain.values import (
 
 
 class RunResult(StrEnum):
-    """What became of a delivery."""
+    """The result of one delivery of a job."""
 
     ENDED = "ended"
     REQUEUE = "requeue"
@@ -65,7 +65,7 @@ class RunResult(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
-    """What ``run_job`` needs; one per worker process."""
+    """The ports of ``run_job``; one per worker process."""
 
     worker: WorkerId
     log: EventLog
@@ -82,11 +82,11 @@ class Runner:
 def run_job(job_id: JobId, runner: Runner) -> RunResult:
     """Run a delivered job.
 
-    Deliveries may repeat: a job that has ended, or that this process runs already, is left alone.
+    Deliveries may repeat: a job that has ended, or that this process already runs, is not run.
 
     Returns:
         ``REQUEUE`` when the attempt failed and the job waits for another, ``SUPERSEDED`` when
-        another attempt spoke for it before this one could.
+        another attempt started or ended the job first.
 
     Raises:
         LogUnavailable: The log could not be written; the delivery must be repeated.
@@ -98,7 +98,7 @@ def run_job(job_id: JobId, runner: Runner) -> RunResult:
         loaded = load_job(job_id, log=runner.log)
         job = loaded.job
         if job.status.is_terminal:
-            _repeat_last_word(job, runner)
+            _republish_end(job, runner)
             return RunResult.NOTHING_TO_DO
         if not job.cancel_requested and _is_late(job, runner):
             job = commit(job_id, RequestCancel(reason=DEADLINE), log=runner.log, ids=runner.ids)
@@ -107,10 +107,10 @@ def run_job(job_id: JobId, runner: Runner) -> RunResult:
         try:
             return _attempt(loaded, runner)
         except (StaleAttempt, JobAlreadyTerminal):
-            # Another attempt speaks for the job now, or it ended meanwhile; nothing of ours counts.
+            # Another attempt runs, or the job has ended; this attempt records nothing.
             now = load_job(job_id, log=runner.log).job
             if now.status.is_terminal:
-                _repeat_last_word(now, runner)
+                _republish_end(now, runner)
             return RunResult.SUPERSEDED
 
 
@@ -124,8 +124,10 @@ def _is_late(job: Job, runner: Runner) -> bool:
 def _attempt(loaded: LoadedJob, runner: Runner) -> RunResult:
     job = loaded.job
     assert job.submitted is not None
-    turn = runner.turns.ask(job.id, agent=job.submitted.agent, priority=job.submitted.priority)
-    # A nudge that comes while it waits ends the wait.
+    turn = runner.turns.request_turn(
+        job.id, agent=job.submitted.agent, priority=job.submitted.priority
+    )
+    # A cancel signal ends the wait for the turn.
     runner.running.attach(job.id, turn, attempt=job.attempt + 1)
     with turn:
         if not turn.wait():
@@ -137,49 +139,49 @@ def _attempt(loaded: LoadedJob, runner: Runner) -> RunResult:
 def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: Runner) -> RunResult:
     job = loaded.job
     assert job.submitted is not None
-    said = read_said(job.id, runner.backlog)
-    if said.ended:
-        # A broker that lost its latest data has brought back what a retry had forgotten.
+    emitted = read_emitted(job.id, runner.backlog)
+    if emitted.ended:
+        # A broker that lost its latest writes has restored items that a retry had deleted.
         runner.backlog.forget(job.id, through=job.attempt)
-        said = EmittedPrefix()
-    if (why := _worn_out(job, said)) is not None:
+        emitted = EmittedPrefix()
+    if (why := _worn_out(job, emitted)) is not None:
         worn_out = Failed(error=EngineFailure.code, message=f"given up: {why}", retryable=False)
-        return _failed(job, 0, worn_out, said.next_item, runner)
+        return _failed(job, 0, worn_out, emitted.next_item, runner)
     try:
         request = ChatRequest.from_bytes(runner.payloads.get(job.submitted.request))
         prompt = runner.engine.prepare(request)
         if job.started is not None:
-            # How much room there is hangs on memory; what was begun goes on as it began.
+            # The limit depends on free memory; a resumed answer keeps that of its first attempt.
             prompt = replace(prompt, thinking_limit=job.started.thinking_limit)
     except (InvalidRequest, PayloadMissing) as error:
-        return _failed(job, 0, _failure_of(error), said.next_item, runner)
+        return _failed(job, 0, _failure_of(error), emitted.next_item, runner)
     queued_ms = _since_ms(loaded.accepted_at, runner)
     task = GenerationTask(
         job_id=job.id,
         attempt=job.attempt + 1,
         prompt=prompt,
-        emitted=said.token_ids,
-        first_item=max(1, said.next_item),
+        emitted=emitted.token_ids,
+        first_item=max(1, emitted.next_item),
         stop=request.stop,
-        known=said.logprobs,
+        known=emitted.logprobs,
     )
     try:
         handle = runner.engine.submit(task)
     except EngineFailure as error:
-        return _failed(job, 0, _failure_of(error), said.next_item, runner)
-    _release(task, said, handle, runner)
+        return _failed(job, 0, _failure_of(error), emitted.next_item, runner)
+    _release(task, emitted, handle, runner)
     outcome = handle.wait()
-    # The next one is computed while this one's end is recorded.
+    # The next job computes while the end of this one is recorded.
     turn.release()
     assert outcome is not None, "a wait without a limit returned without an outcome"
     outcome = replace(outcome, timings=replace(outcome.timings, queued_ms=queued_ms))
     return _finish(job, task.attempt, outcome, runner)
 
 
-def _worn_out(job: Job, said: EmittedPrefix) -> str | None:
-    """Return why the job must not be tried again, if so."""
+def _worn_out(job: Job, emitted: EmittedPrefix) -> str | None:
+    """Return why the job must not get another attempt, ``None`` if it may."""
     assert job.submitted is not None
-    deaths = silent_deaths(job, len(said.token_ids))
+    deaths = silent_deaths(job, len(emitted.token_ids))
     if deaths >= job.submitted.worker_deaths_max:
         return f"{deaths} workers in a row died on this job before it said a word"
     if job.strikes + job.speaking >= job.submitted.attempts_max:
@@ -188,29 +190,29 @@ def _worn_out(job: Job, said: EmittedPrefix) -> str | None:
 
 
 def _release(
-    task: GenerationTask, said: EmittedPrefix, handle: GenerationHandle, runner: Runner
+    task: GenerationTask, emitted: EmittedPrefix, handle: GenerationHandle, runner: Runner
 ) -> None:
-    """Record the attempt, say that it has begun, and let the generation speak."""
+    """Record the attempt, publish its first item, and release the items of the generation."""
     try:
         started = commit(
             task.job_id,
-            lambda job: _start(job, task, said, runner),
+            lambda job: _start(job, task, emitted, runner),
             log=runner.log,
             ids=runner.ids,
         )
-        if said.next_item == 0:
+        if emitted.next_item == 0:
             _publish(task.job_id, 0, task.attempt, _started(task.prompt), runner)
     except BaseException:
         handle.cancel()
         raise
     runner.running.attach(task.job_id, handle, attempt=task.attempt)
-    # A later wish finds the handle through its nudge; an earlier one had nobody to nudge.
+    # A later cancellation reaches the handle by its signal; an earlier one came before it.
     if started.cancel_requested:
         handle.cancel()
     handle.release()
 
 
-def _start(job: Job, task: GenerationTask, said: EmittedPrefix, runner: Runner) -> StartAttempt:
+def _start(job: Job, task: GenerationTask, emitted: EmittedPrefix, runner: Runner) -> StartAttempt:
     if job.attempt + 1 != task.attempt:
         raise StaleAttempt(job.id, attempt=task.attempt, current=job.attempt)
     card = runner.engine.card()
@@ -221,8 +223,8 @@ def _start(job: Job, task: GenerationTask, said: EmittedPrefix, runner: Runner) 
         prompt_tokens=len(task.prompt.tokens),
         cached_tokens=task.prompt.cached_tokens,
         cache_source=task.prompt.cache_source,
-        first_item=said.next_item,
-        resumed_tokens=len(said.token_ids),
+        first_item=emitted.next_item,
+        resumed_tokens=len(emitted.token_ids),
         sampling=task.prompt.sampling,
         prompt_hash=hash_ids(task.prompt.tokens),
         thinking_limit=task.prompt.thinking_limit,
@@ -233,17 +235,17 @@ def _finish(job: Job, attempt: int, outcome: Outcome, runner: Runner) -> RunResu
     if outcome.failure is not None:
         return _failed(job, attempt, outcome.failure, outcome.next_item, runner)
     output, payload = _output(outcome)
-    last_word: Finished | Failed = Finished(
+    terminal: Finished | Failed = Finished(
         stop_reason=outcome.stop_reason,
         usage=outcome.usage,
         stop_sequence=outcome.stop_sequence,
     )
     if outcome.stop_reason is StopReason.CANCELLED:
         if not load_job(job.id, log=runner.log).job.cancel_requested:
-            # Whoever cut it short must read the log before, so this is a defect of ours.
+            # Cancellations are recorded before they are signalled, so this is a defect.
             stray = Failed(error=GenerationCancelled.code, message="not asked for", retryable=True)
             return _failed(job, attempt, stray, outcome.next_item, runner)
-        # Asked for by somebody, or by a deadline: the log knows which.
+        # The log holds whether a request or a deadline caused it.
         command: ConfirmCancel | CompleteAttempt = ConfirmCancel(
             attempt=attempt, usage=outcome.usage, output=output
         )
@@ -258,8 +260,9 @@ def _finish(job: Job, attempt: int, outcome: Outcome, runner: Runner) -> RunResu
             timings=outcome.timings,
         )
     ended = commit(job.id, command, log=runner.log, ids=runner.ids, payloads={output: payload})
-    last_word = last_word if ended.status is not JobStatus.EXPIRED else ending_of(ended)
-    _publish(job.id, outcome.next_item, attempt, last_word, runner)
+    if ended.status is JobStatus.EXPIRED:
+        terminal = ending_of(ended)
+    _publish(job.id, outcome.next_item, attempt, terminal, runner)
     return RunResult.ENDED
 
 
@@ -269,20 +272,20 @@ def _failed(job: Job, attempt: int, failure: Failed, next_item: int, runner: Run
     )
     if not after.status.is_terminal:
         return RunResult.REQUEUE
-    # An attempt that never started has no number; the next one is free and newer than all others.
+    # An attempt that never started has no number; the next one is unused and higher than all.
     _publish(job.id, next_item, attempt or job.attempt + 1, failure, runner)
     return RunResult.ENDED
 
 
 def _cancelled(job: Job, runner: Runner) -> RunResult:
     command = ConfirmCancel(attempt=0, usage=Usage())
-    # Whoever asked for the end may have recorded and said it just now.
-    _repeat_last_word(commit(job.id, command, log=runner.log, ids=runner.ids), runner)
+    # A concurrent cancellation may have recorded and published the end already.
+    _republish_end(commit(job.id, command, log=runner.log, ids=runner.ids), runner)
     return RunResult.ENDED
 
 
-def _repeat_last_word(job: Job, runner: Runner) -> None:
-    repeat_last_word(job, backlog=runner.backlog, sink=runner.sink, payloads=runner.payloads)
+def _republish_end(job: Job, runner: Runner) -> None:
+    republish_end(job, backlog=runner.backlog, sink=runner.sink, payloads=runner.payloads)
 
 
 def _started(prompt: PreparedPrompt) -> Started:

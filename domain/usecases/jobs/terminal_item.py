@@ -1,4 +1,4 @@
-"""What a job has said, and its end said again where that went missing."""
+"""The items that a job emitted, and its terminal item published again where it was lost."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from domain.values import JobId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmittedPrefix:
-    """What earlier attempts emitted.
+    """The items that earlier attempts emitted.
 
     Attributes:
-        next_item: Number of the item after it.
-        token_ids: What it was made of.
-        ended: Whether nothing may follow.
-        logprobs: What they told of the likelihood of tokens, by place.
+        next_item: Number of the next item.
+        token_ids: The tokens that they carry.
+        ended: Whether the last of them is terminal.
+        logprobs: Their log-probabilities, by index of the token.
     """
 
     next_item: int = 0
@@ -43,8 +43,8 @@ class EmittedPrefix:
     logprobs: Mapping[int, TokenLogprob] = field(default_factory=dict)
 
 
-def read_said(job_id: JobId, backlog: ItemBacklog) -> EmittedPrefix:
-    """Return what is left of a job's items.
+def read_emitted(job_id: JobId, backlog: ItemBacklog) -> EmittedPrefix:
+    """Return the stored items of a job, summed up.
 
     Raises:
         QueueUnavailable: The broker cannot be reached.
@@ -52,36 +52,36 @@ def read_said(job_id: JobId, backlog: ItemBacklog) -> EmittedPrefix:
     return _sum(backlog.read(job_id))
 
 
-def repeat_last_word(
+def republish_end(
     job: Job, *, backlog: ItemBacklog, sink: ItemSink, payloads: PayloadStore
 ) -> None:
-    """Say the end again if a crash came between the last event and the last item.
+    """Publish the terminal item if a crash came between the last event and that item.
 
-    Not where items before it were lost as well: an end behind a hole would pass for the whole
-    answer. Readers then find the rest in the log.
+    If earlier items are lost too, nothing is published: readers would take the stored items and
+    the end for the complete answer. They find the rest in the log.
 
     Raises:
         QueueUnavailable: The broker cannot be reached.
         LogUnavailable: The answer cannot be read.
     """
     items = backlog.read(job.id)
-    said = _sum(items)
-    if said.ended or not _is_whole(job, items[: said.next_item], payloads):
+    emitted = _sum(items)
+    if emitted.ended or not _is_whole(job, items[: emitted.next_item], payloads):
         return
-    last = StreamItem(n=said.next_item, attempt=job.attempt + 1, body=ending_of(job))
+    last = StreamItem(n=emitted.next_item, attempt=job.attempt + 1, body=ending_of(job))
     sink.publish([(job.id, last)])
 
 
 def ending_of(job: Job) -> Finished | Failed:
-    """Return the last item of a job that has ended."""
+    """Return the body of the terminal item of an ended job."""
     assert job.ending is not None
     return job.ending
 
 
 def _sum(items: Sequence[StreamItem]) -> EmittedPrefix:
     if not items or items[0].n != 0:
-        # Nothing is left, or its beginning is lost: the whole answer is said again, under the same
-        # numbers since items are a function of request and seed.
+        # The first items are lost: the attempt emits all items again, under the same numbers,
+        # since items are a function of request and seed.
         return EmittedPrefix()
     return EmittedPrefix(
         next_item=len(items),
@@ -92,9 +92,9 @@ def _sum(items: Sequence[StreamItem]) -> EmittedPrefix:
 
 
 def _is_whole(job: Job, items: Iterable[StreamItem], payloads: PayloadStore) -> bool:
-    """Whether items say all of what the log keeps as the answer.
+    """Whether the items hold the complete stored answer.
 
-    Tokens are no measure: those of a stop text and of tags stand in no item.
+    The comparison is by text: tokens of a stop text and of tags are in no item.
     """
     if job.output is None:
         return True
@@ -116,7 +116,7 @@ def _is_whole(job: Job, items: Iterable[StreamItem], payloads: PayloadStore) -> 
             case ToolEnd():
                 ends += 1
             case _:
-                pass  # the beginning and the end are no part of the answer
+                pass  # started and terminal items are no part of the answer
     return (text, thinking, arguments, ends) == (
         answer.text,
         answer.thinking,

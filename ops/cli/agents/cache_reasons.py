@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def read_reasons(jobs: Iterable[JobId], data_dir: Path | None) -> dict[JobId, CacheDiagnosis]:
     """Return the cache miss of each job; jobs without one and archived jobs are left out."""
-    from domain.usecases.cache_diagnostics import explain  # noqa: PLC0415 - keeps --help fast
+    from domain.usecases.cache_diagnostics import diagnose_cache  # noqa: PLC0415 - keeps --help fast
     from ops.adapters.event_log.database import reader_engine  # noqa: PLC0415 - the same
     from ops.adapters.event_log.projections.job_views import SqlJobViews  # noqa: PLC0415 - the same
     from ops.adapters.event_log.reader import LogReader  # noqa: PLC0415 - the same
@@ -24,7 +24,7 @@ def read_reasons(jobs: Iterable[JobId], data_dir: Path | None) -> dict[JobId, Ca
     engine = reader_engine(settings_or_exit(overrides(data_dir=data_dir)).log_url)
     try:
         log, views = LogReader(engine), SqlJobViews(engine)
-        found = {job: explain(job, views=views, log=log, payloads=log) for job in jobs}
+        found = {job: diagnose_cache(job, views=views, log=log, payloads=log) for job in jobs}
     finally:
         engine.dispose()
     return {job: story for job, story in found.items() if story and story.divergence}

@@ -45,7 +45,7 @@ def print_story(job: str, *, as_json: bool, data_dir: Path | None) -> None:
 
 
 def _story(job: str, data_dir: Path | None) -> Timeline | None:
-    from domain.job.timeline import tell  # noqa: PLC0415 - keeps --help fast
+    from domain.job.timeline import build_timeline  # noqa: PLC0415 - keeps --help fast
     from domain.values import StreamName  # noqa: PLC0415 - the same
     from ops.adapters.event_log.archives import archived_stream  # noqa: PLC0415 - the same
     from ops.adapters.event_log.database import database_file, reader_engine  # noqa: PLC0415 - the same
@@ -61,7 +61,7 @@ def _story(job: str, data_dir: Path | None) -> Timeline | None:
         events = log.load(StreamName(job)) or archived_stream(engine, settings.log_url, job)
         if not events or events[0].type != "JobSubmitted":
             return None
-        return tell(events, _losses(log, events))
+        return build_timeline(events, _losses(log, events))
     finally:
         engine.dispose()
 

@@ -103,9 +103,9 @@ def print_past_job(job_id: str, as_of: str, *, as_json: bool, data_dir: Path | N
 
 
 def _past(as_of: str, data_dir: Path | None) -> JobsAsOf:
-    from domain.job.as_of import fold_past  # noqa: PLC0415 - keeps --help fast
+    from domain.job.as_of import fold_jobs_as_of  # noqa: PLC0415 - keeps --help fast
 
-    return folded(fold_past, as_of, data_dir)
+    return folded(fold_jobs_as_of, as_of, data_dir)
 
 
 def folded(

@@ -36,7 +36,7 @@ class Worker:
         self.ends = threading.Semaphore(0)
 
     def run(self, job_id: JobId) -> None:
-        turn = self.gate.ask(job_id, agent=agent_of(job_id), priority=Priority.INTERACTIVE)
+        turn = self.gate.request_turn(job_id, agent=agent_of(job_id), priority=Priority.INTERACTIVE)
         if agent_of(job_id) == LATE:
             self.late_in_hand.set()
         with turn:

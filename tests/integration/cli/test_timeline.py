@@ -44,7 +44,7 @@ def test_the_story_of_a_job_is_told_without_a_service(directory: Path) -> None:
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert lines[0] == "job-1, accepted 2026-01-01 00:00:00 UTC"
-    assert "+2,000 ms  attempt 1 ended without a word: worker-1 died" in lines[3]
+    assert "+2,000 ms  attempt 1 ended without a report: worker-1 died" in lines[3]
     assert lines[-1] == "in all 3,000 ms, 1,000 ms of it queued, attempts 2"
 
 

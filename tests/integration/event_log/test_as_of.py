@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from domain.events.job import JobEvent
-from domain.job.as_of import fold_past
+from domain.job.as_of import fold_jobs_as_of
 from domain.job.view import JobView
 from domain.log.record import EventFilter
 from domain.values import JobStatus, StreamName
@@ -47,7 +47,7 @@ def test_every_past_is_what_the_live_projection_was_then(
                 versions[number] += 1
                 live[log.head().position] = log.views.page(limit=1000).jobs, count_jobs(engine)
             for position, (jobs, counts) in live.items():
-                past = fold_past(EventQuery(engine, EventFilter()).each(limit=position))
+                past = fold_jobs_as_of(EventQuery(engine, EventFilter()).each(limit=position))
                 assert (past.jobs, past.counts()) == (jobs, counts)
         engine.dispose()
 

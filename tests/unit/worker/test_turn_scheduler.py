@@ -19,7 +19,7 @@ def gate_of(slots: int) -> TurnScheduler:
 
 
 def ask(gate: TurnScheduler, number: int) -> WaitingTurn:
-    return gate.ask(JobId(f"job-{number}"), agent=None, priority=Priority.INTERACTIVE)
+    return gate.request_turn(JobId(f"job-{number}"), agent=None, priority=Priority.INTERACTIVE)
 
 
 def test_released_slot_is_granted_to_the_next_thread() -> None:

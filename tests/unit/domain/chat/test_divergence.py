@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.chat.divergence import EXCERPT_CHARS, Cause, diverge, shared_parts
+from domain.chat.divergence import EXCERPT_CHARS, Cause, find_divergence, shared_parts
 from domain.chat.request import ChatRequest, Message, RawPrompt
 from domain.values import SamplingWish
 
@@ -82,7 +82,7 @@ def _with(number: int, **changes: Any) -> ChatRequest:
     ],
 )
 def test_every_cause_has_its_name_and_place(now: ChatRequest, cause: Cause, place: str) -> None:
-    found = diverge(_BEFORE, now, answered_by=_JOB)
+    found = find_divergence(_BEFORE, now, answered_by=_JOB)
     assert found is not None
     assert (found.cause, found.place) == (cause, place)
 
@@ -90,31 +90,31 @@ def test_every_cause_has_its_name_and_place(now: ChatRequest, cause: Cause, plac
 def test_what_a_compaction_leaves_of_an_agent_s_conversation_is_cut_history() -> None:
     summary = Message(role="user", content="It was about boats. And now?")
     now = replace(_NEXT, messages=(_TALK[0], summary))
-    own = diverge(_BEFORE, now, answered_by=_JOB, same_agent=True)
+    own = find_divergence(_BEFORE, now, answered_by=_JOB, same_agent=True)
     assert own is not None
     assert own.cause is Cause.HISTORY_CUT
-    others = diverge(_BEFORE, now, answered_by=_JOB)
+    others = find_divergence(_BEFORE, now, answered_by=_JOB)
     assert others is not None
     assert others.cause is Cause.OTHER_CONVERSATION
     # Of one length, or longer, it is another one of the same agent's.
     longer = replace(_NEXT, messages=(_TALK[0], summary, *_NEXT.messages[2:]))
-    another = diverge(_BEFORE, longer, answered_by=_JOB, same_agent=True)
+    another = find_divergence(_BEFORE, longer, answered_by=_JOB, same_agent=True)
     assert another is not None
     assert another.cause is Cause.OTHER_CONVERSATION
 
 
 def test_what_goes_on_from_the_answer_has_no_difference() -> None:
-    assert diverge(_BEFORE, _NEXT, answered_by=_JOB) is None
-    assert diverge(_BEFORE, _BEFORE, answered_by=_JOB) is None
+    assert find_divergence(_BEFORE, _NEXT, answered_by=_JOB) is None
+    assert find_divergence(_BEFORE, _BEFORE, answered_by=_JOB) is None
     # What an earlier turn is known to echo changes nothing that is read.
-    assert diverge(_BEFORE, _with(2, origin=""), answered_by=_JOB) is None
+    assert find_divergence(_BEFORE, _with(2, origin=""), answered_by=_JOB) is None
 
 
 @given(lead=st.text(max_size=200), old=st.text(max_size=99), new=st.text(max_size=99))
 def test_excerpts_are_short_and_show_the_difference(lead: str, old: str, new: str) -> None:
     before = replace(_BEFORE, messages=(Message(role="system", content=lead + "o" + old),))
     now = replace(_BEFORE, messages=(Message(role="system", content=lead + "n" + new),))
-    found = diverge(before, now, answered_by=_JOB)
+    found = find_divergence(before, now, answered_by=_JOB)
     assert found is not None
     assert found.cause is Cause.SYSTEM_CHANGED
     for text, letter in ((found.before, "o"), (found.now, "n")):
@@ -145,13 +145,13 @@ def _raw(**raw: Any) -> ChatRequest:
 def test_raw_prompts_part_where_their_texts_do(
     before: ChatRequest, now: ChatRequest, place: str
 ) -> None:
-    found = diverge(before, now, answered_by=_JOB)
+    found = find_divergence(before, now, answered_by=_JOB)
     assert found is not None
     assert (found.cause, found.place) == (Cause.OTHER_TEXT, place)
 
 
 def test_raw_prompt_that_goes_on_parts_nowhere_and_is_the_nearest() -> None:
     before, now = _raw(text="def add"), _raw(text="def add(a)")
-    assert diverge(before, now, answered_by=_JOB) is None
+    assert find_divergence(before, now, answered_by=_JOB) is None
     assert shared_parts(before, now) == len("def add")
     assert shared_parts(_NEXT, now) == 0

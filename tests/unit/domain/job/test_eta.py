@@ -15,7 +15,7 @@ from domain.job.eta import (
     QueuedJob,
     QueueSnapshot,
     RunningJob,
-    foresee,
+    forecast_jobs,
     pace_of,
     retry_after_s,
     seconds_until_room,
@@ -105,7 +105,7 @@ def by_position(foreseen: dict[JobId, Forecast]) -> list[Forecast]:
 def test_every_waiting_job_has_a_place_and_nobody_begins_before_those_ahead(
     line: QueueSnapshot,
 ) -> None:
-    foreseen = foresee(line)
+    foreseen = forecast_jobs(line)
     waiting = by_position(foreseen)
     assert set(foreseen) == {one.id for one in line.queued} | {one.id for one, _ in line.running}
     assert [one.position for one in waiting] == list(range(len(line.queued)))
@@ -121,7 +121,7 @@ def test_every_waiting_job_has_a_place_and_nobody_begins_before_those_ahead(
 @given(lines(), paces)
 def test_no_more_jobs_run_at_once_than_there_are_places(line: QueueSnapshot, pace: Pace) -> None:
     empty = replace(line, running=(), pace=pace, state=replace(line.state, running=()))
-    waiting = by_position(foresee(empty))
+    waiting = by_position(forecast_jobs(empty))
     for one in waiting:
         at = one.start_s or 0.0
         running_then = [
@@ -136,14 +136,14 @@ def test_a_pace_twice_as_slow_takes_twice_as_long(tokens: list[int], slots: int)
     usual = replace(SECOND, completion_tokens=5.0)
     slow = replace(usual, decode_token_s=2.0)
     fast_line = QueueSnapshot(state=state(slots), queued=waiting, pace=usual)
-    fast, slower = foresee(fast_line), foresee(replace(fast_line, pace=slow))
+    fast, slower = forecast_jobs(fast_line), forecast_jobs(replace(fast_line, pace=slow))
     for job_id, one in fast.items():
         assert slower[job_id].start_s == 2 * (one.start_s or 0)
         assert slower[job_id].end_s == 2 * (one.end_s or 0)
 
 
 def test_jobs_of_one_line_follow_each_other_place_by_place() -> None:
-    foreseen = foresee(
+    foreseen = forecast_jobs(
         QueueSnapshot(state=state(2), queued=[queued(n) for n in range(5)], pace=SECOND)
     )
     assert [one.start_s for one in by_position(foreseen)] == [0, 0, 1, 1, 2]
@@ -157,17 +157,17 @@ def test_running_jobs_are_waited_for_and_one_that_is_overdue_not_for_long() -> N
         running=[(running(9), 0.25)],
         pace=SECOND,
     )
-    assert foresee(line)[job(1)].start_s == 0.75
-    assert foresee(line)[job(9)] == Forecast(
+    assert forecast_jobs(line)[job(1)].start_s == 0.75
+    assert forecast_jobs(line)[job(9)] == Forecast(
         priority=INTERACTIVE, position=None, start_s=None, end_s=0.75
     )
     overdue = replace(line, running=[(running(9), 50.0)])
-    assert foresee(overdue)[job(1)].start_s == pytest.approx(0.1)
+    assert forecast_jobs(overdue)[job(1)].start_s == pytest.approx(0.1)
 
 
 def test_job_that_was_called_is_first_and_begins_now() -> None:
     turns = replace(state(1), running=(job(5),))
-    foreseen = foresee(QueueSnapshot(state=turns, queued=[queued(1), queued(5)], pace=SECOND))
+    foreseen = forecast_jobs(QueueSnapshot(state=turns, queued=[queued(1), queued(5)], pace=SECOND))
     assert [foreseen[job(n)].position for n in (5, 1)] == [0, 1]
     assert (foreseen[job(5)].start_s, foreseen[job(1)].start_s) == (0, 1)
 
@@ -191,7 +191,7 @@ def test_order_foreseen_is_the_order_in_which_the_turns_come(
         if (called := order.next()) is not None:
             order.release(called)
             del left[called]
-    told = foresee(QueueSnapshot(state=order.state(), queued=list(left.values())))
+    told = forecast_jobs(QueueSnapshot(state=order.state(), queued=list(left.values())))
     came = []
     while (called := order.next()) is not None:
         came.append(called)
@@ -238,7 +238,7 @@ def test_nothing_measured_tells_nothing_and_new_jobs_count_more() -> None:
 
 def test_room_is_there_when_as_many_have_begun_as_are_too_many() -> None:
     line = QueueSnapshot(state=state(1), queued=[queued(n) for n in range(5)], pace=SECOND)
-    foreseen = foresee(replace(line, running=[(running(99), 0.5)])).values()
+    foreseen = forecast_jobs(replace(line, running=[(running(99), 0.5)])).values()
     assert seconds_until_room(foreseen, INTERACTIVE, waiting=4, limit=5) == 0
     assert seconds_until_room(foreseen, INTERACTIVE, waiting=5, limit=5) == 0.5
     assert seconds_until_room(foreseen, INTERACTIVE, waiting=7, limit=5) == 2.5

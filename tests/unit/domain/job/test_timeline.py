@@ -17,7 +17,7 @@ from domain.events.job import (
     JobRetried,
 )
 from domain.job.state import fold
-from domain.job.timeline import Timeline, tell
+from domain.job.timeline import Timeline, build_timeline
 from domain.log.record import GENESIS_HASH, LogHead, RecordedEvent
 from domain.values import JobId, StreamName, Timings, Usage, WorkerId
 from ops.adapters.event_log.row_codec import link
@@ -54,7 +54,7 @@ def test_a_plain_job_is_told_with_its_waits_and_its_first_token() -> None:
     timings = Timings(queued_ms=500, prefill_ms=40, first_token_ms=60, decode_ms=1000)
     usage = Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=101)
     done = replace(completed(), timings=timings, usage=usage)
-    story = tell(_recorded((0, submitted(agent="a")), (0.5, started()), (2, done)))
+    story = build_timeline(_recorded((0, submitted(agent="a")), (0.5, started()), (2, done)))
 
     assert _whats(story) == ["accepted", "attempt", "prefill", "first_token", "completed"]
     assert [step.after_ms for step in story.steps] == [0, 500, 520, 560, 2000]
@@ -66,25 +66,25 @@ def test_a_plain_job_is_told_with_its_waits_and_its_first_token() -> None:
 
 
 def test_a_worker_that_died_is_told_when_it_was_found_dead() -> None:
-    story = tell(
+    story = build_timeline(
         _recorded((0, submitted()), (1, _start(1)), (5, _start(2, "worker-2", resumed=7))),
         {WorkerId("worker-1"): "2026-01-01T00:00:03.000000Z"},
     )
     assert _whats(story) == ["accepted", "attempt", "lost", "attempt"]
     assert story.steps[2].after_ms == 3000
     assert story.steps[3].took_ms == 2000
-    assert "goes on after 7 tokens said before" in story.steps[3].text
+    assert "continues after 7 tokens of earlier attempts" in story.steps[3].text
     assert (story.ended, story.queued_ms, story.attempts) == (False, 3000, 2)
 
 
 def test_a_death_that_nobody_noted_is_told_at_the_next_attempt() -> None:
-    story = tell(_recorded((0, submitted()), (1, _start(1)), (5, _start(2))))
+    story = build_timeline(_recorded((0, submitted()), (1, _start(1)), (5, _start(2))))
     assert (story.steps[2].what, story.steps[2].after_ms) == ("lost", 5000)
 
 
 def test_failures_retries_joins_and_wishes_to_stop_are_told() -> None:
     failed = AttemptFailed(attempt=1, error="engine_failure", message="it broke", retryable=True)
-    story = tell(
+    story = build_timeline(
         _recorded(
             (0, submitted()),
             (1, started()),
@@ -109,7 +109,7 @@ def test_failures_retries_joins_and_wishes_to_stop_are_told() -> None:
 
 @given(histories())
 def test_every_life_has_a_story(life: tuple[JobEvent, ...]) -> None:
-    story = tell(_recorded(*((second, event) for second, event in enumerate(life))))
+    story = build_timeline(_recorded(*((second, event) for second, event in enumerate(life))))
     assert sum(step.position is not None for step in story.steps) == len(life)
     assert story.attempts == sum(isinstance(event, AttemptStarted) for event in life)
     assert 0 <= story.queued_ms <= story.total_ms

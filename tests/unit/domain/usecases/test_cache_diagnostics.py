@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from domain.chat.divergence import Cause
-from domain.usecases.cache_diagnostics import CacheDiagnosis, explain
+from domain.usecases.cache_diagnostics import CacheDiagnosis, diagnose_cache
 from domain.values import AgentId, JobId
 from tests.support.builders.job_world import JobWorld
 
@@ -29,7 +29,7 @@ def answered(world: JobWorld, prompt: str, agent: str | None = None) -> JobId:
 
 
 def story_of(world: JobWorld, job_id: JobId) -> CacheDiagnosis:
-    story = explain(job_id, views=world.log.views, log=world.log, payloads=world.log)
+    story = diagnose_cache(job_id, views=world.log.views, log=world.log, payloads=world.log)
     assert story is not None
     return story
 
@@ -58,4 +58,4 @@ def test_what_should_have_been_known_and_was_not_is_told_to_all(world: JobWorld)
 
 def test_a_job_that_nobody_took_up_has_no_story(world: JobWorld) -> None:
     job_id = world.submit(_LONG)
-    assert explain(job_id, views=world.log.views, log=world.log, payloads=world.log) is None
+    assert diagnose_cache(job_id, views=world.log.views, log=world.log, payloads=world.log) is None
