@@ -1,7 +1,7 @@
-"""Every failure that crosses a boundary of ours.
+"""The errors of the product.
 
     SemanticError
-    ├── InvalidRequest              the caller's input; says which field
+    ├── InvalidRequest              the caller's input; names the field
     │   └── PromptTooLong
     ├── NotFound
     │   ├── JobNotFound
@@ -11,18 +11,18 @@
     │   ├── FileNotFound
     │   └── PayloadMissing
     ├── Conflict
-    │   ├── ConcurrencyConflict     somebody else appended first
-    │   ├── StaleAttempt            a newer attempt speaks for the job
+    │   ├── ConcurrencyConflict     a concurrent append came first
+    │   ├── StaleAttempt            a newer attempt runs the job
     │   ├── JobAlreadyTerminal
     │   ├── NotRetryable
     │   ├── AgentExists
-    │   ├── AgentTurnConflict       the history is not where the caller thinks it is
+    │   ├── AgentTurnConflict       the history has another number of turns
     │   ├── BatchNotEnded
     │   ├── BatchAlreadyEnded
     │   ├── IdempotencyKeyTaken     the job that this key belongs to is named
     │   └── IdempotencyKeyReused    the caller sent one key with two requests
-    ├── Overloaded                  a limit of ours is reached; try later
-    │   └── RateLimited             this caller asks too often
+    ├── Overloaded                  a limit is reached; try later
+    │   └── RateLimited             the caller sends too many requests
     ├── Unavailable                 a part is down or draining; try later
     │   ├── LogUnavailable
     │   ├── QueueUnavailable
@@ -30,11 +30,11 @@
     │   └── Draining
     └── Failure
         ├── EngineFailure           this generation failed
-        ├── GenerationCancelled     somebody cancelled it
-        ├── ItemsLost               a stream cannot be told from where its reader left it
-        └── CorruptLog              the chain does not verify; never go on
+        ├── GenerationCancelled     the generation was cancelled
+        ├── ItemsLost               a stream cannot be resumed where its reader left
+        └── CorruptLog              the chain does not verify; stop
 
-``api.errors`` maps each to a status once; nothing else decides on HTTP codes.
+``api.errors`` maps each to its HTTP status; no other module does.
 """
 
 from __future__ import annotations
@@ -352,7 +352,7 @@ class GenerationCancelled(Failure):
 
 
 class ItemsLost(Failure):
-    """A stream cannot be told from where its reader left it; the whole answer stands in the log."""
+    """A stream cannot be resumed where its reader left; the log has the complete answer."""
 
     code = "items_lost"
 

@@ -1,6 +1,6 @@
 """What the core needs from outside. Each port is small and its docstring is its contract.
 
-Ports are synchronous and may be called from any thread unless they say otherwise; the HTTP side
+Ports are synchronous and may be called from any thread unless their docstring forbids it; the api
 calls them through a thread pool. Only ``ItemSource`` is asynchronous, because a stream that waits
 must not hold a thread.
 """

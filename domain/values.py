@@ -1,4 +1,4 @@
-"""Names, small frozen values and limits that every other module speaks in."""
+"""Names, small frozen values and limits that all modules use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Digest = NewType("Digest", str)
 SEED_MAX = 2**63 - 1
 #: Attempts that may die or fail before a job fails for good.
 ATTEMPTS_MAX = 3
-#: Workers in a row that may die on a job before a word of it is said; then it is poisonous.
+#: Workers in a row that may die on a job before it emits a token; then the job fails for good.
 WORKER_DEATHS_MAX = 2
 
 
@@ -33,7 +33,7 @@ class Priority(StrEnum):
 
 
 class JobStatus(StrEnum):
-    """Where a job is in its life; the last four never change again."""
+    """Status of a job; the last four are terminal."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -60,7 +60,7 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How tokens are drawn, every knob decided.
+    """How tokens are drawn, with every parameter set.
 
     The randomness of token ``i`` is a function of ``(seed, i)`` alone, so the same values
     give the same text alone, in a batch, or after a crash.
@@ -82,10 +82,10 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingWish:
-    """What a caller said of how tokens are drawn; ``None`` leaves it to the model's own defaults.
+    """The caller's sampling parameters; ``None`` means the model's default.
 
-    The fields mean what they mean in ``Sampling``. The seed is always decided: it is drawn at
-    acceptance, so that the log alone tells how to repeat the answer.
+    The fields have the meaning of ``Sampling``. The seed is always set: it is drawn at acceptance,
+    so that the log alone is enough to repeat the answer.
     """
 
     temperature: float | None = None
@@ -95,7 +95,7 @@ class SamplingWish:
     seed: int = 0
 
     def resolve(self, defaults: Sampling) -> Sampling:
-        """Return the wish with the gaps filled from ``defaults``, whose seed is ignored."""
+        """Return these parameters, completed from ``defaults``, whose seed is ignored."""
         return Sampling(
             temperature=defaults.temperature if self.temperature is None else self.temperature,
             top_p=defaults.top_p if self.top_p is None else self.top_p,
@@ -107,11 +107,11 @@ class SamplingWish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Token counts of one job, or of several; older logs do not say the last two.
+    """Token counts of one job, or of several; older logs lack the last two.
 
     Attributes:
         prompt_tokens: Of the prompt.
-        cached_tokens: The part of it that was not computed again.
+        cached_tokens: The part of it that came from the cache.
         completion_tokens: Of the answer, reasoning included.
         reasoning_tokens: The part of the answer that is reasoning, with the tags around it.
         kept_tokens: The part of the prompt that fills whole blocks kept for later.
@@ -146,11 +146,11 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
-    """What is loaded, as the worker announced it.
+    """The loaded model, as the worker reports it.
 
     Attributes:
         id: The name clients use, e.g. ``semantic-demo`` or a hub id.
-        fingerprint: Digest of what the model computes with.
+        fingerprint: Digest of the weights and code that compute the answers.
         context_length: Longest sequence in tokens, prompt and answer together.
         description: One sentence for people.
         created_at: RFC 3339 instant at which the weights were written.
@@ -165,16 +165,16 @@ class ModelCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheFigures:
-    """How much of contexts a worker keeps.
+    """Sizes of the KV cache of a worker.
 
     Attributes:
         ram_blocks: Blocks in memory, those of running sequences included.
-        ram_used_bytes: What they take.
-        ram_budget_bytes: What they may take.
+        ram_used_bytes: Their size.
+        ram_budget_bytes: Upper bound of their size.
         disk: ``on``, ``paused``, ``scanning`` or ``off``: whether blocks go to the disk now.
         disk_blocks: Blocks on disk, of all models.
-        disk_used_bytes: What their files take.
-        disk_budget_bytes: What they may take.
+        disk_used_bytes: Size of their files.
+        disk_budget_bytes: Upper bound of that size.
     """
 
     ram_blocks: int

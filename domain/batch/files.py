@@ -1,4 +1,4 @@
-"""An uploaded file, or one that is told from a batch, as a fold over its events."""
+"""The state of a file, uploaded or derived from a batch, folded from its events."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FILE_PREFIX: Final = "file-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFile:
-    """What the events of one file add up to.
+    """The state of one file.
 
     Attributes:
         id: The file.
         version: Number of events folded.
         created: The facts; ``None`` only before the first event.
-        created_at: RFC 3339 instant.
-        deleted: Whether its owner wants it no more.
+        created_at: RFC 3339 instant of its first event.
+        deleted: Whether its owner deleted it.
     """
 
     id: FileId
@@ -39,14 +39,14 @@ class StoredFile:
         return self.created
 
     def is_shown(self, now: str) -> bool:
-        """Whether its owner can see it at an instant."""
+        """Whether its owner can see it at the instant ``now``."""
         if self.created is None or self.deleted:
             return False
         return self.created.expires_at is None or now < self.created.expires_at
 
 
 def fold(file_id: FileId, events: Iterable[tuple[FileEvent, str]]) -> StoredFile:
-    """Return the state that events, each with the instant of its recording, lead to."""
+    """Return the state after events, each with the instant of its record."""
     file = StoredFile(id=file_id)
     for event, at in events:
         match event:

@@ -1,6 +1,6 @@
-"""Many lines as payloads: chunks of whole lines under a manifest that is a payload itself.
+"""Lines of a file stored as payloads: chunks of whole lines, and a manifest that lists them.
 
-Whoever reads a line in the middle, or all of them, holds one chunk at a time.
+Readers of one line or of all lines keep one chunk at a time in memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from domain.chat.request import canonical_json
 from domain.values import Digest, digest_of
 
-#: What a chunk weighs unless one line is longer.
+#: Most bytes of a chunk, unless one line is longer.
 CHUNK_BYTES: Final = 1024 * 1024
 
 Get = Callable[[Digest], bytes]
@@ -24,9 +24,9 @@ class Packed:
     """Content in the form in which it is stored.
 
     Attributes:
-        digest: Of the manifest.
+        digest: Digest of the manifest.
         payloads: The manifest and the chunks by their digests.
-        lines: How many lines are not blank.
+        lines: Number of lines that are not blank.
         bytes: Length of the content.
     """
 
@@ -59,7 +59,7 @@ def pack(content: bytes) -> Packed:
 
 
 def count_lines(manifest: Digest, get: Get) -> int:
-    """Return how many lines are not blank."""
+    """Return the number of lines that are not blank."""
     return sum(chunk.lines for chunk in _chunks(manifest, get))
 
 
@@ -68,7 +68,7 @@ def read_content(manifest: Digest, get: Get) -> Iterator[bytes]:
 
     Args:
         manifest: ``Packed.digest``.
-        get: Returns a payload; what it raises comes out.
+        get: Returns a payload; its errors pass through.
     """
     for chunk in _chunks(manifest, get):
         yield get(chunk.digest)

@@ -1,4 +1,4 @@
-"""What batches need from outside; contracts as in ``domain.ports``."""
+"""Ports of batches; each docstring is the contract."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from domain.values import JobId, JobStatus, StreamName, Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTally:
-    """What the jobs of a batch add up to.
+    """The jobs of a batch, counted.
 
     Attributes:
-        by_status: How many jobs are in each status; a status without jobs may be missing.
+        by_status: Number of jobs by status; a status without jobs may be missing.
         last_line: Highest number of a line that is a job, -1 if there is none.
     """
 
@@ -48,7 +48,7 @@ class BatchViews(Protocol):
         ...
 
     def open_jobs(self, batch_id: BatchId) -> tuple[JobId, ...]:
-        """Return the jobs of a batch that have not ended and whose end nobody asked for."""
+        """Return the open jobs of a batch without a recorded cancellation."""
         ...
 
     def line_jobs(self, batch_id: BatchId, *, first: int, limit: int) -> Mapping[int, JobView]:
@@ -86,8 +86,8 @@ class BatchLine:
 
     Attributes:
         model: The name the caller used; empty if the line has none.
-        request: What to generate, or why that cannot be told.
-        wire: The request in the words of its dialect, where the answer shows them again.
+        request: What to generate, or why the line cannot be read.
+        wire: The request in the form of its dialect, for protocols that return it.
     """
 
     model: str
@@ -96,33 +96,33 @@ class BatchLine:
 
 
 class LineProtocol(Protocol):
-    """What the wire protocols make of the lines of a batch."""
+    """Parses the lines of a batch, and measures their results."""
 
     def read(self, batch: Batch, raw: bytes) -> BatchLine:
-        """Return what a line asks for."""
+        """Return the request of a line."""
         ...
 
     def faults(
         self, batch: Batch, lines: Iterable[tuple[int, bytes]]
     ) -> Sequence[Mapping[str, object]]:
-        """Return what is wrong with the lines as a whole, in the words of the protocol."""
+        """Return the faults of the lines as a whole, in the form of the protocol."""
         ...
 
     def measure(self, batch: Batch) -> Mapping[str, int]:
-        """Return the length in bytes of each file that tells the answers, by its part.
+        """Return the length in bytes of each result file, by its part.
 
-        Empty for a protocol that has no such files. A part without lines is left out.
+        Empty for a protocol without result files. A part without lines is left out.
         """
         ...
 
 
-#: Does something with every element, perhaps with several at once; returns when all is done.
+#: Runs an action for every element, perhaps several at once; returns when all are done.
 Spread = Callable[[Callable[[tuple[int, bytes]], None], Sequence[tuple[int, bytes]]], None]
 
 
 def one_by_one(
     action: Callable[[tuple[int, bytes]], None], elements: Sequence[tuple[int, bytes]]
 ) -> None:
-    """Do it in order; the simplest ``Spread``."""
+    """Run the action in order; the simplest ``Spread``."""
     for element in elements:
         action(element)

@@ -1,4 +1,4 @@
-"""What a conversation that names nobody is known by."""
+"""The id of a conversation whose requests name no agent."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import hashlib
 from domain.chat.request import ChatRequest, canonical_json
 from domain.values import AgentId
 
-#: What such a name begins with.
+#: Prefix of such an id.
 CONTENT_PREFIX = "auto-"
-#: Hex digits after it; two conversations that meet by chance cost tokens, not answers.
+#: Hex digits after it; a collision of two conversations costs tokens and changes no answer.
 _DIGITS = 32
 
 
 def content_id(request: ChatRequest) -> AgentId:
-    """Return a name that all turns of a conversation share: a digest of how it begins.
+    """Return an id that all turns of a conversation share: a digest of its beginning.
 
-    It is a function of the system prompt and the first text of the user. It stands in no event:
-    whoever can read the log could tell by it who said the same (ADR 0014).
+    It is a function of the system prompt and the first text of the user. No event holds it:
+    readers of the log could find equal conversations by it (ADR 0014).
     """
     opening = {
         role: next((turn.content for turn in request.messages if turn.role == role), "")

@@ -1,4 +1,4 @@
-"""One attempt at an answer, as it goes into the engine and as it comes out."""
+"""The input of the engine for one attempt, and its outcome."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ class PreparedPrompt:
 
     Attributes:
         tokens: Ids of the rendered prompt, at least one.
-        cached_tokens: How many of them need not be computed, as things stood when this was made.
-            What came of it is in the outcome's usage.
+        cached_tokens: How many of them the cache held when the prompt was prepared. The usage of
+            the outcome has the number that was reused.
         cache_source: ``none``, ``ram`` or ``disk``.
-        max_tokens: The caller's limit, lowered to what the context has room for.
-        sampling: The caller's wish over the model's own defaults.
-        opened: The end of the prompt, where it is the beginning of the answer: a call that must
-            be made.
-        tools: What may be called, in function format; what looks like a call is text if empty.
+        max_tokens: The caller's limit, lowered to the room in the context.
+        sampling: The caller's values over the model's defaults.
+        opened: The end of the prompt, if the answer begins with it: the start of a forced call.
+        tools: The callable tools, in function format; if empty, text of calls stays text.
         single_call: Whether the answer is over after the first call.
         answer_schema: JSON schema that the answer is to match; an empty one asks for any object.
         is_strict: Whether a schema that cannot be kept is an error.
         strict_tools: Names of the tools whose schema must be kept or the request refused.
         thinking: Whether the model may reason before it answers.
-        logprobs: How many of the likeliest tokens are told at each place; ``None`` if not even the
-            likelihood of what was said is asked for.
+        logprobs: Number of top alternatives to return per token; ``None`` for no
+            log-probabilities at all.
         is_raw: Whether all of the answer is text: no reasoning, no calls.
-        echoed: What the answer begins with before the model says a word.
+        echoed: Text that the answer begins with, before the first generated token.
         thinking_limit: Tokens of reasoning after which it is closed, ``None`` for any number.
     """
 
@@ -66,7 +65,7 @@ class GenerationTask:
         emitted: Token ids that earlier attempts emitted; generation continues after them.
         first_item: Number of the first item to write.
         stop: Texts that end the generation.
-        known: What earlier attempts told of the likelihood of ``emitted``, by place.
+        known: Log-probabilities of ``emitted`` from earlier attempts, by index.
     """
 
     job_id: JobId
@@ -83,10 +82,10 @@ class EmittedCall:
     """A tool call of an answer.
 
     Attributes:
-        id: As its items say.
-        name: What is called.
+        id: The id in its items.
+        name: Name of the tool.
         arguments: A JSON object, or the beginning of one if the call is not complete.
-        is_complete: Whether it came to its end.
+        is_complete: Whether the call was generated to its end.
     """
 
     id: str
@@ -105,13 +104,13 @@ class Outcome:
         text: The whole answer, stop text excluded.
         thinking: The whole reasoning.
         calls: The tool calls, in order.
-        logprobs: Of the tokens of ``text``; ``None`` where nobody asked.
+        logprobs: Of the tokens of ``text``; ``None`` where the request asks for none.
         stop_reason: ``CANCELLED`` if it was cancelled.
         stop_sequence: The stop text that ended it.
         usage: Token counts over all attempts.
         token_hash: SHA-256 over the ids, 4 bytes little-endian each.
         timings: ``queued_ms`` is left to the caller.
-        failure: Why it failed.
+        failure: The failure, if it failed.
     """
 
     next_item: int

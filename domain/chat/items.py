@@ -1,9 +1,9 @@
-"""Stream items: what a job says while it runs, numbered so that nothing is lost or said twice.
+"""Stream items: the output of a running job, numbered so that each is delivered exactly once.
 
 Numbered items are a pure function of the request and its seed: started, then the thinking, text
 and tool calls that the tokens decode to, then one terminal item. A second attempt therefore
-continues the numbering, and even one that lost the first items says the same things under the same
-numbers. ``Progress`` depends on the clock, so it has no number and is never stored.
+continues the numbering, and one that lost the first items emits equal items under equal numbers.
+``Progress`` depends on the clock, so it has no number and is never stored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, Literal
 from domain.chat.logprobs import TokenLogprob
 from domain.values import StopReason, Usage
 
-#: Marks a field that is not written while it is empty: hardly any job has it.
+#: Marks a field that is encoded only if it is not empty.
 OPTIONAL: Final = "optional"
 
 
@@ -24,7 +24,7 @@ def _logprobs() -> tuple[TokenLogprob, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The prompt is known and admitted; always item 0, said once per job."""
+    """The prompt is prepared and admitted; always item 0, emitted once per job."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -32,14 +32,14 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far queueing or prefill has come; transient.
+    """Progress of the queue or of the prefill; transient.
 
     Attributes:
-        phase: What goes on.
-        done: Tokens of the prompt that are read; 0 while it waits.
-        total: Tokens to read; while it waits, how many begin before it.
-        starts_in_s: Estimate of when it begins, if it waits and that is known.
-        finishes_in_s: Estimate of when it is done, if that is known.
+        phase: Whether the job waits or its prompt is being computed.
+        done: Computed tokens of the prompt; 0 while the job waits.
+        total: Tokens to compute; while the job waits, the number of jobs that start before it.
+        starts_in_s: Estimated seconds until the start of a waiting job, if known.
+        finishes_in_s: Estimated seconds until the end of the job, if known.
     """
 
     phase: Literal["queued", "prefill"]
@@ -53,7 +53,7 @@ class Progress:
 class Thinking:
     """A piece of reasoning, with the tokens consumed since the item before.
 
-    ``later`` is here and below what ``Text.logprobs`` of a later item may tell of these tokens.
+    ``later`` has, here and below, values for the ``Text.logprobs`` of a later item.
     """
 
     text: str
@@ -66,12 +66,12 @@ class Text:
     """A piece of the answer, with the tokens consumed since the item before.
 
     Attributes:
-        text: What is said.
+        text: The text.
         ids: The tokens.
-        logprobs: Of the tokens whose text begins here, where they were asked for. Those need not
-            be ``ids``: some text is held back until it is known what it is.
-        later: Of those of ``ids`` whose text is held back now. They may turn out to be no part of
-            the answer; whoever continues it needs them.
+        logprobs: Of the tokens whose text begins here, if the request asks for them. These may
+            differ from ``ids``: some text is held back until its kind is known.
+        later: Of those of ``ids`` whose text is held back. They may turn out not to be part of the
+            answer; an attempt that continues it needs them.
     """
 
     text: str
@@ -138,7 +138,7 @@ def ids_of(body: Body) -> tuple[int, ...]:
 
 
 def logprobs_of(body: Body) -> tuple[TokenLogprob, ...]:
-    """Return all that an item knows of the likelihood of tokens, in no order."""
+    """Return all log-probabilities that an item carries, in no order."""
     match body:
         case Text():
             return (*body.logprobs, *body.later)
@@ -154,8 +154,8 @@ class StreamItem:
 
     Attributes:
         n: Number from 0 without gaps over the life of the job; ``None`` for a transient item.
-        attempt: The attempt that said it, from 1.
-        body: What was said.
+        attempt: The attempt that emitted it, from 1.
+        body: Its content.
     """
 
     n: int | None
@@ -164,5 +164,5 @@ class StreamItem:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether nothing follows."""
+        """Whether it is the last item of the job."""
         return isinstance(self.body, Finished | Failed)

@@ -1,7 +1,7 @@
-"""How likely a model thought the tokens of an answer, and what it might have said in their place.
+"""Log-probabilities of the tokens of an answer, and of their alternatives.
 
-A value is the natural logarithm of the likelihood that the network itself gave a token: before
-temperature, ``top_p`` and the like, and before anything that holds an answer to a form. It is
+A value is the natural logarithm of the probability that the network gave a token: before
+temperature, ``top_p`` and the like, and before any constraint on the form of the answer. It is
 therefore a function of the tokens before it alone.
 """
 
@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-#: Most alternatives that are told of one token.
+#: Most alternatives per token.
 TOP_MAX: Final = 20
-#: Stands for a token that the network rules out, since JSON has no infinity; OpenAI's own value.
+#: Value of a token with probability 0, since JSON has no infinity; OpenAI uses the same.
 UNLIKELY: Final = -9999.0
 
 
 class Alternative(NamedTuple):
-    """A token that might have been said.
+    """A token that the model could have generated instead.
 
     Attributes:
         token: Its bytes, which need not be whole characters.
-        logprob: Natural logarithm of its likelihood.
+        logprob: Natural logarithm of its probability.
     """
 
     token: bytes
@@ -34,10 +34,10 @@ class TokenLogprob:
     """A token of an answer.
 
     Attributes:
-        index: Its place among all tokens of the generation, from 0.
+        index: Its index among all tokens of the generation, from 0.
         token: Its bytes, which need not be whole characters.
-        logprob: Natural logarithm of its likelihood.
-        top: The likeliest tokens at its place, likeliest first; it is among them if it is one.
+        logprob: Natural logarithm of its probability.
+        top: The most probable tokens at its index, in descending order; may include the token.
     """
 
     index: int
@@ -63,10 +63,10 @@ def to_json(values: Sequence[TokenLogprob]) -> list[Any]:
 
 
 def from_json(values: Sequence[Any]) -> tuple[TokenLogprob, ...]:
-    """Return what ``to_json`` wrote.
+    """Return the values that ``to_json`` encoded.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: The form is another one.
     """
     try:
         return tuple(

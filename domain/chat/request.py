@@ -1,4 +1,4 @@
-"""The canonical request: what every wire protocol is translated to, and what the log keeps."""
+"""The canonical request, to which each wire protocol is translated and which the log stores."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Message:
     """One turn, reduced to what a chat template can render.
 
     Attributes:
-        role: Who speaks; ``tool`` carries the result of ``tool_call_id``.
+        role: The author; ``tool`` carries the result of ``tool_call_id``.
         content: Text; parts that the model cannot read are replaced by a note before.
         reasoning: Thinking that went before the text of an assistant turn.
         tool_calls: Calls of an assistant turn.
         tool_call_id: The call that a ``tool`` message answers.
-        origin: The job whose answer an assistant turn echoes, "" if that is not known. It says
-            which tokens the turn was made of, and nothing about what it means.
+        origin: The job whose answer an assistant turn echoes, "" if unknown. It identifies the
+            tokens of the turn and does not change its meaning.
     """
 
     role: Role
@@ -46,7 +46,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolChoice:
-    """What the caller says about calling.
+    """The caller's rule for tool calls.
 
     Attributes:
         mode: ``auto`` leaves it to the model, ``none`` forbids, ``any`` demands a call, ``tool``
@@ -74,12 +74,12 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawPrompt:
-    """What is gone on from as it stands, without a chat template: a text, or token ids.
+    """A prompt that the model continues without a chat template: a text, or token ids.
 
     Attributes:
-        text: The text; where a special token is written in it, it means that token.
+        text: The text; special tokens written in it are read as such.
         ids: The token ids, in place of a text.
-        suffix: What stands behind the gap that is to be filled, if one is.
+        suffix: The text after the gap, if a gap is to be filled.
         is_echoed: Whether the answer begins with the prompt.
     """
 
@@ -109,12 +109,12 @@ class ChatRequest:
         answer_schema: JSON schema that the answer is to match; an empty one asks for any object.
         is_strict: Whether a schema that cannot be kept is an error.
         strict_tools: Names of the tools whose schema must be kept or the request refused.
-        logprobs: How many of the likeliest tokens are told at each place, 0 to ``TOP_MAX``;
-            ``None`` if nothing is to be told of likelihoods.
-        effort: How hard the model is to think, for one that knows levels; ``None`` leaves it to it.
-        raw: What stands in place of messages; nothing in the answer is then read as reasoning or
-            as a call.
-        thinking_limit: What reasoning may take, whether it was asked for or not.
+        logprobs: Number of top alternatives to return per token, 0 to ``TOP_MAX``; ``None`` for
+            no log-probabilities.
+        effort: Reasoning effort, for a model that has levels; ``None`` for its default.
+        raw: A raw prompt in place of messages; the answer is then text only, without reasoning and
+            calls.
+        thinking_limit: Limit of the reasoning, requested or not.
     """
 
     model: str
@@ -137,14 +137,14 @@ class ChatRequest:
 
     @property
     def callable_tools(self) -> tuple[Mapping[str, Any], ...]:
-        """What may be called in the answer, with what its arguments are held to."""
+        """The tools that the answer may call, with the schemas of their arguments."""
         return tuple(
-            self._held(tool)
+            self._narrowed(tool)
             for tool in (*self.tools, *self.deferred_tools)
             if self.tool_choice.allows(tool["function"]["name"])
         )
 
-    def _held(self, tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _narrowed(self, tool: Mapping[str, Any]) -> Mapping[str, Any]:
         schema = self.narrowed.get(tool["function"]["name"])
         if schema is None:
             return tool
@@ -153,7 +153,7 @@ class ChatRequest:
     def to_bytes(self) -> bytes:
         """Return the canonical JSON form whose digest stands in ``JobSubmitted``."""
         fields = asdict(self)
-        # Requests have the digests that they had before there were such.
+        # Left out where unused, so that older requests keep their digests.
         if self.raw is None:
             del fields["raw"]
         if not self.strict_tools:
@@ -161,12 +161,12 @@ class ChatRequest:
         return canonical_json(fields)
 
     def asked(self, *, protocol: str, agent: str | None, seeded: bool) -> Digest:
-        """Return a digest that is equal for requests that ask the same for the same.
+        """Return a digest that is equal for equal requests of the same agent.
 
         Args:
             protocol: The dialect of the answer.
-            agent: Who it is for.
-            seeded: Whether the caller chose the seed; a drawn one is no part of the question.
+            agent: The agent.
+            seeded: Whether the caller chose the seed; a drawn seed is not compared.
         """
         request = replace(self, messages=unattributed(self.messages))
         if not seeded:
@@ -176,7 +176,7 @@ class ChatRequest:
 
     @classmethod
     def from_bytes(cls, payload: bytes) -> ChatRequest:
-        """Read what ``to_bytes`` wrote; unknown keys are ignored so that newer writers can add."""
+        """Return the request that ``to_bytes`` encoded; keys of newer writers are ignored."""
         data = json.loads(payload)
         return cls(
             model=data["model"],
@@ -200,7 +200,7 @@ class ChatRequest:
 
 
 def unattributed(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return what was said, without which answers it echoes."""
+    """Return the messages without their origins."""
     return tuple(replace(one, origin="") if one.origin else one for one in messages)
 
 
@@ -208,7 +208,7 @@ def canonical_json(value: object) -> bytes:
     """Return the one JSON encoding that is hashed: sorted keys, no white space, UTF-8.
 
     Raises:
-        ValueError: If ``value`` holds NaN or an infinity, which JSON cannot say.
+        ValueError: If ``value`` holds NaN or an infinity, which JSON cannot hold.
     """
     text = json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False

@@ -1,4 +1,4 @@
-"""What is said of an agent itself, on its own stream."""
+"""Events of an agent, on its stream ``agent-…``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from domain.values import AgentId, Digest, JobId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRegistered:
-    """An agent that keeps its own history was made; see ``domain.agent.state``.
+    """An agent that keeps its own history was created; see ``domain.agent.state``.
 
     Attributes:
         agent: Its name.
@@ -28,7 +28,7 @@ class AgentTurnAdded:
     A turn whose job ended without an answer is replaced by the next one of the same number.
 
     Attributes:
-        agent: Whose turn.
+        agent: The agent.
         turn: Its number, from 1.
         job: The job.
     """
@@ -40,14 +40,14 @@ class AgentTurnAdded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentForked:
-    """An agent began where another one was after one of its turns.
+    """An agent was created that continues another one after one of its turns.
 
     Attributes:
         agent: The new agent.
-        parent: The other one.
-        parent_life: Version of the event of the parent's stream that made the parent.
-        turn: The turn after which it goes its own way; 0 takes over none.
-        profile: Digest of what the parent was registered with.
+        parent: The forked agent.
+        parent_life: Version of the event of the parent's stream that created the parent.
+        turn: The last inherited turn; 0 for none.
+        profile: Digest of the parent's profile.
         job: The job of that turn; ``None`` for turn 0.
         request: Digest of that job's request, so that the text outlives the parent's.
         output: Digest of its answer, for the same reason.
@@ -65,21 +65,21 @@ class AgentForked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentDeleted:
-    """Its owner wants to see an agent no more; its texts stay until somebody erases them."""
+    """The owner deleted an agent; its texts stay until they are erased."""
 
     agent: AgentId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentForgotten:
-    """The texts of an agent were erased; what its jobs were stays in the log without them.
+    """The texts of an agent were erased; the events of its jobs stay in the log.
 
     Attributes:
-        agent: Whose.
-        jobs: How many jobs it had.
-        payloads: How many texts were erased; those that others need too are not.
-        payload_bytes: Their length together.
-        shared: How many texts stay because jobs of others refer to them.
+        agent: The agent.
+        jobs: Number of its jobs.
+        payloads: Number of erased texts.
+        payload_bytes: Length of the erased texts together.
+        shared: Number of texts that stay because jobs of other agents refer to them.
     """
 
     agent: AgentId

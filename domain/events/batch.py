@@ -13,15 +13,15 @@ from domain.values import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileCreated:
-    """A file is there: uploaded, or told from the answers of a batch.
+    """A file exists: uploaded, or derived from the answers of a batch.
 
     Attributes:
         purpose: As OpenAI names it: ``batch``, ``batch_output``, ….
-        filename: What its owner calls it.
+        filename: Its name.
         bytes: Its length.
         content: Digest of its manifest (``domain.batch.jsonl``); ``None`` for output of a batch.
         expires_at: RFC 3339 instant after which it is not shown, if there is one.
-        batch: The batch that tells it.
+        batch: The batch that it is derived from.
         part: ``output`` or ``error``: which lines of that batch.
     """
 
@@ -36,7 +36,7 @@ class FileCreated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileDeleted:
-    """Its owner wants it no more."""
+    """The owner deleted it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +48,13 @@ class BatchSubmitted:
             ``openai-completions`` or ``openai-responses``.
         endpoint: The path that each line would be sent to alone.
         content: Digest of the lines' manifest (see ``domain.batch.jsonl``).
-        lines: How many there are.
+        lines: Number of lines.
         expires_at: RFC 3339 instant after which no line may run.
         client: Free text that names the client, for the operator.
         input_file: The file that the lines came in.
-        metadata: What the owner attached.
-        output_kept_s: How long the files of the answers are kept, if the owner said so.
-        webhook: URL that is told of its end, if the owner named one.
+        metadata: Key-value pairs of the owner.
+        output_kept_s: Seconds for which the result files are kept, if the owner set it.
+        webhook: URL that receives the end of the batch, if the owner named one.
     """
 
     protocol: str
@@ -71,24 +71,24 @@ class BatchSubmitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchStarted:
-    """The lines were looked at as a whole; from here on they become jobs."""
+    """The lines were checked as a whole; from here on they become jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFailed:
-    """The lines are not such a batch; ``errors`` is the digest of what is wrong, as JSON."""
+    """The lines are no valid batch; ``errors`` is the digest of the faults, as JSON."""
 
     errors: Digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCancelRequested:
-    """Its owner wants no more of it."""
+    """The owner requested its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFinalizing:
-    """Every line has ended; the files of the answers are being measured."""
+    """Every line has ended; the result files are being measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What happens to contexts: on an agent's stream, on a worker's, and on a model's."""
+"""Events of cached contexts, on the streams of agents, workers and models."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class CachePersistencePaused:
     Attributes:
         worker: Whose disk.
         error: Name of the error number, e.g. ``ENOSPC``.
-        message: What the system said.
+        message: Message of the operating system.
         retry_s: Seconds until it is tried again.
     """
 

@@ -1,4 +1,4 @@
-"""What is said of the log itself, on the stream ``log``."""
+"""Events of the log itself, on the stream ``log``."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogArchived:
-    """A stretch of the log stands in a file; of its events only those still needed stay here.
+    """A range of the log was moved to a file; only events that are still needed stay in the log.
 
     Attributes:
-        first_position: Where the stretch begins.
-        last_position: Where it ends.
-        base_hash: Hash of the event before the stretch.
-        last_hash: Hash of its last event: what the next event of the log follows.
+        first_position: First position of the range.
+        last_position: Last position of the range.
+        base_hash: Hash of the event before the range.
+        last_hash: Hash of the last event of the range, which the next event follows.
         file: Name of the file.
     """
 

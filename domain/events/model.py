@@ -33,7 +33,7 @@ class ModelLoadFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelUnloaded:
-    """A worker let go of a model."""
+    """A worker unloaded a model."""
 
     worker: WorkerId
     model: str

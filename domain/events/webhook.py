@@ -1,4 +1,4 @@
-"""What is said of webhooks, each on a stream of its own, ``webhook-…``."""
+"""Events of webhooks, each on a stream of its own, ``webhook-…``."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookGivenUp:
-    """Its receiver was told of an end as often as the schedule says, or wants to hear no more.
+    """All tries of the schedule failed, or the receiver refused the webhook for good.
 
     Attributes:
         subject: The job or the batch that ended.
-        event: What would have been told, ``job.completed`` for one.
-        url: Where it would have gone.
-        attempts: How often it was tried.
+        event: Type of the message, for example ``job.completed``.
+        url: URL of the receiver.
+        attempts: Number of tries.
         status: HTTP status of the last answer, if there was one.
-        error: What went wrong the last time.
+        error: Error of the last try.
     """
 
     subject: str
@@ -28,7 +28,7 @@ class WebhookGivenUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookRetried:
-    """Somebody asked for it to be sent again."""
+    """The webhook was put back to be sent again."""
 
     reason: str
 

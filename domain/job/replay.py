@@ -233,7 +233,7 @@ def check_payload(payload: bytes, digest: Digest, what: str) -> None:
         ReplayRefused: They differ.
     """
     if digest_of(payload) != digest:
-        message = f"the stored {what} is not what the log says: its digest is not {digest}"
+        message = f"the stored {what} does not match the log: its digest is not {digest}"
         raise ReplayRefused(Refusal.PAYLOAD_CHANGED, message)
 
 

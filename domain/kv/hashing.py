@@ -1,14 +1,14 @@
-"""Names of blocks: who computed what after what.
+"""Names of blocks: a hash over the model, the block before, and the tokens.
 
 The name of a block is SHA-256 over, in this order and with nothing between:
 
-    tag and layout version   16 bytes, so that no other hash of ours can be taken for a block's
+    tag and layout version   16 bytes, so that no other hash equals one of a block
     fingerprint              UTF-8, after its length in 4 bytes
     parent                   1 byte: 0 at the start of a context, else 1 and the parent's 32 bytes
     token ids                4 bytes each, after their number in 4 bytes
 
-All integers are little-endian. Each part says its own length, so two different inputs never give
-the same bytes. Because a name contains its parent's, it stands for the whole context up to there.
+All integers are little-endian. Each part has a known length, so two different inputs never give
+the same bytes. A name covers the name of its parent, so it identifies the whole context so far.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def unpack_ids(packed: bytes) -> tuple[int, ...]:
 
 
 def hash_ids(token_ids: Sequence[int]) -> str:
-    """Return SHA-256 in hex over ``pack_ids``: how the log tells one token sequence by."""
+    """Return SHA-256 in hex over ``pack_ids``: the log identifies token sequences by it."""
     return hashlib.sha256(pack_ids(token_ids)).hexdigest()
 
 

@@ -1,9 +1,9 @@
-"""One budget for the contexts that run and for the blocks that are kept.
+"""One budget for the running sequences and for the cached blocks.
 
     budget = live (caches of running sequences) + held blocks + cached blocks + free
 
-What runs goes first: a reservation takes what is free and then what is merely cached, never what
-somebody holds. The cache gets what is left.
+Running sequences have priority: a reservation takes free memory and then cached blocks, but no held
+block. The cache gets the rest.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class BlockCapacity(Protocol):
-    """The kept blocks, as the ledger sees them."""
+    """The stored blocks, as the budget sees them."""
 
     def held_bytes(self) -> int:
         """Return the size of the blocks that cannot be evicted."""
@@ -23,12 +23,12 @@ class BlockCapacity(Protocol):
         ...
 
     def resize(self, budget_bytes: int) -> None:
-        """Evict what exceeds this and keep no more from now on."""
+        """Set the budget of the blocks, evicting those that exceed it."""
         ...
 
 
 class NoBlockCapacity:
-    """``BlockCapacity`` where nothing is kept."""
+    """``BlockCapacity`` without stored blocks."""
 
     def held_bytes(self) -> int:
         """Return 0."""
@@ -43,11 +43,11 @@ class NoBlockCapacity:
 
 
 class KvBudget:
-    """What running sequences have reserved, within a budget that they share with kept blocks.
+    """The reservation of running sequences, within a budget that they share with stored blocks.
 
     Args:
-        budget_bytes: For all of it; never exceeded.
-        blocks: The kept ones; nobody else resizes them.
+        budget_bytes: Upper bound for both together; never exceeded.
+        blocks: The stored blocks; only this budget resizes them.
     """
 
     def __init__(self, budget_bytes: int, blocks: BlockCapacity) -> None:
@@ -58,18 +58,18 @@ class KvBudget:
 
     @property
     def live_bytes(self) -> int:
-        """Return what running sequences have reserved."""
+        """Return the reserved bytes of the running sequences."""
         return self._live_bytes
 
     def room_bytes(self) -> int:
-        """Return the most that running sequences could have reserved now."""
+        """Return the most bytes that running sequences can reserve now."""
         return self.budget_bytes - self._blocks.held_bytes()
 
     def reserve(self, live_bytes: int) -> bool:
-        """Set what running sequences have reserved, evicting cached blocks where needed.
+        """Set the reservation of the running sequences, evicting cached blocks where needed.
 
         Returns:
-            Whether there is room; if not, nothing has changed. Less than before always fits.
+            Whether there is room; if not, nothing has changed. A smaller reservation always fits.
         """
         assert live_bytes >= 0, "a size is a number of bytes"
         if live_bytes > self._live_bytes and live_bytes > self.room_bytes():

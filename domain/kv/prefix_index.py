@@ -1,8 +1,8 @@
-"""Which known blocks a prompt can start from.
+"""Finds the longest prefix of a prompt among stored blocks.
 
-The index knows names and tokens, not places: whoever keeps blocks inserts what it gained and
-removes what it lost. The engine has one for the blocks in memory; what lies on disk is found by the
-store's own index of file names (ADR 0009).
+The index has names and tokens, not locations: the owner of the blocks inserts those that it adds
+and removes those that it drops. The engine has one for the blocks in memory; the block store finds
+blocks on disk by its own index of file names (ADR 0009).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class PrefixIndex:
 
     Args:
         fingerprint: What the blocks were computed with, as in their names.
-        spec: Says how long a block is and which can be cut.
+        spec: Length of a block, and which blocks can be cut.
         blocks_max: How many blocks are remembered.
     """
 
@@ -97,7 +97,7 @@ class PrefixIndex:
         return len(self._entries)
 
     def __contains__(self, name: object) -> bool:
-        """Tell whether the block of that name is known."""
+        """Return whether the block of that name is indexed."""
         return name in self._entries
 
     def insert(
@@ -126,7 +126,7 @@ class PrefixIndex:
         return forgotten
 
     def remove(self, name: BlockHash) -> bool:
-        """Forget a block that exists nowhere any more; tell whether it was known."""
+        """Remove a block that no longer exists; return whether it was indexed."""
         entry = self._entries.pop(name, None)
         if entry is None:
             return False

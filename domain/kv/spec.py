@@ -159,7 +159,7 @@ class ModelCacheSpec:
                 assert_never(layer.kind)
 
     def may_cut(self, stored_tokens: int) -> bool:
-        """Tell whether a stored block of that length can be used for only its first tokens."""
+        """Return whether a stored block of that length can be used for only its first tokens."""
         return stored_tokens <= self.cut_tokens_max
 
     def usable_tokens(self, *, stored_tokens: int, matching_tokens: int) -> int:

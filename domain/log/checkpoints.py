@@ -1,11 +1,11 @@
-"""Signed notes of where the log stood, kept apart from it.
+"""Signed checkpoints of the log, stored apart from it.
 
-A hash chain shows every change in its middle; it cannot show that its end is missing, or that all
-of it was put back to an earlier day. A note of an old head can, as long as nobody without the key
-can write one. HMAC-SHA256 (RFC 2104) signs it: whoever verifies holds the key too.
+A hash chain reveals every change in its middle, but not that its end is missing or that the whole
+log was replaced by an earlier state. A checkpoint of an old head reveals both, as long as only
+holders of the key can write one. HMAC-SHA256 (RFC 2104) signs it, so a verifier needs the key too.
 
-A file of heads has one JSON object a line. ``restore`` notes say that the log was put back on
-purpose, and void the heads above their position that came before.
+A checkpoint file has one JSON object per line. A ``restore`` checkpoint records that the log was
+restored on purpose, and voids earlier checkpoints above its position.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from domain.chat.request import canonical_json
 from domain.errors import Conflict
 from domain.log.record import LogHead
 
-#: Bytes of a key: as many as the hash gives.
+#: Bytes of a key, the length of the hash.
 KEY_BYTES = 32
 _KEY_ID_HEX = 16
 
@@ -29,21 +29,21 @@ NoteKind = Literal["head", "restore"]
 
 
 class ForgedCheckpoint(Conflict):
-    """A line of a file of heads was not written with this key."""
+    """A line of a checkpoint file was not signed with this key."""
 
     code = "forged_head"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedCheckpoint:
-    """One line.
+    """One line of a checkpoint file.
 
     Attributes:
-        kind: ``head``: the log stood here; ``restore``: it was put back to here.
+        kind: ``head``: the head of the log; ``restore``: the log was restored to here.
         position: Last position of the log.
-        hash: Of the event there; the genesis hash for position 0.
-        at: RFC 3339 instant of the note.
-        key: Names the key without giving it away.
+        hash: Hash of the event there; the genesis hash for position 0.
+        at: RFC 3339 instant of the checkpoint.
+        key: Id of the key, which does not reveal it.
         mac: HMAC-SHA256 in hex over the canonical JSON of the fields above.
     """
 
@@ -55,20 +55,20 @@ class SignedCheckpoint:
     mac: str
 
     def to_line(self) -> str:
-        """Return the note as a line of a file."""
+        """Return the checkpoint as a line of a file."""
         return canonical_json(asdict(self)).decode() + "\n"
 
 
 def key_id(key: bytes) -> str:
-    """Return the name of a key."""
+    """Return the id of a key."""
     return hashlib.sha256(b"semantic head key\n" + key).hexdigest()[:_KEY_ID_HEX]
 
 
 def sign_head(head: LogHead, *, key: bytes, at: str, kind: NoteKind = "head") -> SignedCheckpoint:
-    """Return a signed note of ``head``.
+    """Return a signed checkpoint of ``head``.
 
     Args:
-        head: Where the log stands.
+        head: The head of the log.
         key: ``KEY_BYTES`` random bytes.
         at: RFC 3339 instant.
         kind: See ``SignedCheckpoint``.
@@ -81,10 +81,10 @@ def sign_head(head: LogHead, *, key: bytes, at: str, kind: NoteKind = "head") ->
 
 
 def read_heads(lines: Iterable[str], *, key: bytes) -> tuple[SignedCheckpoint, ...]:
-    """Read the notes of a file and check each signature.
+    """Read the checkpoints of a file and check each signature.
 
     Raises:
-        ForgedHead: Naming the first line that is no note or does not bear the key's signature.
+        ForgedCheckpoint: Naming the first line that is no checkpoint or has a wrong signature.
     """
     return tuple(
         _checked(line, number, key) for number, line in enumerate(lines, start=1) if line.strip()
@@ -92,7 +92,7 @@ def read_heads(lines: Iterable[str], *, key: bytes) -> tuple[SignedCheckpoint, .
 
 
 def binding_heads(notes: Iterable[SignedCheckpoint]) -> dict[int, str]:
-    """Return the hashes that the log must have, by position; what was put back is void."""
+    """Return the hashes that the log must have, by position, without voided checkpoints."""
     heads: dict[int, str] = {}
     for note in notes:
         if note.kind == "restore":

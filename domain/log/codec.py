@@ -1,7 +1,7 @@
-"""Events and stream items as JSON, and back.
+"""The JSON codec of events and stream items.
 
-Decoding goes by the declared field types, so a new event needs no code here. A past shape of an
-event is lifted to the present one by an upcaster before it is decoded.
+Decoding follows the declared field types, so a new event needs no code here. An upcaster lifts an
+older version of an event to the present one before it is decoded.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from domain.chat.logprobs import TokenLogprob
 from domain.events import event as event_types
 from domain.events.event import Event
 
-#: Shape version written today; types not named here are at 1. A change of a type's fields counts
-#: its version up, and ``tests/fixtures/events`` keeps one event of each version for good.
+#: Present schema versions; types not named here are at 1. A change of a type's fields increments
+#: its version, and ``tests/fixtures/events`` keeps one event of each version for good.
 SCHEMA_VERSIONS: Mapping[str, int] = {
     "AttemptStarted": 3,
     "JobSubmitted": 4,
@@ -122,17 +122,17 @@ def _to_json(value: Any) -> Any:  # noqa: ANN401 - walks any field type
     cls: type = type(value)
     names = _field_names(cls)
     if names is not None:
-        told = {name: _to_json(getattr(value, name)) for name in names[0]}
+        encoded = {name: _to_json(getattr(value, name)) for name in names[0]}
         for name in names[1]:
             if values := getattr(value, name):
-                told[name] = logprobs.to_json(values)
-        return told
+                encoded[name] = logprobs.to_json(values)
+        return encoded
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, tuple):
         return [_to_json(element) for element in value]
     if isinstance(value, Mapping):
-        return dict(value)  # whatever kind of mapping it is
+        return dict(value)
     return value
 
 
@@ -148,9 +148,9 @@ def _from_json(cls: type, data: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any
         raise ValueError(str(error)) from error
 
 
-@functools.cache  # asking costs more than all the rest, and every token is encoded
+@functools.cache  # the look-up costs more than all the rest, and every token is encoded
 def _field_names(cls: type) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """Return the fields that always stand there, and those that do unless they are empty."""
+    """Return the fields that are always encoded, and those that are encoded unless empty."""
     if not dataclasses.is_dataclass(cls):
         return None
     fields = dataclasses.fields(cls)
@@ -169,7 +169,7 @@ def _decoders(cls: type) -> tuple[tuple[str, Callable[[Any], Any] | None], ...]:
 
 
 def _decoder(hint: Any) -> Callable[[Any], Any] | None:  # noqa: ANN401 - a type hint
-    """Return what makes a field's value of a JSON value; ``None`` if they are the same."""
+    """Return the function from a JSON value to the field's value; ``None`` if they are equal."""
     if isinstance(hint, types.UnionType):
         hint = next(option for option in typing.get_args(hint) if option is not type(None))
     if typing.get_origin(hint) is tuple:

@@ -155,7 +155,7 @@ def verify_link(event: RecordedEvent, before: LogHead) -> LogHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """Which events; what is not said does not matter.
+    """A filter of events; a field that is not set matches all.
 
     Attributes:
         stream: Of this stream.

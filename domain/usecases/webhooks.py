@@ -1,8 +1,8 @@
-"""Find the ends that somebody wants to be told of, and note how telling them went.
+"""Collects webhooks for the ends of jobs and batches, and records their deliveries.
 
-The log is followed by position. The webhooks that an event leads to are kept together with that
-position, so a crash anywhere leads to each of them once. A try is noted as begun before it is made
-and as ended after it: a crash in between makes it late and may repeat it, under the same name.
+The log is read by position. The webhooks of an event are stored together with that position, so
+each is stored exactly once, across crashes too. A try is recorded before it is made and after it:
+a crash in between delays it and may repeat it, under the same id.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from domain.webhook.delivery import (
 from domain.webhook.ports import WebhookStore
 from domain.webhook.targets import parse_target
 
-#: Ends that are looked at in one go.
+#: Events read at a time.
 PAGE_EVENTS: Final = 200
 _JOB_ENDS: Final = {
     JobCompleted.__name__: "job.completed",
@@ -52,19 +52,19 @@ DescribeBatch = Callable[[Batch], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookCollector:
-    """What following the log and noting tries needs.
+    """The ports and settings of collecting and delivering webhooks.
 
     Attributes:
-        log: Tells of ends; told when a webhook is given up.
-        store: Keeps the webhooks.
-        ids: Names for events.
-        clock: Tells when tries are due.
-        describe_job: The ``data`` of a job, as it was at its end.
-        describe_batch: The ``data`` of a batch.
-        urls: Receivers of every end, beside the one that a job names.
-        batch_lines: Whether those hear of the lines of batches too.
+        log: Source of the ends; records webhooks that are given up.
+        store: Stores the webhooks.
+        ids: Ids of new events.
+        clock: The present, for the schedule of tries.
+        describe_job: Returns the ``data`` of a job at its end.
+        describe_batch: Returns the ``data`` of a batch.
+        urls: Receivers of every end, besides the URL that a job names.
+        batch_lines: Whether they receive the ends of lines of batches too.
         waits_s: Seconds before the second try and so on.
-        kept_s: How long one that is over is shown.
+        kept_s: Seconds for which an ended webhook is kept.
     """
 
     log: EventLog
@@ -79,45 +79,51 @@ class WebhookCollector:
     kept_s: float = 7 * 24 * 3600.0
 
 
-def collect_webhooks(desk: WebhookCollector, *, after: int) -> int:
-    """Keep the webhooks of the next ends in the log.
+def collect_webhooks(collector: WebhookCollector, *, after: int) -> int:
+    """Store the webhooks of the next ends in the log.
 
     Args:
-        desk: What is needed.
-        after: The last position that was looked at; what is behind the store's is looked at again.
+        collector: The ports.
+        after: Position of the last end that was read; may be above the position of the store.
 
     Returns:
-        The position of the last end that was looked at; ``after`` if there is none above it.
+        Position of the last end that was read now; ``after`` if there is none above it.
 
     Raises:
-        LogUnavailable: Nothing was kept; call again.
+        LogUnavailable: Nothing was stored; call again.
     """
-    ends = desk.log.read_all(after=after, limit=PAGE_EVENTS, types=_ENDS)
+    ends = collector.log.read_all(after=after, limit=PAGE_EVENTS, types=_ENDS)
     if not ends:
         return after
-    fresh = [webhook for end in ends for webhook in _webhooks_of(end, desk)]
+    fresh = [webhook for end in ends for webhook in _webhooks_of(end, collector)]
     position = ends[-1].position
-    # Reading again what leads to nothing costs less than a commit for every few jobs.
+    # To read events without webhooks again is cheaper than a commit for every few jobs.
     if fresh or len(ends) == PAGE_EVENTS:
-        desk.store.add(fresh, position=position)
+        collector.store.add(fresh, position=position)
     return position
 
 
-def settle_try(webhook: Webhook, answer: DeliveryResult, desk: WebhookCollector) -> WebhookState:
-    """Note how a try ended, and in the log if it was the last one.
+def settle_try(
+    webhook: Webhook, answer: DeliveryResult, collector: WebhookCollector
+) -> WebhookState:
+    """Record the end of a try; if it was the last one, in the log too.
 
     Raises:
-        LogUnavailable: It was not noted; the webhook will be tried again.
+        LogUnavailable: Nothing was recorded; the webhook will be tried again.
     """
-    now = desk.clock.now()
+    now = collector.clock.now()
     state, next_at = WebhookState.DELIVERED, None
-    if answer.error is not None and not answer.is_final and webhook.attempts <= len(desk.waits_s):
+    if (
+        answer.error is not None
+        and not answer.is_final
+        and webhook.attempts <= len(collector.waits_s)
+    ):
         state = WebhookState.PENDING
-        next_at = rfc3339(next_try(webhook, answer, now, desk.waits_s))
+        next_at = rfc3339(next_try(webhook, answer, now, collector.waits_s))
     elif answer.error is not None:
         state = WebhookState.FAILED
-        _give_up(webhook, answer.error, answer.status, desk)
-    desk.store.settle(
+        _give_up(webhook, answer.error, answer.status, collector)
+    collector.store.settle(
         webhook.id,
         attempt=webhook.attempts,
         state=state,
@@ -129,42 +135,42 @@ def settle_try(webhook: Webhook, answer: DeliveryResult, desk: WebhookCollector)
 
 
 def claim_webhooks(
-    host: str, desk: WebhookCollector, *, lease_s: float, limit: int
+    host: str, collector: WebhookCollector, *, lease_s: float, limit: int
 ) -> tuple[Webhook, ...]:
     """Begin tries of webhooks of a host that are due; see ``WebhookStore.claim``.
 
     Args:
-        host: Whose.
-        desk: What is needed.
-        lease_s: When a try that was not settled is taken for dead, in seconds.
+        host: The host.
+        collector: The ports.
+        lease_s: Seconds after which an unsettled try counts as dead.
         limit: Most tries to begin.
 
     Raises:
         LogUnavailable: The store cannot be written.
     """
-    now = desk.clock.now()
+    now = collector.clock.now()
     until = rfc3339(now + timedelta(seconds=lease_s))
-    return desk.store.claim(host, now=rfc3339(now), until=until, limit=limit)
+    return collector.store.claim(host, now=rfc3339(now), until=until, limit=limit)
 
 
-def due_hosts(desk: WebhookCollector, *, limit: int) -> tuple[str, ...]:
-    """Return hosts that a try is due for; raises ``LogUnavailable``."""
-    return desk.store.due_hosts(rfc3339(desk.clock.now()), limit=limit)
+def due_hosts(collector: WebhookCollector, *, limit: int) -> tuple[str, ...]:
+    """Return hosts with a due try; raises ``LogUnavailable``."""
+    return collector.store.due_hosts(rfc3339(collector.clock.now()), limit=limit)
 
 
-def forget_webhooks(desk: WebhookCollector, *, limit: int = 1000) -> int:
-    """Drop webhooks that have been over for ``kept_s``; raises ``LogUnavailable``."""
-    before = rfc3339(desk.clock.now() - timedelta(seconds=desk.kept_s))
-    return desk.store.forget(before=before, limit=limit)
+def forget_webhooks(collector: WebhookCollector, *, limit: int = 1000) -> int:
+    """Delete webhooks that ended ``kept_s`` ago; raises ``LogUnavailable``."""
+    before = rfc3339(collector.clock.now() - timedelta(seconds=collector.kept_s))
+    return collector.store.forget(before=before, limit=limit)
 
 
 def retry_webhook(
     name: WebhookId, *, reason: str, log: EventLog, store: WebhookStore, ids: IdSource, clock: Clock
 ) -> Webhook:
-    """Send a webhook again, with all its tries; one that waits for its next try has it now.
+    """Send a webhook again, with all its tries; one that waits for a try gets it now.
 
     Raises:
-        WebhookNotFound: There is none, or it has been over for long.
+        WebhookNotFound: There is none, or it was deleted after its end.
         LogUnavailable: Nothing was changed.
     """
     found = store.get(name)
@@ -178,27 +184,29 @@ def retry_webhook(
     return revived
 
 
-def _webhooks_of(end: RecordedEvent, desk: WebhookCollector) -> Sequence[Webhook]:
-    events = [one for one in desk.log.load(end.stream) if one.version <= end.version]
+def _webhooks_of(end: RecordedEvent, collector: WebhookCollector) -> Sequence[Webhook]:
+    events = [one for one in collector.log.load(end.stream) if one.version <= end.version]
     if not events or events[0].version != 1:
-        return ()  # its beginning has been archived
+        return ()  # its first events are archived
     if end.type in _JOB_ENDS:
-        return _webhooks_of_job(events, desk)
+        return _webhooks_of_job(events, collector)
     batch = Batch(id=BatchId(end.stream))
     for recorded in events:
         event = decode_event(recorded.type, recorded.schema_version, recorded.data)
         assert isinstance(event, BatchEvent)
         batch = evolve(batch, event, recorded.recorded_at)
-    urls = [batch.facts.webhook, *desk.urls]
-    return _messages(batch_event(batch), urls, end, desk.describe_batch(batch), desk)
+    urls = [batch.facts.webhook, *collector.urls]
+    return _messages(batch_event(batch), urls, end, collector.describe_batch(batch), collector)
 
 
-def _webhooks_of_job(events: Sequence[RecordedEvent], desk: WebhookCollector) -> Sequence[Webhook]:
+def _webhooks_of_job(
+    events: Sequence[RecordedEvent], collector: WebhookCollector
+) -> Sequence[Webhook]:
     first, end = events[0], events[-1]
     submitted = decode_event(first.type, first.schema_version, first.data)
     assert isinstance(submitted, JobSubmitted)
     is_line = first.correlation_id.startswith(BATCH_PREFIX)
-    everywhere = () if is_line and not desk.batch_lines else desk.urls
+    everywhere = () if is_line and not collector.batch_lines else collector.urls
     urls = [submitted.webhook, *everywhere]
     if not any(urls):
         return ()
@@ -206,11 +214,11 @@ def _webhooks_of_job(events: Sequence[RecordedEvent], desk: WebhookCollector) ->
     for recorded in events:
         view = project_job(view, recorded)
     assert view is not None
-    return _messages(_JOB_ENDS[end.type], urls, end, desk.describe_job(view), desk)
+    return _messages(_JOB_ENDS[end.type], urls, end, collector.describe_job(view), collector)
 
 
 def batch_event(batch: Batch) -> str:
-    """Return what the end of a batch is called, in OpenAI's words."""
+    """Return the event type of the end of a batch, as OpenAI names it."""
     if batch.state is BatchState.FAILED:
         return "batch.failed"
     if batch.cancel_requested_at is not None:
@@ -224,11 +232,11 @@ def _messages(
     urls: Sequence[str | None],
     end: RecordedEvent,
     data: Mapping[str, Any],
-    desk: WebhookCollector,
+    collector: WebhookCollector,
 ) -> Sequence[Webhook]:
     message = {"type": what, "timestamp": end.recorded_at, "data": data}
     body = json.dumps(message, separators=(",", ":")).encode()
-    now = rfc3339(desk.clock.now())
+    now = rfc3339(collector.clock.now())
     return [
         Webhook(
             id=webhook_id(end.event_id, url),
@@ -250,11 +258,11 @@ def _host(url: str) -> str:
     try:
         target = parse_target(url)
     except InvalidRequest:
-        return ""  # sending it will say why
+        return ""  # the delivery fails with the reason
     return f"{target.host}:{target.port}"
 
 
-def _give_up(webhook: Webhook, error: str, status: int | None, desk: WebhookCollector) -> None:
+def _give_up(webhook: Webhook, error: str, status: int | None, collector: WebhookCollector) -> None:
     event = WebhookGivenUp(
         subject=webhook.subject,
         event=webhook.event,
@@ -263,23 +271,23 @@ def _give_up(webhook: Webhook, error: str, status: int | None, desk: WebhookColl
         error=error,
         status=status,
     )
-    _record(webhook, event, log=desk.log, ids=desk.ids)
+    _record(webhook, event, log=collector.log, ids=collector.ids)
 
 
 def _record(webhook: Webhook, event: WebhookEvent, *, log: EventLog, ids: IdSource) -> None:
-    """Append to the stream of a webhook, unless its last event says so already."""
+    """Append to the stream of a webhook, unless its last event is of the same type."""
     stream = StreamName(webhook.id)
     before = log.load(stream)
     if before and before[-1].type == type(event).__name__:
-        return  # a crash came between this and what follows it
-    told = log.read_all(stream=StreamName(webhook.subject), limit=1)
+        return  # a crash came after this append
+    subject = log.read_all(stream=StreamName(webhook.subject), limit=1)
     draft = Draft(
         event_id=ids.event_id(),
         event=event,
-        correlation_id=told[0].correlation_id if told else webhook.subject,
+        correlation_id=subject[0].correlation_id if subject else webhook.subject,
         causation_id=before[-1].event_id if before else None,
     )
     try:
         log.append(stream, [draft], expected_version=len(before))
     except ConcurrencyConflict:
-        return  # somebody else has just noted it
+        return  # a concurrent call recorded it

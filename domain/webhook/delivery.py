@@ -41,7 +41,7 @@ _ID_DIGITS: Final = 32
 
 
 class WebhookState(StrEnum):
-    """Where a webhook is in its life."""
+    """Status of a webhook."""
 
     PENDING = "pending"
     DELIVERED = "delivered"
@@ -56,18 +56,18 @@ class Webhook:
         id: The same on every try.
         subject: The job or the batch that ended.
         event: ``job.completed`` and so on.
-        url: Where it goes.
-        host: Host and port of the URL: what shares its slots.
-        position: Of the event in the log that it tells of.
-        body: What is sent, byte for byte the same on every try.
+        url: URL of the receiver.
+        host: Host and port of the URL; webhooks of one host share its slots.
+        position: Position of its event in the log.
+        body: The message, byte for byte the same on every try.
         created_at: When the event was found.
-        state: Where it is in its life.
-        attempts: Tries that were begun.
-        next_at: When the next try is due; ``None`` once it is over. While a try is under way, when
-            somebody else may take it for dead.
+        state: Its status.
+        attempts: Number of tries that were begun.
+        next_at: When the next try is due; ``None`` once it has ended. During a try, when the try
+            counts as dead.
         last_at: When the last try ended.
         status: HTTP status of the last answer.
-        error: What went wrong the last time.
+        error: Error of the last try.
     """
 
     id: WebhookId

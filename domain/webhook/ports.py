@@ -16,24 +16,24 @@ class WebhookStore(Protocol):
     """
 
     def position(self) -> int:
-        """Return the position of the last event that was looked at."""
+        """Return the position of the last event that was read."""
         ...
 
     def add(self, webhooks: Sequence[Webhook], *, position: int) -> None:
-        """Keep fresh webhooks and note how far the log was read, both or neither.
+        """Store new webhooks and the position up to which the log was read, both or neither.
 
-        One that is there already is left alone; a position behind the noted one changes nothing.
+        A stored webhook stays as it is; a lower position changes nothing.
         """
         ...
 
     def due_hosts(self, now: str, *, limit: int) -> tuple[str, ...]:
-        """Return hosts that a try is due for, the one that waits longest first."""
+        """Return hosts with a due try, the longest waiting first."""
         ...
 
     def claim(self, host: str, *, now: str, until: str, limit: int) -> tuple[Webhook, ...]:
         """Begin a try of the webhooks of a host that are due, oldest first.
 
-        Their ``attempts`` count up, and until the instant ``until`` nobody else is given them.
+        Their ``attempts`` are incremented, and no other call returns them before ``until``.
         """
         ...
 
@@ -47,7 +47,7 @@ class WebhookStore(Protocol):
         at: str,
         next_at: str | None,
     ) -> bool:
-        """Note how a try ended; says whether it was still the latest one, else nothing changes."""
+        """Record the end of a try if it is the latest one; return whether it is."""
         ...
 
     def revive(self, webhook_id: WebhookId, *, at: str) -> Webhook | None:
@@ -69,7 +69,7 @@ class WebhookStore(Protocol):
         ...
 
     def forget(self, *, before: str, limit: int) -> int:
-        """Drop webhooks that were over before an instant; returns how many."""
+        """Delete webhooks that ended before an instant; return how many."""
         ...
 
 
@@ -77,5 +77,5 @@ class WebhookSender(Protocol):
     """Sends one message. Belongs to one event loop."""
 
     async def send(self, webhook: Webhook) -> DeliveryResult:
-        """Try once, within a bounded time, and say how it ended; never raises for the network."""
+        """Try once, within a bounded time, and return the result; network errors are results."""
         ...

@@ -1,6 +1,6 @@
 """Where a webhook may go: addresses of the public internet, and hosts that the operator names.
 
-Whoever may submit a job could otherwise make this machine send requests to what only it can reach
+A client could otherwise make this machine send requests to hosts that only it can reach
 (server-side request forgery, OWASP A10:2021). A text that looks like a number is an address in any
 of the spellings that resolvers take: one part or four, decimal, octal or hexadecimal (the IPv4
 parser of the WHATWG URL standard).
@@ -110,7 +110,7 @@ def parse_target(url: str) -> WebhookTarget:
 
 
 def refuse_literal(target: WebhookTarget, allow_hosts: Collection[str]) -> None:
-    """Refuse what can be told without asking a resolver.
+    """Refuse a target that is forbidden without a look at its DNS name.
 
     Raises:
         InvalidRequest: The host is an address, or a name, of this machine or a private network.
@@ -124,7 +124,7 @@ def refuse_literal(target: WebhookTarget, allow_hosts: Collection[str]) -> None:
 
 
 def refusal(host: str, why: str) -> str:
-    """Return what to say of a host that webhooks must not go to."""
+    """Return the error message for a host that webhooks must not reach."""
     return f"{host} is {why}, and is not in webhooks.allow_hosts"
 
 

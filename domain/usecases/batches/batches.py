@@ -1,4 +1,4 @@
-"""Accept, look up, cancel and delete batches."""
+"""Accepts, loads, cancels, deletes and lists batches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from domain.ports import IdSource
 from domain.usecases.jobs.commit import COMMIT_TRIES_MAX
 from domain.values import Digest, StreamName
 
-#: Streams that are looked at in one go while a page is filled.
+#: Streams read at a time while a page is filled.
 STREAMS_AT_ONCE: Final = 100
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(Generic[T]):
-    """A page; ``has_more`` says whether more follow in its direction."""
+    """A page; ``has_more``: whether more rows follow in its direction."""
 
     rows: tuple[T, ...]
     has_more: bool
@@ -65,16 +65,16 @@ def accept_batch(
     log: EventLog,
     ids: IdSource,
 ) -> Batch:
-    """Record a batch; its lines become jobs by and by.
+    """Record a batch; ``BatchDriver`` turns its lines into jobs.
 
     Args:
-        batch_id: Fresh.
+        batch_id: A fresh id.
         submitted: The facts.
-        correlation_id: The request that brought it.
+        correlation_id: Id of the request.
         payloads: The lines in the form of ``domain.batch.jsonl``, unless they are stored already.
-        is_checked: Whether the lines were looked at as a whole, so that it begins at once.
+        is_checked: Whether the lines are checked as a whole, so that the batch starts at once.
         log: Committed before anything else.
-        ids: Names for the events.
+        ids: Ids of the new events.
 
     Raises:
         LogUnavailable: Nothing was accepted.
@@ -92,7 +92,7 @@ def accept_batch(
 
 
 def require_batch_room(*, batches_max: int, views: BatchViews) -> None:
-    """Refuse a batch where too many are open already.
+    """Refuse a batch if too many are open.
 
     Raises:
         Overloaded: Naming the limit.
@@ -110,7 +110,7 @@ def commit_batch(
     ids: IdSource,
     payloads: Mapping[Digest, bytes] | None = None,
 ) -> Batch:
-    """Decide on the present state and append; decide anew if somebody else appended first.
+    """Decide on the present state and append; decide again after a concurrent append.
 
     Raises:
         BatchNotFound: It has no events, or was deleted.
@@ -148,22 +148,22 @@ def commit_batch(
 
 
 def cancel_batch(batch_id: BatchId, *, log: EventLog, ids: IdSource) -> Batch:
-    """Ask for the early end of a batch; one that is ending or has ended stays as it is.
+    """Request the early end of a batch; one that is ending or has ended stays as it is.
 
     Raises:
         BatchNotFound: There is no such batch.
-        LogUnavailable: The wish could not be recorded.
+        LogUnavailable: Nothing was recorded.
     """
     return commit_batch(batch_id, RequestBatchCancel(), log=log, ids=ids)
 
 
 def delete_batch(batch_id: BatchId, *, log: EventLog, ids: IdSource) -> None:
-    """Show a batch no more; its jobs stay in the log.
+    """Delete a batch; its jobs stay in the log.
 
     Raises:
         BatchNotFound: There is no such batch.
-        BatchNotEnded: It goes on.
-        LogUnavailable: The wish could not be recorded.
+        BatchNotEnded: The batch is open.
+        LogUnavailable: Nothing was recorded.
     """
     commit_batch(batch_id, DeleteBatch(), log=log, ids=ids)
 
@@ -180,10 +180,10 @@ def list_batches(
     """Return batches of some protocols, newest first.
 
     Args:
-        protocols: Those wanted.
+        protocols: The protocols.
         limit: Most rows.
-        log: Where they stand.
-        views: Where they are listed.
+        log: The events of the batches.
+        views: Lists the batches.
         after: Only older ones than this.
         before: Only newer ones than this, nearest to it; goes before ``after``.
     """
@@ -213,11 +213,11 @@ def fill_page(
     after: str | None,
     oldest_first: bool,
 ) -> Page[T]:
-    """Return a page of what ``load`` makes of streams, leaving out where it says ``None``.
+    """Return a page of the rows that ``load`` returns, without those that are ``None``.
 
     Args:
-        type_name: Of the first event of such a stream.
-        load: From a stream to a row.
+        type_name: Type of the first event of such a stream.
+        load: Returns the row of a stream.
         limit: Most rows.
         views: Lists the streams.
         after: The stream before the first one.

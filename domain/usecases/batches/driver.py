@@ -1,4 +1,4 @@
-"""Carry batches to their end: lines become jobs, a window at a time, and their ends are summed up.
+"""Runs batches: submits their lines as jobs, a window at a time, and records their ends.
 
 Every step can be repeated, by this process after a crash or by two at once: the job of a line has
 an id that follows from the line, and the log refuses a second one. Where to go on is read from the
@@ -62,30 +62,30 @@ from domain.values import (
     rfc3339,
 )
 
-#: Lines that become jobs in one go. Only within the last such round may lines be missing.
+#: Lines that are submitted in one round. After a crash only lines of one round are missing.
 ROUND_LINES_MAX: Final = 32
-#: What the model of a line is called that names none.
+#: Model name of a line that has none.
 NO_MODEL: Final = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDriver:
-    """What carrying batches needs; one per process.
+    """The ports and limits of running batches; one per process.
 
     Attributes:
-        log: The truth.
+        log: The events of batches and jobs.
         payloads: The lines.
-        views: Batches and how far their jobs are.
-        jobs: How full the queue is.
+        views: Batches and the status of their jobs.
+        jobs: Counts the waiting jobs.
         submission: Accepts the lines as jobs.
         cancellation: Cancels the jobs of a batch that ends early.
-        ids: Names for events.
-        clock: Tells when the window of a batch is over.
-        protocol: What the lines mean.
+        ids: Ids of new events.
+        clock: The present, for the deadline of a batch.
+        protocol: Parses the lines.
         spread: How the lines of a round become jobs: in turn, or on several threads.
         window: Most jobs of batches that may wait for a worker.
         attempts_max: Attempts of a line before it fails for good, and workers that may die on it.
-        output_kept_s: How long the files of the answers are kept where nobody says otherwise.
+        output_kept_s: Seconds for which result files are kept, unless the batch sets it.
     """
 
     log: EventLog
@@ -104,10 +104,10 @@ class BatchDriver:
 
 
 def advance_batches(driver: BatchDriver) -> int:
-    """Take every open batch a step further, the room in the queue shared between them.
+    """Advance every open batch by one step; they share the room in the queue.
 
     Returns:
-        How many are still open.
+        Number of batches that are still open.
 
     Raises:
         LogUnavailable: The log cannot be read or written; call again.
@@ -116,7 +116,7 @@ def advance_batches(driver: BatchDriver) -> int:
     room = max(0, driver.window - driver.jobs.waiting(Priority.BATCH))
     still_open = len(batch_ids)
     for index, batch_id in enumerate(batch_ids):
-        # What one batch leaves of its share, the next ones get.
+        # The next batches get the rest of a share that one does not use.
         share = -(-room // (len(batch_ids) - index))
         sent, is_over = _advance(batch_id, driver, share)
         room -= sent
@@ -137,7 +137,7 @@ def _advance(batch_id: BatchId, driver: BatchDriver, room: int) -> tuple[int, bo
         try:
             sent = _submit_lines(batch, driver, room) if room else 0
         except PayloadMissing:
-            # Somebody erased the lines; those that are no jobs yet can never be.
+            # The lines were erased; those that are no jobs yet cannot become one.
             cancel_batch(batch.id, log=driver.log, ids=driver.ids)
             return sent, False
     elif batch.state is not BatchState.FINALIZING:
@@ -151,7 +151,7 @@ def _advance(batch_id: BatchId, driver: BatchDriver, room: int) -> tuple[int, bo
 
 
 def _check(batch: Batch, driver: BatchDriver) -> Batch:
-    """Look at the lines as a whole."""
+    """Check the lines as a whole."""
     facts = batch.facts
     try:
         numbered = read_numbered(facts.content, driver.payloads.get)
@@ -224,7 +224,7 @@ def _record_refusal(
     error: InvalidRequest,
     driver: BatchDriver,
 ) -> None:
-    """Record a line that is no request as a job that failed at once: its result, like any other."""
+    """Record a line that is no valid request as a failed job, so that it has a result."""
     facts = batch.facts
     job = Job(id=job_of_line(batch.id, number))
     submitted = JobSubmitted(
@@ -291,23 +291,23 @@ def _end(batch: Batch, tally: BatchTally, driver: BatchDriver) -> None:
 
 
 def final_counts(batch: Batch, tally: BatchTally) -> LineCounts:
-    """Return what became of the lines once nothing is open; those that are no jobs ended unheard.
+    """Return the counts of a batch without open jobs.
 
-    They were overtaken by the end of the window, or cancelled with the batch.
+    Lines that never became jobs count as cancelled if the batch was cancelled, else as expired.
     """
     by_status = tally.by_status
-    unheard = batch.facts.lines - tally.jobs
+    unsubmitted = batch.facts.lines - tally.jobs
     cancelled = batch.cancel_requested_at is not None
     return LineCounts(
         succeeded=by_status.get(JobStatus.COMPLETED, 0),
         errored=by_status.get(JobStatus.FAILED, 0),
-        canceled=by_status.get(JobStatus.CANCELLED, 0) + (unheard if cancelled else 0),
-        expired=by_status.get(JobStatus.EXPIRED, 0) + (0 if cancelled else unheard),
+        canceled=by_status.get(JobStatus.CANCELLED, 0) + (unsubmitted if cancelled else 0),
+        expired=by_status.get(JobStatus.EXPIRED, 0) + (0 if cancelled else unsubmitted),
     )
 
 
 def file_of_part(batch_id: BatchId, part: str) -> FileId:
-    """Return the id of the file that tells some of the answers of a batch."""
+    """Return the id of a result file of a batch."""
     stamp = batch_id.removeprefix(BATCH_PREFIX)[:12]
     mark = hashlib.sha256(f"{batch_id}/{part}".encode()).hexdigest()[:20]
     return FileId(f"{FILE_PREFIX}{stamp}{mark}")

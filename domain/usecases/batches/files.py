@@ -1,4 +1,4 @@
-"""Keep, look up and delete files."""
+"""Stores, loads, deletes and lists files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def load_file(file_id: FileId, *, now: str, log: EventLog) -> StoredFile:
     """Fold a file from the log.
 
     Raises:
-        FileNotFound: It was never there, was deleted, or has expired.
+        FileNotFound: It was never created, was deleted, or has expired.
     """
     file = _load(file_id, log)
     if not file.is_shown(now):
@@ -38,10 +38,10 @@ def keep_file(
     log: EventLog,
     ids: IdSource,
 ) -> StoredFile:
-    """Record a file with its content; one of this id that stands already is left as it is.
+    """Record a file with its content; an existing file of this id stays as it is.
 
     Raises:
-        LogUnavailable: Nothing was kept.
+        LogUnavailable: Nothing was recorded.
     """
     draft = Draft(event_id=ids.event_id(), event=created, correlation_id=correlation_id)
     try:
@@ -55,11 +55,11 @@ def keep_file(
 def delete_file(
     file_id: FileId, *, now: str, correlation_id: str, log: EventLog, ids: IdSource
 ) -> None:
-    """Show a file no more; batches that were made of it go on.
+    """Delete a file; batches of its lines go on.
 
     Raises:
         FileNotFound: There is no such file.
-        LogUnavailable: The wish could not be recorded.
+        LogUnavailable: Nothing was recorded.
     """
     for tries_left in reversed(range(COMMIT_TRIES_MAX)):
         file = load_file(file_id, now=now, log=log)
@@ -83,14 +83,14 @@ def list_files(
     after: FileId | None = None,
     oldest_first: bool = False,
 ) -> Page[StoredFile]:
-    """Return files, newest first unless asked otherwise.
+    """Return files, newest first by default.
 
     Args:
         limit: Most rows.
         now: Those that have expired at this instant are left out.
-        log: Where they stand.
-        views: Where they are listed.
-        purposes: Those wanted; all if empty.
+        log: The events of the files.
+        views: Lists the files.
+        purposes: Only files of these purposes; all if empty.
         after: The file before the first one.
         oldest_first: The order.
     """

@@ -1,4 +1,4 @@
-"""Say how long a prompt is, without running anything."""
+"""Counts the tokens of a prompt without running it."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from domain.errors import PromptTooLong
 
 
 class TokenCounter(Protocol):
-    """Says how long a prompt is, where the model is somewhere else."""
+    """Counts the tokens of prompts, where the model is in another process."""
 
     def count(self, request: ChatRequest) -> int:
         """Return the length of the prompt in tokens, exactly as a call would report it.
 
         Raises:
             InvalidRequest: The chat template refuses the messages.
-            EngineFailure: The worker failed at it.
-            ModelNotReady: No worker has answered in time.
-            Overloaded: Too many wait for an answer.
+            EngineFailure: The worker failed to count.
+            ModelNotReady: No worker answered in time.
+            Overloaded: Too many counts are waiting.
             QueueUnavailable: The broker cannot be reached.
         """
         ...
 
 
 def count_tokens(request: ChatRequest, engine: InferenceEngine) -> int:
-    """Return the length of the prompt that ``request`` would be answered from, in tokens.
+    """Return the length of the prompt of ``request`` in tokens.
 
-    It is made in the very same way as for an answer, so the two counts cannot differ.
+    The prompt is prepared as for an answer, so the two counts are equal.
 
     Raises:
         InvalidRequest: The chat template refuses the messages.

@@ -183,7 +183,7 @@ def _worn_out(job: Job, emitted: EmittedPrefix) -> str | None:
     assert job.submitted is not None
     deaths = silent_deaths(job, len(emitted.token_ids))
     if deaths >= job.submitted.worker_deaths_max:
-        return f"{deaths} workers in a row died on this job before it said a word"
+        return f"{deaths} workers in a row died on this job before it emitted a token"
     if job.strikes + job.speaking >= job.submitted.attempts_max:
         return f"{job.attempt} attempts took their worker down or failed"
     return None

@@ -21,10 +21,10 @@ def test_content_and_lines_come_back_whatever_the_chunks(
         jsonl.CHUNK_BYTES = before  # type: ignore[misc]  # as above
     get = packed.payloads.__getitem__
     assert b"".join(read_content(packed.digest, get)) == content
-    told = [line.strip() for line in lines]
-    wanted = [line for line in told if line]
+    stripped = [line.strip() for line in lines]
+    wanted = [line for line in stripped if line]
     assert packed.lines == len(wanted)
     for start in range(len(wanted) + 1):
         assert list(read_lines(packed.digest, get, start=start)) == wanted[start:]
-    numbered = [(number, line) for number, line in enumerate(told, 1) if line]
+    numbered = [(number, line) for number, line in enumerate(stripped, 1) if line]
     assert list(read_numbered(packed.digest, get)) == numbered

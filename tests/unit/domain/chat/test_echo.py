@@ -17,7 +17,7 @@ from domain.chat.stored_answer import StoredAnswer
 _CALL = "toolu_00_0"
 
 
-def _said(text: str = "", thinking: str = "", arguments: str | None = None) -> StoredAnswer:
+def _answer(text: str = "", thinking: str = "", arguments: str | None = None) -> StoredAnswer:
     calls = (
         ()
         if arguments is None
@@ -51,10 +51,10 @@ def _reordered(value: Any) -> Any:
 
 @given(arguments=st.dictionaries(st.text(max_size=4), _JSON, max_size=4))
 def test_arguments_in_another_order_and_notation_are_an_echo(arguments: dict[str, Any]) -> None:
-    said = _said(arguments=json.dumps(arguments))
-    assert is_echo(_turn(_reordered(arguments)), said)
+    answer = _answer(arguments=json.dumps(arguments))
+    assert is_echo(_turn(_reordered(arguments)), answer)
     defaults: dict[str, Any] = {"replace_all": False, "limit": None, "flags": []}
-    assert is_echo(_turn(defaults | _reordered(arguments)), said)
+    assert is_echo(_turn(defaults | _reordered(arguments)), answer)
 
 
 @pytest.mark.parametrize(
@@ -69,31 +69,31 @@ def test_arguments_in_another_order_and_notation_are_an_echo(arguments: dict[str
         {"path": ["a"], "times": 1},
     ],
 )
-def test_arguments_that_say_something_else_are_new(echoed: dict[str, Any]) -> None:
-    assert not is_echo(_turn(echoed), _said(arguments='{"times": 1, "path": "a"}'))
+def test_arguments_with_another_meaning_are_new(echoed: dict[str, Any]) -> None:
+    assert not is_echo(_turn(echoed), _answer(arguments='{"times": 1, "path": "a"}'))
 
 
 def test_arguments_that_were_no_json_come_back_as_they_were() -> None:
-    said = _said(arguments='{"path": "a')
+    answer = _answer(arguments='{"path": "a')
     raw = {"raw": '{"path": "a', "len": 11}
-    assert is_echo(_turn({"__unparsedToolInput": raw}), said)
-    assert is_echo(_turn({"unparsed": '{"path": "a'}), said)
-    assert not is_echo(_turn({"unparsed": '{"path": "b'}), said)
-    assert not is_echo(_turn({}), said)
+    assert is_echo(_turn({"__unparsedToolInput": raw}), answer)
+    assert is_echo(_turn({"unparsed": '{"path": "a'}), answer)
+    assert not is_echo(_turn({"unparsed": '{"path": "b'}), answer)
+    assert not is_echo(_turn({}), answer)
 
 
 def test_another_call_is_new() -> None:
-    said = _said(arguments="{}")
+    answer = _answer(arguments="{}")
     other = ToolCall(id=_CALL, name="Read", arguments={})
     renamed = ToolCall(id="toolu_00_1", name="Edit", arguments={})
-    assert not is_echo(_turn(tool_calls=(other,)), said)
-    assert not is_echo(_turn(tool_calls=(renamed,)), said)
-    assert not is_echo(_turn(), said)
+    assert not is_echo(_turn(tool_calls=(other,)), answer)
+    assert not is_echo(_turn(tool_calls=(renamed,)), answer)
+    assert not is_echo(_turn(), answer)
 
 
 def test_white_space_is_the_client_s_affair_and_words_are_not() -> None:
-    said = _said(text="One.\n\nTwo. ", thinking=" Hm.\n")
-    assert is_echo(_turn(content="One.\nTwo.", reasoning="Hm."), said)
-    assert is_echo(_turn(content="One. Two."), said), "the reasoning may have been left out"
-    assert not is_echo(_turn(content="One."), said)
-    assert not is_echo(_turn(content="One. Two.", reasoning="Aha."), said)
+    answer = _answer(text="One.\n\nTwo. ", thinking=" Hm.\n")
+    assert is_echo(_turn(content="One.\nTwo.", reasoning="Hm."), answer)
+    assert is_echo(_turn(content="One. Two."), answer), "the reasoning may have been left out"
+    assert not is_echo(_turn(content="One."), answer)
+    assert not is_echo(_turn(content="One. Two.", reasoning="Aha."), answer)

@@ -102,7 +102,7 @@ def by_position(foreseen: dict[JobId, Forecast]) -> list[Forecast]:
 
 
 @given(lines())
-def test_every_waiting_job_has_a_place_and_nobody_begins_before_those_ahead(
+def test_every_waiting_job_has_a_place_and_none_starts_before_those_ahead(
     line: QueueSnapshot,
 ) -> None:
     foreseen = forecast_jobs(line)
@@ -191,12 +191,12 @@ def test_order_foreseen_is_the_order_in_which_the_turns_come(
         if (called := order.next()) is not None:
             order.release(called)
             del left[called]
-    told = forecast_jobs(QueueSnapshot(state=order.state(), queued=list(left.values())))
+    forecasts = forecast_jobs(QueueSnapshot(state=order.state(), queued=list(left.values())))
     came = []
     while (called := order.next()) is not None:
         came.append(called)
         order.release(called)
-    assert sorted(told, key=lambda job_id: told[job_id].position or 0) == came
+    assert sorted(forecasts, key=lambda job_id: forecasts[job_id].position or 0) == came
 
 
 @given(st.lists(measured, max_size=20))
@@ -208,11 +208,11 @@ def test_pace_is_never_negative_and_lies_between_what_was_measured(
         return
     assert min(pace.prefill_token_s, pace.decode_token_s, pace.byte_tokens) >= 0
     assert 0 <= pace.known_share <= 1
-    said = [one.completion_tokens for one in recent]
-    assert min(said) * 0.999 <= pace.completion_tokens <= max(said) * 1.001
+    lengths = [one.completion_tokens for one in recent]
+    assert min(lengths) * 0.999 <= pace.completion_tokens <= max(lengths) * 1.001
 
 
-def test_nothing_measured_tells_nothing_and_new_jobs_count_more() -> None:
+def test_nothing_measured_gives_no_pace_and_new_jobs_count_more() -> None:
     def took(ms: float) -> MeasuredJob:
         return MeasuredJob(
             prompt_tokens=100,
@@ -248,7 +248,7 @@ def test_room_is_there_when_as_many_have_begun_as_are_too_many() -> None:
 
 @given(st.none() | st.floats(-1e9, 1e300))
 def test_retry_after_is_a_whole_number_within_bounds(seconds: float | None) -> None:
-    told = retry_after_s(seconds)
-    assert isinstance(told, int)
-    assert 1 <= told <= 3600
-    assert seconds is None or told >= min(seconds, 3600)
+    wait_s = retry_after_s(seconds)
+    assert isinstance(wait_s, int)
+    assert 1 <= wait_s <= 3600
+    assert seconds is None or wait_s >= min(seconds, 3600)

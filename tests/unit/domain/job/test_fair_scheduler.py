@@ -1,4 +1,4 @@
-"""The order of turns: nobody starves, agents keep their order, interactive jobs keep their room."""
+"""The order of turns: no queue starves, agents keep their order, interactive jobs their slots."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def refused(*events: Event) -> Refusal:
     return caught.value.reason
 
 
-def test_a_recording_is_what_the_last_attempt_and_the_end_say() -> None:
+def test_a_recording_has_the_facts_of_the_last_attempt_and_the_end() -> None:
     sampling = Sampling(temperature=0.5, seed=3)
     second = replace(started(2), sampling=sampling, prompt_hash="ab")
     recording = read(started(), FAILED, second, completed(2))
@@ -101,7 +101,7 @@ def _answer(ids: list[int] | None, token_hash: str) -> tuple[Recording, bytes]:
     return read(started(), end), payload
 
 
-def test_a_stored_answer_must_be_what_the_log_says() -> None:
+def test_a_stored_answer_must_match_its_digest_in_the_log() -> None:
     recording, payload = _answer([1, 2], hash_ids([1, 2]))
     assert read_answer(recording, payload).token_ids == (1, 2)
     changed = json.dumps(json.loads(payload)).encode()

@@ -126,7 +126,7 @@ def test_two_retries_of_two_equal_requests_find_one_job_each() -> None:
     assert job_to_join(jobs, repeat(retry=True), states.__getitem__) is None
 
 
-def test_only_a_job_that_somebody_reads_is_worth_a_second_look() -> None:
+def test_only_a_job_with_a_reader_is_worth_a_second_look() -> None:
     assert is_read_by_another([view("job-1")], repeat(), lambda _: Readership.READING)
     assert not is_read_by_another([view("job-1")], repeat(), lambda _: Readership.GIVEN_UP)
     ended = view("job-1", JobStatus.FAILED)

@@ -236,7 +236,9 @@ def test_the_wish_to_cancel_an_ended_job_is_nothing(ending: tuple[JobEvent, ...]
 
 
 @pytest.mark.parametrize(("history", "attempt"), [(QUEUED, 0), (BACK, 0), (RUNNING, 1)])
-def test_a_cancelled_job_says_who_stopped(history: tuple[JobEvent, ...], attempt: int) -> None:
+def test_a_cancelled_job_has_the_attempt_that_stopped(
+    history: tuple[JobEvent, ...], attempt: int
+) -> None:
     command = ConfirmCancel(attempt=attempt, usage=USAGE, output=digest_of(b"so far"))
     assert decide(_job((*history, REQUESTED)), command) == (
         JobCancelled(attempt=attempt, usage=USAGE, output=digest_of(b"so far")),
@@ -249,7 +251,7 @@ def test_a_second_confirmation_of_the_end_is_nothing() -> None:
 
 
 @pytest.mark.parametrize(("history", "attempt"), [(QUEUED, 0), (RUNNING, 1)])
-def test_a_job_that_its_deadline_stopped_expires_with_what_it_said(
+def test_a_job_that_its_deadline_stopped_expires_with_what_it_emitted(
     history: tuple[JobEvent, ...], attempt: int
 ) -> None:
     accepted = replace(submitted(), deadline="2026-01-01T00:00:00Z", finish_deadline=FINISH_BY)
@@ -298,10 +300,12 @@ def test_any_job_is_hidden_once_and_goes_on_as_it_was(history: tuple[JobEvent, .
 
 
 @pytest.mark.parametrize(
-    ("said", "deaths"), [((0, 0, 0), 2), ((0, 3, 3), 1), ((0, 3, 5), 0), ((0, 0, 4), 0)]
+    ("emitted", "deaths"), [((0, 0, 0), 2), ((0, 3, 3), 1), ((0, 3, 5), 0), ((0, 0, 4), 0)]
 )
-def test_only_deaths_without_a_word_count_as_silent(said: tuple[int, ...], deaths: int) -> None:
-    attempts = [replace(started(n), resumed_tokens=tokens) for n, tokens in enumerate(said, 1)]
+def test_only_deaths_without_a_new_token_count_as_silent(
+    emitted: tuple[int, ...], deaths: int
+) -> None:
+    attempts = [replace(started(n), resumed_tokens=tokens) for n, tokens in enumerate(emitted, 1)]
     assert _job((*QUEUED, *attempts)).silent_deaths == deaths
 
 

@@ -113,7 +113,7 @@ def test_a_failed_job_shows_why() -> None:
     )
 
 
-def test_a_cancelled_job_keeps_what_it_had_said() -> None:
+def test_a_cancelled_job_keeps_what_it_emitted() -> None:
     usage = Usage(prompt_tokens=10, completion_tokens=1)
     view = _view(
         submitted(),

@@ -36,7 +36,7 @@ class PoolRoom:
 
 
 def cached(room: PoolRoom, count: int) -> None:
-    """Keep so many blocks that nobody holds."""
+    """Cache so many blocks without a reference."""
     blocks = room.pool.allocate(count)
     assert blocks is not None
     for block in blocks:
@@ -82,7 +82,7 @@ def test_without_blocks_the_budget_is_for_what_runs() -> None:
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Sequences grow and leave while blocks are kept, taken and let go."""
+    """Sequences grow and leave while blocks are stored, taken and released."""
 
     def __init__(self) -> None:
         super().__init__()

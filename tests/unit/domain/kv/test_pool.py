@@ -24,7 +24,7 @@ def held(pool: BlockPool, count: int) -> tuple[BlockId, ...]:
 
 
 def cached_chain(pool: BlockPool, *numbers: int) -> tuple[BlockId, ...]:
-    """Leave one named block per number, as an agent's context that nobody uses now."""
+    """Leave one named block per number, as an agent's context without a user."""
     ids = held(pool, len(numbers))
     for block, number in zip(ids, numbers, strict=True):
         assert pool.seal(block, name(number)) == block
@@ -101,7 +101,7 @@ def test_a_named_block_released_over_budget_is_dropped_and_not_cached() -> None:
     assert pool.find(name(1)) is None
 
 
-def test_a_forgotten_block_stays_with_its_holder_and_is_found_by_nobody() -> None:
+def test_a_forgotten_block_stays_with_its_holder_and_is_found_no_more() -> None:
     pool = pool_of(2)
     (block,) = held(pool, 1)
     pool.seal(block, name(1))
@@ -143,7 +143,7 @@ def test_a_second_name_is_refused() -> None:
         pool.seal(block, name(2))
 
 
-def test_drops_that_nobody_takes_are_noticed_before_they_pile_up() -> None:
+def test_drops_that_are_not_taken_are_noticed_before_they_pile_up() -> None:
     pool = pool_of(2)
     for _ in range(DROPPED_TURNS_MAX + 1):
         pool.release(held(pool, 2))

@@ -96,7 +96,7 @@ def full_blocks_matched(blocks: set[Block], prompt: tuple[int, ...]) -> int:
 
 
 def can_be_cut(spec: ModelCacheSpec, tokens: int) -> bool:
-    """Tell from the layers alone whether each keeps what the first tokens of a block need."""
+    """Return from the layers alone whether each keeps what the first tokens of a block need."""
     return all(
         layer.kind is LayerKind.FULL or (layer.kind is LayerKind.SLIDING and tokens <= layer.window)
         for layer in spec.layers

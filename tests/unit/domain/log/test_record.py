@@ -98,7 +98,7 @@ def test_a_left_out_event_is_a_gap() -> None:
         verify_link(second, GENESIS)
 
 
-def test_what_json_cannot_say_is_not_recorded() -> None:
+def test_a_value_that_json_cannot_hold_is_not_recorded() -> None:
     event = submitted()
     with pytest.raises(ValueError, match="JSON"):
         _linked(replace(event, sampling=replace(event.sampling, temperature=float("nan"))))

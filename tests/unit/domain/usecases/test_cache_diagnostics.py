@@ -1,4 +1,4 @@
-"""What a job missed is told against the context that it could have gone on from."""
+"""The missed tokens of a job, compared with the context that it could have continued."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def story_of(world: JobWorld, job_id: JobId) -> CacheDiagnosis:
     return story
 
 
-def test_nobody_is_told_of_a_stranger_whose_prompt_has_nothing_in_common(world: JobWorld) -> None:
+def test_a_prompt_of_another_client_with_nothing_in_common_is_not_compared(world: JobWorld) -> None:
     answered(world, _OTHER)
     story = story_of(world, answered(world, _LONG))
     assert (story.missed_tokens, story.compared_with, story.divergence) == (0, None, None)
 
 
-def test_an_agent_is_told_what_it_changed_from_the_first_message_on(world: JobWorld) -> None:
+def test_an_agent_sees_what_it_changed_from_the_first_message_on(world: JobWorld) -> None:
     before = answered(world, _OTHER, "ann")
     story = story_of(world, answered(world, _LONG, "ann"))
     assert story.compared_with == before
@@ -48,7 +48,7 @@ def test_an_agent_is_told_what_it_changed_from_the_first_message_on(world: JobWo
     assert story.divergence.place == "messages[0] user"
 
 
-def test_what_should_have_been_known_and_was_not_is_told_to_all(world: JobWorld) -> None:
+def test_blocks_that_are_gone_are_reported_without_an_agent_too(world: JobWorld) -> None:
     before = answered(world, _LONG)
     story = story_of(world, answered(world, _LONG))
     assert story.compared_with == before
@@ -56,6 +56,6 @@ def test_what_should_have_been_known_and_was_not_is_told_to_all(world: JobWorld)
     assert story.divergence.cause is Cause.BLOCKS_GONE
 
 
-def test_a_job_that_nobody_took_up_has_no_story(world: JobWorld) -> None:
+def test_a_job_without_an_attempt_has_no_diagnosis(world: JobWorld) -> None:
     job_id = world.submit(_LONG)
     assert diagnose_cache(job_id, views=world.log.views, log=world.log, payloads=world.log) is None

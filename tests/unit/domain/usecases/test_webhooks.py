@@ -90,7 +90,7 @@ def _describe(view: JobView) -> dict[str, object]:
         (JobExpired(deadline="2026-01-01T00:00:00Z"), "job.expired", "expired"),
     ],
 )
-def test_an_end_is_told_to_the_receiver_that_its_job_names(
+def test_an_end_is_sent_to_the_receiver_that_its_job_names(
     end: Event, what: str, status: str
 ) -> None:
     world = World()
@@ -104,13 +104,13 @@ def test_an_end_is_told_to_the_receiver_that_its_job_names(
     assert (message["data"]["id"], message["data"]["status"]) == ("job-1", status)
 
 
-def test_a_job_that_is_open_is_not_told_of() -> None:
+def test_a_job_that_is_open_is_not_sent() -> None:
     world = World(urls=["https://all.example.com/"])
     world.run("job-1")
     assert world.collect() == []
 
 
-def test_each_end_of_a_retried_job_is_told_as_it_was() -> None:
+def test_each_end_of_a_retried_job_is_sent_as_it_was() -> None:
     world = World()
     world.run("job-1", FAILED, JobRetried(reason="api"), started(2), completed(2))
     first, second = world.collect()
@@ -119,12 +119,12 @@ def test_each_end_of_a_retried_job_is_told_as_it_was() -> None:
     assert json.loads(first.body)["data"]["status"] == "failed"
 
 
-def test_receivers_of_everything_hear_of_each_job_once() -> None:
+def test_receivers_of_everything_get_each_job_once() -> None:
     world = World(urls=[URL, "https://all.example.com/"])
     world.run("job-1", completed())
     world.run("job-2", completed(), url=None)
-    told = [(one.subject, one.url) for one in world.collect()]
-    assert told == [
+    webhooks = [(one.subject, one.url) for one in world.collect()]
+    assert webhooks == [
         ("job-1", "https://all.example.com/"),
         ("job-1", URL),
         ("job-2", "https://all.example.com/"),
@@ -133,7 +133,7 @@ def test_receivers_of_everything_hear_of_each_job_once() -> None:
 
 
 @pytest.mark.parametrize("batch_lines", [False, True])
-def test_lines_of_batches_are_told_only_where_that_is_wanted(*, batch_lines: bool) -> None:
+def test_lines_of_batches_are_sent_only_if_configured(*, batch_lines: bool) -> None:
     world = World(urls=["https://all.example.com/"], batch_lines=batch_lines)
     events = (submitted(), started(), completed())
     world.happen("job-1", *events, correlation_id="batch-1")
@@ -149,7 +149,7 @@ def test_lines_of_batches_are_told_only_where_that_is_wanted(*, batch_lines: boo
         ([BatchFailed(errors=digest_of(b""))], "batch.failed"),
     ],
 )
-def test_the_end_of_a_batch_is_told(events: list[Event], what: str) -> None:
+def test_the_end_of_a_batch_is_sent(events: list[Event], what: str) -> None:
     world = World(urls=["https://all.example.com/"])
     accepted = BatchSubmitted(
         protocol="anthropic",
@@ -160,9 +160,9 @@ def test_the_end_of_a_batch_is_told(events: list[Event], what: str) -> None:
         webhook=URL,
     )
     world.happen("batch-1", accepted, *events)
-    told = world.collect()
-    assert [(one.event, one.subject) for one in told] == [(what, "batch-1")] * 2
-    assert json.loads(told[0].body)["data"]["id"] == Batch(id=BatchId("batch-1")).id
+    webhooks = world.collect()
+    assert [(one.event, one.subject) for one in webhooks] == [(what, "batch-1")] * 2
+    assert json.loads(webhooks[0].body)["data"]["id"] == Batch(id=BatchId("batch-1")).id
 
 
 def test_reading_the_log_again_keeps_nothing_twice() -> None:
@@ -173,7 +173,7 @@ def test_reading_the_log_again_keeps_nothing_twice() -> None:
     assert world.collect() == before
 
 
-def test_ends_that_tell_nobody_move_the_position_a_page_at_a_time() -> None:
+def test_ends_without_receivers_move_the_position_a_page_at_a_time() -> None:
     world = World()
     for number in range(PAGE_EVENTS + 1):
         world.run(f"job-{number}", completed(), url=None)

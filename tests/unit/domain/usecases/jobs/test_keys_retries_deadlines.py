@@ -66,7 +66,7 @@ def test_posts_of_one_key_at_the_same_time_give_one_job(world: JobWorld) -> None
 
 
 def test_full_queue_refuses_with_the_limit_and_a_time(world: JobWorld) -> None:
-    class Told:
+    class FixedEta:
         def of(self, job_id: JobId) -> None:
             raise AssertionError(job_id)
 
@@ -75,15 +75,15 @@ def test_full_queue_refuses_with_the_limit_and_a_time(world: JobWorld) -> None:
             return 6.2
 
     views = world.log.views
-    require_room(Priority.INTERACTIVE, jobs_max=1, views=views, eta=Told())
+    require_room(Priority.INTERACTIVE, jobs_max=1, views=views, eta=FixedEta())
     world.submit()
-    require_room(Priority.BATCH, jobs_max=1, views=views, eta=Told())
+    require_room(Priority.BATCH, jobs_max=1, views=views, eta=FixedEta())
     with pytest.raises(Overloaded, match="interactive queue is full: 1 jobs") as caught:
-        require_room(Priority.INTERACTIVE, jobs_max=1, views=views, eta=Told())
+        require_room(Priority.INTERACTIVE, jobs_max=1, views=views, eta=FixedEta())
     assert caught.value.retry_after_s == 7
 
 
-def test_cancelled_job_that_is_retried_says_everything_from_the_beginning(world: JobWorld) -> None:
+def test_cancelled_job_that_is_retried_emits_everything_from_the_beginning(world: JobWorld) -> None:
     job_id = world.submit()
     world.cancel(job_id)
     assert world.retry(job_id).status is JobStatus.QUEUED
@@ -152,7 +152,7 @@ def test_job_that_started_in_time_is_not_late_for_its_start(world: JobWorld) -> 
     assert world.job(job_id).status is JobStatus.COMPLETED
 
 
-def test_running_job_is_stopped_at_its_deadline_and_keeps_what_it_said(world: JobWorld) -> None:
+def test_running_job_is_stopped_at_its_deadline_and_keeps_what_it_emitted(world: JobWorld) -> None:
     job_id = world.accept(command={"finish_deadline": LATER}).job_id
     world.broker.queue.take()
     world.engine.pause()
@@ -239,7 +239,7 @@ def test_nudge_of_the_first_life_does_not_end_the_second(world: JobWorld) -> Non
     assert world.text(job_id) == ANSWER
 
 
-def test_generation_that_was_cut_short_though_nobody_asked_for_it_is_tried_again(
+def test_generation_that_was_cut_short_without_a_request_is_tried_again(
     world: JobWorld,
 ) -> None:
     job_id = world.submit()

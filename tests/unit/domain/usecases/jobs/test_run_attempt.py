@@ -94,15 +94,15 @@ def test_second_delivery_of_an_ended_job_changes_nothing(world: JobWorld) -> Non
     assert (world.types(job_id), world.items(job_id)) == before
 
 
-@pytest.mark.parametrize("said", range(0, len(ANSWER) + 1, 3))
+@pytest.mark.parametrize("emitted", range(0, len(ANSWER) + 1, 3))
 def test_attempt_after_a_crash_continues_after_the_last_emitted_token(
-    world: JobWorld, said: int
+    world: JobWorld, emitted: int
 ) -> None:
     job_id = world.submit()
     start_attempt(world, job_id)
     spoken = [StreamItem(n=0, attempt=1, body=Started(prompt_tokens=2, cached_tokens=0))] + [
         StreamItem(n=n, attempt=1, body=Text(text=character, ids=(ord(character),)))
-        for n, character in enumerate(ANSWER[:said], start=1)
+        for n, character in enumerate(ANSWER[:emitted], start=1)
     ]
     world.broker.items.publish([(job_id, item) for item in spoken])
     assert world.run(job_id) is RunResult.ENDED
@@ -110,10 +110,10 @@ def test_attempt_after_a_crash_continues_after_the_last_emitted_token(
     assert [item.n for item in world.items(job_id)] == list(range(len(ANSWER) + 2))
     started = world.log.load(StreamName(job_id))[-2]
     assert started.data["attempt"] == 2
-    assert started.data["resumed_tokens"] == said
+    assert started.data["resumed_tokens"] == emitted
 
 
-def test_attempt_that_lost_the_items_says_the_same_under_the_same_numbers(world: JobWorld) -> None:
+def test_attempt_that_lost_the_items_emits_the_same_under_the_same_numbers(world: JobWorld) -> None:
     undisturbed = world.submit()
     world.run(undisturbed)
     job_id = world.submit()
@@ -124,7 +124,9 @@ def test_attempt_that_lost_the_items_says_the_same_under_the_same_numbers(world:
     ]
 
 
-def say(world: JobWorld, job_id: JobId, text: str, *, attempt: int = 1, first: int = 0) -> None:
+def publish_text(
+    world: JobWorld, job_id: JobId, text: str, *, attempt: int = 1, first: int = 0
+) -> None:
     """Publish what an attempt emitted: one character per item, after the beginning."""
     items = [
         StreamItem(n=n, attempt=attempt, body=Text(text=character, ids=(ord(character),)))
@@ -151,9 +153,9 @@ def test_job_that_kills_its_worker_twice_fails_with_the_reason(world: JobWorld) 
 def test_job_that_spoke_between_two_deaths_of_its_worker_goes_on(world: JobWorld) -> None:
     job_id = world.submit()
     start_attempt(world, job_id)
-    say(world, job_id, ANSWER[:3])
+    publish_text(world, job_id, ANSWER[:3])
     start_attempt(world, job_id, resumed=3)
-    say(world, job_id, ANSWER[3:5], attempt=2, first=4)
+    publish_text(world, job_id, ANSWER[3:5], attempt=2, first=4)
     assert world.run(job_id) is RunResult.ENDED
     assert world.job(job_id).status is JobStatus.COMPLETED
     assert world.text(job_id) == ANSWER
@@ -162,7 +164,7 @@ def test_job_that_spoke_between_two_deaths_of_its_worker_goes_on(world: JobWorld
 def test_job_whose_workers_die_at_the_same_word_fails(world: JobWorld) -> None:
     job_id = world.submit()
     start_attempt(world, job_id)
-    say(world, job_id, ANSWER[:3])
+    publish_text(world, job_id, ANSWER[:3])
     for _ in range(2):
         start_attempt(world, job_id, resumed=3)
     assert world.run(job_id) is RunResult.ENDED
@@ -171,9 +173,11 @@ def test_job_whose_workers_die_at_the_same_word_fails(world: JobWorld) -> None:
 
 def test_job_that_wears_out_its_attempts_fails_for_good(world: JobWorld) -> None:
     job_id = world.submit()
-    for said in range(3):
-        start_attempt(world, job_id, resumed=said)
-        say(world, job_id, ANSWER[said], attempt=said + 1, first=said and said + 1)
+    for emitted in range(3):
+        start_attempt(world, job_id, resumed=emitted)
+        publish_text(
+            world, job_id, ANSWER[emitted], attempt=emitted + 1, first=emitted and emitted + 1
+        )
     assert world.run(job_id) is RunResult.ENDED
     last = world.items(job_id)[-1].body
     assert isinstance(last, Failed)
@@ -220,7 +224,7 @@ def test_unreachable_log_leaves_the_job_open(world: JobWorld) -> None:
 
 def test_unknown_job_is_named(world: JobWorld) -> None:
     with pytest.raises(JobNotFound):
-        world.run(JobId("job-nobody"))
+        world.run(JobId("job-unknown"))
 
 
 def test_delivery_of_a_job_that_this_process_runs_is_left_alone(world: JobWorld) -> None:
@@ -235,24 +239,24 @@ def test_delivery_of_a_job_that_this_process_runs_is_left_alone(world: JobWorld)
     assert world.job(job_id).attempt == 1
 
 
-def test_nothing_is_said_before_the_attempt_stands_in_the_log(world: JobWorld) -> None:
+def test_nothing_is_emitted_before_the_attempt_stands_in_the_log(world: JobWorld) -> None:
     job_id = world.submit()
     append = world.log.append
-    said: list[int] = []
+    emitted: list[int] = []
 
     def slow(*args: Any, **kwargs: Any) -> Any:
         assert world.engine.runner.stepped.wait(60), "the engine waited for the log"
-        said.append(len(world.items(job_id)))
+        emitted.append(len(world.items(job_id)))
         return append(*args, **kwargs)
 
     world.log.append = slow  # type: ignore[method-assign]  # a slow disk
     assert world.run(job_id) is RunResult.ENDED
-    assert said[0] == 0
+    assert emitted[0] == 0
     assert world.text(job_id) == ANSWER
     assert [item.n for item in world.items(job_id)] == list(range(len(ANSWER) + 2))
 
 
-def test_attempt_that_cannot_be_recorded_says_nothing_and_frees_its_place(world: JobWorld) -> None:
+def test_attempt_that_cannot_be_recorded_emits_nothing_and_frees_its_place(world: JobWorld) -> None:
     job_id = world.submit()
     append = world.log.append
 

@@ -20,12 +20,12 @@ _TOOLS: tuple[dict[str, Any], ...] = (
     {"type": "function", "function": {"name": "Bash", "parameters": {"type": "object"}}},
 )
 _CALL = '<tool_call>{"name": "Bash", "arguments": {"command": "ls"}}</tool_call>'
-_SAID = f"Look. {_CALL}{_CALL}"
+_ANSWER = f"Look. {_CALL}{_CALL}"
 
 
 @pytest.fixture
 def world() -> Iterator[JobWorld]:
-    with JobWorld({"go": _SAID}) as world:
+    with JobWorld({"go": _ANSWER}) as world:
         yield world
 
 
@@ -57,10 +57,10 @@ def test_crash_after_any_item_of_a_call_loses_and_repeats_nothing(world: JobWorl
     for k in range(1, len(whole)):
         job_id = _submit(world)
         _die(world, job_id)
-        said = [replace(item, body=_moved(item.body, undisturbed, job_id)) for item in whole]
-        world.broker.items.publish([(job_id, item) for item in said[:k]])
+        emitted = [replace(item, body=_moved(item.body, undisturbed, job_id)) for item in whole]
+        world.broker.items.publish([(job_id, item) for item in emitted[:k]])
         assert world.run(job_id) is RunResult.ENDED
-        assert _plain(world.items(job_id)) == _plain(said), k
+        assert _plain(world.items(job_id)) == _plain(emitted), k
 
 
 def _die(world: JobWorld, job_id: JobId) -> None:
@@ -80,7 +80,7 @@ def _die(world: JobWorld, job_id: JobId) -> None:
 
 
 def _moved(body: Body, from_job: JobId, to_job: JobId) -> Body:
-    """Return what the other job says: ids of calls are made of the job's."""
+    """Return the items of the other job: ids of calls are made of the job's."""
     if not isinstance(body, ToolStart):
         return body
     here, there = (job.removeprefix("job-") for job in (from_job, to_job))

@@ -22,12 +22,12 @@ _TOOLS: tuple[dict[str, Any], ...] = (
 )
 _CALL = '<tool_call>{"name": "Bash", "arguments": {"command": "ls"}}</tool_call>'
 #: Text that is held back, a call, and text behind it.
-_SAID = f"a <b> {_CALL}done"
+_ANSWER = f"a <b> {_CALL}done"
 
 
 @pytest.fixture
 def world() -> Iterator[JobWorld]:
-    with JobWorld({"go": _SAID}) as world:
+    with JobWorld({"go": _ANSWER}) as world:
         yield world
 
 
@@ -41,30 +41,30 @@ def _output(world: JobWorld, job_id: JobId) -> dict[str, Any]:
     return output
 
 
-def _told(items: tuple[StreamItem, ...] | list[StreamItem]) -> list[TokenLogprob]:
+def _emitted_logprobs(items: tuple[StreamItem, ...] | list[StreamItem]) -> list[TokenLogprob]:
     bodies = [item.body for item in items]
     return [one for body in bodies if isinstance(body, Text) for one in body.logprobs]
 
 
-def test_likelihoods_are_told_and_kept_with_the_answer(world: JobWorld) -> None:
+def test_logprobs_are_emitted_and_kept_with_the_answer(world: JobWorld) -> None:
     job_id = _submit(world)
     assert world.run(job_id) is RunResult.ENDED
     output = _output(world, job_id)
     kept = from_json(output["logprobs"])
     assert output["text"] == "a <b>done"
     assert b"".join(one.token for one in kept).decode() == "a <b>done"
-    assert list(kept) == _told(world.items(job_id))
+    assert list(kept) == _emitted_logprobs(world.items(job_id))
     for one in kept:
         expected = likelihood_of(output["token_ids"][one.index], one.index, 2)
         assert one.logprob == expected.logprob
         assert [value for _, value in one.top] == [value for _, value in expected.top]
 
 
-def test_nothing_is_kept_where_nobody_asks(world: JobWorld) -> None:
+def test_nothing_is_kept_where_none_are_requested(world: JobWorld) -> None:
     job_id = _submit(world, None)
     world.run(job_id)
     assert "logprobs" not in _output(world, job_id)
-    assert _told(world.items(job_id)) == []
+    assert _emitted_logprobs(world.items(job_id)) == []
 
 
 def test_crash_after_any_item_loses_and_repeats_no_likelihood(world: JobWorld) -> None:
@@ -76,8 +76,8 @@ def test_crash_after_any_item_loses_and_repeats_no_likelihood(world: JobWorld) -
     for k in range(len(whole)):
         job_id = _submit(world)
         _die(world, job_id)
-        said = [replace(item, body=_moved(item.body, undisturbed, job_id)) for item in whole]
-        world.broker.items.publish([(job_id, item) for item in said[:k]])
+        emitted = [replace(item, body=_moved(item.body, undisturbed, job_id)) for item in whole]
+        world.broker.items.publish([(job_id, item) for item in emitted[:k]])
         assert world.run(job_id) is RunResult.ENDED
-        assert [(i.n, i.body) for i in world.items(job_id)] == [(i.n, i.body) for i in said], k
+        assert [(i.n, i.body) for i in world.items(job_id)] == [(i.n, i.body) for i in emitted], k
         assert _output(world, job_id)["logprobs"] == kept, k

@@ -105,7 +105,7 @@ def test_cancelled_in_hand_is_stopped_by_the_worker_that_reads_the_log(world: Jo
     assert "AttemptStarted" not in world.types(job_id)
 
 
-def test_cancelled_while_running_stops_and_keeps_what_it_said(world: JobWorld) -> None:
+def test_cancelled_while_running_stops_and_keeps_what_it_emitted(world: JobWorld) -> None:
     job_id = world.submit()
     world.broker.queue.take()
     thread = threading.Thread(target=world.run, args=(job_id,))
@@ -145,12 +145,12 @@ def test_wish_is_kept_while_the_broker_is_away(world: JobWorld) -> None:
     assert world.job(job_id).status is JobStatus.CANCELLED
 
 
-def test_cancel_of_nobody_is_refused(world: JobWorld) -> None:
+def test_cancel_of_an_unknown_job_is_refused(world: JobWorld) -> None:
     with pytest.raises(JobNotFound):
-        world.cancel(JobId("job-nobody"))
+        world.cancel(JobId("job-unknown"))
 
 
-def test_end_that_was_said_meanwhile_is_not_said_twice(world: JobWorld) -> None:
+def test_end_that_was_published_meanwhile_is_not_published_twice(world: JobWorld) -> None:
     job_id = world.submit()
     world.broker.queue.take()
     world.cancel(job_id)
@@ -178,7 +178,9 @@ def test_end_that_was_said_meanwhile_is_not_said_twice(world: JobWorld) -> None:
     assert len(world.items(job_id)) == 1
 
 
-def test_last_word_of_a_waiting_job_shuts_out_whoever_began_it_just_now(world: JobWorld) -> None:
+def test_terminal_item_of_a_waiting_job_shuts_out_an_attempt_that_just_began(
+    world: JobWorld,
+) -> None:
     job_id = world.submit()
     remove = world.broker.queue.remove
 

@@ -1,4 +1,4 @@
-"""An end that stands in the log and was not said, and when it may be said again."""
+"""A recorded end that was not published, and when it may be published again."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _lose_all(items: Sequence[StreamItem]) -> Sequence[StreamItem]:
 
 @pytest.mark.parametrize("lose", [_lose_last, _lose_all])
 @pytest.mark.parametrize("ended_by", ["its own end", "a stop text", "a thought", "calls"])
-def test_end_is_not_said_behind_a_hole(
+def test_end_is_not_published_behind_a_hole(
     ended_by: str, lose: Callable[[Sequence[StreamItem]], Sequence[StreamItem]]
 ) -> None:
     answer, wishes = _WISHES[ended_by]
@@ -84,7 +84,7 @@ def test_end_is_not_said_behind_a_hole(
         assert world.items(job_id) == tuple(left)
 
 
-def test_end_is_not_said_of_an_answer_that_was_erased() -> None:
+def test_end_is_not_published_of_an_answer_that_was_erased() -> None:
     with JobWorld({"hi": "Hello."}) as world:
         job_id = _run_without_end(world, {})
         output = world.job(job_id).output
