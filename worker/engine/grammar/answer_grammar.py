@@ -82,8 +82,8 @@ class GrammarWriter:
                 JsonCallStyle.BARE: f"({start} before)? calls",
                 JsonCallStyle.LIST: f"{start} before calls",
             }
-            spelling = tool_format.json
-            choices.append(repeated.get(spelling, several) if spelling else several)
+            style = tool_format.json
+            choices.append(repeated.get(style, several) if style else several)
             rules += self._calls(tool_format, tools)
         return "\n".join([f"start: before ({' | '.join(choices)})", *rules])
 
@@ -111,26 +111,26 @@ class GrammarWriter:
         return rules
 
     def _json_calls(self, tool_format: ToolFormat, tools: Sequence[Tool]) -> list[str]:
-        spelling = tool_format.json
-        assert spelling is not None, "calls in JSON only"
-        if spelling is JsonCallStyle.NUMBERED:
+        style = tool_format.json
+        assert style is not None, "calls in JSON only"
+        if style is JsonCallStyle.NUMBERED:
             return self._numbered_calls(tool_format, tools)
-        is_headed = spelling is JsonCallStyle.HEADED
-        key = "parameters" if spelling is JsonCallStyle.BARE else "arguments"
-        between = self._tag(_ARGS_TAG) if is_headed else f'ws "," ws {_key(key)} ws ":" ws'
+        has_header = style is JsonCallStyle.HEADED
+        key = "parameters" if style is JsonCallStyle.BARE else "arguments"
+        between = self._tag(_ARGS_TAG) if has_header else f'ws "," ws {_key(key)} ws ":" ws'
         names = [
-            quoted(name if is_headed else json.dumps(name, ensure_ascii=False))
+            quoted(name if has_header else json.dumps(name, ensure_ascii=False))
             for name in (tool["function"]["name"] for tool in tools)
         ]
         named = " | ".join(f"{name} {between} args{n}" for n, name in enumerate(names))
-        call = named if is_headed else f'"{{" ws {_key("name")} ws ":" ws ({named}) ws "}}"'
+        call = named if has_header else f'"{{" ws {_key("name")} ws ":" ws ({named}) ws "}}"'
         end = self._tag(tool_format.end) if tool_format.end else ""
         calls = {
             JsonCallStyle.TAGGED: f"one before {end}",
             JsonCallStyle.BARE: 'one (ws ";" ws one)*',
             JsonCallStyle.LIST: '"[" ws one (ws "," ws one)* ws "]"',
             JsonCallStyle.HEADED: "one",
-        }[spelling]
+        }[style]
         return [f"calls: {calls}", f"one: {call}", *self._arguments_of(tools)]
 
     def _numbered_calls(self, tool_format: ToolFormat, tools: Sequence[Tool]) -> list[str]:

@@ -129,22 +129,22 @@ class ChannelConstraint:
             if self._header is not None:
                 self._read_header(piece, self._buffer)
 
-    def _handle_marker(self, mark: str) -> None:
+    def _handle_marker(self, marker: str) -> None:
         channel_format = self._plan.channel_format
         if self._plan.later is not None:
-            if mark == channel_format.start:
-                self._start_matcher(self._plan.later(), mark)
-            elif mark == channel_format.channel and self._plan.first is not None:
-                self._start_matcher(self._plan.first(), mark)
-            elif mark in channel_format.ends:
+            if marker == channel_format.start:
+                self._start_matcher(self._plan.later(), marker)
+            elif marker == channel_format.channel and self._plan.first is not None:
+                self._start_matcher(self._plan.first(), marker)
+            elif marker in channel_format.ends:
                 self._start_matcher(self._plan.later(), "")
-        elif mark == channel_format.start:
+        elif marker == channel_format.start:
             self._header = ChannelHeader(channel_format, is_started=True)
-        elif mark in (channel_format.channel, channel_format.constrain) and mark:
-            if self._header is None and mark == channel_format.channel:
+        elif marker in (channel_format.channel, channel_format.constrain) and marker:
+            if self._header is None and marker == channel_format.channel:
                 self._header = ChannelHeader(channel_format, is_started=False)
             if self._header is not None:
-                self._header.add_marker(mark)
+                self._header.add_marker(marker)
         else:
             self._header = None
 

@@ -312,7 +312,7 @@ class TaggedGrammar:
         return " ".join(self._pieces(text))
 
     def _pieces(self, text: str) -> list[str]:
-        """Return a text as a grammar writes it: tags that are tokens stand alone."""
+        """Return a text as a grammar writes it: tags that are tokens are separate pieces."""
         pieces, plain, at = [], "", 0
         for match in _TAG.finditer(text):
             plain += text[at : match.start()]

@@ -169,8 +169,8 @@ def _pattern(pattern: str) -> str:
     for branch in _branches(pattern):
         begins, ends = branch.startswith("^"), branch.endswith("$") and not branch.endswith("\\$")
         body = branch[int(begins) : len(branch) - int(ends)]
-        before, behind = "" if begins else "(?s:.*)", "" if ends else "(?s:.*)"
-        branches.append(f"{before}(?:{_translated(body)}){behind}")
+        before, after = "" if begins else "(?s:.*)", "" if ends else "(?s:.*)"
+        branches.append(f"{before}(?:{_translated(body)}){after}")
     return f"/{'|'.join(branches)}/"
 
 

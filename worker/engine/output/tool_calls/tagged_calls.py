@@ -155,20 +155,20 @@ class TaggedReader:
         return True
 
     def _read_key(self) -> bool:
-        at = self._buffer.find(self._key_ends[0])
+        key_end = self._buffer.find(self._key_ends[0])
         last = self._key_ends[-1]
-        rest = self._buffer.find(last, at) if at >= 0 else -1
-        if rest < 0:
+        last_start = self._buffer.find(last, key_end) if key_end >= 0 else -1
+        if last_start < 0:
             return False
-        key = self._buffer[:at].strip().strip(_QUOTES)
-        self._buffer = self._buffer[rest + len(last) :]
+        key = self._buffer[:key_end].strip().strip(_QUOTES)
+        self._buffer = self._buffer[last_start + len(last) :]
         self._types = types_of(argument_schema(self._schema, key), self._schema)
         self._emit_arguments(f"{'{' if self._arguments == 0 else ', '}{json_string(key)}: ")
         self._arguments += 1
-        self._step = self._before_value
+        self._step = self._start_value
         return True
 
-    def _before_value(self) -> bool:
+    def _start_value(self) -> bool:
         if self._syntax.is_padded:
             if not self._buffer:
                 return False
