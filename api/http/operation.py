@@ -18,8 +18,7 @@ class Operation:
     """A method on a path.
 
     Attributes:
-        method: Upper case.
-        path: Pattern such as ``/v1/jobs/{job_id}``.
+        route: Method and path pattern, such as ``GET /v1/jobs/{job_id}``.
         endpoint: Answers a request.
         id: ``operationId`` in the document.
         summary: One line.
@@ -37,8 +36,7 @@ class Operation:
         responses: Descriptions of further responses by status, for this operation alone.
     """
 
-    method: str
-    path: str
+    route: str
     endpoint: Endpoint
     _: KW_ONLY
     id: str
@@ -55,3 +53,13 @@ class Operation:
     is_streamed: bool = False
     has_links: bool = False
     responses: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def method(self) -> str:
+        """Return the method in upper case."""
+        return self.route.partition(" ")[0]
+
+    @property
+    def path(self) -> str:
+        """Return the path pattern."""
+        return self.route.partition(" ")[2]

@@ -169,8 +169,7 @@ def _fresh_id(ids: IdSource) -> AgentId:
 
 AGENT_OPERATIONS: Final = (
     Operation(
-        "POST",
-        "/v1/agents",
+        "POST /v1/agents",
         create_agent,
         id="createAgent",
         summary="Create an agent that keeps its own history",
@@ -183,8 +182,7 @@ AGENT_OPERATIONS: Final = (
         responses={409: "Another agent has this name"},
     ),
     Operation(
-        "GET",
-        "/v1/agents",
+        "GET /v1/agents",
         list_all,
         id="listAgents",
         summary="List the agents of this service, newest first",
@@ -192,8 +190,7 @@ AGENT_OPERATIONS: Final = (
         reply=AgentList,
     ),
     Operation(
-        "GET",
-        "/v1/agents/{agent_id}",
+        "GET /v1/agents/{agent_id}",
         get_agent,
         id="getAgent",
         summary="Return an agent with its latest turns",
@@ -201,8 +198,7 @@ AGENT_OPERATIONS: Final = (
         reply=AgentObject,
     ),
     Operation(
-        "DELETE",
-        "/v1/agents/{agent_id}",
+        "DELETE /v1/agents/{agent_id}",
         delete_agent,
         id="deleteAgent",
         summary="Delete an agent and cancel its open turn",
@@ -210,8 +206,7 @@ AGENT_OPERATIONS: Final = (
         reply=DeletedAgent,
     ),
     Operation(
-        "POST",
-        "/v1/agents/{agent_id}/generate",
+        "POST /v1/agents/{agent_id}/generate",
         generate_turn,
         id="generateTurn",
         summary="Add a turn to the history of an agent",
@@ -229,8 +224,7 @@ AGENT_OPERATIONS: Final = (
         },
     ),
     Operation(
-        "GET",
-        "/v1/agents/{agent_id}/cache",
+        "GET /v1/agents/{agent_id}/cache",
         get_cache,
         id="getAgentCache",
         summary="Return the cache state of the context of an agent",
@@ -238,8 +232,7 @@ AGENT_OPERATIONS: Final = (
         reply=AgentCache,
     ),
     Operation(
-        "POST",
-        "/v1/agents/{agent_id}/fork",
+        "POST /v1/agents/{agent_id}/fork",
         fork_agent,
         id="forkAgent",
         summary="Create an agent with the history of this one up to one of its turns",

@@ -102,8 +102,7 @@ async def _first_item(jobs: Sequence[OpenJob], generation: Generation) -> Starte
 
 COMPLETION_OPERATIONS: Final = (
     Operation(
-        "POST",
-        "/v1/chat/completions",
+        "POST /v1/chat/completions",
         partial(create_completion, kind=CHAT),
         id="createChatCompletion",
         summary="Generate an answer in OpenAI's Chat Completions format",
@@ -115,8 +114,7 @@ COMPLETION_OPERATIONS: Final = (
         responses=GENERATION_FAILURES,
     ),
     Operation(
-        "POST",
-        "/v1/completions",
+        "POST /v1/completions",
         partial(create_completion, kind=TEXT),
         id="createCompletion",
         summary="Continue a text in OpenAI's Completions format",

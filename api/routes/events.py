@@ -173,8 +173,7 @@ def _event(event: RecordedEvent) -> EventObject:
 
 EVENT_OPERATIONS: Final = (
     Operation(
-        "GET",
-        "/v1/events",
+        "GET /v1/events",
         list_events,
         id="listEvents",
         summary="List the events of the log in order, or stream them as they are recorded",

@@ -161,8 +161,7 @@ def _content(file: StoredFile, batches: BatchServices) -> Iterator[bytes]:
 
 FILE_OPERATIONS: Final = (
     Operation(
-        "POST",
-        "/v1/files",
+        "POST /v1/files",
         create_file,
         id="createFile",
         summary="Store a file",
@@ -172,8 +171,7 @@ FILE_OPERATIONS: Final = (
         reply=FileObject,
     ),
     Operation(
-        "GET",
-        "/v1/files",
+        "GET /v1/files",
         list_stored_files,
         id="listFiles",
         summary="List files, newest first by default",
@@ -181,8 +179,7 @@ FILE_OPERATIONS: Final = (
         reply=FileList,
     ),
     Operation(
-        "GET",
-        "/v1/files/{file_id}",
+        "GET /v1/files/{file_id}",
         get_file,
         id="getFile",
         summary="Return a file",
@@ -190,8 +187,7 @@ FILE_OPERATIONS: Final = (
         reply=FileObject,
     ),
     Operation(
-        "DELETE",
-        "/v1/files/{file_id}",
+        "DELETE /v1/files/{file_id}",
         delete_stored_file,
         id="deleteFile",
         summary="Delete a file; batches that were created from it continue",
@@ -199,8 +195,7 @@ FILE_OPERATIONS: Final = (
         reply=DeletedFile,
     ),
     Operation(
-        "GET",
-        "/v1/files/{file_id}/content",
+        "GET /v1/files/{file_id}/content",
         file_content,
         id="getFileContent",
         summary="Return the content of a file",

@@ -97,28 +97,25 @@ def _check_model(status: StatusService) -> None:
 
 HEALTH_OPERATIONS: Final = (
     Operation(
-        "GET",
-        "/health/live",
+        "GET /health/live",
         live,
         id="healthLive",
         summary="Check that the process answers",
         reply=Health,
     ),
     Operation(
-        "GET",
-        "/health/ready",
+        "GET /health/ready",
         ready,
         id="healthReady",
         summary="Check that a generation would be answered",
         reply=Health,
     ),
     Operation(
-        "GET",
-        "/health/startup",
+        "GET /health/startup",
         startup,
         id="healthStartup",
         summary="Check that the log and the broker answer",
         reply=Health,
     ),
-    Operation("GET", "/", root, id="root", summary="Return the name and the links", reply=Root),
+    Operation("GET /", root, id="root", summary="Return the name and the links", reply=Root),
 )

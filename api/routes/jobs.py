@@ -133,8 +133,7 @@ def _objects(views: Sequence[JobView], jobs: JobService) -> list[JobObject]:
 
 JOB_OPERATIONS: Final = (
     Operation(
-        "POST",
-        "/v1/jobs",
+        "POST /v1/jobs",
         create_job,
         id="createJob",
         summary="Enqueue a generation as a job",
@@ -148,8 +147,7 @@ JOB_OPERATIONS: Final = (
         responses={409: KEY_REUSED, 429: QUEUE_FULL},
     ),
     Operation(
-        "GET",
-        "/v1/jobs",
+        "GET /v1/jobs",
         list_jobs,
         id="listJobs",
         summary="List jobs, newest first",
@@ -157,8 +155,7 @@ JOB_OPERATIONS: Final = (
         reply=JobList,
     ),
     Operation(
-        "GET",
-        "/v1/jobs/{job_id}",
+        "GET /v1/jobs/{job_id}",
         get_job,
         id="getJob",
         summary="Return a job, with its answer once it has one",
@@ -166,8 +163,7 @@ JOB_OPERATIONS: Final = (
         reply=JobObject,
     ),
     Operation(
-        "GET",
-        "/v1/jobs/{job_id}/stream",
+        "GET /v1/jobs/{job_id}/stream",
         stream_job,
         id="streamJob",
         summary="Stream the numbered items of a job from any position",
@@ -176,8 +172,7 @@ JOB_OPERATIONS: Final = (
         responses={204: "The job has ended and the client has all of its items"},
     ),
     Operation(
-        "POST",
-        "/v1/jobs/{job_id}/cancel",
+        "POST /v1/jobs/{job_id}/cancel",
         cancel_job,
         id="cancelJob",
         summary="Cancel a job; a repeated request changes nothing",
@@ -185,8 +180,7 @@ JOB_OPERATIONS: Final = (
         reply=JobObject,
     ),
     Operation(
-        "POST",
-        "/v1/jobs/{job_id}/retry",
+        "POST /v1/jobs/{job_id}/retry",
         retry_job,
         id="retryJob",
         summary="Enqueue a job again if it ended without an answer",

@@ -209,8 +209,7 @@ def _origin(request: Request) -> str:
 
 MESSAGE_BATCH_OPERATIONS: Final = (
     Operation(
-        "POST",
-        "/v1/messages/batches",
+        "POST /v1/messages/batches",
         create_message_batch,
         id="createMessageBatch",
         summary="Accept a batch of Messages requests; each becomes a job",
@@ -231,8 +230,7 @@ MESSAGE_BATCH_OPERATIONS: Final = (
         responses={429: BATCHES_FULL},
     ),
     Operation(
-        "GET",
-        "/v1/messages/batches",
+        "GET /v1/messages/batches",
         list_message_batches,
         id="listMessageBatches",
         summary="List Message Batches, newest first",
@@ -240,8 +238,7 @@ MESSAGE_BATCH_OPERATIONS: Final = (
         reply=MessageBatchList,
     ),
     Operation(
-        "GET",
-        "/v1/messages/batches/{batch_id}",
+        "GET /v1/messages/batches/{batch_id}",
         get_message_batch,
         id="getMessageBatch",
         summary="Return a Message Batch",
@@ -249,8 +246,7 @@ MESSAGE_BATCH_OPERATIONS: Final = (
         reply=MessageBatch,
     ),
     Operation(
-        "DELETE",
-        "/v1/messages/batches/{batch_id}",
+        "DELETE /v1/messages/batches/{batch_id}",
         delete_message_batch,
         id="deleteMessageBatch",
         summary="Delete a Message Batch that has ended",
@@ -259,8 +255,7 @@ MESSAGE_BATCH_OPERATIONS: Final = (
         responses={409: "The batch has not ended"},
     ),
     Operation(
-        "POST",
-        "/v1/messages/batches/{batch_id}/cancel",
+        "POST /v1/messages/batches/{batch_id}/cancel",
         cancel_message_batch,
         id="cancelMessageBatch",
         summary="Cancel a Message Batch; a repeated request changes nothing",
@@ -268,8 +263,7 @@ MESSAGE_BATCH_OPERATIONS: Final = (
         reply=MessageBatch,
     ),
     Operation(
-        "GET",
-        "/v1/messages/batches/{batch_id}/results",
+        "GET /v1/messages/batches/{batch_id}/results",
         message_batch_results,
         id="getMessageBatchResults",
         summary="Return the results of a Message Batch that has ended, one JSON object per line",

@@ -60,8 +60,7 @@ def _count(request: Request, generation: Generation) -> int:
 
 MESSAGE_OPERATIONS: Final = (
     Operation(
-        "POST",
-        "/v1/messages",
+        "POST /v1/messages",
         create_message,
         id="createMessage",
         summary="Generate an answer in Anthropic's Messages format",
@@ -73,8 +72,7 @@ MESSAGE_OPERATIONS: Final = (
         responses=GENERATION_FAILURES,
     ),
     Operation(
-        "POST",
-        "/v1/messages/count_tokens",
+        "POST /v1/messages/count_tokens",
         count_tokens,
         id="countTokens",
         summary="Count the tokens of the prompt of a request",

@@ -107,16 +107,14 @@ def _instant(text: str) -> datetime:
 
 MODEL_OPERATIONS: Final = (
     Operation(
-        "GET",
-        "/v1/models",
+        "GET /v1/models",
         list_models,
         id="listModels",
         summary="List the names of the loaded model",
         reply=ModelList,
     ),
     Operation(
-        "GET",
-        "/v1/models/{model_id}",
+        "GET /v1/models/{model_id}",
         get_model,
         id="getModel",
         summary="Return one model",

@@ -174,8 +174,7 @@ def _file(batch: Batch, part: str, batches: BatchServices) -> str | None:
 
 BATCH_OPERATIONS: Final = (
     Operation(
-        "POST",
-        "/v1/batches",
+        "POST /v1/batches",
         create_batch,
         id="createBatch",
         summary="Accept the requests in a file; each becomes a job",
@@ -189,8 +188,7 @@ BATCH_OPERATIONS: Final = (
         responses={404: "The file does not exist", 429: BATCHES_FULL},
     ),
     Operation(
-        "GET",
-        "/v1/batches",
+        "GET /v1/batches",
         list_openai_batches,
         id="listBatches",
         summary="List batches, newest first",
@@ -198,8 +196,7 @@ BATCH_OPERATIONS: Final = (
         reply=BatchList,
     ),
     Operation(
-        "GET",
-        "/v1/batches/{batch_id}",
+        "GET /v1/batches/{batch_id}",
         get_batch,
         id="getBatch",
         summary="Return a batch",
@@ -207,8 +204,7 @@ BATCH_OPERATIONS: Final = (
         reply=BatchObject,
     ),
     Operation(
-        "POST",
-        "/v1/batches/{batch_id}/cancel",
+        "POST /v1/batches/{batch_id}/cancel",
         cancel_openai_batch,
         id="cancelBatch",
         summary="Cancel a batch",

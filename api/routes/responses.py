@@ -165,8 +165,7 @@ async def _stream(
 
 RESPONSE_OPERATIONS: Final = (
     Operation(
-        "POST",
-        "/v1/responses",
+        "POST /v1/responses",
         create_response,
         id="createResponse",
         summary="Generate an answer in OpenAI's Responses format",
@@ -178,8 +177,7 @@ RESPONSE_OPERATIONS: Final = (
         responses=GENERATION_FAILURES,
     ),
     Operation(
-        "GET",
-        "/v1/responses/{response_id}",
+        "GET /v1/responses/{response_id}",
         get_response,
         id="getResponse",
         summary="Return a response as it is now, or stream its events from any position",
@@ -188,8 +186,7 @@ RESPONSE_OPERATIONS: Final = (
         is_streamed=True,
     ),
     Operation(
-        "DELETE",
-        "/v1/responses/{response_id}",
+        "DELETE /v1/responses/{response_id}",
         delete_response,
         id="deleteResponse",
         summary="Delete a response; cancel it first if it has not ended",
@@ -197,8 +194,7 @@ RESPONSE_OPERATIONS: Final = (
         reply=ResponseDeleted,
     ),
     Operation(
-        "POST",
-        "/v1/responses/{response_id}/cancel",
+        "POST /v1/responses/{response_id}/cancel",
         cancel_response,
         id="cancelResponse",
         summary="Cancel a response; a repeated request changes nothing",
@@ -206,8 +202,7 @@ RESPONSE_OPERATIONS: Final = (
         reply=ResponseObject,
     ),
     Operation(
-        "GET",
-        "/v1/responses/{response_id}/input_items",
+        "GET /v1/responses/{response_id}/input_items",
         list_input_items,
         id="listInputItems",
         summary="List the input items of a response",

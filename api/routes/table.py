@@ -34,8 +34,7 @@ async def get_openapi(request: Request, status: StatusService) -> Reply:
 
 OPENAPI_OPERATIONS: Final = (
     Operation(
-        "GET",
-        "/openapi.json",
+        "GET /openapi.json",
         get_openapi,
         id="openapi",
         summary="Return this document",

@@ -55,8 +55,7 @@ async def retry(request: Request, webhooks: WebhookServices) -> Reply:
 
 WEBHOOK_OPERATIONS: Final = (
     Operation(
-        "GET",
-        "/v1/webhooks",
+        "GET /v1/webhooks",
         list_webhooks,
         id="listWebhooks",
         summary="List webhooks, newest first",
@@ -64,8 +63,7 @@ WEBHOOK_OPERATIONS: Final = (
         reply=WebhookList,
     ),
     Operation(
-        "POST",
-        "/v1/webhooks/{webhook_id}/retry",
+        "POST /v1/webhooks/{webhook_id}/retry",
         retry,
         id="retryWebhook",
         summary="Deliver a webhook again, at once and with all its attempts",
