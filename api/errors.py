@@ -1,4 +1,4 @@
-"""The one place where failures become HTTP: status, headers and a body in the caller's dialect."""
+"""The table of errors: status, headers and body of each failure, in the dialect of the client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from domain.errors import (
     Unavailable,
 )
 
-#: What ``Retry-After`` says where the error itself does not know better, in seconds.
+#: ``Retry-After`` of an error that has none of its own, in seconds.
 RETRY_AFTER_S: Final = 1
 
 _STATUS: Final[Mapping[type[SemanticError], int]] = MappingProxyType(
@@ -38,7 +38,7 @@ _STATUS: Final[Mapping[type[SemanticError], int]] = MappingProxyType(
     }
 )
 
-# The names that the SDKs and Claude Code tell apart. A status that is not listed falls to its
+# The names that the SDKs and Claude Code distinguish. A status that is not listed falls to its
 # class: 4xx is the caller's, 5xx is ours.
 _ANTHROPIC_TYPES: Final[Mapping[int, str]] = MappingProxyType(
     {
@@ -129,7 +129,7 @@ class TransportError(SemanticError):
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What every dialect says in its own words."""
+    """The facts of a failure, which each dialect words differently."""
 
     status: int
     code: str
@@ -208,7 +208,7 @@ def error_body(error: SemanticError, dialect: Dialect, request_id: str) -> dict[
 
 
 def error_reply(error: SemanticError, dialect: Dialect, request_id: str) -> Reply:
-    """Return the whole answer that tells a caller of a failure."""
+    """Return the reply to a request that failed."""
     status = status_of(error)
     headers = {"x-should-retry": "true" if error.retryable else "false"}
     if isinstance(error, TransportError):

@@ -107,7 +107,7 @@ def build(
         log=log,
         payloads=log,
         views=log.views,
-        eta=LiveEta(line=log.queue_views, pulses=pulses, clock=clock),
+        eta=LiveEta(queue=log.queue_views, pulses=pulses, clock=clock),
         submission=JobSubmission(log=log, queue=queue, ids=ids),
         cancellation=JobCancellation(
             log=log, queue=queue, sink=sink, backlog=backlog, signals=signals, ids=ids

@@ -1,1 +1,1 @@
-"""Who may send a request: host names, origins, API keys, rate limits, limits per agent."""
+"""Who may send a request: host names, origins, API keys, rate limits, webhook URLs."""

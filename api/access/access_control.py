@@ -1,29 +1,69 @@
-"""All doors in their order: the host's name, the page's origin, the key, and how often."""
+"""Admits requests by their head: host name, origin, API key, and rate limits, in this order."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hmac
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from api.access.api_keys import KeyRing
-from api.access.hosts import Hosts
-from api.access.origins import Origins
+from api.access.browser_policy import Hosts, Origins
 from api.access.rate_limits import Rate, RateLimiter
+from api.errors import TransportError
 from api.http.messages import Reply
-from ops.api_keys import read_keys
+from ops.api_keys import ApiKey, digest_of_key, read_keys
 from ops.settings import ServerSettings
 
-#: Asked without a key, in this spelling only: is the process alive; and what Claude Code sends
-#: before anything else, which has no answer to hide.
+#: Requests without a key, in this spelling only: the liveness check, and the first request of
+#: Claude Code, whose reply is public.
 _OPEN: Final = frozenset({("GET", "/health/live"), ("HEAD", "/health/live"), ("HEAD", "/")})
+_BEARER = re.compile(r"bearer +(\S+) *", re.IGNORECASE)
+
+
+class KeyRing:
+    """The API keys of the settings.
+
+    Args:
+        keys: If there are none, every request is admitted.
+    """
+
+    def __init__(self, keys: Sequence[ApiKey]) -> None:
+        self._keys = tuple(keys)
+
+    def holder(self, headers: Mapping[str, str]) -> str:
+        """Return the name of the key of a request; empty if the settings have no keys.
+
+        Both headers count, ``authorization: Bearer`` and ``x-api-key``: clients that read both
+        environment variables send both, and one of the keys may belong to another service.
+
+        Raises:
+            TransportError: 403. Claude Code repeats a request that gets 401 for three minutes.
+        """
+        if not self._keys:
+            return ""
+        found = ""
+        for given in _given(headers):
+            digest = digest_of_key(given)
+            for key in self._keys:
+                # No early return: the time must not depend on which key is right.
+                if hmac.compare_digest(digest, key.digest):
+                    found = key.name
+        if found:
+            return found
+        message = (
+            "the key is not one of this service's"
+            if next(_given(headers), None) is not None
+            else "send a key, as authorization: Bearer KEY or x-api-key: KEY"
+        )
+        raise TransportError(403, "invalid_api_key", message)
 
 
 class AdmittedRequest:
-    """One request that came in.
+    """A request that was admitted.
 
     Args:
-        holder: Name of its key; empty where none was asked for.
-        places: Where it takes a place, if it does.
+        holder: Name of its key; empty where none is required.
+        places: Limits the requests at once, if the request counts.
     """
 
     def __init__(self, holder: str, places: RateLimiter | None) -> None:
@@ -31,21 +71,21 @@ class AdmittedRequest:
         self._places = places
 
     def leave(self) -> None:
-        """Make room; further calls do nothing."""
+        """Release the place of the request; further calls do nothing."""
         places, self._places = self._places, None
         if places is not None:
             places.leave(self.holder)
 
 
 class AccessControl:
-    """Checks a request by its head alone, so that nobody who is refused gets to send a body.
+    """Checks the head of a request, so that a refused client does not send its body.
 
     Args:
-        hosts: Under which names we answer.
-        origins: Which pages may ask.
-        keys: Who may ask.
-        rate: How often a holder of a key may.
-        places: And how many times at once.
+        hosts: Host names of the service.
+        origins: Pages that may use it.
+        keys: API keys.
+        rate: Requests per minute of a key.
+        places: Requests at once of a key.
     """
 
     def __init__(
@@ -59,7 +99,7 @@ class AccessControl:
 
     @classmethod
     def from_settings(cls, server: ServerSettings) -> AccessControl:
-        """Build what the settings ask for."""
+        """Return the access control of the settings."""
         return cls(
             hosts=Hosts(listening=server.host, allowed=server.allowed_hosts),
             origins=Origins(server.cors_origins),
@@ -68,8 +108,8 @@ class AccessControl:
             places=RateLimiter(server.requests_at_once, whose="key"),
         )
 
-    def enter(self, method: str, target: str, headers: Mapping[str, str]) -> AdmittedRequest:
-        """Let a request in; its ``leave`` must be called once it is answered.
+    def admit(self, method: str, target: str, headers: Mapping[str, str]) -> AdmittedRequest:
+        """Admit a request; the caller must call ``leave`` after its reply.
 
         Args:
             method: Upper case.
@@ -78,7 +118,7 @@ class AccessControl:
 
         Raises:
             TransportError: 403, with the reason.
-            RateLimited: Saying when to try again.
+            RateLimited: With the time of the next try.
         """
         self._hosts.check(target, headers.get("host"))
         self._origins.check(headers)
@@ -87,19 +127,27 @@ class AccessControl:
             return AdmittedRequest("", None)
         holder = self._keys.holder(headers)
         self._places.enter(holder)
-        visit = AdmittedRequest(holder, self._places)
+        admitted = AdmittedRequest(holder, self._places)
         try:
             if not path.startswith("/health/"):
                 self._rate.take(holder)
         except BaseException:
-            visit.leave()
+            admitted.leave()
             raise
-        return visit
+        return admitted
 
     def preflight(self, method: str, headers: Mapping[str, str]) -> Reply | None:
-        """Answer a preflight; see ``Origins.preflight``."""
+        """Return the reply to a preflight; see ``Origins.preflight``."""
         return self._origins.preflight(method, headers)
 
     def headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """Return what every answer to such a request carries; see ``Origins.headers``."""
+        """Return headers of every reply to such a request; see ``Origins.headers``."""
         return self._origins.headers(headers)
+
+
+def _given(headers: Mapping[str, str]) -> Iterator[str]:
+    bearer = _BEARER.fullmatch(headers.get("authorization", ""))
+    if bearer is not None:
+        yield bearer[1]
+    if headers.get("x-api-key"):
+        yield headers["x-api-key"]

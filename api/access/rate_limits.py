@@ -57,7 +57,7 @@ class Rate:
         """Take one token.
 
         Raises:
-            RateLimited: There is none; ``retry_after_s`` says when there is one.
+            RateLimited: There is none; ``retry_after_s`` is the time until the next.
         """
         if self._per_minute is None:
             return

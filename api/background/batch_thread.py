@@ -1,7 +1,7 @@
-"""The thread of an api process that carries batches to their end.
+"""The thread of an api process that advances batches.
 
-It holds nothing that the log does not hold: a process that is killed leaves its batches to the next
-one, and two processes at once only do some of the work twice.
+All its state is in the log: the next process continues the batches of one that was killed, and two
+processes at once only do some of the work twice.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from domain.errors import SemanticError
 from domain.usecases.batches.driver import ROUND_LINES_MAX, BatchDriver, advance_batches
 from ops.logs import Logger
 
-#: Between two steps while a batch is open, and while none is: a batch of another process, or of
-#: one that was killed, is found within the second.
+#: Time between two steps while a batch is open, and while none is, in seconds. A step also finds
+#: the batches of other processes.
 BUSY_S: Final = 0.25
 IDLE_S: Final = 2.0
-#: Lines that become jobs at the same time, so that their appends share a commit.
+#: Lines that are submitted at once, so that their appends share a commit.
 LINES_AT_ONCE: Final = min(16, ROUND_LINES_MAX)
-#: How long ``close`` waits for the step that is under way.
+#: How long ``close`` waits for the current step, in seconds.
 CLOSE_S: Final = 5.0
 
 
 class LineThreads:
-    """A ``Spread`` on a few threads; close it when nothing uses it any more."""
+    """A ``Spread`` on a few threads."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(LINES_AT_ONCE, thread_name_prefix="batch-line")
@@ -36,7 +36,7 @@ class LineThreads:
         action: Callable[[tuple[int, bytes]], None],
         elements: Sequence[tuple[int, bytes]],
     ) -> None:
-        """Do it with every element; raises what the first failure raised, after all are done."""
+        """Run the action on every element; raise the first failure after all have ended."""
         pending = [self._pool.submit(action, element) for element in elements]
         failures = [error for one in pending if (error := one.exception()) is not None]
         if failures:
@@ -48,12 +48,12 @@ class LineThreads:
 
 
 class BatchThread:
-    """Takes every open batch a step further, again and again.
+    """Advances every open batch step by step, until closed.
 
     Args:
-        driver: What a step needs.
-        woken: Set by whoever has something to do for it.
-        logger: Told once when steps begin to fail.
+        driver: Runs a step.
+        woken: Set when a batch has work.
+        logger: Records the first of several failing steps.
     """
 
     def __init__(self, driver: BatchDriver, *, woken: threading.Event, logger: Logger) -> None:
@@ -65,11 +65,11 @@ class BatchThread:
         self._thread = threading.Thread(target=self._run, name="batches", daemon=True)
 
     def start(self) -> None:
-        """Begin; what was left open by a process that died is taken up at once."""
+        """Start the thread; it continues open batches at once."""
         self._thread.start()
 
     def close(self) -> None:
-        """End after the step that is under way."""
+        """End after the current step."""
         self._closed = True
         self._woken.set()
         self._thread.join(CLOSE_S)
@@ -90,7 +90,7 @@ class BatchThread:
             self._is_failing = True
             return True
         except Exception:
-            # A defect of ours in one batch must not stop the process; the others wait with it.
+            # A defect that one batch reveals must not end the process; the other batches wait.
             if not self._is_failing:
                 self._logger.exception("batches_failed")
             self._is_failing = True

@@ -39,7 +39,7 @@ class BatchRules:
         file_bytes_max: Most bytes of one file.
         window_s: How long a batch may take, in seconds.
         results_kept_s: How long the results of an Anthropic batch can be read after its creation.
-        file_kept_s: How long a file is kept whose owner does not say.
+        file_kept_s: How long a file is kept if its owner sets no time.
     """
 
     open_max: int = 100

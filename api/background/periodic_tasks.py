@@ -1,4 +1,4 @@
-"""Something small that the api does again and again; belongs to its event loop."""
+"""Periodic actions on the event loop of the api process."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ops.logs import Logger
 class PeriodicTasks:
     """Awaits an action at once and then at an interval, until closed.
 
-    A ``SemanticError`` is logged once, and the next turn comes as planned: upkeep outlives a log or
-    a broker that is away.
+    A ``SemanticError`` is logged once, and the next run comes as planned: the task outlives an
+    unreachable log or broker.
 
     Args:
         name: For the operator.
-        interval_s: From the end of one turn to the next.
-        action: What is to be done; it bounds its own time.
-        logger: Told of failures.
+        interval_s: From the end of one run to the next.
+        action: Awaited in each run; bounds its own time.
+        logger: Records failures.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class PeriodicTasks:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin, in the running loop."""
+        """Start in the running loop."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
 
     async def close(self) -> None:
-        """Stop, also in the middle of a turn."""
+        """Stop, also in the middle of a run."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

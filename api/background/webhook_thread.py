@@ -1,8 +1,8 @@
-"""The thread of an api process that tells receivers of the ends of jobs and batches.
+"""The thread of an api process that delivers webhooks about the ends of jobs and batches.
 
-It has an event loop of its own, so that a try costs no thread and the streams of clients wait for
-none. It holds nothing that the store does not hold: a process that is killed leaves its webhooks
-to the next one, and two processes at once share them.
+It has an event loop of its own, so that a delivery needs no thread and delays no stream of a
+client. All its state is in the store: the next process continues the webhooks of one that was
+killed, and two processes at once share them.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from domain.webhook.delivery import ERROR_CHARS_MAX, DeliveryResult, Webhook
 from domain.webhook.ports import WebhookSender
 from ops.logs import Logger
 
-#: Between two looks at the log and at what is due.
+#: Time between two reads of the log and of due webhooks, in seconds.
 POLL_S: Final = 0.5
-#: Between two looks for what has been over for long.
+#: Time between two deletions of old webhooks, in seconds.
 FORGET_S: Final = 600.0
-#: Most hosts that are looked at in one step.
+#: Most hosts of one step.
 HOSTS_MAX: Final = 256
-#: A try that was not settled this long after its time is taken for dead.
+#: A try without a result counts as dead this long after its timeout, in seconds.
 LEASE_SPARE_S: Final = 5.0
-#: How long ``close`` waits for tries that are under way.
+#: How long ``close`` waits for running tries, in seconds.
 CLOSE_S: Final = 3.0
-#: How long it then waits for the thread.
+#: How long it then waits for the thread, in seconds.
 _JOIN_S: Final = 5.0
 
 
@@ -51,12 +51,12 @@ class ClosableSender(WebhookSender, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookPace:
-    """How much at once.
+    """Limits of concurrent deliveries.
 
     Attributes:
         at_once: Tries at the same time.
-        at_once_per_host: Of them to one host, so that a dead one leaves room for the others.
-        timeout_s: For a whole try; the sender keeps it.
+        at_once_per_host: Tries to one host, so that a dead host leaves room for others.
+        timeout_s: For a whole try; the sender enforces it.
     """
 
     at_once: int = 64
@@ -65,24 +65,24 @@ class WebhookPace:
 
 
 class WebhookThread:
-    """Follows the log and sends what is due, until closed.
+    """Reads the log and sends due webhooks, until closed.
 
     Args:
-        desk: What a step needs.
-        sender: Makes the sender, in the loop that it will belong to.
-        pace: How much at once.
-        logger: Told of what is given up, and once when steps begin to fail.
+        collector: Reads the log into the store of webhooks.
+        sender: Makes the sender, in the event loop of the thread.
+        pace: Limits of concurrent deliveries.
+        logger: Records failed deliveries, and the first of several failing steps.
     """
 
     def __init__(
         self,
-        desk: WebhookCollector,
+        collector: WebhookCollector,
         sender: Callable[[], ClosableSender],
         *,
         pace: WebhookPace,
         logger: Logger,
     ) -> None:
-        self._desk = desk
+        self._collector = collector
         self._make_sender = sender
         self._pace = pace
         self._logger = logger
@@ -96,17 +96,17 @@ class WebhookThread:
         self._thread = threading.Thread(target=self._run, name="webhooks", daemon=True)
 
     def start(self) -> None:
-        """Begin; what was left by a process that died is taken up."""
+        """Start the thread; it continues the webhooks of other processes."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Look at once: something is due."""
+        """Start the next step at once."""
         loop, woken = self._loop, self._woken
         if loop is not None and woken is not None and not loop.is_closed():
             loop.call_soon_threadsafe(woken.set)
 
     def close(self) -> None:
-        """End soon; a try that is cut off is made again later."""
+        """End soon; a try that is cut off is repeated later."""
         self._closed.set()
         self.wake()
         self._thread.join(CLOSE_S + _JOIN_S)
@@ -122,9 +122,9 @@ class WebhookThread:
             while not self._closed.is_set():
                 self._woken.clear()
                 await self._attempt(lambda: self._step(sender))
-                if self._desk.clock.monotonic() - forgotten_at >= FORGET_S:
-                    forgotten_at = self._desk.clock.monotonic()
-                    await self._attempt(lambda: asyncio.to_thread(forget_webhooks, self._desk))
+                if self._collector.clock.monotonic() - forgotten_at >= FORGET_S:
+                    forgotten_at = self._collector.clock.monotonic()
+                    await self._attempt(lambda: asyncio.to_thread(forget_webhooks, self._collector))
                 if not self._closed.is_set():
                     await self._pause(self._woken)
             if self._tries:
@@ -142,7 +142,7 @@ class WebhookThread:
             return
 
     async def _attempt(self, action: Callable[[], Awaitable[object]]) -> None:
-        """Do something that will be done again if it fails."""
+        """Run an action whose failure is logged, since it is repeated."""
         try:
             await action()
         except SemanticError as error:
@@ -150,7 +150,7 @@ class WebhookThread:
                 self._logger.warning("webhooks_wait", error=error.code, why=error.message)
             self._is_failing = True
         except Exception:
-            # A defect of ours in one webhook must not stop the others for good.
+            # A defect that one webhook reveals must not stop the others.
             if not self._is_failing:
                 self._logger.exception("webhooks_failed")
             self._is_failing = True
@@ -158,15 +158,15 @@ class WebhookThread:
             self._is_failing = False
 
     async def _step(self, sender: WebhookSender) -> None:
-        """Read on in the log, and begin the tries that are due and have room."""
+        """Read new events, and start due tries within the limits."""
         if self._after is None:
-            self._after = await asyncio.to_thread(self._desk.store.position)
+            self._after = await asyncio.to_thread(self._collector.store.position)
         while True:
             after = self._after
-            self._after = await asyncio.to_thread(collect_webhooks, self._desk, after=after)
+            self._after = await asyncio.to_thread(collect_webhooks, self._collector, after=after)
             if self._after == after or self._closed.is_set():
                 break
-        for host in await asyncio.to_thread(due_hosts, self._desk, limit=HOSTS_MAX):
+        for host in await asyncio.to_thread(due_hosts, self._collector, limit=HOSTS_MAX):
             await self._begin(host, sender)
 
     async def _begin(self, host: str, sender: WebhookSender) -> None:
@@ -178,7 +178,7 @@ class WebhookThread:
         claimed = await asyncio.to_thread(
             claim_webhooks,
             host,
-            self._desk,
+            self._collector,
             lease_s=self._pace.timeout_s + LEASE_SPARE_S,
             limit=room,
         )
@@ -195,18 +195,18 @@ class WebhookThread:
         finally:
             self._busy[webhook.host] -= 1
             if self._woken is not None:
-                self._woken.set()  # there is room for the next one
+                self._woken.set()  # the host has room for another try
 
     async def _send(self, webhook: Webhook, sender: WebhookSender) -> DeliveryResult:
         try:
             return await sender.send(webhook)
         except Exception as error:
-            # A defect of ours; noted like any failure, so that it is not tried without end.
+            # A defect counts as a failed try, so that the tries end.
             self._logger.exception("webhook_not_sent", webhook=webhook.id)
             return DeliveryResult(error=f"internal: {error!r}"[:ERROR_CHARS_MAX])
 
     async def _settle(self, webhook: Webhook, answer: DeliveryResult) -> None:
-        state = await asyncio.to_thread(settle_try, webhook, answer, self._desk)
+        state = await asyncio.to_thread(settle_try, webhook, answer, self._collector)
         if answer.error is not None:
             self._logger.warning(
                 "webhook_failed",

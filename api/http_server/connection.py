@@ -230,7 +230,7 @@ class Connection(asyncio.Protocol):
     def _admit(self, head: h11.Request) -> AdmittedRequest:
         """Check access before the body is read: a refused client must not send one."""
         method, target = head.method.decode("ascii"), head.target.decode("ascii")
-        return self._host.access.enter(method, target, read_headers(head))
+        return self._host.access.admit(method, target, read_headers(head))
 
     async def _serve_admitted(
         self, admitted: AdmittedRequest, head: h11.Request, request_id: str

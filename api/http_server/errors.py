@@ -72,5 +72,5 @@ def guess_dialect(glimpse: bytes) -> Dialect:
     """Return the dialect of a client by the first bytes of a head that could not be parsed."""
     line = glimpse.split(b"\n", 1)[0].split()
     path = line[1].split(b"?", 1)[0].decode("latin-1") if len(line) > 1 else "/"
-    says_anthropic = b"\nanthropic-version:" in glimpse.lower()
-    return dialect_of(path, {"anthropic-version": ""} if says_anthropic else {})
+    is_anthropic = b"\nanthropic-version:" in glimpse.lower()
+    return dialect_of(path, {"anthropic-version": ""} if is_anthropic else {})

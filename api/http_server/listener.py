@@ -1,4 +1,4 @@
-"""The public socket: bound first of all, so that a taken port is told in one line."""
+"""The public socket, bound before all else, so that a taken port is reported in one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ops.exit_codes import ExitCode
 from ops.exposure import why_not_listen
 from ops.settings import ServerSettings
 
-#: Connections that the kernel keeps until the gate accepts them; it may allow fewer.
+#: Connections that the kernel queues until the server accepts them; it may allow fewer.
 BACKLOG: Final = 1024
 
 
@@ -34,10 +34,10 @@ def open_listener(
     Args:
         host: A name or an address of this machine.
         port: 0 picks a free one.
-        forbidden: Says why an address must not be listened on, if so.
+        forbidden: Returns why an address must not be listened on, ``None`` if it may.
 
     Raises:
-        ListenError: The address is taken, not ours, or not allowed.
+        ListenError: The address is taken, not of this machine, or not allowed.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -51,7 +51,7 @@ def open_listener(
         raise ListenError(reason)
     listener = socket.socket(family, kind, protocol)
     try:
-        # A port of a server that has just ended is free; one that is listened on is not.
+        # The port of a server that has just ended is free; a port with a listener is not.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(BACKLOG)
@@ -63,7 +63,7 @@ def open_listener(
 
 
 def open_listener_or_exit(server: ServerSettings) -> socket.socket:
-    """Listen where the settings say, or say in one line on stderr why not and exit with 78."""
+    """Listen at the address of the settings; if that fails, write one line and exit with 78."""
     try:
         return open_listener(
             server.host, server.port, forbidden=lambda address: why_not_listen(server, address)

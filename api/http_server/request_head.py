@@ -1,4 +1,4 @@
-"""From a parsed request head to plain values, or to the reason why it is refused."""
+"""Turns a parsed request head into plain values, or refuses it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from api.errors import TransportError
 from api.http_server.errors import BrokenFraming, body_too_large, head_too_large, too_many_headers
 from api.http_server.limits import ServerLimits
 
-#: Query parameters of one request; the head's length bounds them already, this bounds the parser.
+#: Most query parameters of one request; bounds the parser, beside the length of the head.
 QUERY_FIELDS_MAX: Final = 1000
 
 _VERSIONS: Final = (b"1.0", b"1.1")
@@ -27,8 +27,8 @@ class RequestTarget:
 
     Attributes:
         path: Percent-decoded.
-        route_path: Each segment decoded and encoded again, so that every spelling of a path
-            meets the same route, and nothing but unreserved bytes reaches the framework.
+        route_path: Each segment decoded and encoded again, so that every spelling of a path has
+            the same route, and only unreserved bytes reach Robyn.
         query: Decoded values by name, in order.
     """
 
@@ -41,12 +41,12 @@ def check_framing(head: h11.Request, limits: ServerLimits) -> None:
     """Refuse a head whose body cannot or must not be read.
 
     Raises:
-        BrokenFraming: Naming the reason; the connection cannot be used further.
+        BrokenFraming: With the reason; the connection cannot be used further.
     """
     if head.http_version not in _VERSIONS:
         raise BrokenFraming(505, "version_not_supported", "only HTTP/1.0 and HTTP/1.1 are served")
     if head.method == b"CONNECT":
-        # What follows it is not HTTP any more.
+        # The bytes after it are not HTTP.
         raise BrokenFraming(501, "method_not_supported", "this server is no proxy")
     if len(head.headers) > limits.headers_max:
         raise too_many_headers(limits.headers_max)
@@ -59,7 +59,7 @@ def check_framing(head: h11.Request, limits: ServerLimits) -> None:
 def _check_body(head: h11.Request, limits: ServerLimits) -> None:
     framing = {name: value for name, value in head.headers if name in _FRAMING}
     if b"content-length" in framing and b"transfer-encoding" in framing:
-        # Two lengths are how requests are smuggled (RFC 9112 §6.1).
+        # Two lengths allow request smuggling (RFC 9112 §6.1).
         raise BrokenFraming(
             400, "ambiguous_length", "content-length and transfer-encoding exclude each other"
         )
@@ -81,10 +81,10 @@ def read_headers(head: h11.Request) -> dict[str, str]:
 
 
 def check_content(headers: Mapping[str, str]) -> None:
-    """Refuse a body in a coding that nobody here undoes.
+    """Refuse a body with a content coding.
 
     Raises:
-        TransportError: 415, naming what is accepted.
+        TransportError: 415, with the accepted coding.
     """
     coding = headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("", "identity"):
@@ -100,7 +100,7 @@ def read_target(raw: bytes) -> RequestTarget:
     """Decode a request target, in origin, absolute or asterisk form.
 
     Raises:
-        TransportError: 400 where it cannot be decoded.
+        TransportError: 400 if it cannot be decoded.
     """
     try:
         path, raw_query = _split_target(raw.decode("ascii"))

@@ -11,17 +11,17 @@ import h11
 from api.http_server import errors
 from api.http_server.limits import ServerLimits
 
-#: As much of a head as is kept to tell the caller's dialect where it cannot be parsed.
+#: Bytes of a head that are kept to find the dialect of a head that cannot be parsed.
 GLIMPSE_BYTES: Final = 512
 
 
 class RequestReader:
-    """Feeds the parser and waits, each wait with its limit.
+    """Feeds the parser and waits, each wait with a limit.
 
     Args:
         http: The connection's protocol state.
         limits: Sizes and times.
-        resume: Called when more bytes are wanted, in case the transport was paused.
+        resume: Called when more bytes are needed, in case the transport was paused.
     """
 
     def __init__(
@@ -31,14 +31,14 @@ class RequestReader:
         self._limits = limits
         self._resume = resume
         self._changed = asyncio.Event()
-        #: The first bytes of the request at hand.
+        #: The first bytes of the current request.
         self.glimpse = b""
-        #: The client sends no more.
+        #: Whether the input has ended.
         self.over = False
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes received behind the request at hand."""
+        """Bytes received behind the current request."""
         return len(self._http.trailing_data[0])
 
     def feed(self, data: bytes) -> None:
@@ -53,7 +53,7 @@ class RequestReader:
         self._changed.set()
 
     async def first_byte(self) -> bool:
-        """Wait for a request to begin; false where none will."""
+        """Wait for a request to begin; return whether one does."""
         self.glimpse = b""
         if not self.waiting_bytes and not self.over:
             try:
@@ -97,7 +97,7 @@ class RequestReader:
         return b"".join(pieces)
 
     async def end_of_input(self) -> None:
-        """Wait until the client sends no more; what it sends meanwhile stays with the caller."""
+        """Wait until the input ends; the caller handles the bytes of the meantime."""
         while not self.over:
             await self._more()
 
@@ -112,7 +112,7 @@ class RequestReader:
             if event is h11.NEED_DATA:
                 await self._more()
                 continue
-            # PAUSED comes between requests only, and there nobody asks.
+            # PAUSED comes between requests only, where this is not called.
             assert not isinstance(event, type)  # noqa: S101 - the sentinels are types
             return event
 

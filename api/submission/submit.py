@@ -86,7 +86,7 @@ class Submission:
         jobs: Records and enqueues jobs.
         ids: Fresh ids.
         clock: For deadlines.
-        eta: Says when the queue has room.
+        eta: The time until the queue has room.
         rules: Rules of every job.
         agents: Limits of every agent.
         webhook_policy: Which URLs a request may name.
@@ -284,7 +284,7 @@ class Submission:
             idempotency=idempotency_digest(key) if key is not None else None,
             deadline=self._instant_in(parsed.start_within_s or rules.start_within_s),
             finish_deadline=self._instant_in(parsed.finish_within_s or rules.finish_within_s),
-            webhook=self.webhook_policy.url_of(parsed.webhook),
+            webhook=None if parsed.webhook is None else self.webhook_policy.url_of(parsed.webhook),
             wire=parsed.wire,
         )
 

@@ -74,7 +74,7 @@ class FakeApi:
             log=self.log,
             payloads=self.log,
             views=self.log.views,
-            eta=LiveEta(line=self.log.queue_views, pulses=self.broker.pulses, clock=clock),
+            eta=LiveEta(queue=self.log.queue_views, pulses=self.broker.pulses, clock=clock),
             submission=JobSubmission(log=self.log, queue=self.broker.queue, ids=ids),
             cancellation=JobCancellation(
                 log=self.log,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.access.access_control import AccessControl
-from api.access.hosts import Hosts
+from api.access.browser_policy import Hosts
 from api.errors import TransportError
 from domain.errors import RateLimited
 from ops.settings import ServerSettings
@@ -26,7 +26,7 @@ PREFLIGHT = HOST | {
 }
 
 
-def doors(**settings: Any) -> AccessControl:
+def access(**settings: Any) -> AccessControl:
     return AccessControl.from_settings(ServerSettings.model_validate(settings))
 
 
@@ -37,14 +37,14 @@ def refusal(
     target: str = "/v1/messages",
 ) -> TransportError:
     with pytest.raises(TransportError) as caught:
-        which.enter(method, target, headers)
+        which.admit(method, target, headers)
     assert caught.value.status == 403
     assert not caught.value.retryable
     return caught.value
 
 
 def test_without_keys_everybody_on_this_machine_comes_in() -> None:
-    assert doors().enter("POST", "/v1/messages", HOST).holder == ""
+    assert access().admit("POST", "/v1/messages", HOST).holder == ""
 
 
 @pytest.mark.parametrize(
@@ -58,14 +58,14 @@ def test_without_keys_everybody_on_this_machine_comes_in() -> None:
     ],
 )
 def test_a_key_comes_in_both_styles(sent: dict[str, str]) -> None:
-    which = doors(api_keys=[f"desk={OTHER}", f"laptop={KEY}"])
-    assert which.enter("POST", "/v1/messages", HOST | sent).holder == "laptop"
+    which = access(api_keys=[f"desk={OTHER}", f"laptop={KEY}"])
+    assert which.admit("POST", "/v1/messages", HOST | sent).holder == "laptop"
 
 
 def test_a_digest_in_the_settings_lets_its_key_in_and_not_itself() -> None:
     digest = hashlib.sha256(KEY.encode()).hexdigest()
-    which = doors(api_keys=[f"laptop=sha256:{digest}"])
-    assert which.enter("GET", "/v1/models", HOST | {"x-api-key": KEY}).holder == "laptop"
+    which = access(api_keys=[f"laptop=sha256:{digest}"])
+    assert which.admit("GET", "/v1/models", HOST | {"x-api-key": KEY}).holder == "laptop"
     for wrong in (digest, f"sha256:{digest}", f"laptop=sha256:{digest}"):
         refusal(which, HOST | {"x-api-key": wrong})
 
@@ -85,7 +85,7 @@ def test_a_digest_in_the_settings_lets_its_key_in_and_not_itself() -> None:
     ],
 )
 def test_anything_else_is_no_key(sent: dict[str, str]) -> None:
-    error = refusal(doors(api_keys=[f"laptop={KEY}"]), HOST | sent)
+    error = refusal(access(api_keys=[f"laptop={KEY}"]), HOST | sent)
     assert error.code == "invalid_api_key"
     assert KEY not in error.message
 
@@ -95,7 +95,7 @@ def test_anything_else_is_no_key(sent: dict[str, str]) -> None:
     [("GET", "/health/live"), ("HEAD", "/health/live"), ("HEAD", "/"), ("HEAD", "/?a=b")],
 )
 def test_life_is_told_without_a_key(method: str, target: str) -> None:
-    assert doors(api_keys=[KEY]).enter(method, target, HOST).holder == ""
+    assert access(api_keys=[KEY]).admit(method, target, HOST).holder == ""
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_life_is_told_without_a_key(method: str, target: str) -> None:
     ],
 )
 def test_nothing_else_is_told_without_a_key(method: str, target: str) -> None:
-    refusal(doors(api_keys=[KEY]), HOST, method, target)
+    refusal(access(api_keys=[KEY]), HOST, method, target)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_nothing_else_is_told_without_a_key(method: str, target: str) -> None:
     ["localhost", "LOCALHOST:1", "localhost.", "127.0.0.1", "127.1.2.3:80", "[::1]:8000", "[::1]"],
 )
 def test_loopback_names_are_ours(host: str) -> None:
-    doors().enter("GET", "/health/live", {"host": host})
+    access().admit("GET", "/health/live", {"host": host})
 
 
 @pytest.mark.parametrize(
@@ -142,22 +142,22 @@ def test_loopback_names_are_ours(host: str) -> None:
 )
 @pytest.mark.parametrize("target", ["/health/live", "/v1/messages", "/nowhere"])
 def test_a_stranger_s_name_is_refused_on_every_route(host: str, target: str) -> None:
-    error = refusal(doors(), {"host": host}, "GET", target)
+    error = refusal(access(), {"host": host}, "GET", target)
     assert error.code == "host_not_allowed"
     assert "server.allowed_hosts" in error.message
 
 
 def test_an_absolute_target_names_the_host_that_counts() -> None:
-    refusal(doors(), {"host": "localhost"}, "GET", "http://evil.example/health/live")
-    doors().enter("GET", "http://localhost:8000/health/live", {"host": "localhost"})
+    refusal(access(), {"host": "localhost"}, "GET", "http://evil.example/health/live")
+    access().admit("GET", "http://localhost:8000/health/live", {"host": "localhost"})
 
 
 def test_configured_names_and_the_address_listened_on_are_ours() -> None:
-    which = doors(host="192.168.1.7", allowed_hosts=["Box.lan"])
+    which = access(host="192.168.1.7", allowed_hosts=["Box.lan"])
     for host in ("box.lan:8000", "192.168.1.7:8000", "localhost"):
-        which.enter("GET", "/health/live", {"host": host})
+        which.admit("GET", "/health/live", {"host": host})
     refusal(which, {"host": "192.168.1.8"})
-    refusal(doors(host="0.0.0.0"), {"host": "0.0.0.0:8000"})
+    refusal(access(host="0.0.0.0"), {"host": "0.0.0.0:8000"})
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
@@ -170,7 +170,7 @@ def test_no_host_makes_the_check_fail_otherwise(host: str, target: str) -> None:
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:8000", ""])
 def test_a_page_that_is_not_listed_is_refused_whatever_it_sends(origin: str) -> None:
-    which = doors(api_keys=[KEY], cors_origins=[PAGE])
+    which = access(api_keys=[KEY], cors_origins=[PAGE])
     sent = HOST | {"origin": origin, "content-type": "text/plain", "x-api-key": KEY}
     assert refusal(which, sent).code == "origin_not_allowed"
     assert refusal(which, sent, "GET", "/health/live").code == "origin_not_allowed"
@@ -179,23 +179,23 @@ def test_a_page_that_is_not_listed_is_refused_whatever_it_sends(origin: str) -> 
 
 def test_images_and_scripts_of_other_sites_are_refused() -> None:
     crossing = HOST | {"sec-fetch-site": "cross-site"}
-    refusal(doors(), crossing | {"sec-fetch-mode": "no-cors"}, "GET", "/v1/jobs")
-    doors().enter("GET", "/v1/jobs", crossing | {"sec-fetch-mode": "navigate"})
-    doors().enter("GET", "/v1/jobs", HOST | {"sec-fetch-site": "none"})
+    refusal(access(), crossing | {"sec-fetch-mode": "no-cors"}, "GET", "/v1/jobs")
+    access().admit("GET", "/v1/jobs", crossing | {"sec-fetch-mode": "navigate"})
+    access().admit("GET", "/v1/jobs", HOST | {"sec-fetch-site": "none"})
 
 
 def test_a_listed_page_comes_in_with_its_key() -> None:
-    which = doors(api_keys=[KEY], cors_origins=[PAGE])
+    which = access(api_keys=[KEY], cors_origins=[PAGE])
     sent = HOST | {"origin": PAGE}
     assert refusal(which, sent).code == "invalid_api_key"
-    which.enter("POST", "/v1/messages", sent | {"x-api-key": KEY})
+    which.admit("POST", "/v1/messages", sent | {"x-api-key": KEY})
     assert which.headers(sent)["access-control-allow-origin"] == PAGE
     assert which.headers(sent)["vary"] == "origin"
 
 
 def test_a_preflight_is_answered_for_listed_pages_only() -> None:
-    which = doors(api_keys=[KEY], cors_origins=[PAGE])
-    which.enter("OPTIONS", "/v1/messages", PREFLIGHT)
+    which = access(api_keys=[KEY], cors_origins=[PAGE])
+    which.admit("OPTIONS", "/v1/messages", PREFLIGHT)
     reply = which.preflight("OPTIONS", PREFLIGHT)
     assert reply is not None
     assert reply.status == 204
@@ -208,38 +208,38 @@ def test_a_preflight_is_answered_for_listed_pages_only() -> None:
 
 def test_names_of_headers_are_not_echoed_where_they_are_none() -> None:
     odd = PREFLIGHT | {"access-control-request-headers": "a\u00ff; b"}
-    reply = doors(cors_origins=[PAGE]).preflight("OPTIONS", odd)
+    reply = access(cors_origins=[PAGE]).preflight("OPTIONS", odd)
     assert reply is not None
     assert "access-control-allow-headers" not in reply.headers
 
 
 def test_each_key_has_its_own_rate_and_health_costs_nothing() -> None:
-    which = doors(api_keys=[f"a={KEY}", f"b={OTHER}"], requests_per_minute=1)
+    which = access(api_keys=[f"a={KEY}", f"b={OTHER}"], requests_per_minute=1)
     one, two = HOST | {"x-api-key": KEY}, HOST | {"x-api-key": OTHER}
     for _ in range(5):
-        which.enter("GET", "/health/ready", one)
-    which.enter("GET", "/v1/models", one)
+        which.admit("GET", "/health/ready", one)
+    which.admit("GET", "/v1/models", one)
     with pytest.raises(RateLimited) as caught:
-        which.enter("GET", "/v1/models", one)
+        which.admit("GET", "/v1/models", one)
     assert 55 <= caught.value.retry_after_s <= 60
-    which.enter("GET", "/v1/models", two)
+    which.admit("GET", "/v1/models", two)
 
 
 def test_a_place_is_free_again_once_the_answer_is_sent() -> None:
-    which = doors(requests_at_once=2)
-    first, _ = (which.enter("POST", "/v1/messages", HOST) for _ in range(2))
+    which = access(requests_at_once=2)
+    first, _ = (which.admit("POST", "/v1/messages", HOST) for _ in range(2))
     with pytest.raises(RateLimited, match="2 requests open at once"):
-        which.enter("POST", "/v1/messages", HOST)
+        which.admit("POST", "/v1/messages", HOST)
     first.leave()
     first.leave()
-    which.enter("POST", "/v1/messages", HOST)
+    which.admit("POST", "/v1/messages", HOST)
     with pytest.raises(RateLimited):
-        which.enter("POST", "/v1/messages", HOST)
+        which.admit("POST", "/v1/messages", HOST)
 
 
 def test_a_request_that_is_refused_for_its_rate_takes_no_place() -> None:
-    which = doors(requests_at_once=2, requests_per_minute=1)
-    which.enter("POST", "/v1/messages", HOST).leave()
+    which = access(requests_at_once=2, requests_per_minute=1)
+    which.admit("POST", "/v1/messages", HOST).leave()
     for _ in range(5):
         with pytest.raises(RateLimited, match="a minute"):
-            which.enter("POST", "/v1/messages", HOST)
+            which.admit("POST", "/v1/messages", HOST)
