@@ -80,7 +80,7 @@ def test_jobs_of_a_batch_are_counted_and_summed_apart_from_others(store: Store) 
     assert store.views.tally(BATCHES[1]).last_line == 300
 
 
-def test_open_jobs_are_those_whose_end_nobody_asked_for(store: Store) -> None:
+def test_open_jobs_are_those_without_a_cancel_request(store: Store) -> None:
     lines = [store.add_line(BATCHES[0], line) for line in range(3)]
     store.log.append(lines[1], [draft(JobCancelRequested(reason="api"))], expected_version=1)
     assert store.views.open_jobs(BATCHES[0]) == (JobId(lines[0]), JobId(lines[2]))

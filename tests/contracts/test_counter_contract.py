@@ -64,7 +64,7 @@ def test_refused_prompt_is_refused_to_its_asker_alone(counter: TokenCounter) -> 
     assert counter.count(_request("two words")) == 2
 
 
-def test_question_that_nobody_takes_is_given_up(trial_url: str, keys: Keys) -> None:
+def test_request_that_no_worker_takes_times_out(trial_url: str, keys: Keys) -> None:
     client = connect(trial_url)
     with ExitStack() as stack:
         stack.callback(client.close)

@@ -100,7 +100,7 @@ def test_a_stop_text_ends_the_answer_before_it(engine: BatchEngine) -> None:
     assert outcome.text == whole[: whole.index(stop)]
 
 
-def test_a_cancelled_generation_keeps_what_it_said(
+def test_a_cancelled_generation_keeps_what_it_emitted(
     engine: BatchEngine, sink: CollectingSink
 ) -> None:
     handle = submit(engine, "job-a", ask("long", max_tokens=900))
@@ -119,7 +119,7 @@ def test_more_generations_than_places_all_end(engine: BatchEngine, sink: Collect
     assert any(progress.phase == "queued" for progress in sink.progress("job-10"))
 
 
-def test_a_resumed_generation_says_what_is_missing_and_nothing_else(
+def test_a_resumed_generation_emits_only_what_is_missing(
     engine: BatchEngine, sink: CollectingSink
 ) -> None:
     request = ask("long", max_tokens=40, sampling=Sampling(temperature=1.0, seed=11))
@@ -136,7 +136,7 @@ def test_a_resumed_generation_says_what_is_missing_and_nothing_else(
         )
 
 
-def test_likelihoods_are_told_of_the_tokens_of_the_answer_to_whoever_asks(
+def test_logprobs_cover_the_tokens_of_the_answer_on_request(
     engine: BatchEngine, sink: CollectingSink
 ) -> None:
     silent = submit(engine, "job-silent", ask("long", max_tokens=30))
@@ -144,19 +144,21 @@ def test_likelihoods_are_told_of_the_tokens_of_the_answer_to_whoever_asks(
     assert finished(silent).logprobs is None
     assert logprobs_in(sink.numbered("job-silent")) == ()
     assert outcome.text == finished(silent).text
-    told = outcome.logprobs
-    assert told
-    assert told == logprobs_in(sink.numbered("job-a"))
-    assert outcome.text.startswith(b"".join(one.token for one in told).decode("utf-8", "replace"))
-    assert [one.index for one in told] == sorted({one.index for one in told})
-    for one in told:
+    logprobs = outcome.logprobs
+    assert logprobs
+    assert logprobs == logprobs_in(sink.numbered("job-a"))
+    assert outcome.text.startswith(
+        b"".join(one.token for one in logprobs).decode("utf-8", "replace")
+    )
+    assert [one.index for one in logprobs] == sorted({one.index for one in logprobs})
+    for one in logprobs:
         assert len(one.top) == 3
         assert [value for _, value in one.top] == sorted((v for _, v in one.top), reverse=True)
-        # Greedy: nothing is likelier than what is said.
+        # Greedy: no token is likelier than the sampled one.
         assert one.logprob == one.top[0].logprob <= 0
 
 
-def test_a_resumed_generation_tells_the_likelihoods_that_are_missing_and_knows_all(
+def test_a_resumed_generation_emits_the_missing_logprobs_and_returns_all(
     engine: BatchEngine, sink: CollectingSink
 ) -> None:
     sampling = Sampling(temperature=1.0, seed=11)
@@ -171,10 +173,10 @@ def test_a_resumed_generation_tells_the_likelihoods_that_are_missing_and_knows_a
         assert outcome.logprobs == logprobs_in(whole_again)
 
 
-def _rounded(told: Sequence[TokenLogprob] | None) -> list[object]:
-    """Whoever goes on computes in other pieces, which may round otherwise in the last places."""
-    assert told is not None
-    return [(one.index, one.token, pytest.approx(one.logprob, abs=1e-3)) for one in told]
+def _rounded(logprobs: Sequence[TokenLogprob] | None) -> list[object]:
+    """Round: a resumed generation computes other pieces, whose last digits may differ."""
+    assert logprobs is not None
+    return [(one.index, one.token, pytest.approx(one.logprob, abs=1e-3)) for one in logprobs]
 
 
 def test_the_limit_of_tokens_is_lowered_to_the_context(engine: BatchEngine) -> None:

@@ -133,7 +133,7 @@ def test_no_drafts_or_one_id_twice_is_refused(store: Store, ids: Sequence[str]) 
         store.log.append(WORKER, drafts, expected_version=0)
 
 
-def test_a_payload_that_is_not_what_its_digest_says_is_refused(store: Store) -> None:
+def test_a_payload_with_another_digest_is_refused(store: Store) -> None:
     with pytest.raises(ValueError, match="payload"):
         store.log.append(
             WORKER, [draft(worker_event())], expected_version=0, payloads={digest_of(b"a"): b"b"}

@@ -28,7 +28,7 @@ class Wire:
     backlog: ItemBacklog
     source: ItemSource
 
-    def say(self, *items: StreamItem, job: JobId = JOB) -> None:
+    def publish(self, *items: StreamItem, job: JobId = JOB) -> None:
         self.sink.publish([(job, item) for item in items])
 
 
@@ -84,7 +84,7 @@ async def everything(source: ItemSource, *, after: int = -1) -> list[StreamItem]
 
 
 def test_published_items_are_read_back_as_they_were(run_on_wire: RunOnWire) -> None:
-    said = (
+    items = (
         StreamItem(n=0, attempt=1, body=Started(prompt_tokens=3, cached_tokens=0)),
         text(1, words="line\nbreak \x00 \u2028 \U0001f600 \ud800"),
         StreamItem(n=2, attempt=1, body=Failed(error="failure", message="ä", retryable=True)),
@@ -92,10 +92,10 @@ def test_published_items_are_read_back_as_they_were(run_on_wire: RunOnWire) -> N
 
     async def check(wire: Wire) -> None:
         reader = wire.source.follow(JOB)
-        wire.say(*said)
-        assert wire.backlog.read(JOB) == said
-        assert wire.backlog.read(JOB, after=1) == said[2:]
-        assert [item async for item in reader] == list(said)
+        wire.publish(*items)
+        assert wire.backlog.read(JOB) == items
+        assert wire.backlog.read(JOB, after=1) == items[2:]
+        assert [item async for item in reader] == list(items)
 
     run_on_wire(check)
 
@@ -123,47 +123,47 @@ def test_repeated_number_of_one_attempt_is_dropped_and_its_neighbours_are_kept(
     run_on_wire: RunOnWire,
 ) -> None:
     async def check(wire: Wire) -> None:
-        wire.say(text(0), text(1))
-        wire.say(text(1, words="again"), text(2))
+        wire.publish(text(0), text(1))
+        wire.publish(text(1, words="again"), text(2))
         assert wire.backlog.read(JOB) == (text(0), text(1), text(2))
 
     run_on_wire(check)
 
 
-def test_number_said_again_by_a_newer_attempt_counts_once(run_on_wire: RunOnWire) -> None:
+def test_number_emitted_again_by_a_newer_attempt_counts_once(run_on_wire: RunOnWire) -> None:
     async def check(wire: Wire) -> None:
         reader = wire.source.follow(JOB)
-        wire.say(text(0), text(1))
-        wire.say(text(1, 2), text(2, 2), end(3, 2))
+        wire.publish(text(0), text(1))
+        wire.publish(text(1, 2), text(2, 2), end(3, 2))
         assert wire.backlog.read(JOB) == (text(0), text(1), text(2, 2), end(3, 2))
         assert [item async for item in reader] == [text(0), text(1), text(2, 2), end(3, 2)]
 
     run_on_wire(check)
 
 
-def test_items_of_an_older_attempt_are_neither_stored_nor_heard(run_on_wire: RunOnWire) -> None:
+def test_items_of_an_older_attempt_are_neither_stored_nor_announced(run_on_wire: RunOnWire) -> None:
     async def check(wire: Wire) -> None:
         reader = wire.source.follow(JOB)
-        wire.say(text(0), text(1, 2))
-        wire.say(text(2, words="zombie"), end(3))
-        wire.say(text(2, 2), end(3, 2))
+        wire.publish(text(0), text(1, 2))
+        wire.publish(text(2, words="zombie"), end(3))
+        wire.publish(text(2, 2), end(3, 2))
         assert [item async for item in reader] == [text(0), text(1, 2), text(2, 2), end(3, 2)]
         assert wire.backlog.read(JOB) == (text(0), text(1, 2), text(2, 2), end(3, 2))
 
     run_on_wire(check)
 
 
-def test_transient_item_is_heard_by_a_waiting_reader_and_not_stored(run_on_wire: RunOnWire) -> None:
+def test_transient_item_reaches_a_waiting_reader_and_is_not_stored(run_on_wire: RunOnWire) -> None:
     progress = StreamItem(n=None, attempt=1, body=Progress(phase="prefill", done=1, total=2))
 
     async def check(wire: Wire) -> None:
         reader = wire.source.follow(JOB)
-        wire.say(text(0))
+        wire.publish(text(0))
         assert await anext(reader) == text(0)
         waiting = asyncio.ensure_future(anext(reader))
-        # It is kept nowhere and nobody tells when a reader waits: it is said until it is heard.
+        # It is not stored, so it is published until the waiting reader receives it.
         while not waiting.done():
-            wire.say(progress)
+            wire.publish(progress)
             await asyncio.sleep(0.01)
         assert await waiting == progress
         assert wire.backlog.read(JOB) == (text(0),)
@@ -175,7 +175,7 @@ def test_transient_item_is_heard_by_a_waiting_reader_and_not_stored(run_on_wire:
 @pytest.mark.parametrize("after", [-1, 0, 4, 9])
 def test_late_reader_gets_what_is_above_its_number(run_on_wire: RunOnWire, after: int) -> None:
     async def check(wire: Wire) -> None:
-        wire.say(*(text(n) for n in range(9)), end(9))
+        wire.publish(*(text(n) for n in range(9)), end(9))
         if after == 9:
             assert wire.backlog.read(JOB, after=after) == ()
             return
@@ -191,8 +191,8 @@ def test_reader_that_joins_between_two_items_misses_none(run_on_wire: RunOnWire)
         readers = []
         for n in range(20):
             readers.append(wire.source.follow(JOB))
-            wire.say(text(n))
-        wire.say(end(20))
+            wire.publish(text(n))
+        wire.publish(end(20))
         for reader in readers:
             assert numbers([item async for item in reader]) == list(range(21))
 
@@ -202,8 +202,8 @@ def test_reader_that_joins_between_two_items_misses_none(run_on_wire: RunOnWire)
 def test_more_items_than_a_page_are_read_in_order(run_on_wire: RunOnWire) -> None:
     async def check(wire: Wire) -> None:
         for first in range(0, 700, 100):
-            wire.say(*(text(n) for n in range(first, first + 100)))
-        wire.say(end(700))
+            wire.publish(*(text(n) for n in range(first, first + 100)))
+        wire.publish(end(700))
         assert numbers(wire.backlog.read(JOB)) == list(range(701))
         assert numbers(await everything(wire.source)) == list(range(701))
 
@@ -228,7 +228,7 @@ def test_cancelled_wait_loses_no_item(run_on_wire: RunOnWire) -> None:
         await asyncio.sleep(0.02)
         waiting.cancel()
         await asyncio.wait([waiting])
-        wire.say(text(0), end(1))
+        wire.publish(text(0), end(1))
         assert numbers(await _collect(reader)) == [0, 1]
 
     run_on_wire(check)
@@ -245,15 +245,15 @@ async def _close(reader: AsyncIterator[StreamItem]) -> None:
 def test_forgotten_items_leave_room_for_a_new_beginning(run_on_wire: RunOnWire) -> None:
     async def check(wire: Wire) -> None:
         early = wire.source.follow(JOB)
-        wire.say(text(0), text(1), end(2))
+        wire.publish(text(0), text(1), end(2))
         assert numbers([item async for item in early]) == [0, 1, 2]
         wire.backlog.forget(JOB, through=1)
         assert wire.backlog.read(JOB) == ()
         wire.backlog.forget(JOB, through=1)
-        wire.say(text(0), end(7))
+        wire.publish(text(0), end(7))
         assert wire.backlog.read(JOB) == ()
         reader = wire.source.follow(JOB)
-        wire.say(text(0, attempt=2), end(1, attempt=2))
+        wire.publish(text(0, attempt=2), end(1, attempt=2))
         assert [item async for item in reader] == [text(0, attempt=2), end(1, attempt=2)]
 
     run_on_wire(check)

@@ -101,7 +101,7 @@ def test_jobs_are_overdue_from_the_instant_of_their_deadline(store: Store) -> No
     assert overdue(late) == ["job-1", "job-2"]
 
 
-def test_waiting_jobs_are_told_in_order_and_counted_by_queue(store: Store) -> None:
+def test_waiting_jobs_are_listed_in_order_and_counted_by_queue(store: Store) -> None:
     _accept(store, "job-1", agent="a")
     _accept(store, "job-2", priority=Priority.BATCH)
     _accept(store, "job-3")
@@ -115,7 +115,7 @@ def test_waiting_jobs_are_told_in_order_and_counted_by_queue(store: Store) -> No
     assert [store.views.waiting(priority) for priority in Priority] == [2, 1]
 
 
-def test_what_runs_and_what_was_measured_is_told_with_the_size_of_its_request(
+def test_running_and_measured_jobs_have_the_size_of_their_request(
     store: Store,
 ) -> None:
     _accept(store, "job-1", priority=Priority.BATCH)

@@ -74,7 +74,7 @@ def test_pulses_are_listed_by_worker_until_they_fade(
     assert pulses.alive() == ()
 
 
-def test_pulse_that_the_broker_has_forgotten_is_told(
+def test_beat_reports_a_pulse_that_the_broker_has_lost(
     pulses_and_fade: tuple[WorkerPulses, Callable[[], None]],
 ) -> None:
     pulses, fade = pulses_and_fade
@@ -83,7 +83,7 @@ def test_pulse_that_the_broker_has_forgotten_is_told(
     assert not pulses.beat(READY)
 
 
-def test_pulse_that_the_broker_still_has_is_told(keys: Keys, client: redis.Redis) -> None:
+def test_beat_reports_a_pulse_that_the_broker_still_has(keys: Keys, client: redis.Redis) -> None:
     pulses = RedisWorkerPulses(client, keys)
     pulses.beat(READY)
     assert pulses.beat(READY)
@@ -116,16 +116,16 @@ def test_dead_worker_fades_while_another_lives(client: redis.Redis, keys: Keys) 
 def test_nudge_reaches_the_listener_and_one_that_fails_does_not_deafen_it(
     client: redis.Redis, keys: Keys
 ) -> None:
-    heard: list[JobId] = []
+    received: list[JobId] = []
     listening, done = threading.Event(), threading.Event()
 
-    def hear(job_id: JobId) -> None:
-        heard.append(job_id)
+    def receive(job_id: JobId) -> None:
+        received.append(job_id)
         if job_id == "job-1":
             raise ValueError
         done.set()
 
-    listener = ControlListener(client, keys, on_cancel=hear, on_listening=listening.set)
+    listener = ControlListener(client, keys, on_cancel=receive, on_listening=listening.set)
     listener.start()
     try:
         assert listening.wait(WITHIN_S)
@@ -134,19 +134,19 @@ def test_nudge_reaches_the_listener_and_one_that_fails_does_not_deafen_it(
         signals.nudge_cancel(JobId("job-1"))
         signals.nudge_cancel(JobId("job-2"))
         assert done.wait(WITHIN_S)
-        assert heard == ["job-1", "job-2"]
+        assert received == ["job-1", "job-2"]
     finally:
         listener.stop()
 
 
-def test_listener_says_when_it_listens_again_after_a_lost_connection(
+def test_listener_reports_that_it_listens_again_after_a_lost_connection(
     redis_url: str, keys: Keys
 ) -> None:
     client = connect(redis_url)
     begun = threading.Semaphore(0)
-    heard = threading.Event()
+    received = threading.Event()
     listener = ControlListener(
-        client, keys, on_cancel=lambda _: heard.set(), on_listening=begun.release
+        client, keys, on_cancel=lambda _: received.set(), on_listening=begun.release
     )
     listener.start()
     try:
@@ -154,7 +154,7 @@ def test_listener_says_when_it_listens_again_after_a_lost_connection(
         client.client_kill_filter(_type="pubsub")
         assert begun.acquire(timeout=WITHIN_S)
         RedisControlSignals(client, keys).nudge_cancel(JobId("job-1"))
-        assert heard.wait(WITHIN_S)
+        assert received.wait(WITHIN_S)
     finally:
         listener.stop()
         client.close()

@@ -75,7 +75,7 @@ def test_webhooks_and_the_position_are_kept_together_and_once(store: WebhookStor
     store.add([replace(one, url="http://other/"), two], position=2)
     assert store.position() == 2
     assert store.get(one.id) == one
-    store.add([hook(3)], position=2)  # somebody else has read on
+    store.add([hook(3)], position=2)  # another process has read on
     assert store.get(hook(3).id) is None
     store.add([], position=7)
     assert store.position() == 7
@@ -90,7 +90,7 @@ def test_hosts_that_wait_longest_come_first(store: WebhookStore) -> None:
     assert store.due_hosts(at(0), limit=9) == ()
 
 
-def test_what_is_claimed_is_given_to_nobody_else_until_its_time(store: WebhookStore) -> None:
+def test_a_claimed_webhook_is_not_claimed_again_until_its_time(store: WebhookStore) -> None:
     store.add([hook(1, due=2), hook(2, due=1), hook(3, "b:80")], position=3)
     (first,) = store.claim("a:80", now=at(5), until=at(30), limit=1)
     assert (first.position, first.attempts, first.next_at) == (2, 1, at(30))

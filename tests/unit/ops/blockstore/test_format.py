@@ -101,7 +101,7 @@ def test_a_bit_flipped_anywhere_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("at", [HEADER_END, HEADER_END + 50, len(RAW) - 1])
-def test_a_bit_flipped_in_a_tensor_is_told_by_the_checksum(at: int) -> None:
+def test_the_checksum_detects_a_bit_flipped_in_a_tensor(at: int) -> None:
     raw = bytearray(RAW)
     raw[at] ^= 1
     assert _reason(bytes(raw)) is RejectReason.CHECKSUM
@@ -125,13 +125,13 @@ def _sized(length: int) -> NewBlock:
 
 
 def test_a_block_whose_tokens_make_another_name_is_rejected() -> None:
-    # Whole and signed, by somebody who knows the format; yet not the block that was asked for.
+    # Complete and with a valid checksum, but not the requested block.
     forged = replace(BLOCK)
     object.__setattr__(forged, "token_ids", range(1, 12))
     assert _reason(b"".join(encode(forged))) is RejectReason.RENAMED
 
 
-def test_more_bytes_than_the_header_tells_of_are_rejected() -> None:
+def test_more_bytes_than_in_the_header_are_rejected() -> None:
     assert _reason(RAW + b"\0") is RejectReason.MALFORMED
 
 
@@ -178,7 +178,7 @@ def test_a_foreign_file_is_rejected(raw: bytes) -> None:
 
 
 def _forged(change: Callable[[dict[str, Any]], None]) -> bytes:
-    """Return the file with another header, as somebody would write it on purpose."""
+    """Return the file with another header, as an attacker would write it."""
     header = json.loads(RAW[8:HEADER_END])
     change(header)
     text = json.dumps(header, separators=(",", ":")).encode()

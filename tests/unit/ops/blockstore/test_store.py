@@ -42,7 +42,7 @@ def test_a_stored_block_comes_back_before_and_after_a_restart(world: StoreWorld)
     assert world.report.blocks == 1
 
 
-def test_nobody_else_may_read_what_is_stored(world: StoreWorld) -> None:
+def test_only_the_owner_may_read_stored_files(world: StoreWorld) -> None:
     block = make_block()
     world.store.put(block)
     path = world.file_of(block)
@@ -154,7 +154,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], RejectReason]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_file_is_rejected_told_of_and_replaced(world: StoreWorld, name: str) -> None:
+def test_a_damaged_file_is_rejected_reported_and_replaced(world: StoreWorld, name: str) -> None:
     damage, reason = DAMAGES[name]
     block = make_block()
     world.store.put(block)

@@ -53,7 +53,7 @@ def test_a_failed_sync_leaves_nothing_of_the_group(
     assert world.store.stats().blocks == 0
 
 
-def test_a_block_written_by_somebody_else_is_adopted(world: StoreWorld) -> None:
+def test_a_block_written_by_another_process_is_adopted(world: StoreWorld) -> None:
     mine = world.store
     world.reopen().put(block := make_block())
     assert not mine.contains(block.hash)
