@@ -1,4 +1,4 @@
-"""Simulates many lives of the service: ``python -m tests.simulation --examples 20000``.
+"""Simulates many histories of the service: ``python -m tests.simulation --examples 20000``.
 
 A life that breaks a promise ends the run: its seed, its moves and what was objected to are printed,
 and ``--replay SEED`` lives it again. ``--planted`` shows that planted bugs are found.
@@ -42,7 +42,7 @@ def main() -> int:
 def _run(first: int, count: int, minutes: float | None) -> int:
     tally: Counter[str] = Counter()
     began = last = time.monotonic()
-    _say(f"seeds from {first}")
+    _print(f"seeds from {first}")
     lives = 0
     for seed in range(first, first + count):
         try:
@@ -54,12 +54,12 @@ def _run(first: int, count: int, minutes: float | None) -> int:
         now = time.monotonic()
         if now - last > PROGRESS_S:
             last = now
-            _say(f"{lives} lives, {lives / (now - began):.0f} a second, seed {seed}")
+            _print(f"{lives} lives, {lives / (now - began):.0f} a second, seed {seed}")
         if minutes is not None and now - began > 60 * minutes:
             break
-    _say(f"{lives} lives in {time.monotonic() - began:.0f} s, no promise broken")
+    _print(f"{lives} lives in {time.monotonic() - began:.0f} s, no promise broken")
     for what, how_often in sorted(tally.items()):
-        _say(f"{how_often:>12,}  {what}")
+        _print(f"{how_often:>12,}  {what}")
     return 0
 
 
@@ -69,7 +69,7 @@ def _find_planted() -> int:
         with plant():
             found = _first_broken()
         missed += found is None
-        _say(f"{name}: " + (found or f"NOT FOUND in {PLANTED_LIVES_MAX} lives"))
+        _print(f"{name}: " + (found or f"NOT FOUND in {PLANTED_LIVES_MAX} lives"))
     return 1 if missed else 0
 
 
@@ -83,14 +83,14 @@ def _first_broken() -> str | None:
 
 
 def _report(broken: BrokenPromise) -> None:
-    _say(f"seed {broken.seed} broke a promise after {len(broken.trace)} moves:")
-    _say("  " + " ".join(broken.trace))
+    _print(f"seed {broken.seed} broke a promise after {len(broken.trace)} moves:")
+    _print("  " + " ".join(broken.trace))
     if broken.__cause__ is not None:
         traceback.print_exception(broken.__cause__)
-    _say(f"again: python -m tests.simulation --replay {broken.seed}")
+    _print(f"again: python -m tests.simulation --replay {broken.seed}")
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     print(line, flush=True)  # noqa: T201 - a program's output
 
 

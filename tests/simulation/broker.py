@@ -1,4 +1,4 @@
-"""A Redis that can be away, lose everything, or come back with what it had a while ago."""
+"""A Redis that can be unreachable, lose its data, or return with older data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Stored = tuple[dict[JobId, dict[tuple[int, int], StreamItem]], dict[JobId, int]
 
 
 class Signals:
-    """``ControlSignals`` with a mailbox for each listener; what nobody listens for is lost."""
+    """``ControlSignals`` with a mailbox per listener; a signal without a listener is lost."""
 
     def __init__(self, outage: Outage) -> None:
         self._outage = outage

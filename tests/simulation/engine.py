@@ -1,4 +1,4 @@
-"""``InferenceEngine`` without threads: it computes when it is told to."""
+"""``InferenceEngine`` without threads: it computes only in ``advance``."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from domain.job.ports import ItemSink
 from domain.ports import Clock
 from domain.values import JobId, ModelCard, Sampling, StopReason, Timings, Usage
 
-#: Tokens in one item, so that a crash can come between the two.
+#: Tokens in one item; a crash can come between the two.
 ITEM_TOKENS = 2
 #: As ``worker.engine.outbox.OUTAGE_S_MAX``.
 OUTAGE_S_MAX = 30.0
-#: The one message that is refused.
+#: The only message that is refused.
 REFUSED = "<refused>"
 CONTEXT = 1000
 
 
 def answer_to(prompt: str) -> str:
-    """Return what the model says: a function of the request, as always."""
+    """Return the model's answer, a function of the prompt."""
     return "".join(chr(ord("a") + (7 * len(prompt) + n) % 26) for n in range(len(prompt) % 8))
 
 
 def bodies_of(prompt: str) -> list[Body]:
-    """Return the items of an undisturbed run, up to the last."""
+    """Return the items of an undisturbed run, without the terminal one."""
     answer = answer_to(prompt)
     pieces = [answer[n : n + ITEM_TOKENS] for n in range(0, len(answer), ITEM_TOKENS)]
     begun = Started(prompt_tokens=len(prompt), cached_tokens=0)
@@ -44,20 +44,20 @@ class _Generation:
     tokens: list[int]
     next_item: int
     held: list[StreamItem] | None = field(default_factory=list)
-    unsaid: list[int] = field(default_factory=list)
+    pending: list[int] = field(default_factory=list)
     ending: tuple[StopReason, Failed | None] | None = None
     is_cancelled: bool = False
     outcome: Outcome | None = None
 
 
 class StepEngine:
-    """Generates where ``advance`` is called, publishes where ``publish`` is.
+    """Computes in ``advance`` and publishes in ``publish``.
 
     Args:
         sink: Where items go.
-        clock: For the patience with a sink that is away.
+        clock: Measures how long the sink is unreachable.
         pause: Blocks until a condition holds.
-        places: Generations at once.
+        places: Generations that run side by side.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class StepEngine:
             id="stepped",
             fingerprint="sha256:" + "0" * 64,
             context_length=CONTEXT,
-            description="Computes when told to.",
+            description="Computes in steps.",
             created_at="2026-01-01T00:00:00Z",
         )
 
@@ -124,14 +124,14 @@ class StepEngine:
     # -- what a test does with it ----------------------------------------------------------------
 
     def advance(self, steps: int) -> None:
-        """Compute so many steps of the batch, and tell nobody yet."""
+        """Compute ``steps`` steps of the batch without publishing."""
         for _ in range(steps):
             running = [one for one in self._live if one.ending is None][: self._places]
             for generation in running:
                 self._step(generation)
 
     def publish(self, *, loses_reply: bool = False) -> None:
-        """Bring items out and tell outcomes, if the sink is there."""
+        """Publish items and set outcomes, if the sink is reachable."""
         now = self._clock.monotonic()
         try:
             if self._outbox:
@@ -151,51 +151,51 @@ class StepEngine:
             withheld = generation.held is not None
             if withheld and failure is None and stop is not StopReason.CANCELLED:
                 continue
-            self._tell(generation, stop, failure)
+            self._resolve(generation, stop, failure)
 
     def fail_batch(self) -> None:
-        """Break a step: every running generation fails and may be tried again."""
+        """Break a step: every running generation fails with a retryable error."""
         self._fail_all(Failed(error=EngineFailure.code, message="a step failed", retryable=True))
 
     def close(self) -> None:
-        """Take no more; what runs fails so that the next worker continues it."""
+        """Refuse new generations; running ones fail, and the next worker continues them."""
         self._is_closed = True
         self._fail_all(Failed(error=Draining.code, message="the worker stopped", retryable=True))
 
     # -- for handles -----------------------------------------------------------------------------
 
     def release(self, generation: _Generation) -> None:
-        """Let its items out."""
+        """Release the withheld items."""
         held, generation.held = generation.held or [], None
         self._outbox += [(generation, item) for item in held]
 
     def cancel(self, generation: _Generation) -> None:
-        """End it before its next step."""
+        """Cancel the generation before its next step."""
         if generation.ending is None:
             if generation.held is None:
-                self._say(generation)
+                self._emit(generation)
             else:
                 self._take_back(generation)
             generation.ending = (StopReason.CANCELLED, None)
 
     def _step(self, generation: _Generation) -> None:
         if len(generation.tokens) >= len(generation.answer):
-            self._say(generation)
+            self._emit(generation)
             generation.ending = (StopReason.END_TURN, None)
             return
         token = ord(generation.answer[len(generation.tokens)])
         generation.tokens.append(token)
-        generation.unsaid.append(token)
+        generation.pending.append(token)
         if len(generation.tokens) % ITEM_TOKENS == 0:
-            self._say(generation)
+            self._emit(generation)
 
-    def _say(self, generation: _Generation) -> None:
-        if not generation.unsaid:
+    def _emit(self, generation: _Generation) -> None:
+        if not generation.pending:
             return
-        text = "".join(map(chr, generation.unsaid))
-        body = Text(text=text, ids=tuple(generation.unsaid))
+        text = "".join(map(chr, generation.pending))
+        body = Text(text=text, ids=tuple(generation.pending))
         item = StreamItem(n=generation.next_item, attempt=generation.task.attempt, body=body)
-        generation.unsaid.clear()
+        generation.pending.clear()
         generation.next_item += 1
         if generation.held is None:
             self._outbox.append((generation, item))
@@ -211,22 +211,22 @@ class StepEngine:
 
     @staticmethod
     def _take_back(generation: _Generation) -> None:
-        """Forget what was computed ahead of time: it was never said, and does not count."""
+        """Drop tokens computed before the release: they were never emitted."""
         task = generation.task
         generation.tokens, generation.next_item = list(task.emitted), task.first_item
-        generation.held, generation.unsaid = [], []
+        generation.held, generation.pending = [], []
 
     def _give_up(self) -> None:
-        """The sink was away for too long: what waits for it is given back."""
+        """Fail the generations whose items wait for a sink that stays unreachable."""
         self._away_since = self._clock.monotonic()
         failure = Failed(error=QueueUnavailable.code, message="no stream", retryable=True)
         waiting = [one for one, _ in self._outbox]
         self._outbox.clear()
         for generation in list(self._live):
             if generation in waiting:
-                self._tell(generation, StopReason.END_TURN, failure)
+                self._resolve(generation, StopReason.END_TURN, failure)
 
-    def _tell(self, generation: _Generation, stop: StopReason, failure: Failed | None) -> None:
+    def _resolve(self, generation: _Generation, stop: StopReason, failure: Failed | None) -> None:
         self._live.remove(generation)
         tokens = tuple(generation.tokens)
         generation.outcome = Outcome(

@@ -1,4 +1,4 @@
-"""Hypothesis decides what happens next; ``World`` does it; ``Truth`` objects.
+"""Hypothesis chooses moves, ``World`` executes them, ``Truth`` checks invariants.
 
 One rule for each move, more for what should happen more often: Hypothesis takes rules evenly.
 """

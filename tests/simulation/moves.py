@@ -1,4 +1,4 @@
-"""What may happen next: each move is a few small numbers, whoever draws them.
+"""The moves of a simulation; each is a few small numbers, drawn by Hypothesis or a walk.
 
 Hypothesis draws them in ``machine``, so that a failure shrinks; ``walk`` draws them from a seeded
 generator, which is faster. A number chooses among however many there are just now.
@@ -90,14 +90,14 @@ def read(world: World, number: int) -> None:
 
 
 def look(world: World, number: int) -> None:
-    """Let a reader that heard nothing for a while look into the log."""
+    """Make a reader without recent items read the log."""
     if readers := world.truth.readers:
         reader = readers[-1 - number % len(readers)]
         reader.look_into_log(world.log, world.broker.items)
 
 
 def work(world: World, number: int) -> None:
-    """Let whoever can do something: up to 32 steps, in an order drawn from the number."""
+    """Run ready tasks for up to 32 steps, in an order drawn from the number."""
     drawn = random.Random(number)
     for _ in range(1 + number % 32):
         if drawn.random() < 0.25:
@@ -254,7 +254,7 @@ def _upkeep(world: World, drawn: random.Random) -> None:
     away = world.broker.outage.down
     match drawn.randrange(8):
         case 0 if not away:
-            worker.hear()
+            worker.receive_signals()
         case 1 if not worker.draining.is_set():
             if not away:
                 worker.check_hand()

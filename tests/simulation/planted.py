@@ -1,4 +1,4 @@
-"""Bugs to plant, each a mistake that one could make; the simulator must object to every one."""
+"""Plausible bugs; the simulator must find every one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from worker.active_jobs import ActiveJobs
 Plant = Callable[[], AbstractContextManager[Any]]
 
 
-def _nobody_checks_the_attempt() -> AbstractContextManager[Any]:
+def _commands_ignore_the_attempt() -> AbstractContextManager[Any]:
     return mock.patch.object(job_module, "_require_speaking", return_value=None)
 
 
@@ -51,17 +51,17 @@ def _nothing_is_queued_again() -> AbstractContextManager[Any]:
     return mock.patch.object(JobReconciler, "reconcile", return_value=())
 
 
-def _a_new_attempt_forgets_what_was_said() -> AbstractContextManager[Any]:
+def _a_new_attempt_forgets_the_last_token() -> AbstractContextManager[Any]:
     read = terminal_item.read_emitted
 
     def forgetful(job_id: JobId, backlog: Any) -> Any:
-        said = read(job_id, backlog)
-        return replace(said, token_ids=said.token_ids[:-1]) if said.token_ids else said
+        emitted = read(job_id, backlog)
+        return replace(emitted, token_ids=emitted.token_ids[:-1]) if emitted.token_ids else emitted
 
     return mock.patch.object(run_module, "read_emitted", forgetful)
 
 
-def _the_end_is_said_before_it_is_recorded() -> AbstractContextManager[Any]:
+def _the_end_is_published_before_it_is_recorded() -> AbstractContextManager[Any]:
     finish = run_module._finish
 
     def hasty(job: Any, attempt: int, outcome: Any, runner: Any) -> Any:
@@ -72,7 +72,7 @@ def _the_end_is_said_before_it_is_recorded() -> AbstractContextManager[Any]:
     return mock.patch.object(run_module, "_finish", hasty)
 
 
-def _the_end_is_said_once_or_never() -> AbstractContextManager[Any]:
+def _a_failed_terminal_item_is_not_repeated() -> AbstractContextManager[Any]:
     return mock.patch.object(actors, "_repeat_end", return_value=None)
 
 
@@ -109,23 +109,23 @@ def _readers_wait_for_the_broker() -> AbstractContextManager[Any]:
     return mock.patch.object(Reader, "look_into_log", return_value=None)
 
 
-def _the_end_is_said_behind_a_hole() -> AbstractContextManager[Any]:
+def _the_terminal_item_follows_lost_items() -> AbstractContextManager[Any]:
     return mock.patch.object(terminal_item, "_is_whole", return_value=True)
 
 
 PLANTED: Mapping[str, Plant] = {
-    "the attempt of a command is not checked": _nobody_checks_the_attempt,
+    "the attempt of a command is not checked": _commands_ignore_the_attempt,
     "a job that has ended can be changed": _an_end_is_not_final,
     "an attempt number is used again": _a_number_is_used_again,
     "lost jobs are not queued again": _nothing_is_queued_again,
-    "a new attempt forgets the last token": _a_new_attempt_forgets_what_was_said,
-    "the end is said before it is recorded": _the_end_is_said_before_it_is_recorded,
-    "a last word that could not be said is not repeated": _the_end_is_said_once_or_never,
+    "a new attempt forgets the last token": _a_new_attempt_forgets_the_last_token,
+    "the end is published before it is recorded": _the_end_is_published_before_it_is_recorded,
+    "a failed terminal item is not repeated": _a_failed_terminal_item_is_not_repeated,
     "a retry leaves the old items": _a_retry_leaves_the_old_items,
     "the queue's limit is not checked": _the_room_is_not_checked,
     "idempotency keys are ignored": _two_keys_make_two_jobs,
     "what a dead worker held stays in its hand": _the_dead_hold_on_to_their_jobs,
     "a nudge is believed without the log": _a_nudge_is_believed,
     "readers do not look into the log": _readers_wait_for_the_broker,
-    "an end is said behind lost items": _the_end_is_said_behind_a_hole,
+    "an end follows lost items": _the_terminal_item_follows_lost_items,
 }

@@ -1,9 +1,8 @@
-"""Runs the use cases one port call at a time, in an order that somebody else decides.
+"""Runs use cases one port call at a time, in an order that the caller decides.
 
-A use case runs on a thread, but never two at once: before every call of a port it stops and waits
-until it is told to go on, to lose the reply of that call, or to die. So every point between two
-effects is a place where another process may come in, and a place for a crash; and a run depends on
-nothing but the orders.
+Each use case runs on a thread, and only one thread runs at a time. Before every port call the use
+case waits for an order: go on, lose the reply of that call, or die. Another process can therefore
+act, or a crash can happen, between any two effects, and a run depends on the orders alone.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from domain.errors import QueueUnavailable, SemanticError
 
 
 class ProcessDied(BaseException):
-    """The process is gone; no ``except Exception`` of a use case may go on after it."""
+    """The process is gone; not an ``Exception``, so that no use case catches it."""
 
 
 class Order(Enum):
-    """What a task that waits before a port call is told."""
+    """An order to a task that waits before a port call."""
 
     GO = "go"
     LOSE_REPLY = "lose_reply"
@@ -29,16 +28,16 @@ class Order(Enum):
 
 
 class Task:
-    """One use case on its way.
+    """One running use case.
 
     Args:
-        name: For the trace.
+        name: Its name in the trace.
         body: The use case with all its arguments.
 
     Attributes:
-        at: The port call that it waits before.
+        at: The next port call.
         done: Whether it has ended.
-        refusal: The domain error that its caller is told, if it ended so.
+        refusal: The domain error that it raised, if any.
     """
 
     def __init__(self, name: str, body: Callable[[], object]) -> None:
@@ -57,7 +56,7 @@ class Task:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it could go on."""
+        """Whether the task can continue."""
         return not self.done and self._ready()
 
     def step(self, order: Order) -> None:
@@ -142,10 +141,10 @@ class Process:
         self.tasks.clear()
 
     def pause(self, at: str, ready: Callable[[], bool] = lambda: True) -> Order:
-        """Stop the task that runs, if one does, until it is told to go on.
+        """Stop the running task, if any, until its next order.
 
         Raises:
-            ProcessDied: It was told to die, or its process is dead.
+            ProcessDied: The order was to die, or the process is dead.
         """
         order = Order.GO
         if self.alive and self._current is not None:
@@ -159,8 +158,8 @@ class Process:
         """Return ``port`` with a stop before each call.
 
         Args:
-            port: Any port; typed by whoever takes it.
-            name: For the trace.
+            port: Any port; the caller types it.
+            name: Its name in the trace.
             may_lose_reply: Whether a call may have its effect and still fail, as over a network.
         """
         return _Stepped(self, port, name, may_lose_reply)

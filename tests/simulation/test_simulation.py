@@ -1,7 +1,7 @@
 """A short run of the simulator; ``python -m tests.simulation`` makes long ones.
 
-What it looks at is the same each time: a new interleaving is to be found by whoever looks for one,
-not by whoever changes something else.
+Every run examines the same interleavings, so that an unrelated change never meets a new one. Long
+runs search for new ones.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def test_life_is_a_function_of_its_seed() -> None:
     assert first == second
 
 
-def test_planted_bug_is_found_and_its_seed_is_told() -> None:
+def test_planted_bug_is_found_and_its_seed_is_printed() -> None:
     with PLANTED["idempotency keys are ignored"](), pytest.raises(BrokenPromise) as broken:
         _live(50)
     assert f"seed {broken.value.seed}" in str(broken.value)

@@ -65,14 +65,14 @@ class Reader:
 
     Attributes:
         seen: What it was given.
-        told: What that adds up to.
+        position: The reader position after them.
     """
 
     job_id: JobId
     life: int
     merge: ItemMerge = field(default_factory=ItemMerge)
     seen: list[StreamItem] = field(default_factory=list)
-    told: ReaderPosition = field(default_factory=ReaderPosition)
+    position: ReaderPosition = field(default_factory=ReaderPosition)
 
     @property
     def has_ended(self) -> bool:
@@ -92,15 +92,15 @@ class Reader:
         self.merge.page(raw, is_last=True)
         while not self.has_ended and (item := self.merge.take()) is not None:
             assert item.n == len(self.seen), f"{item} came after {len(self.seen)} items"
-            self.told.add(item)
+            self.position.add(item)
             self.seen.append(item)
 
     def look_into_log(self, log: InMemoryEventLog, items: StoredItems) -> None:
-        """Do what one does that heard nothing for a while, with the code of the real one."""
+        """Read the log as a real reader without recent items does, with the same code."""
         records = JobRecords(log=log, payloads=log, views=log.views)
         backfill = LogBackfill(records=records, backlog=cast("ItemBacklog", items))
         if not self.has_ended:
-            self.seen += backfill.rest_of(self.job_id, self.told) or ()
+            self.seen += backfill.rest_of(self.job_id, self.position) or ()
 
 
 class Truth:
@@ -124,7 +124,7 @@ class Truth:
         self.answers: dict[str, JobId] = {}
 
     def answered(self, key: str | None, job_id: JobId) -> None:
-        """Note what a caller was told."""
+        """Record the reply to a caller."""
         assert self._log.load(StreamName(job_id)), "accepted, but not in the log"
         if key is not None:
             assert self.answers.setdefault(key, job_id) == job_id, "one key, two jobs"
@@ -142,12 +142,12 @@ class Truth:
         for job_id, job in self.jobs.items():
             for item in self._items.raw(job_id):
                 self._check_item(job_id, job, item)
-            told = list(_gapless(self._items.raw(job_id), -1))
-            ends = [item for item in told if item.is_terminal]
-            assert len(ends) <= 1, f"two ends: {told} of {job}"
-            assert not ends or ends == [told[-1]], f"more after the end: {told} of {job}"
+            published = list(_gapless(self._items.raw(job_id), -1))
+            ends = [item for item in published if item.is_terminal]
+            assert len(ends) <= 1, f"two ends: {published} of {job}"
+            assert not ends or ends == [published[-1]], f"more after the end: {published} of {job}"
             if not losses:
-                assert not ends or job.end, f"an end of another life: {told} of {job}"
+                assert not ends or job.end, f"an end of another life: {published} of {job}"
         for reader in self.readers:
             reader.look(self._items)
 
@@ -177,7 +177,7 @@ class Truth:
             job.is_queued = False
         elif isinstance(event, AttemptFailed):
             assert event.attempt in {0, job.speaking}, where
-            assert event.error != GenerationCancelled.code, f"nobody asked for it: {where}"
+            assert event.error != GenerationCancelled.code, f"cancelled without a request: {where}"
             job.speaking, job.is_queued, job.queued_anew = 0, True, True
         else:
             assert isinstance(event, _ENDS), where
@@ -204,11 +204,11 @@ class Truth:
             assert self._text(event.output) == answer_to(job.prompt), where
         elif isinstance(event, JobCancelled | JobExpired):
             assert event.attempt in {0, job.speaking}, where
-            assert job.cancel_reason is not None, f"nobody asked for it: {where}"
+            assert job.cancel_reason is not None, f"cancelled without a request: {where}"
             is_late = job.cancel_reason == "deadline"
             assert isinstance(event, JobExpired) is is_late, where
-            said = self._text(event.output) if event.output else ""
-            assert answer_to(job.prompt).startswith(said), where
+            text = self._text(event.output) if event.output else ""
+            assert answer_to(job.prompt).startswith(text), where
         else:
             assert event.error != "internal_error", where
         job.end, job.is_queued, job.speaking = event, False, 0
@@ -245,30 +245,30 @@ class Truth:
         self.check(losses)
         for job_id, job in self.jobs.items():
             assert job.end is not None, f"{job_id} never ended: {job}"
-            # Where no attempt ended it, nobody may have been left to say so; the log tells readers.
+            # No process may be left to publish an end that no attempt wrote; readers use the log.
             if not losses and getattr(job.end, "attempt", True):
-                told = list(_gapless(self._items.raw(job_id), -1))
+                published = list(_gapless(self._items.raw(job_id), -1))
                 # A retry forgets first, and may have died then.
-                is_forgotten = not told and job_id in self._items.refused
-                has_end = bool(told) and told[-1].is_terminal
-                assert has_end or is_forgotten, f"a stream without an end: {told} of {job}"
+                is_forgotten = not published and job_id in self._items.refused
+                has_end = bool(published) and published[-1].is_terminal
+                assert has_end or is_forgotten, f"a stream without an end: {published} of {job}"
         for reader in self.readers:
             self._check_reader(reader, losses)
 
     def _check_reader(self, reader: Reader, losses: int) -> None:
         job = self.jobs[reader.job_id]
         if reader.life != job.life or (job.life and losses):
-            # Items that come back after a loss may be of the life before: they say the same words.
+            # Items restored after a loss may be of an earlier attempt; their text is the same.
             return
-        assert reader.has_ended, f"nobody told the end: {reader.seen} of {job}"
+        assert reader.has_ended, f"a reader without an end: {reader.seen} of {job}"
         last = reader.seen[-1].body
         words = [item.body.text for item in reader.seen if isinstance(item.body, Text)]
-        said, where = "".join(words), f"{reader.seen} of {job}"
-        assert answer_to(job.prompt).startswith(said), where
+        text, where = "".join(words), f"{reader.seen} of {job}"
+        assert answer_to(job.prompt).startswith(text), where
         output = getattr(job.end, "output", None)
-        # An attempt that found nothing said, and was stopped at once, knows of no more.
+        # An attempt that found no items and was stopped at once knows no more.
         if output and (isinstance(job.end, JobCompleted) or not losses):
-            assert said == self._text(output), where
+            assert text == self._text(output), where
         if isinstance(job.end, JobCompleted):
             assert isinstance(last, Finished), job
             assert last.stop_reason is job.end.stop_reason, job

@@ -1,4 +1,4 @@
-"""Many simulated lives in a row, each a function of one number, faster than Hypothesis."""
+"""Many simulated histories in a row, each a function of one seed; faster than Hypothesis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker process: the real actor, turns and list of running jobs around a stepped engine."""
+"""A worker process: the real actor, turn scheduler and active jobs around a stepped engine."""
 
 from __future__ import annotations
 
@@ -134,22 +134,22 @@ class Worker(Process):
             self._broker.queue.take(priority, self.consumer)
 
     def check_hand(self) -> None:
-        """Let go of what the broker takes to be in hand here."""
+        """Requeue the jobs that the broker records for this worker."""
         if not self.draining.is_set():
             for priority in Priority:
                 self._broker.queue.let_go(priority, self.consumer, self._held[priority])
 
-    def hear(self) -> bool:
+    def receive_signals(self) -> bool:
         """Take the oldest nudge out of the mailbox, or open one; whether there was something."""
         mailboxes = self._broker.signals.mailboxes
         if self.consumer not in mailboxes:
             mailboxes[self.consumer] = []
-            self.begin("heard", lambda: cancel_where_recorded(self.active, self.log))
+            self.begin("signal", lambda: cancel_where_recorded(self.active, self.log))
             return True
         if not mailboxes[self.consumer]:
             return False
         job_id = mailboxes[self.consumer].pop(0)
-        self.begin("heard", lambda: cancel_if_recorded(job_id, self.active, self.log))
+        self.begin("signal", lambda: cancel_if_recorded(job_id, self.active, self.log))
         return True
 
     def reconcile(self) -> None:
@@ -172,7 +172,7 @@ class Worker(Process):
 
     def _deliver(self, job_id: JobId, priority: Priority) -> None:
         self._run(job_id)
-        # Dramatiq repeats this until it is heard.
+        # Dramatiq repeats this until it succeeds.
         self.pause("ack", lambda: not self._broker.outage.down)
         self._broker.queue.ack(job_id, self.consumer)
         self._busy[priority] -= 1

@@ -1,4 +1,4 @@
-"""Everything at once: callers, two api processes, a broker, two workers, and what befalls them."""
+"""The simulated service: callers, two api processes, a broker, two workers, and faults."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CALLERS = 4
 ROUNDS_MAX = 60
 #: Port calls of one use case in one round of healing; more is a loop.
 STEPS_MAX = 2000
-#: What each use case may tell its caller, by the first word of its name.
+#: Errors that each use case may raise, by the first word of its name.
 _REFUSALS: Mapping[str, frozenset[str]] = {
     "submit": frozenset({"log_unavailable", "idempotency_key_reused", "overloaded"}),
     "repeat": frozenset({"log_unavailable", "overloaded"}),
@@ -41,7 +41,7 @@ _REFUSALS: Mapping[str, frozenset[str]] = {
     "expire": frozenset({"log_unavailable"}),
     "reconcile": frozenset({"log_unavailable", "queue_unavailable"}),
     "run": frozenset(),
-    "heard": frozenset({"log_unavailable"}),
+    "signal": frozenset({"log_unavailable"}),
 }
 
 
@@ -124,7 +124,7 @@ class World:
 
     @property
     def processes(self) -> list[Process]:
-        """Everybody who can do something now."""
+        """The tasks that can continue."""
         return [one for one in (*self.apis, *self.workers) if one.alive and not one.frozen]
 
     @property
@@ -196,12 +196,12 @@ class World:
         assert not left, f"stuck: {left}"
 
     def reconciled(self) -> None:
-        """Reconcile at one stroke and look whether every open job is where somebody finds it."""
+        """Reconcile in one step and assert that every open job can be found."""
         if self.broker.outage.down:
             return
         JobReconciler(views=self.log.views, queue=self.broker.queue).reconcile()
         for view in self.log.views.unfinished():
-            where = f"nobody will find {view.id}"
+            where = f"no process will find {view.id}"
             assert self.broker.queue.holds(view.id, Priority(view.priority)), where
 
     def check(self) -> None:
@@ -220,7 +220,7 @@ class World:
         self.tick(1)
         self.expire(self.apis[0])
         for worker in self.workers:
-            while worker.hear():
+            while worker.receive_signals():
                 pass
             worker.check_hand()
             worker.reconcile()

@@ -48,11 +48,11 @@ def _call(name: str, **arguments: str) -> str:
 
 
 _SCRIPT: list[dict[str, Any]] = [
-    {"after": "Make it.", "say": _call("exec_command", cmd="echo made > made.txt && echo ok-1")},
-    {"after": "ok-1", "say": _call("apply_patch", input=_PATCH)},
-    {"after": "Success. Updated", "say": "It is made."},
-    {"after": "Tell me more.", "say": _LONG, "hold_at": 60},
-    {"after": "And now?", "say": "Nothing is left to do."},
+    {"after": "Make it.", "text": _call("exec_command", cmd="echo made > made.txt && echo ok-1")},
+    {"after": "ok-1", "text": _call("apply_patch", input=_PATCH)},
+    {"after": "Success. Updated", "text": "It is made."},
+    {"after": "Tell me more.", "text": _LONG, "hold_at": 60},
+    {"after": "And now?", "text": "Nothing is left to do."},
 ]
 
 

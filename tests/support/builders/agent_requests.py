@@ -1,4 +1,4 @@
-"""Talking to an agent through the routes, and answering as its worker."""
+"""Requests to one agent through the routes, and the answers of its worker."""
 
 from __future__ import annotations
 

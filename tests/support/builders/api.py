@@ -1,4 +1,4 @@
-"""The routes on fakes, driven without a socket."""
+"""The routes on fake ports, driven without a socket."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ PATIENCE_S = 60.0
 
 
 class FakeApi:
-    """Routes, the ports behind them, and a worker's hands.
+    """The routes, the ports behind them, and the actions of a worker.
 
     Attributes:
         grace_over: Until it is set, jobs whose client left wait for its next try.
@@ -169,7 +169,7 @@ class FakeApi:
             n += not transient
 
     def start(self, job_id: JobId) -> None:
-        """Take a job as a worker does."""
+        """Take a job from the queue as a worker does."""
         assert self.broker.queue.take() == job_id
         self.begin(job_id)
 
@@ -211,7 +211,7 @@ class FakeApi:
         )
 
     async def only_job(self) -> JobId:
-        """Return the one job once it is there."""
+        """Wait for the only job and return it."""
         await eventually(lambda: bool(self.log.views.rows))
         (job_id,) = self.log.views.rows
         return job_id
@@ -222,7 +222,7 @@ class FakeApi:
 
 @asynccontextmanager
 async def fake_api(*, ping_s: float = 60.0) -> AsyncIterator[FakeApi]:
-    """Routes that leave nothing behind: no reader, no task, no thread."""
+    """The routes; on exit no reader, task or thread may remain."""
     api = FakeApi(ping_s=ping_s)
     try:
         yield api
@@ -254,7 +254,7 @@ async def first_piece(reply: Reply | StreamReply) -> bytes:
 
 
 async def leave(reply: Reply | StreamReply) -> None:
-    """Close a stream as the gate does when the client has gone."""
+    """Close a stream as the HTTP server does after a client disconnects."""
     assert isinstance(reply, StreamReply)
     closing: Any = reply.pieces
     await closing.aclose()

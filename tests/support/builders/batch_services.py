@@ -21,7 +21,7 @@ def batch_lines(log: InMemoryEventLog, views: InMemoryBatchViews) -> BatchLines:
 
 
 def advance(ports: ApiPorts) -> int:
-    """Take every open batch a step further; return how many are still open."""
+    """Advance every open batch by one step and return how many remain open."""
     driver = BatchDriver(
         log=ports.log,
         payloads=ports.payloads,

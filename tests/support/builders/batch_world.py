@@ -1,4 +1,4 @@
-"""A world of jobs with a driver of batches in it."""
+"""A job world with a batch driver."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class BatchWorld(JobWorld):
         return advance_batches(self.driver)
 
     def work(self, most: int = 1000) -> list[JobId]:
-        """Run jobs that wait, as a worker does."""
+        """Run waiting jobs as a worker does."""
         ran: list[JobId] = []
         while len(ran) < most and (job_id := self.broker.queue.take(Priority.BATCH)):
             self.run(job_id)

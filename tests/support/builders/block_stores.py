@@ -1,4 +1,4 @@
-"""A block store on a directory that tests may look into and damage."""
+"""A block store on a directory that tests may inspect and damage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BUDGET_BYTES = 1 << 20
 
 
 class StoreWorld:
-    """A directory, and the store that is open on it."""
+    """A directory and the open store on it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -1,4 +1,4 @@
-"""Blocks for the tests of the store."""
+"""Blocks for tests of the block store."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def make_block(
 def make_chain(
     start: int, length: int, *, size_bytes: int = 64, fingerprint: str = FINGERPRINT
 ) -> list[NewBlock]:
-    """Return the blocks of one context, which differs from those with another ``start``."""
+    """Return the blocks of one context; each ``start`` gives a different context."""
     blocks: list[NewBlock] = []
     for at in range(length):
         parent = blocks[-1].hash if blocks else None
@@ -61,7 +61,7 @@ def make_chain(
 
 
 class FailingDisk(Disk):
-    """A disk that refuses from a chosen write on, until it is healed."""
+    """A disk that fails every write from a chosen one on, until ``heal``."""
 
     def __init__(self) -> None:
         super().__init__(sync=False)
@@ -69,7 +69,7 @@ class FailingDisk(Disk):
         self.errno = errno.ENOSPC
 
     def write_draft(self, path: Path, buffers: Sequence[bytes | memoryview]) -> None:
-        """Write half of the file when the disk is full, as a real one would."""
+        """Write half of the file when the disk is full, as a real disk does."""
         if self.writes_left == 0:
             super().write_draft(path, [memoryview(buffers[0])[: len(buffers[0]) // 2]])
             raise OSError(self.errno, os.strerror(self.errno))

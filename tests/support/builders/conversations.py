@@ -1,4 +1,4 @@
-"""Random conversations: turns appended, branched off, truncated, sent again."""
+"""Random conversations: turns appended, forked, truncated and repeated."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Ask:
 
 
 class Move(StrEnum):
-    """What a turn does with an earlier context, that is a prompt and its answer."""
+    """The relation of a turn to an earlier context, which is a prompt and its answer."""
 
     NEW = "new"
     APPEND = "append"
@@ -43,7 +43,7 @@ class Move(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A step of a conversation that is not yet tokens, because the answers are not known.
+    """A step of a conversation whose tokens depend on answers that do not exist yet.
 
     Attributes:
         move: What happens.
@@ -64,7 +64,7 @@ class Turn:
     sampling: Sampling
 
     def ask(self, contexts: Sequence[tuple[Ask, tuple[int, ...]]]) -> Ask:
-        """Return what is asked after ``contexts``, each a request and its answer."""
+        """Return the request that follows ``contexts``, each a request and its answer."""
         prompt = self._prompt(contexts)[:PROMPT_TOKENS_MAX]
         return Ask(tuple(prompt), self.max_tokens, self.sampling)
 
@@ -87,7 +87,7 @@ class Turn:
 
 
 def asks_of(turns: Sequence[Turn], answer: Callable[[Ask], tuple[int, ...]]) -> list[Ask]:
-    """Return what a conversation asks when ``answer`` answers."""
+    """Return the requests of a conversation that ``answer`` answers."""
     contexts: list[tuple[Ask, tuple[int, ...]]] = []
     for turn in turns:
         ask = turn.ask(contexts)
@@ -96,7 +96,7 @@ def asks_of(turns: Sequence[Turn], answer: Callable[[Ask], tuple[int, ...]]) -> 
 
 
 def samplings() -> st.SearchStrategy[Sampling]:
-    """Return greedy and seeded ways to draw."""
+    """Return greedy and seeded samplings."""
     drawn = st.builds(
         Sampling,
         temperature=st.sampled_from([0.7, 1.0]),
@@ -108,7 +108,7 @@ def samplings() -> st.SearchStrategy[Sampling]:
 
 
 def conversations(turns: int) -> st.SearchStrategy[list[Turn]]:
-    """Return conversations of so many turns; the simplest is question after question."""
+    """Return conversations of ``turns`` turns; the simplest only appends questions."""
     turn = st.builds(
         Turn,
         move=st.sampled_from([Move.APPEND, Move.RESEND, Move.BRANCH, Move.TRUNCATE, Move.NEW]),

@@ -1,4 +1,4 @@
-"""What the tests of the routes that generate send, and what a worker would say to it."""
+"""Requests for the generating routes, and the items that a worker would emit."""
 
 from __future__ import annotations
 

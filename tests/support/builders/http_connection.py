@@ -15,7 +15,7 @@ from ops.settings import ServerSettings
 
 
 class MemoryTransport(asyncio.Transport):
-    """Keeps what is written, and tells the protocol of its end as real transports do."""
+    """Records written bytes, and calls ``connection_lost`` as real transports do."""
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class MemoryTransport(asyncio.Transport):
 
 
 class MemoryDesk:
-    """Counts connections and answers with what it is given."""
+    """Counts connections and returns fixed answers."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class MemoryDesk:
 
 
 async def play(desk: MemoryDesk, pieces: Iterable[bytes]) -> bytes:
-    """Send the pieces, then the end; return what comes back once the connection is over."""
+    """Send the pieces and EOF; return the received bytes once the connection is closed."""
     connection = Connection(desk)
     transport = MemoryTransport(connection)
     connection.connection_made(transport)

@@ -1,4 +1,4 @@
-"""Random but lawful streams of items."""
+"""Random, valid streams of items."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ failed_bodies: st.SearchStrategy[Body] = st.builds(
 
 @st.composite
 def item_streams(draw: st.DrawFn, *, failing: bool = False) -> list[StreamItem]:
-    """Started, then any mix of pieces, then one last word."""
+    """``Started``, any mix of pieces, then one terminal item."""
     runs = draw(st.lists(_texts | _thoughts | _progress | _calls, max_size=8))
     last = draw(failed_bodies if failing else finished_bodies)
     bodies: list[Body] = [

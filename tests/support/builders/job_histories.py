@@ -1,4 +1,4 @@
-"""Hypothesis strategies for events, items, and whole lives of jobs."""
+"""Hypothesis strategies for events, items and whole job histories."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _any_of(union: Any) -> st.SearchStrategy[Any]:
 
 
 def commands(job: Job) -> st.SearchStrategy[JobCommand]:
-    """Any command, most often one that fits the job."""
+    """Any command, most often one that is valid for the job."""
     attempts = st.sampled_from([job.attempt, 0, job.attempt + 1])
     usage = st.builds(Usage, prompt_tokens=COUNTS, cached_tokens=COUNTS, completion_tokens=COUNTS)
     return st.one_of(
@@ -84,7 +84,7 @@ def commands(job: Job) -> st.SearchStrategy[JobCommand]:
 
 @st.composite
 def histories(draw: st.DrawFn, *, length_max: int = 12) -> tuple[JobEvent, ...]:
-    """The events of a job that lived by its rules."""
+    """The events of a job with a valid history."""
     job = Job(id=JobId("job-any"))
     history: list[JobEvent] = []
     agent = draw(st.none() | st.sampled_from(["a", "b", ""]))

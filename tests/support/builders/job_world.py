@@ -1,4 +1,4 @@
-"""Everything around a job in memory, with an engine that speaks from a script."""
+"""Log, broker and worker in memory, with an engine that follows a script."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class JobWorld:
         self.runner = self.new_worker("worker-1")
 
     def new_worker(self, name: str) -> Runner:
-        """Return a runner as another process would have it: nothing running."""
+        """Return the runner of another process, which runs no job."""
         self.active = ActiveJobs()
         self.turns = TurnScheduler(TurnOrder(slots=self.slots, interactive_reserved=1))
         return Runner(
@@ -98,7 +98,7 @@ class JobWorld:
         return self.cancellation.cancel(job_id, reason="api")
 
     def nudge(self, job_id: JobId) -> None:
-        """Have the worker hear that a job was cancelled."""
+        """Deliver the cancel signal of a job to the worker."""
         cancel_if_recorded(job_id, self.active, self.log)
 
     def retry(self, job_id: JobId) -> Job:

@@ -1,4 +1,4 @@
-"""Logs in files of a test's own."""
+"""Logs in files that belong to one test."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def new_log(directory: Path) -> str:
 
 
 def raw_connection(url: str) -> Any:
-    """Return a plain connection, as any other program would open one."""
+    """Return a plain SQLite connection, as another program would open it."""
     return driver_module().connect(str(database_file(url)), isolation_level=None)
 
 
 def verify(url: str) -> LogHead:
-    """Verify the chain; raises ``CorruptLog``."""
+    """Verify the hash chain; raises ``CorruptLog``."""
     engine = reader_engine(url)
     try:
         return verify_log(engine)

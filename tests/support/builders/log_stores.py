@@ -1,4 +1,4 @@
-"""The stores that every log contract runs on."""
+"""The stores on which every log contract runs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ STORES = ("fake", "sqlite", "postgres")
 
 
 class Log(EventLog, PayloadStore, Protocol):
-    """What a log adapter is: events, and the payloads that they name."""
+    """A log adapter: events and the payloads that they reference."""
 
 
 @dataclass
 class Store:
-    """A log, what is listed out of it, and the clock that stamps it."""
+    """A log, its projections, and the clock of its timestamps."""
 
     log: Log
     views: JobViews

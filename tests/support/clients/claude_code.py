@@ -15,7 +15,7 @@ from tests.support.clients.terminal import Terminal
 from tests.support.processes.service import Service
 
 VERSION = "2.1.329"
-#: For one run in print mode.
+#: Limit of one run in print mode.
 ANSWERED_WITHIN_S = 300.0
 
 
@@ -90,7 +90,7 @@ class ClaudeCode:
 
     @property
     def env(self) -> dict[str, str]:
-        """Return the whole environment of the user's shell."""
+        """Return the environment of the user's shell."""
         key = self._service.headers.get("x-api-key")
         return {
             "HOME": str(self.home),
@@ -103,7 +103,7 @@ class ClaudeCode:
         } | ({} if key is None else {"SEMANTIC_API_KEY": key})
 
     def argv(self, *words: str) -> list[str]:
-        """Return what the user types."""
+        """Return the command line of the user."""
         service = ["--claude", str(self._binary), "--data-dir", str(self._service.data_dir)]
         return [sys.executable, "-m", "ops.cli.main", "claude", *service, *words]
 
@@ -114,7 +114,7 @@ class ClaudeCode:
         return self.start(*words, "-p", prompt, form=form, **env)
 
     def start(self, *words: str, form: str = "json", **env: str) -> subprocess.Popen[str]:
-        """Start it with the words of the user."""
+        """Start the CLI with the arguments of the user."""
         return subprocess.Popen(
             self.argv(*words, "--output-format", form),
             cwd=self.home,
@@ -126,11 +126,11 @@ class ClaudeCode:
         )
 
     def ask(self, prompt: str, *words: str, **env: str) -> Any:
-        """Ask a question in print mode and return the result, which must be one."""
+        """Ask a question in print mode and return its result, which must be a success."""
         return self.result(self.begin(prompt, *words, **env))
 
     def result(self, asked: subprocess.Popen[str]) -> Any:
-        """Return the result of a question, which must be one."""
+        """Return the result of a question, which must be a success."""
         code, out, err = end_of(asked)
         assert code == 0, out + err + self._service.log()
         result = json.loads(out)
@@ -138,7 +138,7 @@ class ClaudeCode:
         return result
 
     def terminal(self, *words: str) -> Terminal:
-        """Return the session in a terminal, past its first questions."""
+        """Return a session in a terminal, with its first questions answered."""
         work = {"hasTrustDialogAccepted": True, "hasCompletedProjectOnboarding": True}
         known = {"hasCompletedOnboarding": True, "theme": "dark"}
         (self.home / ".claude.json").write_text(
@@ -148,7 +148,7 @@ class ClaudeCode:
 
 
 def end_of(asked: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Return the exit code, the output and what was said beside it."""
+    """Return the exit code, stdout and stderr."""
     try:
         out, err = asked.communicate(timeout=ANSWERED_WITHIN_S)
     finally:
@@ -157,7 +157,7 @@ def end_of(asked: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def abandon(asked: subprocess.Popen[str]) -> None:
-    """End a question, if it has not ended."""
+    """Kill the process of a question, if it still runs."""
     if asked.poll() is None:
         asked.kill()
         asked.communicate()

@@ -1,4 +1,4 @@
-"""A question of Claude Code that waits minutes for its first token and costs no work meanwhile."""
+"""A question of Claude Code that waits minutes for its first token, at no cost."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.support.processes.scripted_service import ENDLESS, line, scripted_ser
 WAITS_S = 375.0
 _LINES = (
     line("Are you there", "At last."),
-    # Holds the only place for an hour, at three words a second.
+    # Occupies the only batch slot for an hour, at three words a second.
     line("Hold the place", ENDLESS, pace_s=0.3),
 )
 
 
 class PatientSession:
-    """A service with one place, somebody who has it, and Claude Code behind that one.
+    """A service with one batch slot, a job that occupies it, and Claude Code queued behind.
 
     Args:
         binary: The CLI.
@@ -36,7 +36,7 @@ class PatientSession:
             directory,
             _LINES,
             SEMANTIC_ENGINE__MAX_BATCH_SIZE="1",
-            # However busy the machine is meanwhile: a new worker would be another story.
+            # A busy machine must not replace the worker.
             SEMANTIC_JOBS__WORKER_SILENCE_S="0",
         )
         self._user = ClaudeCode(binary, self.service, directory / "home")
@@ -74,7 +74,7 @@ class PatientSession:
                 assert self.service.stop() == 0, self.service.log()
 
     def result(self) -> Any:
-        """Let the answer begin once it has been waited for long enough, and return it."""
+        """Sleep until the wait is over, free the slot, and return the answer."""
         assert self._asked is not None, "nothing was asked"
         time.sleep(max(0.0, self._began + WAITS_S - time.monotonic()))
         assert self._asked.poll() is None, "it did not wait"

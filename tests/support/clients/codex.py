@@ -83,6 +83,6 @@ def begun(
 
 def ended(running: subprocess.Popen[str]) -> list[dict[str, Any]]:
     """Wait for a run of the CLI to succeed and return its events."""
-    said, _ = running.communicate(timeout=1700)
-    assert running.returncode == 0, said[-4000:]
-    return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    output, _ = running.communicate(timeout=1700)
+    assert running.returncode == 0, output[-4000:]
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]

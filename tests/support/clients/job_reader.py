@@ -1,4 +1,4 @@
-"""A client that follows a job as it should: it reconnects with the last id that it saw."""
+"""A client that follows a job and reconnects with the last event id that it read."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, Self
 
 import httpx
 
-#: Longest that a test waits for something that takes seconds on a quiet machine.
+#: Longest wait for something that takes seconds on an idle machine.
 WAIT_S = 120.0
-#: Between two tries to reach a service that restarts.
+#: Pause between two attempts to reach a restarting service.
 PAUSE_S = 0.05
 
 
@@ -45,13 +45,13 @@ class JobReader:
         self._stopped = True
 
     def wait_for(self, count: int) -> None:
-        """Return once so many numbered events have come."""
+        """Wait until ``count`` numbered events have arrived."""
         with self._changed:
             came = self._changed.wait_for(lambda: len(self.numbered) >= count, WAIT_S)
         assert came, f"{len(self.numbered)} of {count} events came"
 
     def whole(self) -> str:
-        """Return the text once the job has ended; every number came once, and the end came last."""
+        """Return the text of the ended job; each number came once, the end came last."""
         with self._changed:
             came = self._changed.wait_for(self._has_ended, WAIT_S)
         assert came, f"no end came; the last was {self.events[-1:]}"
@@ -67,7 +67,7 @@ class JobReader:
 
     @property
     def attempts(self) -> set[int]:
-        """Which attempts it heard."""
+        """The attempts whose items arrived."""
         return {event.data["a"] for event in self.numbered}
 
     def _has_ended(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a running service has recorded, read as any client can."""
+"""The jobs and events of a running service, read over HTTP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import httpx
 
 from tests.support.processes.service import Service
 
-#: Longest that a test waits for what takes seconds on a quiet machine.
+#: Longest wait for something that takes seconds on an idle machine.
 WAIT_S = 120.0
 _PAUSE_S = 0.05
 _Found = TypeVar("_Found")
@@ -56,11 +56,11 @@ class ServiceLog:
         return found
 
     def types(self, stream: str) -> list[str]:
-        """Return what happened in a stream."""
+        """Return the event types of a stream."""
         return [str(event["type"]) for event in self.events(stream=stream)]
 
     def until(self, look: Callable[[], _Found | None]) -> _Found:
-        """Return what ``look`` finds, once it finds something."""
+        """Call ``look`` until it returns something true, and return that."""
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
             try:

@@ -1,4 +1,4 @@
-"""Reading what the routes write, by the rules of the standard and not by our own encoder."""
+"""Parses server-sent events by the standard, independently of our encoder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class WireEvent:
 
 
 def events_in(stream: bytes) -> list[WireEvent]:
-    """Dispatch the events of a stream; what follows the last blank line is dropped."""
+    """Return the events of a stream; bytes after the last blank line are dropped."""
     found: list[WireEvent] = []
     fields: dict[str, list[str]] = {}
     for line in _LINE_END.split(stream.decode())[:-1]:

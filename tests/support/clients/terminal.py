@@ -1,4 +1,4 @@
-"""A program on a terminal of its own, driven by keys and read by what it has shown so far."""
+"""A program on its own pseudo-terminal: tests send keys and read its output."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-#: Longest that a program may take to show what it must.
+#: Longest wait for an expected output.
 SHOWN_WITHIN_S = 120.0
 ENTER, ESCAPE = "\r", "\x1b"
 _ROWS, _COLUMNS = 50, 160
 _READ_BYTES = 65_536
-#: Moves of the cursor to the right stand for spaces, every other sequence for nothing.
+#: A cursor move to the right becomes a space; every other sequence is dropped.
 _RIGHT = re.compile(r"\x1b\[\d*C")
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_=>()])")
 
 
 class Terminal:
-    """Runs a program; ends it on leaving.
+    """Runs a program, and ends it on exit.
 
     Args:
         argv: What to run.
@@ -63,18 +63,18 @@ class Terminal:
 
     @property
     def length(self) -> int:
-        """How much was shown; a place to look from."""
+        """The length of the output so far; a position to search from."""
         with self._changed:
             return len(self._shown)
 
     def text(self, since: int = 0) -> str:
-        """Return what was shown from a place on, as words."""
+        """Return the output from a position on, as text."""
         with self._changed:
             shown = self._shown[since:]
         return _SEQUENCE.sub("", _RIGHT.sub(" ", shown.decode(errors="replace")))
 
     def wait_for(self, pattern: str, *, since: int = 0) -> None:
-        """Return once something was shown."""
+        """Wait until a text appears."""
         wanted = re.compile(pattern)
         with self._changed:
             came = self._changed.wait_for(
@@ -85,11 +85,11 @@ class Terminal:
         assert wanted.search(self.text(since)), f"it ended:\n{self.text()[-3000:]}"
 
     def press(self, keys: str) -> None:
-        """Send keys as they stand."""
+        """Send raw keys."""
         os.write(self._master, keys.encode())
 
     def enter(self, text: str) -> None:
-        """Type a line, wait until it stands there, and send it."""
+        """Type a line, wait until it appears, and press Enter."""
         before = self.length
         self.press(text)
         self.wait_for(re.escape(text.rsplit(maxsplit=1)[-1]), since=before)

@@ -1,4 +1,4 @@
-"""A receiver of webhooks on a loopback port, which answers as a test says."""
+"""A webhook receiver on a loopback port, with answers chosen by the test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """How to answer: with a status and headers, once ``held`` is set."""
+    """An answer: a status and headers, sent once ``held`` is set."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Reply:
 
 
 class Receiver:
-    """Keeps what it received; ``answer`` decides, ``wait_for`` blocks until enough came."""
+    """Records requests; ``answer`` chooses replies, ``wait_for`` blocks for requests."""
 
     def __init__(self, port: int, answer: Callable[[Received], Reply]) -> None:
         self.port = port
@@ -53,7 +53,7 @@ class Receiver:
         return self.answer(one)
 
     def wait_for(self, count: int) -> list[Received]:
-        """Return what came once there are ``count`` requests at least."""
+        """Wait for at least ``count`` requests and return all."""
         with self._changed:
             there = self._changed.wait_for(lambda: len(self.received) >= count, PATIENCE_S)
             assert there, [one.path for one in self.received]

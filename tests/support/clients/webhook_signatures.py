@@ -1,4 +1,4 @@
-"""Checks webhooks as a receiver does, with code that is not ours: that of OpenAI's SDK."""
+"""Verifies webhook signatures with OpenAI's SDK, which shares no code with ours."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class InMemoryBatchViews:
 
 
 class PlainLines:
-    """``LineProtocol`` for lines that are prompts; ``bad`` is no request, ``fault`` fails all."""
+    """``LineProtocol`` whose lines are prompts; ``bad`` is invalid, ``fault`` fails all lines."""
 
     def __init__(self, sizes: Mapping[str, int] | None = None) -> None:
         self.sizes = sizes or {}

@@ -1,4 +1,4 @@
-"""The broker's ports in memory, for tests of everything above them.
+"""The broker's ports in memory.
 
 ``FakeBroker()`` holds one of each; setting ``down`` makes every call fail as a dead broker would.
 """
@@ -42,7 +42,7 @@ class FakeItems:
                         continue
                     stream[item.attempt, item.n] = item
                 for follower in self._followers:
-                    follower.hear(job_id, item)
+                    follower.receive(job_id, item)
 
     def read(self, job_id: JobId, *, after: int = -1) -> tuple[StreamItem, ...]:
         self._outage.check()
@@ -65,11 +65,11 @@ class FakeItems:
 
     @property
     def followers(self) -> int:
-        """How many readers there are."""
+        """The number of readers."""
         return len(self._followers)
 
     def forget(self, job_id: JobId, *, through: int = 0) -> None:
-        """Drop a stream: asked for, or as a broker that lost its data."""
+        """Drop a stream, on request or as a broker that lost its data."""
         self._outage.check()
         with self._lock:
             self._stored.pop(job_id, None)
@@ -77,7 +77,7 @@ class FakeItems:
 
 
 class FakeFollower(AsyncIterator[StreamItem]):
-    """Reads the store whenever something was announced."""
+    """Reads the store after each announcement."""
 
     def __init__(self, items: FakeItems, job_id: JobId, *, after: int) -> None:
         self._items = items
@@ -111,7 +111,7 @@ class FakeFollower(AsyncIterator[StreamItem]):
         self._items.unfollow(self)
         self._wake.set()
 
-    def hear(self, job_id: JobId, item: StreamItem) -> None:
+    def receive(self, job_id: JobId, item: StreamItem) -> None:
         if job_id != self._job_id:
             return
         if item.n is None:
@@ -120,7 +120,7 @@ class FakeFollower(AsyncIterator[StreamItem]):
 
 
 class FakeControlSignals:
-    """``ControlSignals`` that remembers."""
+    """``ControlSignals`` that records what it sent."""
 
     def __init__(self, outage: Outage | None = None) -> None:
         self._outage = outage or Outage()
@@ -132,7 +132,7 @@ class FakeControlSignals:
 
 
 class FakeWorkerPulses:
-    """``WorkerPulses`` that fade when a test says so."""
+    """``WorkerPulses`` whose heartbeats expire on ``fade``."""
 
     def __init__(self, outage: Outage | None = None) -> None:
         self._outage = outage or Outage()
@@ -149,7 +149,7 @@ class FakeWorkerPulses:
         return tuple(self._pulses[name] for name in sorted(self._pulses))
 
     def fade(self) -> None:
-        """Let every sign of life run out."""
+        """Expire every heartbeat."""
         self._pulses.clear()
 
 
@@ -174,7 +174,7 @@ class FakeTokenCounter:
 
 
 class FakeBroker:
-    """All of them, behind one switch."""
+    """All ports of a broker, behind one switch."""
 
     def __init__(self) -> None:
         self._outage = Outage()

@@ -1,4 +1,4 @@
-"""An engine that speaks from a script: the real threads and text handling around a fake model."""
+"""An engine that follows a script: real threads and text handling, a fake model."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from worker.engine.ports import (
     TokenLikelihood,
 )
 
-#: What the scripted model says when the script has no line for a prompt.
+#: The answer to a prompt that the script does not contain.
 DEFAULT_ANSWER = "Hello from the script."
-#: The one message the scripted chat template refuses.
+#: The only message that the scripted chat template refuses.
 REFUSED = "<refused>"
 _END = 0x11_0000
 
@@ -185,7 +185,7 @@ class FakeEngine(BatchEngine):
         self.start()
 
     def pause(self) -> None:
-        """Let no further token come."""
+        """Produce no further token until ``resume``."""
         self.runner.gate.clear()
 
     def resume(self) -> None:
@@ -217,7 +217,7 @@ def _render(request: ChatRequest) -> RenderedPrompt:
 
 
 def likelihood_of(token: int, index: int, top: int) -> TokenLikelihood:
-    """Return what the script thinks of a token at a place: less of each that comes after."""
+    """Return the scripted logprob of a token at a position; it falls with the position."""
     first = -(1 + index) / 64
     return TokenLikelihood(first, tuple((token + n, first - n) for n in range(top)))
 

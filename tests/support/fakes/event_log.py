@@ -1,4 +1,4 @@
-"""An event log in memory, held to the same contract as the real one."""
+"""An event log in memory that passes the contract of the real one."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ class InMemoryEventLog:
         return LogHead(position=events[-1].position, hash=events[-1].hash)
 
     def lose_payload(self, digest: Digest) -> None:
-        """Be without a payload, as after it was erased."""
+        """Drop a payload, as erasure does."""
         del self._payloads[digest]
 
     def get(self, digest: Digest) -> bytes:

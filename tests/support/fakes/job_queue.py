@@ -1,4 +1,4 @@
-"""The queue in memory: lines of agents, hands of workers and their signs of life."""
+"""The job queue in memory: a queue per agent, jobs held by workers, heartbeats."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ops.adapters.redis.dramatiq_queue import HEARTBEAT_TIMEOUT_MS
 from tests.support.fakes.outage import Outage
 from tests.support.fakes.time import FakeClock
 
-#: The worker of tests that have one.
+#: The worker in tests with a single worker.
 ENGINE = "engine-0"
 
 
 @dataclass
 class QueueTable:
-    """What Redis keeps of one queue, by the names of ``ops.adapters.redis.dramatiq_queue``."""
+    """The Redis state of one queue, by the names of ``ops.adapters.redis.dramatiq_queue``."""
 
     lines: dict[str, list[JobId]] = field(default_factory=dict)
     ring: list[str] = field(default_factory=list)
@@ -27,20 +27,20 @@ class QueueTable:
     in_hand: dict[str, set[JobId]] = field(default_factory=dict)
 
     def leave(self, job_id: JobId, agent: str) -> None:
-        """Take a job out of its line; the last one takes its agent out of the turns."""
+        """Remove a job from its agent's queue; the last one removes the agent."""
         self.lines[agent].remove(job_id)
         if not self.lines[agent]:
             del self.lines[agent]
 
     def bring_back(self, job_id: JobId) -> None:
-        """Call a job that has a message before all others."""
+        """Put a job with a message before all others."""
         if job_id in self.messages:
             self.called[:] = [job_id, *(one for one in self.called if one != job_id)]
 
 
 @dataclass
 class QueueTables:
-    """All of it; ``copy.deepcopy`` makes a snapshot."""
+    """The whole state; ``copy.deepcopy`` makes a snapshot."""
 
     queues: dict[Priority, QueueTable] = field(
         default_factory=lambda: {priority: QueueTable() for priority in Priority}
@@ -49,11 +49,11 @@ class QueueTables:
 
 
 class FakeJobQueue:
-    """``JobQueue``; the worker's side has the name of a consumer in each call.
+    """``JobQueue``; calls of the worker's side name a consumer.
 
     Args:
         outage: Whether the broker can be reached; the worker's side does not look.
-        clock: Of the signs of life; without one nobody ever falls silent.
+        clock: Clock of the heartbeats; without one no heartbeat expires.
 
     Attributes:
         tables: What a broker that loses its data loses.
@@ -93,12 +93,12 @@ class FakeJobQueue:
             return True
 
     def waiting(self, priority: Priority) -> list[JobId]:
-        """Return the jobs that no worker has: those that are called, then agent by agent."""
+        """Return the jobs that no worker holds: first the urgent ones, then agent by agent."""
         table = self.tables.queues[priority]
         return [*table.called, *(job_id for line in table.lines.values() for job_id in line)]
 
     def holds(self, job_id: JobId, priority: Priority) -> bool:
-        """Whether the job waits, or is in the hand of somebody who was heard of."""
+        """Whether the job waits, or a live worker holds it."""
         return job_id in self.waiting(priority) or self._is_in_a_hand(job_id, priority)
 
     # -- the worker's side -----------------------------------------------------------------------
@@ -120,7 +120,7 @@ class FakeJobQueue:
                     return job_id
 
     def ack(self, job_id: JobId, consumer: str = ENGINE) -> None:
-        """Say that a worker is done with a job."""
+        """Acknowledge a job for a worker."""
         with self._lock:
             for table in self.tables.queues.values():
                 if job_id in table.in_hand.get(consumer, set()):
@@ -132,7 +132,7 @@ class FakeJobQueue:
         self.tables.heartbeats[consumer] = self._clock.seconds
 
     def let_go(self, priority: Priority, consumer: str, held: Collection[JobId]) -> None:
-        """Queue again what a worker is said to have in hand and does not hold."""
+        """Requeue the jobs that are recorded for a worker but that it does not hold."""
         with self._lock:
             table = self.tables.queues[priority]
             hand = table.in_hand.setdefault(consumer, set())

@@ -53,8 +53,8 @@ class InMemoryWebhookStore:
         found = self.rows.get(webhook_id)
         if found is None or (found.state, found.attempts) != (WebhookState.PENDING, attempt):
             return False
-        said = {"status": answer.status, "error": answer.error}
-        self._keep(found, state=state, last_at=at, next_at=next_at, **said)
+        reply = {"status": answer.status, "error": answer.error}
+        self._keep(found, state=state, last_at=at, next_at=next_at, **reply)
         return True
 
     def revive(self, webhook_id: WebhookId, *, at: str) -> Webhook | None:
@@ -114,7 +114,7 @@ class InMemoryWebhookStore:
 
 
 class ScriptedSender:
-    """``WebhookSender`` that answers as a test says, and remembers what it was given."""
+    """``WebhookSender`` with answers chosen by the test; records its calls."""
 
     def __init__(self, *answers: DeliveryResult) -> None:
         self.answers = list(answers)

@@ -1,7 +1,7 @@
 """One stored event of every type and schema version, as files that never change.
 
 ``python -m tests.support.golden.events`` writes the files that are missing for what the code
-writes today. A file that exists is left alone: what it holds stands in somebody's log.
+writes today. Existing files never change: logs of users contain such events.
 """
 
 from __future__ import annotations

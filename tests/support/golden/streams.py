@@ -44,16 +44,16 @@ def call(number: int, name: str, *fragments: str, whole: bool = True) -> list[Bo
 
 
 def items(bodies: Sequence[Body]) -> list[StreamItem]:
-    """Return the items of one attempt that says this."""
+    """Return the items of one attempt with these bodies."""
     return [StreamItem(n=n, attempt=1, body=body) for n, body in enumerate([STARTED, *bodies])]
 
 
-def assert_golden(said: bytes, file: Path) -> None:
+def assert_golden(encoded: bytes, file: Path) -> None:
     """Compare with what the file holds; ``SEMANTIC_GOLDEN=write`` writes it anew."""
-    said = _CARRIED.sub(rb"\1.DEFLATED", said)
+    encoded = _CARRIED.sub(rb"\1.DEFLATED", encoded)
     if os.environ.get("SEMANTIC_GOLDEN") == "write":
-        file.write_bytes(said)
-    assert said.decode() == file.read_text(encoding="utf-8")
+        file.write_bytes(encoded)
+    assert encoded.decode() == file.read_text(encoding="utf-8")
 
 
 def replaying_transport(transcript: bytes) -> httpx2.MockTransport:

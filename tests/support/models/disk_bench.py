@@ -1,4 +1,4 @@
-"""A ``Bench`` whose contexts outlive it."""
+"""A ``Bench`` whose contexts are kept on disk."""
 
 from __future__ import annotations
 

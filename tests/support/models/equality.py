@@ -57,7 +57,7 @@ class Tally:
         cached_tokens: Of these, how many the way did not compute.
         tokens: Of all answers.
         near_ties: Answers that part at a token where the numbers agree within the bound: two
-            tokens are as likely as each other as far as they can be told apart.
+            tokens are equally likely within the precision.
         worst: Largest difference of a log-probability.
     """
 

@@ -1,4 +1,4 @@
-"""A real engine on a tiny random network that remembers what every token was drawn from."""
+"""A real engine on a tiny random network that records the logits of every token."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from worker.engine.ports import Admission, Admitted, LoadedModel, RenderedPrompt
 BLOCK_TOKENS = 16
 FINGERPRINT = "sha256:" + "1" * 64
 STORE_BYTES = 1 << 30
-#: Ends a turn; the networks say it now and then.
+#: Ends a turn; the random networks sample it occasionally.
 END = VOCABULARY - 1
 
 Rows = NDArray[np.float32]
@@ -45,7 +45,7 @@ Rows = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a request.
+    """The answer to a request.
 
     Attributes:
         tokens: The answer.
@@ -60,7 +60,7 @@ class Answer:
 
 
 class _RecordingSampler(BatchSampler):
-    """The sampler, and what it was given for each row."""
+    """The sampler; records its input for each row."""
 
     def __init__(self, rows_of: Callable[[int], Sequence[int]]) -> None:
         super().__init__(self._noting)
@@ -86,7 +86,7 @@ class _RecordingSampler(BatchSampler):
 
 
 class _RecordingRunner(BatchRunner):
-    """The runner, and what each request's tokens were drawn from."""
+    """The runner; records the logits behind each token of each request."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -146,13 +146,13 @@ class RecordedEngine:
             self._engine.start()
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._engine.close(0)
         if self._tier is not None:
             assert self._tier.close(PATIENCE_S)
 
     def settle(self) -> None:
-        """Wait until all that was kept is on disk."""
+        """Wait until all kept blocks are on disk."""
         assert self._tier is not None
         assert self._tier.flush(PATIENCE_S)
 
@@ -161,7 +161,7 @@ class RecordedEngine:
         return self.wait(ask, self.submit(ask))
 
     def submit(self, ask: Ask) -> GenerationHandle:
-        """Hand a request over."""
+        """Submit a request."""
         prompt = PreparedPrompt(
             tokens=ask.prompt,
             cached_tokens=0,
@@ -172,7 +172,7 @@ class RecordedEngine:
         return submit_prompt(self._engine, f"job-{next(self._names)}", prompt)
 
     def wait(self, ask: Ask, handle: GenerationHandle) -> Answer:
-        """Return the answer to what was submitted."""
+        """Return the answer to a submitted request."""
         outcome = finished(handle)
         assert outcome.failure is None, outcome.failure
         assert self._runner is not None
@@ -207,7 +207,7 @@ def _open(directory: Path) -> DiskTier:
 
 @contextmanager
 def _recording() -> Iterator[None]:
-    """Let runners that are loaded meanwhile use the recording sampler."""
+    """Make runners loaded within the block use the recording sampler."""
     with mock.patch.object(runner_module, "BatchSampler", _RecordingSampler):
         yield
 

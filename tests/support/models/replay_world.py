@@ -1,4 +1,4 @@
-"""A log in a file, written by jobs that ran on a real small model, and what replays them."""
+"""A log file written by jobs on a small real model, and a replayer of these jobs."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class ReplayWorld:
         return job_id
 
     def run(self, *requests: ChatRequest) -> list[JobId]:
-        """Run requests at once, each to its end."""
+        """Run requests side by side, each to its end."""
         jobs = [self.submit(request) for request in requests]
         results: list[RunResult] = []
         threads = [
@@ -105,7 +105,7 @@ class ReplayWorld:
         return jobs
 
     def resume(self, job: JobId, *, items: int) -> JobId:
-        """Run the request of a job once more, as if a worker had died after so many items."""
+        """Run the request of a job again, as after a worker crash behind ``items`` items."""
         first = self.events(job)[1]
         request = ChatRequest.from_bytes(self.log.get(self._submitted(job).request))
         again = self.submit(request)
@@ -121,8 +121,8 @@ class ReplayWorld:
             **facts,
         )
         commit(again, dead, log=self.log, ids=self.ids)
-        said = self.broker.items.read(job)[:items]
-        self.broker.items.publish([(again, item) for item in said])
+        emitted = self.broker.items.read(job)[:items]
+        self.broker.items.publish([(again, item) for item in emitted])
         assert run_job(again, self.runner) is RunResult.ENDED
         return again
 
@@ -139,7 +139,7 @@ class ReplayWorld:
         return answer
 
     def planted(self, job: JobId, change: Callable[[list[int]], list[int] | None]) -> JobId:
-        """Write a job into the log that differs from another in the tokens of its answer only."""
+        """Append a job that differs from another only in its answer tokens."""
         payload = self.answer(job)
         ids = change(list(payload["token_ids"]))
         payload["token_ids"] = ids
@@ -164,7 +164,7 @@ class ReplayWorld:
         return forged
 
     def erase(self, job: JobId) -> None:
-        """Take the stored answer away."""
+        """Remove the stored answer."""
         connection = raw_connection(self.url)
         connection.execute("DELETE FROM payloads WHERE digest = ?", (self.output_of(job),))
         connection.close()

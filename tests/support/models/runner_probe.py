@@ -24,7 +24,7 @@ STEPS_MAX = 2000
 
 @dataclass
 class Run:
-    """What was seen of one sequence."""
+    """The observed tokens and state of one sequence."""
 
     uid: int
     prompt: list[int]
@@ -45,7 +45,7 @@ class Run:
 
 
 class Bench:
-    """A runner and everything that joined it.
+    """A runner and its sequences.
 
     Args:
         architecture: Of the network.
@@ -55,7 +55,7 @@ class Bench:
         ends: Tokens that end a turn.
         network: In place of the usual one.
         tier: Where blocks outlive the runner.
-        on_context: Told what the runner tells.
+        on_context: Receives the runner's context reports.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Bench:
 
     @property
     def computed(self) -> int:
-        """Prompt tokens that were computed so far, the last one of each prompt not counted."""
+        """Prompt tokens computed so far, without the last token of each prompt."""
         return self.runner.batches.tokens_prefilled
 
     def admission(
@@ -142,7 +142,7 @@ class Bench:
             self.waiting.insert(0, run)
 
     def let_in(self) -> None:
-        """Let those that wait join, first come first served, while there is room."""
+        """Admit waiting sequences in order while there is room."""
         while self.waiting:
             run = self.waiting[0]
             admitted = self.runner.insert(
@@ -160,7 +160,7 @@ class Bench:
             self.runs[run.uid] = self.waiting.pop(0)
 
     def wait(self, prompt: list[int], max_tokens: int, sampling: Sampling | None = None) -> Run:
-        """Let one join as soon as there is room."""
+        """Queue a sequence that joins as soon as there is room."""
         self.arrivals += 1
         run = Run(-self.arrivals, prompt, 0, sampling or Sampling(temperature=0))
         run.arrival, run.max_tokens = self.arrivals, max_tokens
@@ -168,7 +168,7 @@ class Bench:
         return run
 
     def check(self) -> None:
-        """Look whether the accounts are right."""
+        """Assert that the memory accounts are right."""
         room = self.runner._admission
         room.ledger.check_integrity()
         taken = sum(
@@ -179,7 +179,7 @@ class Bench:
             self.reuse.memory.check_integrity()
 
     def drain(self) -> None:
-        """Step until all have ended, those that wait too, and look at the accounts all the time."""
+        """Step until all sequences have ended, and check the accounts after each step."""
         for _ in range(STEPS_MAX):
             self.let_in()
             if not self.waiting and all(run.ended for run in self.runs.values()):
@@ -189,7 +189,7 @@ class Bench:
         pytest.fail("the batch does not end")
 
     def finish(self, *runs: Run) -> None:
-        """Step until these, or all, have ended."""
+        """Step until these runs, or all, have ended."""
         waited = runs or tuple(self.runs.values())
         for _ in range(STEPS_MAX):
             if all(run.ended for run in waited):
@@ -204,19 +204,19 @@ class Bench:
     def run_alone(
         self, prompt: list[int], max_tokens: int = 8, sampling: Sampling | None = None
     ) -> Run:
-        """Let one sequence run to its end."""
+        """Run one sequence to its end."""
         run = self.join(prompt, max_tokens, sampling)
         self.finish(run)
         return run
 
     def close(self) -> None:
-        """End, after a look at what is kept."""
+        """Check the kept blocks and reset the runner."""
         if self.runner._prefix_cache is not None:
             for uid in list(self.runs):
                 self.runner.remove(uid)
             memory = self.runner._prefix_cache.memory
             memory.check_integrity()
-            assert memory.stats().held == 0, "blocks are held by nobody"
+            assert memory.stats().held == 0, "blocks are pinned without an owner"
             assert not self.runner._prefix_cache._pending
         # Not the runner's own ``close``: it would end the streams of the thread of all tests.
         self.runner.reset()

@@ -1,4 +1,4 @@
-"""Families that write calls between marks, with tags that are tokens of the byte vocabulary."""
+"""Families that write calls between tags; the tags are tokens of the byte vocabulary."""
 
 from __future__ import annotations
 

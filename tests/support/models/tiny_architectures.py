@@ -1,4 +1,4 @@
-"""Random networks of the architectures we promise reuse for, small enough for a test each."""
+"""Tiny random networks of every architecture with supported prefix reuse."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Architecture:
     """A kind of network.
 
     Attributes:
-        name: mlx-lm's name of it.
-        make: Returns a random one of a type of weights.
-        layers: What it must remember, worked out by hand, with elements of four bytes.
+        name: The name in mlx-lm.
+        make: Returns a random network with weights of a dtype.
+        layers: Its cache layers, derived by hand, with elements of four bytes.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A small random model that is written to and writes as gpt-oss does.
+"""A small random model with the prompt and output format of gpt-oss.
 
 The template is our own; it has what matters of the vendor's: one call to a message, a result named
 after the call before it, reasoning dropped once a final answer follows, no ``<|return|>`` in what

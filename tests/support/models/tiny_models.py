@@ -105,9 +105,9 @@ def _write(path: Path, value: dict[str, Any]) -> None:
 
 
 def make_quick_demo(directory: Path) -> Path:
-    """Write a random model with the demo model's words and template; long prompts cost it little.
+    """Write a random model with the demo model's vocabulary and template; prefill is cheap.
 
-    It says nothing of sense by itself: for tests that hold it to a script.
+    Its own answers are noise: for tests that constrain it to a script.
     """
     shipped = find_model(DEMO_MODEL)
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""How families write calls, and what is read in them, in short."""
+"""Tool-call texts of each family, and a short form of the parsed items."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def items_of(
 
 
 def outline_of(
-    said: str,
+    answer: str,
     tool_format: ToolFormat,
     *,
     cut: bool = False,
@@ -105,8 +105,8 @@ def outline_of(
     stop: Sequence[str] = (),
     **options: Any,
 ) -> list[Any]:
-    """The answer in short: texts as they are, calls as name and arguments."""
-    tokens = [said[n : n + by] for n in range(0, len(said), by)]
+    """The answer in short form: texts verbatim, calls as name and arguments."""
+    tokens = [answer[n : n + by] for n in range(0, len(answer), by)]
     assembler = assembler_of(tokens, tool_format, stop=stop, **options)
     short: list[Any] = []
     for item in items_of(assembler, range(len(tokens)), cut=cut):

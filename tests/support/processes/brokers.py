@@ -67,7 +67,7 @@ def broker_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def keys() -> Keys:
-    """A prefix of this test's own."""
+    """Redis keys with a prefix of this test."""
     return Keys(f"t{uuid.uuid4().hex[:8]}")
 
 

@@ -1,4 +1,4 @@
-"""Runs something in a process that is killed at its n-th step."""
+"""Runs an action in a process that is killed at its n-th step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a second process does to a log. Run as ``python -m``: prints a line for each append.
+"""A second process that appends to a log, and prints a line for each append.
 
 python -m tests.support.processes.log_appender URL STREAM_PREFIX COUNT
 """

@@ -1,6 +1,6 @@
-"""A PostgreSQL server that is private to the session, on a unix socket; each test has its database.
+"""A PostgreSQL server of the test session on a unix socket; each test has its own database.
 
-It sorts texts by the rules of a language, as servers do that nobody told otherwise.
+It sorts texts by the rules of a language, the default of many installations.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def postgres_programs() -> Path:
 
 
 class PostgresServer:
-    """A cluster in a directory of its own; the server refuses to run as root, so root lends it out.
+    """A cluster in its own directory; root runs the server as the user ``postgres``.
 
     Args:
         programs: Where initdb and postgres are.
@@ -81,7 +81,7 @@ class PostgresServer:
         options = {
             "listen_addresses": "",
             "unix_socket_directories": str(self._directory),
-            # A server that was killed finds what it wrote: only a power cut would not.
+            # A killed server finds its writes; only a power cut would lose them.
             "fsync": "off",
             "logging_collector": "off",
         }
@@ -159,7 +159,7 @@ def bare_postgres_url(postgres: PostgresServer) -> Iterator[str]:
 
 @contextmanager
 def new_database(server: PostgresServer, *, template: str = "template1") -> Iterator[str]:
-    """Make a database and drop it, whoever is still connected."""
+    """Create a database, and drop it on exit with all its connections."""
     name = f"log_{uuid.uuid4().hex}"
     server.run(f"CREATE DATABASE {name} TEMPLATE {template}")
     yield server.url(name)

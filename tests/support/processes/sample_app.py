@@ -50,7 +50,7 @@ async def small(request: Request) -> Reply:
 
 
 async def slow(request: Request) -> Reply:
-    """Answers when told to end, or notes that the client has gone."""
+    """Answers when the server drains, or records that the client has gone."""
     report("slow begun")
     gone = asyncio.ensure_future(request.gone.wait())
     ending = asyncio.ensure_future(request.ending.wait())
@@ -63,7 +63,7 @@ async def slow(request: Request) -> Reply:
 
 
 async def held(request: Request) -> Reply:
-    """Answers when there is a file ``until``, whatever else is asked of it."""
+    """Answers once the file ``until`` exists, and ignores a drain."""
     report("held begun")
     until = Path(request.query["until"][0])
     async with asyncio.timeout(WAIT_MAX_S):
@@ -74,7 +74,7 @@ async def held(request: Request) -> Reply:
 
 
 async def idle(request: Request) -> StreamReply:
-    """One event, then silence until the end is asked for."""
+    """One event, then silence until the server drains."""
 
     async def pieces() -> AsyncIterator[bytes]:
         try:
@@ -88,7 +88,7 @@ async def idle(request: Request) -> StreamReply:
 
 
 async def silent(request: Request) -> StreamReply:
-    """Not even a first event."""
+    """A stream without a first event."""
 
     async def pieces() -> AsyncIterator[bytes]:
         try:
@@ -102,7 +102,7 @@ async def silent(request: Request) -> StreamReply:
 
 
 async def stubborn(request: Request) -> StreamReply:
-    """Does not end when it is asked to."""
+    """A stream that ignores a drain."""
     del request
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -126,7 +126,7 @@ async def ticks(request: Request) -> StreamReply:
 
 
 async def endless(request: Request) -> StreamReply:
-    """Numbered lines as fast as they are taken, ``mb`` megabytes of them."""
+    """``mb`` megabytes of numbered lines, as fast as the client reads."""
     lines = int(float(request.query.get("mb", ["1000000"])[0]) * 1000)
 
     async def pieces() -> AsyncIterator[bytes]:

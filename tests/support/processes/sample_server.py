@@ -1,4 +1,4 @@
-"""Starts ``sample_app`` as a process, and speaks bytes to it."""
+"""Starts ``sample_app`` as a process and exchanges raw bytes with it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Answer:
 
 
 class SampleServer:
-    """A running sample app; what it tells arrives in ``told``."""
+    """A running sample app; ``next_event`` returns its reports."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -53,7 +53,7 @@ class SampleServer:
         self._reader.join()
 
     def next_event(self, what: str, timeout_s: float = ANSWER_MAX_S) -> dict[str, Any]:
-        """Return the next happening of that name; others before it are skipped."""
+        """Return the next event of that name; earlier events are skipped."""
         deadline = time.monotonic() + timeout_s
         while True:
             event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
@@ -61,11 +61,11 @@ class SampleServer:
                 return event
 
     def next_event_name(self, timeout_s: float = ANSWER_MAX_S) -> str:
-        """Return the name of the very next happening."""
+        """Return the name of the next event."""
         return str(self._events.get(timeout=timeout_s)["what"])
 
     def discard_events(self) -> None:
-        """Drop what was told so far."""
+        """Drop all events so far."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._events.get_nowait()
@@ -76,7 +76,7 @@ class SampleServer:
         return connection
 
     def send(self, data: bytes, *, half_close: bool = False) -> bytes:
-        """Send bytes on a connection of their own; return all that comes until it closes."""
+        """Send bytes on a new connection; return all received bytes until it closes."""
         with self.connect() as connection:
             # A server that refuses early may close while bytes are still on their way.
             with contextlib.suppress(ConnectionError):
@@ -96,7 +96,7 @@ class SampleServer:
         return answers[0]
 
     def is_well(self) -> bool:
-        """Tell whether the process lives and the next request works."""
+        """Return whether the process lives and the next request works."""
         return self.process.poll() is None and self.ask("GET", "/small").status == 200
 
 

@@ -15,15 +15,15 @@ ENDLESS = " ".join(map(str, range(5000)))
 ENDLESS_PACE_S = 0.1
 
 
-def line(after: str, say: str | None, **more: float) -> dict[str, Any]:
+def line(after: str, text: str | None, **more: float) -> dict[str, Any]:
     """Return a line of the script; ``scripted_worker`` describes its fields."""
-    return {"after": after, "say": say} | more
+    return {"after": after, "text": text} | more
 
 
 def call(name: str, **arguments: object) -> str:
     """Return a tool call as the demo model writes it."""
-    said = json.dumps({"name": name, "arguments": arguments})
-    return f"<tool_call>\n{said}\n</tool_call>"
+    body = json.dumps({"name": name, "arguments": arguments})
+    return f"<tool_call>\n{body}\n</tool_call>"
 
 
 def write_script(directory: Path, lines: Sequence[dict[str, Any]]) -> None:

@@ -1,7 +1,7 @@
 """The real worker, whose model answers from ``$SCRIPT_DIR/script.json``.
 
-The script is a list of ``{"after": …, "say": …}``. The line whose ``after`` stands nearest to the
-end of the prompt gives the answer, or the first line where none occurs. ``"say": null`` leaves the
+The script is a list of ``{"after": …, "text": …}``. The line whose ``after`` stands nearest to the
+end of the prompt gives the answer, or the first line where none occurs. ``"text": null`` leaves the
 answer to the model. ``"hold_at": n`` stops the engine before the n-th token until the file
 ``$SCRIPT_DIR/go`` exists. ``"pace_s": s`` makes each step of the whole batch take at least that
 long. Where the prompt opens reasoning, a thought precedes the answer.
@@ -73,11 +73,11 @@ class Script:
     def line(self, prompt: PreparedPrompt) -> Line | None:
         text = self._tokenizer.decode(list(prompt.tokens), skip_special_tokens=False)
         line = max(self._lines, key=lambda one: text.rfind(one["after"]))
-        if line["say"] is None:
+        if line["text"] is None:
             return None
         thought = THOUGHT + "\n</think>\n\n" if text.rstrip().endswith("<think>") else ""
-        said = thought + line["say"] + "<|im_end|>"
-        ids = self._tokenizer.encode(said, add_special_tokens=False).ids
+        answer = thought + line["text"] + "<|im_end|>"
+        ids = self._tokenizer.encode(answer, add_special_tokens=False).ids
         return Line(
             ids,
             self._tokenizer.get_vocab_size(),

@@ -23,9 +23,9 @@ class Service:
     """``semantic serve`` on a free loopback port with its own data directory.
 
     Args:
-        data_dir: Of the service.
-        env: More of its environment.
-        command: What is run instead, such as a service with a stand-in for a part.
+        data_dir: The data directory.
+        env: Further environment variables.
+        command: Arguments of Python; a variant of the service replaces the default.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Service:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return what lets a client in, where the service asks for a key."""
+        """Return the headers with the API key, if the service has one."""
         key = self._env.get("SEMANTIC_API_KEY")
         return {"x-api-key": key} if key else {}
 
@@ -88,7 +88,7 @@ class Service:
             except httpx.HTTPError:
                 pass
             time.sleep(0.1)
-        raise AssertionError(f"not ready; the service said:\n{self.log()}")
+        raise AssertionError(f"not ready; the log of the service:\n{self.log()}")
 
     def log(self) -> str:
         return self.log_file.read_text(errors="replace")[-8000:]
@@ -101,7 +101,7 @@ class Service:
         raise AssertionError(f"no {name} among the children:\n{self.log()}")
 
     def kill_part(self, name: str) -> None:
-        """End a part and return once it is gone, so that only its successor can answer."""
+        """Kill a part and wait for its end, so that only its successor can answer."""
         part = self.part(name)
         part.kill()
         part.wait(STOPPED_WITHIN_S)
@@ -110,7 +110,7 @@ class Service:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def stop(self) -> int:
-        """Ask for an orderly end and return the exit code."""
+        """Send SIGTERM and return the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -129,10 +129,10 @@ class Service:
 
 
 def free_port() -> int:
-    """Return a loopback port that is free, and that the kernel gives to nobody by itself.
+    """Return a free loopback port outside the range of ephemeral ports.
 
-    The kernel hands out ports from 32768 up, on Linux, or from 49152: to every client that
-    connects, which could be one between this call and the service's start, or its restart.
+    Linux gives clients ephemeral ports from 32768 up, other systems from 49152. Such a port could
+    be taken between this call and the start of the service, or its restart.
     """
     for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
         with socket.socket() as probe, contextlib.suppress(OSError):

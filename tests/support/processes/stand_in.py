@@ -1,8 +1,8 @@
 """Stands in for a part of the service: ``python -m tests.support.processes.stand_in ROLE``.
 
-Each role says in ``$STAND_IN_DIR/journal`` when it starts and when it is told to end. A file
-``$STAND_IN_DIR/ROLE.exit`` makes it end at once with the number in it; ``ROLE.deaf`` makes it
-ignore SIGTERM; ``ROLE.child`` makes it leave a process of its own behind. Each gives signs of life.
+Each role records its start and its SIGTERM in ``$STAND_IN_DIR/journal``, and beats. A file
+``$STAND_IN_DIR/ROLE.exit`` makes it exit at once with the code in it; ``ROLE.deaf`` makes it
+ignore SIGTERM; ``ROLE.child`` makes it leave a child process behind.
 """
 
 from __future__ import annotations
