@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from domain.errors import SemanticError
-from domain.usecases.batches.driver import ROUND_LINES_MAX, BatchDriver, advance_batches
+from domain.usecases.batches.driver import ROUND_LINES_MAX, BatchDriver
 from ops.logs import Logger
 
 #: Time between two steps while a batch is open, and while none is, in seconds. A step also finds
@@ -83,7 +83,7 @@ class BatchThread:
     def _step(self) -> bool:
         """Return whether a batch is open, or may be."""
         try:
-            is_open = advance_batches(self._driver) > 0
+            is_open = self._driver.advance() > 0
         except SemanticError as error:
             if not self._is_failing:
                 self._logger.warning("batches_wait", error=error.code, why=error.message)

@@ -17,11 +17,6 @@ from typing import Final, Protocol
 from domain.errors import SemanticError
 from domain.usecases.webhooks import (
     WebhookCollector,
-    claim_webhooks,
-    collect_webhooks,
-    due_hosts,
-    forget_webhooks,
-    settle_try,
 )
 from domain.webhook.delivery import ERROR_CHARS_MAX, DeliveryResult, Webhook
 from domain.webhook.ports import WebhookSender
@@ -124,7 +119,7 @@ class WebhookThread:
                 await self._attempt(lambda: self._step(sender))
                 if self._collector.clock.monotonic() - forgotten_at >= FORGET_S:
                     forgotten_at = self._collector.clock.monotonic()
-                    await self._attempt(lambda: asyncio.to_thread(forget_webhooks, self._collector))
+                    await self._attempt(lambda: asyncio.to_thread(self._collector.forget))
                 if not self._closed.is_set():
                     await self._pause(self._woken)
             if self._tries:
@@ -163,10 +158,10 @@ class WebhookThread:
             self._after = await asyncio.to_thread(self._collector.store.position)
         while True:
             after = self._after
-            self._after = await asyncio.to_thread(collect_webhooks, self._collector, after=after)
+            self._after = await asyncio.to_thread(self._collector.collect, after=after)
             if self._after == after or self._closed.is_set():
                 break
-        for host in await asyncio.to_thread(due_hosts, self._collector, limit=HOSTS_MAX):
+        for host in await asyncio.to_thread(self._collector.due_hosts, limit=HOSTS_MAX):
             await self._begin(host, sender)
 
     async def _begin(self, host: str, sender: WebhookSender) -> None:
@@ -176,9 +171,8 @@ class WebhookThread:
         if room <= 0 or self._closed.is_set():
             return
         claimed = await asyncio.to_thread(
-            claim_webhooks,
+            self._collector.claim,
             host,
-            self._collector,
             lease_s=self._pace.timeout_s + LEASE_SPARE_S,
             limit=room,
         )
@@ -206,7 +200,7 @@ class WebhookThread:
             return DeliveryResult(error=f"internal: {error!r}"[:ERROR_CHARS_MAX])
 
     async def _settle(self, webhook: Webhook, answer: DeliveryResult) -> None:
-        state = await asyncio.to_thread(settle_try, webhook, answer, self._collector)
+        state = await asyncio.to_thread(self._collector.settle, webhook, answer)
         if answer.error is not None:
             self._logger.warning(
                 "webhook_failed",

@@ -52,7 +52,7 @@ DescribeBatch = Callable[[Batch], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookCollector:
-    """The ports and settings of collecting and delivering webhooks.
+    """Stores the webhooks of ends, and records their deliveries; one per process.
 
     Attributes:
         log: Source of the ends; records webhooks that are given up.
@@ -78,90 +78,79 @@ class WebhookCollector:
     waits_s: tuple[float, ...] = SCHEDULE_S
     kept_s: float = 7 * 24 * 3600.0
 
+    def collect(self, *, after: int) -> int:
+        """Store the webhooks of the next ends in the log.
 
-def collect_webhooks(collector: WebhookCollector, *, after: int) -> int:
-    """Store the webhooks of the next ends in the log.
+        Args:
+            after: Position of the last end that was read; may be above the position of the store.
 
-    Args:
-        collector: The ports.
-        after: Position of the last end that was read; may be above the position of the store.
+        Returns:
+            Position of the last end that was read now; ``after`` if there is none above it.
 
-    Returns:
-        Position of the last end that was read now; ``after`` if there is none above it.
+        Raises:
+            LogUnavailable: Nothing was stored; call again.
+        """
+        ends = self.log.read_all(after=after, limit=PAGE_EVENTS, types=_ENDS)
+        if not ends:
+            return after
+        fresh = [webhook for end in ends for webhook in _webhooks_of(end, self)]
+        position = ends[-1].position
+        # To read events without webhooks again is cheaper than a commit for every few jobs.
+        if fresh or len(ends) == PAGE_EVENTS:
+            self.store.add(fresh, position=position)
+        return position
 
-    Raises:
-        LogUnavailable: Nothing was stored; call again.
-    """
-    ends = collector.log.read_all(after=after, limit=PAGE_EVENTS, types=_ENDS)
-    if not ends:
-        return after
-    fresh = [webhook for end in ends for webhook in _webhooks_of(end, collector)]
-    position = ends[-1].position
-    # To read events without webhooks again is cheaper than a commit for every few jobs.
-    if fresh or len(ends) == PAGE_EVENTS:
-        collector.store.add(fresh, position=position)
-    return position
+    def settle(self, webhook: Webhook, answer: DeliveryResult) -> WebhookState:
+        """Record the end of a try; if it was the last one, in the log too.
 
+        Raises:
+            LogUnavailable: Nothing was recorded; the webhook will be tried again.
+        """
+        now = self.clock.now()
+        state, next_at = WebhookState.DELIVERED, None
+        if (
+            answer.error is not None
+            and not answer.is_final
+            and webhook.attempts <= len(self.waits_s)
+        ):
+            state = WebhookState.PENDING
+            next_at = rfc3339(next_try(webhook, answer, now, self.waits_s))
+        elif answer.error is not None:
+            state = WebhookState.FAILED
+            _give_up(webhook, answer.error, answer.status, self)
+        self.store.settle(
+            webhook.id,
+            attempt=webhook.attempts,
+            state=state,
+            answer=answer,
+            at=rfc3339(now),
+            next_at=next_at,
+        )
+        return state
 
-def settle_try(
-    webhook: Webhook, answer: DeliveryResult, collector: WebhookCollector
-) -> WebhookState:
-    """Record the end of a try; if it was the last one, in the log too.
+    def claim(self, host: str, *, lease_s: float, limit: int) -> tuple[Webhook, ...]:
+        """Begin tries of webhooks of a host that are due; see ``WebhookStore.claim``.
 
-    Raises:
-        LogUnavailable: Nothing was recorded; the webhook will be tried again.
-    """
-    now = collector.clock.now()
-    state, next_at = WebhookState.DELIVERED, None
-    if (
-        answer.error is not None
-        and not answer.is_final
-        and webhook.attempts <= len(collector.waits_s)
-    ):
-        state = WebhookState.PENDING
-        next_at = rfc3339(next_try(webhook, answer, now, collector.waits_s))
-    elif answer.error is not None:
-        state = WebhookState.FAILED
-        _give_up(webhook, answer.error, answer.status, collector)
-    collector.store.settle(
-        webhook.id,
-        attempt=webhook.attempts,
-        state=state,
-        answer=answer,
-        at=rfc3339(now),
-        next_at=next_at,
-    )
-    return state
+        Args:
+            host: The host.
+            lease_s: Seconds after which an unsettled try counts as dead.
+            limit: Most tries to begin.
 
+        Raises:
+            LogUnavailable: The store cannot be written.
+        """
+        now = self.clock.now()
+        until = rfc3339(now + timedelta(seconds=lease_s))
+        return self.store.claim(host, now=rfc3339(now), until=until, limit=limit)
 
-def claim_webhooks(
-    host: str, collector: WebhookCollector, *, lease_s: float, limit: int
-) -> tuple[Webhook, ...]:
-    """Begin tries of webhooks of a host that are due; see ``WebhookStore.claim``.
+    def due_hosts(self, *, limit: int) -> tuple[str, ...]:
+        """Return hosts with a due try; raises ``LogUnavailable``."""
+        return self.store.due_hosts(rfc3339(self.clock.now()), limit=limit)
 
-    Args:
-        host: The host.
-        collector: The ports.
-        lease_s: Seconds after which an unsettled try counts as dead.
-        limit: Most tries to begin.
-
-    Raises:
-        LogUnavailable: The store cannot be written.
-    """
-    now = collector.clock.now()
-    until = rfc3339(now + timedelta(seconds=lease_s))
-    return collector.store.claim(host, now=rfc3339(now), until=until, limit=limit)
-
-
-def due_hosts(collector: WebhookCollector, *, limit: int) -> tuple[str, ...]:
-    """Return hosts with a due try; raises ``LogUnavailable``."""
-    return collector.store.due_hosts(rfc3339(collector.clock.now()), limit=limit)
-
-
-def forget_webhooks(collector: WebhookCollector, *, limit: int = 1000) -> int:
-    """Delete webhooks that ended ``kept_s`` ago; raises ``LogUnavailable``."""
-    before = rfc3339(collector.clock.now() - timedelta(seconds=collector.kept_s))
-    return collector.store.forget(before=before, limit=limit)
+    def forget(self, *, limit: int = 1000) -> int:
+        """Delete webhooks that ended ``kept_s`` ago; raises ``LogUnavailable``."""
+        before = rfc3339(self.clock.now() - timedelta(seconds=self.kept_s))
+        return self.store.forget(before=before, limit=limit)
 
 
 def retry_webhook(

@@ -70,7 +70,7 @@ NO_MODEL: Final = "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDriver:
-    """The ports and limits of running batches; one per process.
+    """Runs all open batches to their end; one per process.
 
     Attributes:
         log: The events of batches and jobs.
@@ -102,26 +102,25 @@ class BatchDriver:
     attempts_max: int = ATTEMPTS_MAX
     output_kept_s: int = 30 * 24 * 3600
 
+    def advance(self) -> int:
+        """Advance every open batch by one step; they share the room in the queue.
 
-def advance_batches(driver: BatchDriver) -> int:
-    """Advance every open batch by one step; they share the room in the queue.
+        Returns:
+            Number of batches that are still open.
 
-    Returns:
-        Number of batches that are still open.
-
-    Raises:
-        LogUnavailable: The log cannot be read or written; call again.
-    """
-    batch_ids = driver.views.unfinished()
-    room = max(0, driver.window - driver.jobs.waiting(Priority.BATCH))
-    still_open = len(batch_ids)
-    for index, batch_id in enumerate(batch_ids):
-        # The next batches get the rest of a share that one does not use.
-        share = -(-room // (len(batch_ids) - index))
-        sent, is_over = _advance(batch_id, driver, share)
-        room -= sent
-        still_open -= is_over
-    return still_open
+        Raises:
+            LogUnavailable: The log cannot be read or written; call again.
+        """
+        batch_ids = self.views.unfinished()
+        room = max(0, self.window - self.jobs.waiting(Priority.BATCH))
+        still_open = len(batch_ids)
+        for index, batch_id in enumerate(batch_ids):
+            # The next batches get the rest of a share that one does not use.
+            share = -(-room // (len(batch_ids) - index))
+            sent, is_over = _advance(batch_id, self, share)
+            room -= sent
+            still_open -= is_over
+        return still_open
 
 
 def _advance(batch_id: BatchId, driver: BatchDriver, room: int) -> tuple[int, bool]:

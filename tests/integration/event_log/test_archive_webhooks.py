@@ -4,7 +4,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from domain.usecases.webhooks import WebhookCollector, collect_webhooks
+from domain.usecases.webhooks import WebhookCollector
 from domain.values import StreamName
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.log_admin.archive import archive_log
@@ -45,7 +45,7 @@ def test_a_job_stays_in_the_log_until_its_message_is_made(tmp_path: Path) -> Non
             describe_job=lambda view: {"id": view.id},
             describe_batch=lambda batch: {"id": batch.id},
         )
-        collect_webhooks(desk, after=store.position())
+        desk.collect(after=store.position())
         assert [one.subject for one in store.page(limit=9)] == ["job-2"]
         end_job("job-4", None)
         assert archive_and_list() == ["job-4"]

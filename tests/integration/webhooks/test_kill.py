@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from domain.usecases.webhooks import WebhookCollector, claim_webhooks, collect_webhooks, settle_try
+from domain.usecases.webhooks import WebhookCollector
 from domain.values import StreamName
 from domain.webhook.delivery import DeliveryResult, Webhook, WebhookState
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
@@ -52,10 +52,10 @@ def deliver(url: str, post: Post, clock: FakeClock, answer: DeliveryResult) -> N
     """Do what a process does between two deaths."""
     with open_log(url, clock=clock) as log, closing(SqlWebhookStore(url)) as store:
         at = desk(log, store, clock)
-        collect_webhooks(at, after=store.position())
-        for webhook in claim_webhooks(HOST, at, lease_s=LEASE_S, limit=9):
+        at.collect(after=store.position())
+        for webhook in at.claim(HOST, lease_s=LEASE_S, limit=9):
             post.send(webhook)
-            settle_try(webhook, answer, at)
+            at.settle(webhook, answer)
 
 
 ADD, CLAIM, SETTLE = ((SqlWebhookStore, name) for name in ("add", "claim", "settle"))

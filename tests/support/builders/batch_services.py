@@ -5,7 +5,7 @@ from __future__ import annotations
 from api.background.batch_lines import BatchLines
 from api.protocols.shared.parsed_request import RequestDefaults
 from api.services.ports import ApiPorts
-from domain.usecases.batches.driver import BatchDriver, advance_batches
+from domain.usecases.batches.driver import BatchDriver
 from ops.clock import RandomIds
 from tests.support.fakes.batches import InMemoryBatchViews
 from tests.support.fakes.event_log import InMemoryEventLog
@@ -33,4 +33,4 @@ def advance(ports: ApiPorts) -> int:
         clock=ports.clock,
         protocol=ports.batch_lines,
     )
-    return advance_batches(driver)
+    return driver.advance()

@@ -10,7 +10,7 @@ from domain.batch.jsonl import pack
 from domain.batch.state import BATCH_PREFIX, Batch, BatchId, LineCounts
 from domain.events.batch import BatchSubmitted
 from domain.usecases.batches.batches import accept_batch, load_batch
-from domain.usecases.batches.driver import BatchDriver, advance_batches
+from domain.usecases.batches.driver import BatchDriver
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.submit import JobSubmission
 from domain.values import JobId, Priority, StreamName, rfc3339
@@ -70,7 +70,7 @@ class BatchWorld(JobWorld):
         return batch_id
 
     def step(self) -> int:
-        return advance_batches(self.driver)
+        return self.driver.advance()
 
     def work(self, most: int = 1000) -> list[JobId]:
         """Run waiting jobs as a worker does."""

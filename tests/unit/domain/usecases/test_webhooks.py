@@ -15,12 +15,7 @@ from domain.job.view import JobView
 from domain.usecases.webhooks import (
     PAGE_EVENTS,
     WebhookCollector,
-    claim_webhooks,
-    collect_webhooks,
-    due_hosts,
-    forget_webhooks,
     retry_webhook,
-    settle_try,
 )
 from domain.values import StreamName, Usage, digest_of
 from domain.webhook.delivery import DeliveryResult, Webhook, WebhookId, WebhookState
@@ -63,15 +58,13 @@ class World:
 
     def collect(self) -> list[Webhook]:
         after = self.store.position()
-        while (position := collect_webhooks(self.desk, after=after)) != after:
+        while (position := self.desk.collect(after=after)) != after:
             after = position
         return sorted(self.store.rows.values(), key=lambda one: (one.position, one.url))
 
     def fail(self, answer: DeliveryResult | None = None) -> WebhookState:
-        (claimed,) = claim_webhooks("hooks.example.com:443", self.desk, lease_s=20, limit=9)
-        return settle_try(
-            claimed, answer or DeliveryResult(status=500, error="HTTP 500"), self.desk
-        )
+        (claimed,) = self.desk.claim("hooks.example.com:443", lease_s=20, limit=9)
+        return self.desk.settle(claimed, answer or DeliveryResult(status=500, error="HTTP 500"))
 
     def events(self) -> list[str]:
         return [one.type for one in self.log.read_all() if one.stream.startswith("webhook-")]
@@ -169,7 +162,7 @@ def test_reading_the_log_again_keeps_nothing_twice() -> None:
     world = World()
     world.run("job-1", completed())
     before = world.collect()
-    assert collect_webhooks(world.desk, after=0) == world.store.position()
+    assert world.desk.collect(after=0) == world.store.position()
     assert world.collect() == before
 
 
@@ -186,7 +179,7 @@ def test_a_store_that_is_away_leaves_the_log_to_be_read_again() -> None:
     world.run("job-1", completed())
     world.store.unavailable = True
     with pytest.raises(LogUnavailable):
-        collect_webhooks(world.desk, after=0)
+        world.desk.collect(after=0)
     world.store.unavailable = False
     assert len(world.collect()) == 1
 
@@ -198,9 +191,9 @@ def test_a_failed_try_is_due_again_by_the_schedule_and_then_given_up() -> None:
     for wait_s in (5, 60):
         assert world.fail() is WebhookState.PENDING
         world.clock.advance(wait_s - 0.01)
-        assert due_hosts(world.desk, limit=9) == ()
+        assert world.desk.due_hosts(limit=9) == ()
         world.clock.advance(wait_s)
-        assert due_hosts(world.desk, limit=9) == ("hooks.example.com:443",)
+        assert world.desk.due_hosts(limit=9) == ("hooks.example.com:443",)
     assert world.events() == []
     assert world.fail(DeliveryResult(error="cannot connect")) is WebhookState.FAILED
     assert world.events() == ["WebhookGivenUp"]
@@ -214,7 +207,7 @@ def test_a_failed_try_is_due_again_by_the_schedule_and_then_given_up() -> None:
         "error": "cannot connect",
     }
     assert given_up.correlation_id == "req-1"
-    assert due_hosts(world.desk, limit=9) == ()
+    assert world.desk.due_hosts(limit=9) == ()
 
 
 def test_a_final_answer_ends_it_at_once_and_success_is_no_event() -> None:
@@ -222,10 +215,10 @@ def test_a_final_answer_ends_it_at_once_and_success_is_no_event() -> None:
     for name in ("job-1", "job-2"):
         world.run(name, completed())
     world.collect()
-    taken = claim_webhooks("hooks.example.com:443", world.desk, lease_s=20, limit=9)
+    taken = world.desk.claim("hooks.example.com:443", lease_s=20, limit=9)
     gone = DeliveryResult(status=410, error="HTTP 410", is_final=True)
-    assert settle_try(taken[0], gone, world.desk) is WebhookState.FAILED
-    assert settle_try(taken[1], DeliveryResult(status=204), world.desk) is WebhookState.DELIVERED
+    assert world.desk.settle(taken[0], gone) is WebhookState.FAILED
+    assert world.desk.settle(taken[1], DeliveryResult(status=204)) is WebhookState.DELIVERED
     assert world.events() == ["WebhookGivenUp"]
 
 
@@ -234,10 +227,10 @@ def test_a_crash_between_the_log_and_the_store_gives_up_once() -> None:
     world.run("job-1", completed())
     world.collect()
     gone = DeliveryResult(status=410, error="HTTP 410", is_final=True)
-    (taken,) = claim_webhooks("hooks.example.com:443", world.desk, lease_s=20, limit=9)
+    (taken,) = world.desk.claim("hooks.example.com:443", lease_s=20, limit=9)
     world.store.unavailable = True
     with pytest.raises(LogUnavailable):
-        settle_try(taken, gone, world.desk)
+        world.desk.settle(taken, gone)
     world.store.unavailable = False
     world.clock.advance(20)
     assert world.fail(gone) is WebhookState.FAILED
@@ -270,6 +263,6 @@ def test_what_has_been_over_for_long_is_forgotten() -> None:
     world.run("job-1", completed())
     world.collect()
     world.fail(DeliveryResult(status=200))
-    assert forget_webhooks(world.desk) == 0
+    assert world.desk.forget() == 0
     world.clock.advance(101)
-    assert forget_webhooks(world.desk) == 1
+    assert world.desk.forget() == 1
