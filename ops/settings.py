@@ -106,7 +106,7 @@ class LogSettings(_Group):
         default=300.0,
         gt=0,
         le=86_400,
-        description="between two signed heads; later events are not vouched for yet",
+        description="between two signed checkpoints; later events have no signature yet",
     )
 
 

@@ -1,8 +1,9 @@
 """Signed checkpoints of the log, stored apart from it.
 
-A hash chain reveals every change in its middle, but not that its end is missing or that the whole
-log was replaced by an earlier state. A checkpoint of an old head reveals both, as long as only
-holders of the key can write one. HMAC-SHA256 (RFC 2104) signs it, so a verifier needs the key too.
+The hash chain reveals every change in the middle of the log. It does not reveal that the end is
+missing, or that an earlier state replaced the whole log. A checkpoint of an old head reveals both,
+as long as only holders of the key can write one. The signature is HMAC-SHA256 (RFC 2104), so a
+verifier needs the key too.
 
 A checkpoint file has one JSON object per line. A ``restore`` checkpoint records that the log was
 restored on purpose, and voids earlier checkpoints above its position.
@@ -25,11 +26,11 @@ from domain.log.record import LogHead
 KEY_BYTES = 32
 _KEY_ID_HEX = 16
 
-NoteKind = Literal["head", "restore"]
+CheckpointKind = Literal["head", "restore"]
 
 
 class ForgedCheckpoint(Conflict):
-    """A line of a checkpoint file was not signed with this key."""
+    """A line of a checkpoint file has no valid signature of this key."""
 
     code = "forged_head"
 
@@ -39,7 +40,7 @@ class SignedCheckpoint:
     """One line of a checkpoint file.
 
     Attributes:
-        kind: ``head``: the head of the log; ``restore``: the log was restored to here.
+        kind: ``head``: the log ended here; ``restore``: the log was restored to here.
         position: Last position of the log.
         hash: Hash of the event there; the genesis hash for position 0.
         at: RFC 3339 instant of the checkpoint.
@@ -47,7 +48,7 @@ class SignedCheckpoint:
         mac: HMAC-SHA256 in hex over the canonical JSON of the fields above.
     """
 
-    kind: NoteKind
+    kind: CheckpointKind
     position: int
     hash: str
     at: str
@@ -64,7 +65,9 @@ def key_id(key: bytes) -> str:
     return hashlib.sha256(b"semantic head key\n" + key).hexdigest()[:_KEY_ID_HEX]
 
 
-def sign_head(head: LogHead, *, key: bytes, at: str, kind: NoteKind = "head") -> SignedCheckpoint:
+def sign_checkpoint(
+    head: LogHead, *, key: bytes, at: str, kind: CheckpointKind = "head"
+) -> SignedCheckpoint:
     """Return a signed checkpoint of ``head``.
 
     Args:
@@ -80,7 +83,7 @@ def sign_head(head: LogHead, *, key: bytes, at: str, kind: NoteKind = "head") ->
     )
 
 
-def read_heads(lines: Iterable[str], *, key: bytes) -> tuple[SignedCheckpoint, ...]:
+def read_checkpoints(lines: Iterable[str], *, key: bytes) -> tuple[SignedCheckpoint, ...]:
     """Read the checkpoints of a file and check each signature.
 
     Raises:
@@ -91,41 +94,39 @@ def read_heads(lines: Iterable[str], *, key: bytes) -> tuple[SignedCheckpoint, .
     )
 
 
-def binding_heads(notes: Iterable[SignedCheckpoint]) -> dict[int, str]:
-    """Return the hashes that the log must have, by position, without voided checkpoints."""
-    heads: dict[int, str] = {}
-    for note in notes:
-        if note.kind == "restore":
-            heads = {
-                position: hash_ for position, hash_ in heads.items() if position < note.position
-            }
-        if note.position:
-            heads[note.position] = note.hash
-    return heads
+def required_hashes(checkpoints: Iterable[SignedCheckpoint]) -> dict[int, str]:
+    """Return the hashes that the log must have, by position; voided checkpoints do not count."""
+    hashes: dict[int, str] = {}
+    for checkpoint in checkpoints:
+        if checkpoint.kind == "restore":
+            hashes = {at: hash_ for at, hash_ in hashes.items() if at < checkpoint.position}
+        if checkpoint.position:
+            hashes[checkpoint.position] = checkpoint.hash
+    return hashes
 
 
 def _checked(line: str, number: int, key: bytes) -> SignedCheckpoint:
     try:
-        note = SignedCheckpoint(**json.loads(line))
+        checkpoint = SignedCheckpoint(**json.loads(line))
         mac = _mac(
-            kind=note.kind,
-            position=note.position,
-            hash_=note.hash,
-            at=note.at,
-            name=note.key,
+            kind=checkpoint.kind,
+            position=checkpoint.position,
+            hash_=checkpoint.hash,
+            at=checkpoint.at,
+            name=checkpoint.key,
             key=key,
         )
-        is_ours = hmac.compare_digest(mac, note.mac)
+        is_ours = hmac.compare_digest(mac, checkpoint.mac)
     except (TypeError, ValueError) as error:
         msg = f"line {number} of the heads is no signed head"
         raise ForgedCheckpoint(msg) from error
-    if note.key != key_id(key):
-        msg = f"line {number} of the heads was signed with another key ({note.key})"
+    if checkpoint.key != key_id(key):
+        msg = f"line {number} of the heads was signed with another key ({checkpoint.key})"
         raise ForgedCheckpoint(msg)
     if not is_ours:
         msg = f"line {number} of the heads has a signature that is not right"
         raise ForgedCheckpoint(msg)
-    return note
+    return checkpoint
 
 
 def _mac(*, kind: str, position: int, hash_: str, at: str, name: str, key: bytes) -> str:

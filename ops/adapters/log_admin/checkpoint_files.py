@@ -1,4 +1,4 @@
-"""The files of the signed checkpoints of the log: the key, and the checkpoints."""
+"""Reads and writes the files of the signed checkpoints: the key, and the checkpoints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from domain.errors import CorruptLog, LogUnavailable
-from domain.log.checkpoints import KEY_BYTES, NoteKind, SignedCheckpoint, read_heads, sign_head
+from domain.log.checkpoints import (
+    KEY_BYTES,
+    CheckpointKind,
+    SignedCheckpoint,
+    read_checkpoints,
+    sign_checkpoint,
+)
 from domain.log.record import LogHead
 from domain.ports import Clock
 from domain.values import rfc3339
@@ -54,7 +60,7 @@ class CheckpointFiles:
         try:
             key = bytes.fromhex(self.key.read_text("ascii").strip())
         except (OSError, ValueError) as error:
-            msg = f"the key of the heads cannot be read: {error}"
+            msg = f"the key of the checkpoints cannot be read: {error}"
             raise LogUnavailable(msg) from error
         if len(key) != KEY_BYTES:
             msg = f"{self.key} is no key of {KEY_BYTES} bytes"
@@ -75,7 +81,7 @@ class CheckpointFiles:
         try:
             write_once(self.key, os.urandom(KEY_BYTES).hex() + "\n")
         except OSError as error:
-            msg = f"the key of the heads cannot be written: {error}"
+            msg = f"the key of the checkpoints cannot be written: {error}"
             raise LogUnavailable(msg) from error
         return self.load_key()
 
@@ -83,22 +89,22 @@ class CheckpointFiles:
         """Return the checkpoints, whose signatures are valid; none if there is no file.
 
         Raises:
-            ForgedHead: A line has no valid signature.
+            ForgedCheckpoint: A line has no valid signature.
             LogUnavailable: A file cannot be read.
         """
         if not self.checkpoints.exists():
             return ()
-        return read_heads(self._lines(CHECKPOINTS_BYTES_MAX), key=self.load_key())
+        return read_checkpoints(self._lines(CHECKPOINTS_BYTES_MAX), key=self.load_key())
 
     def last(self) -> SignedCheckpoint | None:
         """Return the last checkpoint without reading the others.
 
         Raises:
-            ForgedHead: Its signature is not valid.
+            ForgedCheckpoint: Its signature is not valid.
             LogUnavailable: A file cannot be read.
         """
         lines = self._lines(_LINE_BYTES_MAX)[-1:]
-        return read_heads(lines, key=self.load_key())[0] if lines else None
+        return read_checkpoints(lines, key=self.load_key())[0] if lines else None
 
     def append(self, checkpoint: SignedCheckpoint) -> None:
         """Append a checkpoint durably; concurrent processes take turns.
@@ -121,7 +127,7 @@ class CheckpointFiles:
             if not size:
                 sync_directory(self.checkpoints.parent)
         except OSError as error:
-            msg = f"the heads cannot be written: {error}"
+            msg = f"the checkpoints cannot be written: {error}"
             raise LogUnavailable(msg) from error
 
     def _lines(self, bytes_max: int) -> list[str]:
@@ -134,24 +140,24 @@ class CheckpointFiles:
                 file.seek(max(0, size - bytes_max))
                 content = file.read(bytes_max)
         except OSError as error:
-            msg = f"the heads cannot be read: {error}"
+            msg = f"the checkpoints cannot be read: {error}"
             raise LogUnavailable(msg) from error
         complete = content[: content.rfind(b"\n") + 1]
         return complete.decode("utf-8", "replace").splitlines()
 
 
 def sign_log(engine: Engine, files: CheckpointFiles, *, clock: Clock) -> SignedCheckpoint:
-    """Sign the head of the log; return the last checkpoint if the head has not moved since.
+    """Sign a checkpoint; return the last one if the log has not grown since.
 
     Raises:
-        CorruptLog: The log no longer has the last signed head, so nothing is signed.
-        ForgedHead: The last checkpoint has no valid signature.
+        CorruptLog: The log does not contain the last checkpoint, so nothing is signed.
+        ForgedCheckpoint: The last checkpoint has no valid signature.
         LogUnavailable: A file or the database cannot be read or written.
     """
     key = files.make_key()
     last = files.last()
     if last is not None and last.position:
-        verify_signed_head(engine, LogHead(position=last.position, hash=last.hash))
+        verify_checkpoint(engine, LogHead(position=last.position, hash=last.hash))
     head = LogReader(engine).head()
     if last is not None and (last.position, last.hash) == (head.position, head.hash):
         return last
@@ -161,10 +167,10 @@ def sign_log(engine: Engine, files: CheckpointFiles, *, clock: Clock) -> SignedC
 def sign_restore(
     engine: Engine, files: CheckpointFiles, *, clock: Clock
 ) -> SignedCheckpoint | None:
-    """Sign that the log was restored on purpose; ``None`` if no head was ever signed.
+    """Sign that the log was restored on purpose; ``None`` if there is no checkpoint.
 
     Raises:
-        ForgedHead: The last checkpoint has no valid signature.
+        ForgedCheckpoint: The last checkpoint has no valid signature.
         LogUnavailable: A file or the database cannot be read or written.
     """
     if files.last() is None:
@@ -173,8 +179,8 @@ def sign_restore(
     return _signed(head, files, key=files.load_key(), clock=clock, kind="restore")
 
 
-def verify_signed_head(engine: Engine, signed: LogHead) -> None:
-    """Check that the log still has the event of a signed head; reads that event only.
+def verify_checkpoint(engine: Engine, signed: LogHead) -> None:
+    """Check that the log still has the event of a checkpoint; reads that event only.
 
     Raises:
         CorruptLog: The event is missing or another one.
@@ -194,8 +200,8 @@ def verify_signed_head(engine: Engine, signed: LogHead) -> None:
 
 
 def _signed(
-    head: LogHead, files: CheckpointFiles, *, key: bytes, clock: Clock, kind: NoteKind
+    head: LogHead, files: CheckpointFiles, *, key: bytes, clock: Clock, kind: CheckpointKind
 ) -> SignedCheckpoint:
-    checkpoint = sign_head(head, key=key, at=rfc3339(clock.now()), kind=kind)
+    checkpoint = sign_checkpoint(head, key=key, at=rfc3339(clock.now()), kind=kind)
     files.append(checkpoint)
     return checkpoint

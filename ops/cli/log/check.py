@@ -1,4 +1,4 @@
-"""``semantic events verify``, ``head`` and ``rebuild``: check the log, derive its tables."""
+"""``semantic events verify``, ``head`` and ``rebuild``: check the log, rebuild its projections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from domain.errors import CorruptLog, LogUnavailable
-from domain.log.checkpoints import binding_heads
+from domain.log.checkpoints import required_hashes
 from ops.adapters.event_log.archives import verify_archives
 from ops.adapters.event_log.event_file import verify_file
 from ops.adapters.event_log.projections.rebuild import rebuild_jobs
@@ -19,7 +19,7 @@ from ops.adapters.event_log.reader import LogReader
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
 from ops.adapters.log_admin.verify import verify_log
 from ops.cli.log.log_options import (
-    HeadsOption,
+    CheckpointsOption,
     JsonOption,
     KeyOption,
     errors_as_one_line,
@@ -44,14 +44,14 @@ def verify(
     file: Annotated[
         Path | None, typer.Option("--file", help="An export or an archive instead of the log.")
     ] = None,
-    heads: HeadsOption = None,
+    heads: CheckpointsOption = None,
     key: KeyOption = None,
     as_json: JsonOption = False,
     data_dir: DataDir = None,
 ) -> None:
     """Check the whole hash chain; exit code 1 and the first bad position if it is broken.
 
-    Signed heads, if there are any, prove that the end of the log is complete.
+    Signed checkpoints, if there are any, prove that the end of the log is complete.
     """
     settings = read_settings(data_dir)
     with errors_as_one_line():
@@ -68,7 +68,9 @@ def verify(
         return
     typer.echo(f"{report['events']:,} events verify ({report['events_per_s']:,} events/s)")
     if report.get("gaps"):
-        typer.echo("a selection: each event is as it was written; what lies between is not here")
+        typer.echo(
+            "a selection: each event is unchanged; the events between them are not in the file"
+        )
     if report["heads"]:
         typer.echo(f"{report['heads']:,} signed heads fit")
     if report.get("archives"):
@@ -80,7 +82,7 @@ def verify(
 
 def show_head(
     sign: Annotated[
-        bool, typer.Option("--sign", help="Sign it and add it to the heads of the data directory.")
+        bool, typer.Option("--sign", help="Sign it and append it to heads.jsonl.")
     ] = False,
     as_json: JsonOption = False,
     data_dir: DataDir = None,
@@ -89,8 +91,10 @@ def show_head(
     settings = read_settings(data_dir)
     with opened(settings) as engine:
         if sign:
-            note = sign_log(engine, CheckpointFiles.of(settings.data_dir), clock=SystemClock())
-            typer.echo(note.to_line(), nl=False)
+            checkpoint = sign_log(
+                engine, CheckpointFiles.of(settings.data_dir), clock=SystemClock()
+            )
+            typer.echo(checkpoint.to_line(), nl=False)
             return
         head = LogReader(engine).head()
     if as_json:
@@ -111,39 +115,39 @@ def rebuild(data_dir: DataDir = None) -> None:
 def _verified(
     settings: Settings, file: Path | None, heads: Path | None, key: Path | None
 ) -> dict[str, Any]:
-    noted = _noted(settings, heads, key)
+    signed_hashes = _signed_hashes(settings, heads, key)
     started_s = time.monotonic()
-    report = _verified_file(file, noted) if file else _verified_log(settings, noted)
+    report = _verified_file(file, signed_hashes) if file else _verified_log(settings, signed_hashes)
     spent_s = max(time.monotonic() - started_s, 1e-6)
     return report | {"events_per_s": round(report["events"] / spent_s)}
 
 
-def _verified_log(settings: Settings, noted: dict[int, str]) -> dict[str, Any]:
+def _verified_log(settings: Settings, signed_hashes: dict[int, str]) -> dict[str, Any]:
     with log_engine(settings) as engine, progress_bar("verifying") as progress:
-        archives = verify_archives(engine, settings.log_url, signed_hashes=noted)
-        head = verify_log(engine, progress=progress, signed_hashes=noted)
+        archives = verify_archives(engine, settings.log_url, signed_hashes=signed_hashes)
+        head = verify_log(engine, progress=progress, signed_hashes=signed_hashes)
     return {
         "events": head.position,
         "hash": head.hash,
-        "heads": len(noted),
+        "heads": len(signed_hashes),
         "archives": archives.verified,
         "archives_missing": list(archives.missing),
     }
 
 
-def _verified_file(file: Path, noted: dict[int, str]) -> dict[str, Any]:
-    found = verify_file(file, signed_hashes=noted)
+def _verified_file(file: Path, signed_hashes: dict[int, str]) -> dict[str, Any]:
+    found = verify_file(file, signed_hashes=signed_hashes)
     return {
         "events": found.events,
         "after": found.base.position if found.base else None,
         "hash": found.head.hash if found.head else None,
         "gaps": found.gaps,
-        "heads": len(noted),
+        "heads": len(signed_hashes),
     }
 
 
-def _noted(settings: Settings, heads: Path | None, key: Path | None) -> dict[int, str]:
-    """Return the checkpoints to compare the log with.
+def _signed_hashes(settings: Settings, heads: Path | None, key: Path | None) -> dict[int, str]:
+    """Return the hashes that checkpoints require, by position.
 
     Raises:
         LogUnavailable: A named file does not exist.
@@ -154,4 +158,4 @@ def _noted(settings: Settings, heads: Path | None, key: Path | None) -> dict[int
     if heads is not None and not heads.exists():
         msg = f"there are no heads at {heads}"
         raise LogUnavailable(msg)
-    return binding_heads(files.read())
+    return required_hashes(files.read())

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from domain.log.checkpoints import binding_heads
+from domain.log.checkpoints import required_hashes
 from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.migrate import current, expected, upgrade
 from ops.adapters.log_admin.backup import back_up, restore
@@ -68,9 +68,9 @@ def restore_log(copy: CopyArgument, data_dir: DataDir = None) -> None:
         nothing_runs(settings),
         progress_bar("verifying the copy") as progress,
     ):
-        heads = binding_heads(files.read())
+        signed_hashes = required_hashes(files.read())
         done = restore(
-            settings.log_url, copy, kept_as=kept_as, signed_hashes=heads, progress=progress
+            settings.log_url, copy, kept_as=kept_as, signed_hashes=signed_hashes, progress=progress
         )
         engine = reader_engine(settings.log_url)
         try:

@@ -51,12 +51,12 @@ UntilOption = Annotated[
 ]
 AfterOption = Annotated[int, typer.Option("--after", min=0, help="Position before the first.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
-HeadsOption = Annotated[
+CheckpointsOption = Annotated[
     Path | None,
-    typer.Option("--heads", help="Signed heads to hold it against; default: the data directory's."),
+    typer.Option("--heads", help="Signed checkpoints; default: those of the data directory."),
 ]
 KeyOption = Annotated[
-    Path | None, typer.Option("--key", help="Key of the heads; default: the data directory's.")
+    Path | None, typer.Option("--key", help="Their key; default: that of the data directory.")
 ]
 
 

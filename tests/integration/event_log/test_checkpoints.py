@@ -74,7 +74,7 @@ def _bad_position(result: Result) -> int:
     return int(json.loads(result.stdout)["position"])
 
 
-def test_a_whole_log_fits_its_signed_heads(signed: str) -> None:
+def test_a_whole_log_fits_its_checkpoints(signed: str) -> None:
     with open_log(signed, clock=SystemClock()) as log:
         _append(log)
     assert _run("head", "--sign").exit_code == 0
@@ -123,7 +123,7 @@ def test_an_end_that_was_replaced_by_one_whose_hashes_fit_is_found(signed: str) 
     assert _run("head", "--sign").exit_code == 1
 
 
-def test_heads_kept_elsewhere_find_what_the_own_ones_were_put_back_with(
+def test_checkpoints_kept_elsewhere_reveal_a_restored_data_directory(
     signed: str, files: CheckpointFiles, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere.jsonl"
@@ -142,8 +142,8 @@ def test_a_changed_head_is_found(
     signed: str, files: CheckpointFiles, field: str, value: object
 ) -> None:
     assert signed
-    note = json.loads(files.checkpoints.read_text())
-    files.checkpoints.write_text(json.dumps(note | {field: value}) + "\n")
+    checkpoint = json.loads(files.checkpoints.read_text())
+    files.checkpoints.write_text(json.dumps(checkpoint | {field: value}) + "\n")
     result = _run("verify")
     assert result.exit_code == 1
     assert "line 1 of the heads has a signature that is not right" in result.stderr
@@ -175,7 +175,7 @@ def test_half_a_line_left_by_a_crash_is_passed_over_and_replaced(
     with open_log(signed, clock=SystemClock()) as log:
         _append(log)
     assert _run("head", "--sign").exit_code == 0
-    assert [note.position for note in files.read()] == [15, 16]
+    assert [checkpoint.position for checkpoint in files.read()] == [15, 16]
 
 
 def test_an_unchanged_head_is_signed_once(signed: str, files: CheckpointFiles) -> None:
@@ -192,7 +192,7 @@ def test_the_key_is_readable_by_its_owner_only_and_drawn_once(
     assert files.make_key() == files.make_key() == files.load_key()
 
 
-def test_heads_without_their_key_are_not_signed_with_a_new_one(
+def test_checkpoints_without_their_key_are_not_signed_with_a_new_one(
     signed: str, files: CheckpointFiles
 ) -> None:
     assert signed
@@ -204,9 +204,9 @@ def test_heads_without_their_key_are_not_signed_with_a_new_one(
 
 def test_an_empty_log_can_be_signed(url: str, files: CheckpointFiles) -> None:
     engine = reader_engine(url)
-    note = sign_log(engine, files, clock=FakeClock())
+    checkpoint = sign_log(engine, files, clock=FakeClock())
     engine.dispose()
-    assert note.position == 0
+    assert checkpoint.position == 0
     assert _run("verify").exit_code == 0
 
 
@@ -279,7 +279,7 @@ def test_a_line_dropped_from_an_export_breaks_nothing_but_is_told(
     assert report["gaps"] == 1
 
 
-def test_a_linked_event_of_somebody_elses_does_not_fit_the_heads(
+def test_a_chained_event_of_another_writer_does_not_fit_the_checkpoints(
     signed: str, tmp_path: Path
 ) -> None:
     assert signed

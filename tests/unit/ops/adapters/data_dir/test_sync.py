@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from domain.log.checkpoints import sign_head
+from domain.log.checkpoints import sign_checkpoint
 from domain.log.record import LogHead
 from ops.adapters.data_dir.secret_file import write_once
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles
@@ -20,12 +20,12 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     fsync = os.fsync
 
-    def noted(descriptor: int) -> None:
+    def record_sync(descriptor: int) -> None:
         is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
         seen.append("directory" if is_directory else "file")
         fsync(descriptor)
 
-    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "fsync", record_sync)
     return seen
 
 
@@ -36,8 +36,10 @@ def test_secret_has_its_name_for_good_before_it_is_used(tmp_path: Path, synced: 
 
 def test_first_head_has_its_file_for_good(tmp_path: Path, synced: list[str]) -> None:
     files = CheckpointFiles.of(tmp_path)
-    note = sign_head(LogHead(position=1, hash="0" * 64), key=b"k" * 32, at="2026-01-01T00:00:00Z")
-    files.append(note)
+    checkpoint = sign_checkpoint(
+        LogHead(position=1, hash="0" * 64), key=b"k" * 32, at="2026-01-01T00:00:00Z"
+    )
+    files.append(checkpoint)
     assert synced == ["file", "directory"]
-    files.append(note)
+    files.append(checkpoint)
     assert synced == ["file", "directory", "file"]
