@@ -7,7 +7,6 @@ same blocks, without the product's code.
 
 from __future__ import annotations
 
-import copy
 import platform
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from importlib.metadata import version
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import BatchKVCache, KVCache
+from mlx_lm.models.cache import KVCache
 
 from domain.kv.spec import BLOCK_TOKENS, LayerKind, LayerSpec, ModelCacheSpec
 from worker.engine.mlx.kv.arrays import BlockArrays
@@ -35,11 +34,8 @@ def main() -> None:
     """Print both tables in Markdown."""
     print(f"{platform.system()} {platform.machine()}, mlx {version('mlx')}, {LAYERS} layers of")
     print(f"{HEADS} heads of {DIM} in bfloat16, blocks of {BLOCK_TOKENS} tokens; ms\n")
-    print(
-        "| tokens | MB | copy | gather | ratio | join | join of KVCache"
-        " | extract all | extract one | the same by extract_cache |"
-    )
-    print("|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
+    print("| tokens | MB | copy | gather | ratio | extract all | extract one |")
+    print("|--:|--:|--:|--:|--:|--:|--:|")
     for tokens in CONTEXTS:
         print(_row(tokens))
         mx.clear_cache()
@@ -56,15 +52,10 @@ def _row(tokens: int) -> str:
     blocks = [cut(caches, start, tokens) for start in borders]
     plain = _ms(lambda: _concatenate(blocks))
     gathered = _ms(lambda: gather(SPEC, blocks, None, 0, empty))
-    join = _join_ms(lambda: gather(SPEC, blocks, None, 0, empty))
-    join_plain = _join_ms(lambda: filled(tokens))
     every = _ms(lambda: [cut(caches, start, tokens) for start in borders])
     last = tokens - BLOCK_TOKENS
-    batch = [BatchKVCache.merge([cache, cache]) for cache in caches]
-    mx.eval([cache.state[:2] for cache in batch])
-    one = _ms(lambda: cut(batch, last, tokens, row=1))
-    whole = _ms(lambda: cut([cache.extract(1) for cache in batch], last, tokens))
-    figures = " | ".join(f"{figure:.1f}" for figure in (join, join_plain, every, one, whole))
+    one = _ms(lambda: cut(caches, last, tokens))
+    figures = " | ".join(f"{figure:.1f}" for figure in (every, one))
     return (
         f"| {tokens} | {tokens * LAYER.token_bytes * LAYERS / 1e6:.0f} | {plain:.1f}"
         f" | {gathered:.1f} | {gathered / plain:.2f} | {figures} |"
@@ -80,28 +71,9 @@ def _concatenate(blocks: list[BlockArrays]) -> None:
     )
 
 
-def _join_ms(make: Callable[[], list[Any]]) -> float:
-    """Time a batch generator's cache work: merge, move to decode, take one token."""
-    token = mx.zeros((1, HEADS, 1, DIM), mx.bfloat16)
-    times = []
-    for _ in range(RUNS + 1):
-        caches = make()
-        started = time.perf_counter()
-        merged = [cache.merge([cache]) for cache in caches]
-        caches.clear()
-        moved = copy.deepcopy(merged)
-        merged.clear()
-        for cache in moved:
-            cache.filter([0])
-            cache.update_and_fetch(token, token)
-        mx.eval([cache.state[:2] for cache in moved])
-        times.append(time.perf_counter() - started)
-    return min(times[1:]) * 1e3
-
-
-def cut(caches: list[Any], start: int, held: int, row: int = 0) -> BlockArrays:
+def cut(caches: list[Any], start: int, held: int) -> BlockArrays:
     """Cut the block that begins at ``start`` out of caches that hold ``held`` tokens."""
-    block = extract(caches, start, start + BLOCK_TOKENS, cached_tokens=held, row=row)
+    block = extract(caches, start, start + BLOCK_TOKENS, cached_tokens=held)
     assert block is not None
     return block
 
@@ -112,7 +84,7 @@ def empty() -> list[Any]:
 
 
 def filled(tokens: int) -> list[Any]:
-    """Return caches that hold ``tokens`` tokens of noise."""
+    """Return caches that hold so many tokens of noise."""
     caches = empty()
     for cache in caches:
         keys = mx.random.normal((1, HEADS, tokens, DIM)).astype(mx.bfloat16)

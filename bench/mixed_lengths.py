@@ -1,9 +1,9 @@
-"""Contexts of very different lengths: one padded batch, batches by length, or each alone.
+"""Decode of contexts of unequal length: mlx-lm's padded batch, ragged rows, and each row alone.
 
 ``python -m bench.mixed_lengths [--lengths 100,1000,8000,32000] [--steps 20]``. A random network
-with the heads of SmolLM2-135M (3 of 64, bfloat16) in 8 layers. The contexts are filled with noise
-instead of computed, so only decoding is measured. The three ways run in turn on the same machine.
-Memory is MLX's active and peak memory, less the weights.
+with the heads of SmolLM2-135M (3 of 64, bfloat16) in 8 layers; the contexts are filled with noise,
+not computed, so that only decode is measured. The three run in turn on the same machine; memory is
+what MLX holds and its peak, less the weights.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ import argparse
 import platform
 import statistics
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.models import llama
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import BatchKVCache, make_prompt_cache
 
-from domain.kv.spec import ModelCacheSpec
-from worker.engine.mlx.decode_batches import DecodeBatches, JoinRequest
 from worker.engine.mlx.kv.probe import probe_spec
+from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
 
 LAYERS, HEADS, DIM, HIDDEN, VOCABULARY = 8, 3, 64, 192, 4096
-NO_BOUND = 1 << 62
+
+Prepare = Callable[[Any, list[int]], Callable[[], object]]
 
 
 def main() -> None:
@@ -41,33 +42,56 @@ def main() -> None:
     alone = sum(map(spec.live_bytes, lengths)) / 1e6
     print(f"{platform.system()} {platform.machine()}, mlx {version('mlx')}, {options.steps} steps,")
     print(f"weights {weights / 1e6:.0f} MB, the contexts alone {alone:.0f} MB\n")
-    print("| way | groups | held MB | peak MB | step ms | tok/s |")
-    print("|---|---|--:|--:|--:|--:|")
-    for way, bound in (("one batch", NO_BOUND), ("by length", weights), ("each alone", -1)):
-        print(f"| {way} | {_row(network, spec, lengths, bound, options.steps)} |", flush=True)
+    print("| rows | held MB | peak MB | step ms | tok/s |")
+    print("|---|--:|--:|--:|--:|")
+    for name, prepare in (("padded", _padded), ("ragged", _ragged), ("alone", _alone)):
+        print(f"| {name} | {_row(prepare, network, lengths, options.steps)} |", flush=True)
 
 
-def _row(network: Any, spec: ModelCacheSpec, lengths: list[int], bound: int, steps: int) -> str:
+def _row(prepare: Prepare, network: Any, lengths: list[int], steps: int) -> str:
     mx.clear_cache()
     before = mx.get_active_memory()
     mx.reset_peak_memory()
-    groups = DecodeBatches(network, lambda rows: mx.argmax(rows, axis=-1), spec.live_bytes, bound)
-    for length in lengths:
-        groups.insert(
-            JoinRequest(segments=[[1]], caches=_filled(network, length), tokens=[1] * length)
-        )
-    groups.start_decoding()
-    groups.decode()
+    step = prepare(network, lengths)
+    step()
     times = []
     for _ in range(steps):
         started = time.perf_counter()
-        groups.decode()
+        step()
         times.append(time.perf_counter() - started)
     held = (mx.get_active_memory() - before) / 1e6
     peak = (mx.get_peak_memory() - before) / 1e6
     step_s = statistics.median(times)
-    sizes = " + ".join(str(len(group)) for group in groups.lengths)
-    return f"{sizes} | {held:.0f} | {peak:.0f} | {1000 * step_s:.0f} | {len(lengths) / step_s:.1f}"
+    return f"{held:.0f} | {peak:.0f} | {1000 * step_s:.0f} | {len(lengths) / step_s:.1f}"
+
+
+def _padded(network: Any, lengths: list[int]) -> Callable[[], object]:
+    rows = [_filled(network, length) for length in lengths]
+    caches = [BatchKVCache.merge(list(layer)) for layer in zip(*rows, strict=True)]
+    mx.eval([cache.state[:2] for cache in caches])
+    tokens = mx.array([[1]] * len(lengths))
+    return lambda: mx.eval(mx.argmax(network(tokens, cache=caches)[:, -1], axis=-1))
+
+
+def _ragged(network: Any, lengths: list[int]) -> Callable[[], object]:
+    sequences = RunningSequences(network, lambda rows: mx.argmax(rows, axis=-1), lambda _: 0)
+    for length in lengths:
+        sequences.insert(
+            JoinRequest(segments=[[1]], caches=_filled(network, length), tokens=[1] * length)
+        )
+    sequences.start_decoding()
+    return sequences.decode
+
+
+def _alone(network: Any, lengths: list[int]) -> Callable[[], object]:
+    rows = [_filled(network, length) for length in lengths]
+    token = mx.array([[1]])
+
+    def step() -> None:
+        for caches in rows:
+            mx.eval(mx.argmax(network(token, cache=caches)[:, -1], axis=-1))
+
+    return step
 
 
 def _network() -> Any:

@@ -93,7 +93,7 @@ class Bench:
     @property
     def computed(self) -> int:
         """Prompt tokens computed so far, without the last token of each prompt."""
-        return self.runner.batches.tokens_prefilled
+        return self.runner.sequences.tokens_prefilled
 
     def admission(
         self, prompt: list[int], max_tokens: int = 8, sampling: Sampling | None = None
@@ -171,9 +171,7 @@ class Bench:
         """Assert that the memory accounts are right."""
         room = self.runner._admission
         room.ledger.check_integrity()
-        taken = sum(
-            len(group) * room.row_bytes(max(group) - 1) for group in self.runner.batches.lengths
-        )
+        taken = sum(room.row_bytes(length - 1) for length in self.runner.sequences.lengths)
         assert taken <= room.ledger.live_bytes, "caches beyond what is reserved"
         if self.runner._prefix_cache is not None:
             self.reuse.memory.check_integrity()

@@ -24,7 +24,7 @@ from worker.cachestore.reports import ContextSaved, ContextStarted, OnContext, i
 from worker.cachestore.tier import DiskTier, Storage
 from worker.engine.mlx.kv.codec import BlockCodec
 from worker.engine.mlx.kv.gather import gather
-from worker.engine.mlx.kv.live import cut_at_borders, extract_live, find_live
+from worker.engine.mlx.kv.live import Sequences, cut_at_borders, extract_live
 from worker.engine.mlx.kv.memory import BlockMemory, PinnedPrefix
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.persistence import Persistence, fingerprint_of_blocks
@@ -116,14 +116,14 @@ class PrefixCache:
     def prepare_start(
         self,
         token_ids: Sequence[int],
-        generator: Any,  # noqa: ANN401 - as above
+        sequences: Sequences,
         tokens_max: int | None = None,
     ) -> StartPoint:
         """Restore the cached prefix of a prompt; ``track`` or ``unpin`` must follow.
 
         Args:
             token_ids: The prompt.
-            generator: The ``DecodeBatches`` that it will join.
+            sequences: The running sequences that it will join.
             tokens_max: Most tokens to restore; ``None`` for no limit.
         """
         started_s = time.monotonic()
@@ -134,7 +134,7 @@ class PrefixCache:
             started_s = restore.started_s
             self._disk.release(restore)
         try:
-            caches = self._gather_caches(pinned, generator) if pinned.tokens else None
+            caches = self._gather_caches(pinned, sequences) if pinned.tokens else None
         except Exception:
             self.unpin(pinned)
             raise
@@ -196,38 +196,38 @@ class PrefixCache:
         sequence = self._tracked.get(uid)
         return 0 if sequence is None else sequence.start
 
-    def advance(self, uid: int, generator: Any, *, tokens: int) -> None:  # noqa: ANN401 - as above
+    def advance(self, uid: int, sequences: Sequences, *, tokens: int) -> None:
         """Set how many tokens of a sequence its caches hold, and cache complete blocks."""
         sequence = self._tracked[uid]
         sequence.tokens = tokens
         if tokens < sequence.next_boundary:
             return
         if sequence.is_caching:
-            self._cache_complete_blocks(uid, sequence, generator)
+            self._cache_complete_blocks(uid, sequence, sequences)
         sequence.next_boundary = self._next_boundary(sequence)
 
-    def advance_one(self, uid: int, generator: Any) -> None:  # noqa: ANN401 - as above
+    def advance_one(self, uid: int, sequences: Sequences) -> None:
         """Count one decoded token; see ``advance``."""
-        self.advance(uid, generator, tokens=self._tracked[uid].tokens + 1)
+        self.advance(uid, sequences, tokens=self._tracked[uid].tokens + 1)
 
-    def end(self, uid: int, generator: Any = None) -> None:  # noqa: ANN401 - as above
+    def end(self, uid: int, sequences: Sequences | None = None) -> None:
         """Stop tracking a sequence and unpin its blocks.
 
         Args:
             uid: The sequence.
-            generator: Where given, the sequence is still in it, and its last blocks are cached and
+            sequences: Where given, the sequence is still in it, and its last blocks are cached and
                 reported.
         """
         sequence = self._tracked.get(uid)
         if sequence is None:
             return
         if (
-            generator is not None
+            sequences is not None
             and sequence.is_caching
             and sequence.tokens >= sequence.prompt_tokens
         ):
-            self._persist_blocks(uid, sequence, generator)
-            tail = self._cache_tail(uid, sequence, generator)
+            self._persist_blocks(uid, sequence, sequences)
+            tail = self._cache_tail(uid, sequence, sequences)
             self._report_cached(sequence, tail)
         del self._tracked[uid]
         self._drop_pending(sequence)
@@ -279,10 +279,10 @@ class PrefixCache:
             self._disk.close()
         self.memory.close()
 
-    def _gather_caches(self, pinned: PinnedPrefix, generator: Any) -> list[Any]:  # noqa: ANN401 - as above
+    def _gather_caches(self, pinned: PinnedPrefix, sequences: Sequences) -> list[Any]:
         blocks = [self.memory.arrays(block) for block in pinned.ids]
         tail = None if pinned.tail_id is None else self.memory.arrays(pinned.tail_id)
-        with mx.stream(generator.stream):
+        with mx.stream(sequences.stream):
             return gather(
                 self._spec,
                 blocks,
@@ -291,11 +291,13 @@ class PrefixCache:
                 lambda: make_prompt_cache(self._network),
             )
 
-    def _cache_complete_blocks(self, uid: int, sequence: TrackedSequence, generator: Any) -> None:  # noqa: ANN401 - as above
+    def _cache_complete_blocks(
+        self, uid: int, sequence: TrackedSequence, sequences: Sequences
+    ) -> None:
         size, tokens = self._block_tokens, sequence.tokens
         while sequence.is_caching and (len(sequence.names) + 1) * size <= tokens:
             start = len(sequence.names) * size
-            block = self._cache_block(uid, sequence, generator, start + size)
+            block = self._cache_block(uid, sequence, sequences, start + size)
             if block is None:
                 self._drop_pending(sequence)
                 sequence.is_caching = False
@@ -304,19 +306,19 @@ class PrefixCache:
             sequence.ids.append(block[1])
             self._replace_tail(sequence, block[0])
         if tokens == sequence.prompt_tokens - 1 and tokens % size:
-            sequence.tail = self._cache_block(uid, sequence, generator, tokens)
+            sequence.tail = self._cache_block(uid, sequence, sequences, tokens)
             self._drop_pending(sequence)
 
     def _cache_tail(
         self,
         uid: int,
         sequence: TrackedSequence,
-        generator: Any,  # noqa: ANN401 - as above
+        sequences: Sequences,
     ) -> BlockHash | None:
         """Cache the last block, which is not full; return its hash."""
         if sequence.tokens % self._block_tokens == 0:
             return None
-        block = self._cache_block(uid, sequence, generator, sequence.tokens)
+        block = self._cache_block(uid, sequence, sequences, sequence.tokens)
         if block is None:
             return None
         if sequence.tail is None or sequence.tail[0] != block[0]:
@@ -324,12 +326,12 @@ class PrefixCache:
         sequence.ids.append(block[1])
         return block[0]
 
-    def _persist_blocks(self, uid: int, sequence: TrackedSequence, generator: Any) -> None:  # noqa: ANN401 - as above
+    def _persist_blocks(self, uid: int, sequence: TrackedSequence, sequences: Sequences) -> None:
         """Submit the whole blocks that are not on disk."""
-        live = find_live(generator, uid)
-        if self._disk is not None and live is not None:
+        found = sequences.find(uid)
+        if self._disk is not None and found is not None:
             arrays = [self.memory.arrays(block) for block in sequence.ids[: len(sequence.names)]]
-            self._disk.store_whole(sequence.names, live.tokens, arrays)
+            self._disk.store_whole(sequence.names, found[1], arrays)
 
     def _report_cached(self, sequence: TrackedSequence, tail: BlockHash | None) -> None:
         """Report which blocks of a sequence are on disk, once their writes are done."""
@@ -348,17 +350,17 @@ class PrefixCache:
         self,
         uid: int,
         sequence: TrackedSequence,
-        generator: Any,  # noqa: ANN401 - as above
+        sequences: Sequences,
         stop: int,
     ) -> tuple[BlockHash, BlockId] | None:
-        live = find_live(generator, uid)
-        if live is None or len(live.tokens) < stop:
+        found = sequences.find(uid)
+        if found is None or len(found[1]) < stop:
             return None
         start = len(sequence.names) * self._block_tokens
-        ids = live.tokens[start:stop]
+        ids = found[1][start:stop]
         parent = sequence.names[-1] if sequence.names else None
         name = self._hasher.of_packed(parent, pack_ids(ids))
-        cut = partial(extract_live, generator, uid, start, stop)
+        cut = partial(extract_live, sequences, uid, start, stop)
         block = self.memory.add(name, parent, ids, cut)
         sequence.pending.discard(name)
         self._pending.discard(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,10 +18,14 @@ from domain.kv.spec import BLOCK_TOKENS, ModelCacheSpec
 from worker.cachestore.reports import OnContext, ignore
 from worker.cachestore.tier import DiskTier
 from worker.engine.mlx.admission import AdmissionControl
-from worker.engine.mlx.decode_batches import DecodeBatches, JoinRequest, PrefillProgress
 from worker.engine.mlx.kv.leaves import UnsupportedCache
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.prefix_cache import PrefixCache
+from worker.engine.mlx.rows.running_sequences import (
+    JoinRequest,
+    PrefillProgress,
+    RunningSequences,
+)
 from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow
 from worker.engine.ports import (
     Admission,
@@ -103,16 +107,16 @@ class BatchRunner:
         #: Arrival number of each sequence, by uid.
         self._arrivals: dict[int, int] = {}
         self._admission = AdmissionControl(None, None, None)
-        self._batches: DecodeBatches | None = None
+        self._sequences: RunningSequences | None = None
         self._sampler = BatchSampler(self._rows_of)
         self._pace = self._new_pace()
         self._wired_limit: int | None = None
 
     @property
-    def batches(self) -> DecodeBatches:
+    def sequences(self) -> RunningSequences:
         """Return the sequences in prefill and decode."""
-        assert self._batches is not None, "nothing is loaded"
-        return self._batches
+        assert self._sequences is not None, "nothing is loaded"
+        return self._sequences
 
     def load(self) -> LoadedModel:
         """Load weights and tokenizer, and run one forward pass as a warm-up.
@@ -137,7 +141,7 @@ class BatchRunner:
 
     def insert(self, admission: Admission) -> Admitted | None:
         """Add a sequence to the next step; return ``None`` if its memory is not available now."""
-        tokens, live_bytes = admission.tokens, self.batches.live_bytes()
+        tokens, live_bytes = admission.tokens, self.sequences.live_bytes()
         cache, running = self._prefix_cache, len(self._remaining)
         known = 0 if cache is None else cache.memory.known_tokens(tokens[:-1])
         tokens_max = self._admission.max_restorable(len(tokens), known, live_bytes, running)
@@ -145,10 +149,10 @@ class BatchRunner:
             return None
         if cache is None:
             join = JoinRequest(segments=[list(admission.tokens)], tokens=[])
-            admitted = Admitted(self.batches.insert(join))
+            admitted = Admitted(self.sequences.insert(join))
         else:
             admitted = self._insert_restored(admission, cache, tokens_max)
-        reserved = self._admission.ledger.reserve(self.batches.live_bytes())
+        reserved = self._admission.ledger.reserve(self.sequences.live_bytes())
         assert reserved, "max_restorable has checked the budget"
         self._arrivals[admitted.uid] = admission.arrival
         self._remaining[admitted.uid] = admission.max_new_tokens
@@ -167,7 +171,7 @@ class BatchRunner:
         """
         faults: list[Fault] = []
         preempted, self._likelihoods = self._preempt_for_memory(), {}
-        decode_first = self._decodes_next and self.batches.decoding > 0
+        decode_first = self._decodes_next and self.sequences.decoding > 0
         prefilled = [] if decode_first else self._prefill(faults)
         tokens = self._first_tokens(prefilled)
         self._decodes_next = bool(tokens)
@@ -202,15 +206,8 @@ class BatchRunner:
         self._admission.ledger.reserve(0)
         self._sampler = BatchSampler(self._rows_of)
         self._pace = self._new_pace()
-        network = self._weights.network
-        weights = sum(array.nbytes for array in _arrays(network.parameters()))
-        # A second batch reads all weights again in each step; padding up to that size is cheaper.
-        self._batches = DecodeBatches(
-            network,
-            self._sampler,
-            self._admission.row_bytes,
-            padding_bytes_max=weights,
-            reserve=self._admission.ledger.reserve,
+        self._sequences = RunningSequences(
+            self._weights.network, self._sampler, self._admission.row_bytes
         )
         mx.clear_cache()
 
@@ -218,7 +215,7 @@ class BatchRunner:
         """Free the model's memory."""
         if self._prefix_cache is not None:
             self._prefix_cache.close()
-        self._batches = self._weights = self._prefix_cache = None
+        self._sequences = self._weights = self._prefix_cache = None
         if self._wired_limit is not None:
             mx.synchronize()
             mx.set_wired_limit(self._wired_limit)
@@ -261,9 +258,9 @@ class BatchRunner:
     def _insert_restored(
         self, admission: Admission, prefix_cache: PrefixCache, tokens_max: int
     ) -> Admitted:
-        start = prefix_cache.prepare_start(admission.tokens, self.batches, tokens_max)
+        start = prefix_cache.prepare_start(admission.tokens, self.sequences, tokens_max)
         try:
-            uid = self.batches.insert(
+            uid = self.sequences.insert(
                 JoinRequest(segments=start.segments, caches=start.caches, tokens=start.tokens)
             )
         except Exception:
@@ -276,7 +273,7 @@ class BatchRunner:
         """Reserve memory for the next step; preempt the youngest sequences if it is short."""
         preempted: list[int] = []
         by_age = sorted(self._remaining, key=lambda uid: self._arrivals[uid])
-        while not self._admission.reserve_or_evict(self.batches.live_bytes(), by_age):
+        while not self._admission.reserve_or_evict(self.sequences.live_bytes(), by_age):
             assert by_age, "an empty batch needs no memory"
             _log.info("preempted", running=len(by_age))
             preempted.append(by_age.pop())
@@ -285,29 +282,29 @@ class BatchRunner:
 
     def _prefill(self, faults: list[Fault]) -> list[tuple[int, int, int]]:
         """Prefill a piece if it is time, and start decoding the prompts that are complete."""
-        batches = self.batches
-        if not batches.is_prefilling:
+        sequences = self.sequences
+        if not sequences.is_prefilling:
             return []
         progress: list[tuple[int, int, int]] = []
         for piece in self._prefill_piece():
             progress += self._advance_prefill(piece)
-        for piece in batches.start_decoding():
+        for piece in sequences.start_decoding():
             progress += self._advance_prefill(piece)
-        for uid, error in batches.take_failed().items():
+        for uid, error in sequences.take_failed().items():
             _log.warning("prompt_failed", error=repr(error))
             faults.append(Fault(uid, error, retryable=True))
         return progress
 
     def _prefill_piece(self) -> list[PrefillProgress]:
-        batches = self.batches
-        tokens_max = self._pace.chunk_tokens(streams=batches.decoding)
+        sequences = self.sequences
+        tokens_max = self._pace.chunk_tokens(streams=sequences.decoding)
         if not tokens_max:
             return []
-        before, started = batches.tokens_prefilled, time.perf_counter()
-        piece = batches.prefill(tokens_max)
-        if batches.tokens_prefilled > before:
+        before, started = sequences.tokens_prefilled, time.perf_counter()
+        piece = sequences.prefill(tokens_max)
+        if sequences.tokens_prefilled > before:
             seconds = time.perf_counter() - started
-            self._pace.record_chunk(batches.tokens_prefilled - before, seconds)
+            self._pace.record_chunk(sequences.tokens_prefilled - before, seconds)
         return piece
 
     def _advance_prefill(self, piece: PrefillProgress) -> list[tuple[int, int, int]]:
@@ -318,7 +315,7 @@ class BatchRunner:
         start = 0
         if self._prefix_cache is not None:
             start = self._prefix_cache.start_of(piece.uid)
-            self._prefix_cache.advance(piece.uid, self.batches, tokens=start + piece.done)
+            self._prefix_cache.advance(piece.uid, self.sequences, tokens=start + piece.done)
         if piece.done < piece.total <= self._prefill_step_tokens:
             return []
         return [(piece.uid, start + piece.done, start + piece.total)]
@@ -337,7 +334,7 @@ class BatchRunner:
             return []
         assert self._weights is not None, "nothing is loaded"
         tokens: list[tuple[int, int, Finish | None]] = []
-        for uid, token in self.batches.first_tokens(started_uids):
+        for uid, token in self.sequences.first_tokens(started_uids):
             if token not in self._weights.end_ids and self._remaining[uid] > 1:
                 self._emitted_early.add(uid)
                 tokens.append((uid, token, None))
@@ -345,14 +342,14 @@ class BatchRunner:
         return tokens
 
     def _decode(self) -> list[tuple[int, int, Finish | None]]:
-        if not self.batches.decoding:
+        if not self.sequences.decoding:
             return []
         assert self._weights is not None, "nothing is loaded"
         started = time.perf_counter()
         tokens: list[tuple[int, int, Finish | None]] = []
-        for uid, token in self.batches.decode():
+        for uid, token in self.sequences.decode():
             if self._prefix_cache is not None:
-                self._prefix_cache.advance_one(uid, self.batches)
+                self._prefix_cache.advance_one(uid, self.sequences)
             self._remaining[uid] -= 1
             likelihood = self._sampler.logprob_rows.next(uid)
             if uid in self._emitted_early:
@@ -377,24 +374,15 @@ class BatchRunner:
             return
         for uid in uids:
             if self._prefix_cache is not None:
-                self._prefix_cache.end(uid, self.batches)
+                self._prefix_cache.end(uid, self.sequences)
             self._remaining.pop(uid, None)
             self._arrivals.pop(uid, None)
             self._emitted_early.discard(uid)
             self._sampler.drop(uid)
-        self.batches.remove(uids)
+        self.sequences.remove(uids)
 
     def _rows_of(self, size: int) -> list[int]:
         """Return the uids of the batch that is being sampled."""
-        rows = self.batches.rows
+        rows = self.sequences.sampled
         assert len(rows) == size, "the sampled batch is not the current one"
         return rows
-
-
-def _arrays(parameters: Any) -> Iterator[mx.array]:  # noqa: ANN401 - a tree of dicts and lists
-    """Yield the leaves."""
-    if isinstance(parameters, mx.array):
-        yield parameters
-    else:
-        for child in parameters.values() if isinstance(parameters, dict) else parameters:
-            yield from _arrays(child)

@@ -11,13 +11,13 @@ from domain.errors import EngineFailure
 from domain.kv.spec import BLOCK_TOKENS
 from domain.values import Sampling
 from worker.engine.grammar.ports import Constraint
-from worker.engine.mlx.decode_batches import DecodeBatches, JoinRequest
 from worker.engine.mlx.kv.live import cut_at_borders
+from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
 from worker.engine.mlx.runner import LoadedWeights
 from worker.engine.mlx.sampling.logprobs import logprobs_of
 from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow, draw_scores
 
-#: Draws whose log-probabilities are kept: mlx-lm draws the next token before it returns this one.
+#: Draws whose log-probabilities are kept: the next token is drawn before it returns this one.
 DRAWS_KEPT = 4
 
 #: Receives the number of prompt tokens computed, and the number to compute.
@@ -51,12 +51,10 @@ class SoloRun:
         self._constraint = constraint
         self._step_tokens = step_tokens
         self._cuts_at_blocks = cuts
-        self._sampler = BatchSampler(lambda _: self._batches.rows)
+        self._sampler = BatchSampler(lambda _: self._sequences.sampled)
         self._draws: deque[tuple[int, mx.array]] = deque(maxlen=DRAWS_KEPT)
         self._drawn = 0
-        self._batches = DecodeBatches(
-            weights.network, self._draw, row_bytes=lambda _: 0, padding_bytes_max=0
-        )
+        self._sequences = RunningSequences(weights.network, self._draw, row_bytes=lambda _: 0)
 
     def tokens(
         self, prompt: Sequence[int], on_progress: OnProgress = lambda *_: None
@@ -69,13 +67,13 @@ class SoloRun:
         uid = self._prefill(prompt, on_progress)
         try:
             while True:
-                for _, token in self._batches.decode():
+                for _, token in self._sequences.decode():
                     for error in self._sampler.faults.values():
                         msg = f"a token could not be drawn: {error}"
                         raise EngineFailure(msg) from error
                     yield token
         finally:
-            self._batches.remove([uid])
+            self._sequences.remove([uid])
             self._sampler.drop(uid)
 
     def logprobs(self, index: int, tokens: Sequence[int]) -> list[float]:
@@ -90,13 +88,13 @@ class SoloRun:
     def _prefill(self, prompt: Sequence[int], on_progress: OnProgress) -> int:
         whole = [list(prompt)]
         segments = cut_at_borders(prompt, 0, BLOCK_TOKENS) if self._cuts_at_blocks else whole
-        uid = self._batches.insert(JoinRequest(segments=segments, tokens=[]))
+        uid = self._sequences.insert(JoinRequest(segments=segments, tokens=[]))
         self._sampler.add(uid, SamplerRow(self._sampling, 0, self._constraint))
-        while self._batches.is_prefilling:
-            for progress in self._batches.prefill(self._step_tokens):
+        while self._sequences.is_prefilling:
+            for progress in self._sequences.prefill(self._step_tokens):
                 on_progress(progress.done, progress.total)
-            self._batches.start_decoding()
-            for error in self._batches.take_failed().values():
+            self._sequences.start_decoding()
+            for error in self._sequences.take_failed().values():
                 msg = f"the prompt cannot be computed: {type(error).__name__}: {error}"
                 raise EngineFailure(msg) from error
         return uid

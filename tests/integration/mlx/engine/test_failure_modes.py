@@ -18,8 +18,8 @@ from tests.support.models.runner_probe import BLOCK, Bench
 from tests.support.models.tiny_architectures import FALCON_H1, GEMMA3, LLAMA, Architecture
 from tests.support.models.tiny_models import make_tiny_llama
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx import decode_batches
 from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.rows import decode_rows, running_sequences
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import Admission, Admitted, ModelLoadError
 from worker.engine.scheduling.fair_queue import PASSES_MAX
@@ -132,16 +132,16 @@ def test_budget_of_less_than_a_block_is_refused_at_the_start() -> None:
 def test_worker_exception_while_a_prompt_is_read_fails_that_one_alone(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = decode_batches._prefill
+    compute = decode_rows.prefill
     poison, prompt = random_tokens(50, 9), random_tokens(40, 10)
 
-    def failing(batch: Any, pieces: Any) -> None:
+    def failing(network: Any, rows: Any, pieces: Any) -> None:
         if any(piece[:8] == poison[:8] for piece in pieces):
             msg = "the device does not like these tokens"
             raise RuntimeError(msg)
-        read(batch, pieces)
+        compute(network, rows, pieces)
 
-    monkeypatch.setattr(decode_batches, "_prefill", failing)
+    monkeypatch.setattr(running_sequences, "prefill", failing)
     both = bench(LLAMA)
     good, bad = both.join(prompt, 20), both.join(poison, 20)
     both.finish()

@@ -69,10 +69,10 @@ def test_first_token_comes_before_it_is_in_the_caches_and_once(
         run = early.join(PROMPT, 12, sampling)
         step_to_first_token(early, run)
         assert run.tokens == expected[:1]
-        assert early.runner.batches.lengths == [[len(PROMPT)]]
+        assert early.runner.sequences.lengths == [len(PROMPT)]
         early.step()
         assert run.tokens == expected[:1]
-        assert early.runner.batches.lengths == [[len(PROMPT) + 1]]
+        assert early.runner.sequences.lengths == [len(PROMPT) + 1]
         early.drain()
         assert run.tokens == expected
 
@@ -185,4 +185,4 @@ def test_elsewhere_the_first_token_comes_when_the_next_is_begun(
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
     step_to_first_token(early, run)
 
-    assert early.runner.batches.lengths == [[len(PROMPT) + 1]]
+    assert early.runner.sequences.lengths == [len(PROMPT) + 1]

@@ -40,7 +40,7 @@ class Engine(BatchEngine):
 
     @property
     def computed(self) -> int:
-        return self.runner.batches.tokens_prefilled
+        return self.runner.sequences.tokens_prefilled
 
 
 @pytest.fixture(scope="module")

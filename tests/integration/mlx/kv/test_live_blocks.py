@@ -8,7 +8,6 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from mlx_lm.generate import BatchGenerator
 from mlx_lm.models.cache import make_prompt_cache
 
 from tests.support.models.kv_sequences import (
@@ -28,9 +27,10 @@ from tests.support.models.tiny_architectures import (
 )
 from worker.engine.mlx.kv.arrays import BlockArrays
 from worker.engine.mlx.kv.gather import gather
-from worker.engine.mlx.kv.live import cut_at_borders, extract_live, find_live
+from worker.engine.mlx.kv.live import cut_at_borders, extract_live
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.kv.split import extract
+from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
 
 BLOCK = 8
 EXACT_IN_BATCHES = ("llama", "qwen2", "qwen3", "qwen3_next")
@@ -69,50 +69,51 @@ class Talk:
         return self.prompt + self.tokens
 
 
-class Generator(BatchGenerator):  # type: ignore[misc]  # mlx-lm ships no types
-    """mlx-lm's own, whose batches can be looked at."""
-
-    def batches(self) -> tuple[Any, Any]:
-        return self._generation_batch, self._prompt_batch
-
-
 class Batch:
-    """A batch generator that is looked at after every step."""
+    """Running sequences that are looked at after every step."""
 
     def __init__(self, model: Any, step_tokens: int = BLOCK, block_tokens: int = BLOCK) -> None:
         self.model = model
+        self.step_tokens = step_tokens
         self.block_tokens = block_tokens
-        self.generator = Generator(
-            model,
-            prefill_step_size=step_tokens,
-            completion_batch_size=8,
-            prefill_batch_size=8,
-        )
+        self.sequences = RunningSequences(model, self._draw, row_bytes=lambda _: 0)
         self.talks: dict[int, Talk] = {}
+        self.limits: dict[int, int] = {}
+
+    def _draw(self, logprobs: mx.array) -> mx.array:
+        for at, uid in enumerate(self.sequences.sampled):
+            self.talks[uid].logprobs.append(logprobs[at])
+        return mx.argmax(logprobs, axis=-1)
 
     def join(
         self, prompt: list[int], max_tokens: int, caches: list[Any] | None = None, held: int = 0
     ) -> Talk:
-        (uid,) = self.generator.insert_segments(
-            [cut_at_borders(prompt[held:], held, self.block_tokens)],
-            max_tokens=[max_tokens],
-            caches=[caches],
-            all_tokens=[prompt[:held]],
+        segments = cut_at_borders(prompt[held:], held, self.block_tokens)
+        uid = self.sequences.insert(
+            JoinRequest(segments=segments, caches=caches, tokens=prompt[:held])
         )
-        self.talks[uid] = Talk(prompt, held)
+        self.talks[uid], self.limits[uid] = Talk(prompt, held), max_tokens
         return self.talks[uid]
 
     def step(self) -> bool:
         """Compute once and cut every block that has become complete."""
-        prefilled, decoded = self.generator.next()
-        for response in decoded:
-            self.talks[response.uid].tokens.append(response.token)
-            self.talks[response.uid].logprobs.append(response.logprobs)
-        for uid, talk in self.talks.items():
-            live = find_live(self.generator, uid)
-            if live is not None:
-                self._look(uid, talk, list(live.tokens))
+        prefilled = self.sequences.prefill(self.step_tokens)
+        self._look_at_all()
+        prefilled += self.sequences.start_decoding()
+        self._look_at_all()
+        decoded = self.sequences.decode()
+        for uid, token in decoded:
+            self.talks[uid].tokens.append(token)
+        ended = [uid for uid, _ in decoded if len(self.talks[uid].tokens) == self.limits[uid]]
+        self.sequences.remove(ended)
+        self._look_at_all()
         return bool(prefilled or decoded)
+
+    def _look_at_all(self) -> None:
+        for uid, talk in self.talks.items():
+            found = self.sequences.find(uid)
+            if found is not None:
+                self._look(uid, talk, list(found[1]))
 
     def finish(self) -> None:
         for _ in range(STEPS_MAX):
@@ -127,11 +128,11 @@ class Batch:
         last = len(held) - len(held) % self.block_tokens
         for stop in range(self.block_tokens, last + 1, self.block_tokens):
             if stop not in talk.blocks and stop > talk.restored:
-                block = extract_live(self.generator, uid, stop - self.block_tokens, stop)
+                block = extract_live(self.sequences, uid, stop - self.block_tokens, stop)
                 assert block is not None
                 talk.blocks[stop] = block
         if len(held) == len(talk.prompt) - 1 and last < len(held):
-            tail = extract_live(self.generator, uid, last, len(held))
+            tail = extract_live(self.sequences, uid, last, len(held))
             assert tail is not None
             talk.tails[len(held)] = tail
 
@@ -178,8 +179,10 @@ def test_prefill_in_longer_pieces_gives_every_block_where_no_layer_has_a_state(
     model = network(architecture)
     batch = Batch(model, step_tokens=4 * BLOCK, block_tokens=4 * BLOCK)
     batch.block_tokens = BLOCK
-    uids = batch.generator.insert([random_tokens(60, 1), random_tokens(23, 2)], max_tokens=[4, 30])
-    batch.talks = {uids[0]: Talk(random_tokens(60, 1)), uids[1]: Talk(random_tokens(23, 2))}
+    for length, seed, max_tokens in ((60, 1, 4), (23, 2, 30)):
+        prompt = random_tokens(length, seed)
+        uid = batch.sequences.insert(JoinRequest(segments=[prompt], tokens=[]))
+        batch.talks[uid], batch.limits[uid] = Talk(prompt), max_tokens
     batch.finish()
     for talk in batch.talks.values():
         reference = alone(model, talk.held)
@@ -216,7 +219,7 @@ def test_sequences_restored_among_strangers_say_what_they_say_alone(
     for talk, tokens, logits in run:
         assert talk.tokens == tokens
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        assert difference(mx.stack(talk.logprobs), logprobs) <= bound_of(architecture)
+        assert difference(mx.stack(talk.logprobs[:DECODED]), logprobs) <= bound_of(architecture)
 
 
 @architectures
@@ -234,9 +237,9 @@ def test_sequence_taken_out_in_mid_decode_goes_on_out_of_its_blocks(
     (uid,) = (uid for uid, other in batch.talks.items() if other is talk)
     held = len(talk.held)
     start = held - held % BLOCK
-    tail = extract_live(batch.generator, uid, start, held)
-    batch.generator.remove([uid])
-    assert find_live(batch.generator, uid) is None
+    tail = extract_live(batch.sequences, uid, start, held)
+    batch.sequences.remove([uid])
+    assert batch.sequences.find(uid) is None
     blocks = [talk.blocks[stop] for stop in range(BLOCK, start + 1, BLOCK)]
     # The newest token is in the caches, so one token less is taken to have something to compute;
     # where that cannot be cut off, the tail is left out.
@@ -249,33 +252,27 @@ def test_sequence_taken_out_in_mid_decode_goes_on_out_of_its_blocks(
 
 
 @architectures
-def test_finished_sequence_leaves_caches_that_hold_its_last_token(
-    architecture: Architecture,
-) -> None:
+def test_caches_hold_the_last_token_that_was_returned(architecture: Architecture) -> None:
     model = network(architecture)
-    generator = Generator(model, prefill_step_size=BLOCK)
-    prompt = random_tokens(29, seed=5)
-    generator.insert([random_tokens(40, seed=6), prompt], max_tokens=[60, 6])
-    ended = None
-    for _ in range(STEPS_MAX):
-        _, decoded = generator.next()
-        ended = next((response for response in decoded if response.finish_reason), None)
-        if ended is not None:
-            break
-    assert ended is not None
-    assert ended.uid == 1
-    assert ended.all_tokens[: len(prompt)] == prompt
-    assert ended.all_tokens[-1] == ended.token
-    held = len(ended.all_tokens)
+    batch = Batch(model)
+    batch.join(random_tokens(40, seed=6), 60)
+    talk = batch.join(random_tokens(29, seed=5), 7)
+    while len(talk.tokens) < 6:
+        batch.step()
+    found = batch.sequences.find(1)
+    assert found is not None
+    caches, tokens = found
+    assert tokens == talk.held
+    held = len(tokens)
     assert held == 35
-    tail = extract(ended.prompt_cache, 32, held, cached_tokens=held)
-    same = alone(model, ended.all_tokens).tail()
+    tail = extract(caches, 32, held, cached_tokens=held)
+    same = alone(model, tokens).tail()
     assert tail is not None
     assert same is not None
     assert block_difference(tail, same) <= bound_of(architecture)
 
 
-def test_lone_restored_sequence_joins_without_another_copy_of_its_context() -> None:
+def test_restored_sequence_joins_without_another_copy_of_its_context() -> None:
     model = network(LLAMA)
     spec = probe_spec(model, BLOCK)
     prompt = [token % VOCABULARY for token in range(4001)]
@@ -283,16 +280,23 @@ def test_lone_restored_sequence_joins_without_another_copy_of_its_context() -> N
     before.prefill(prompt[:4000])
     blocks = [before.cut(start, start + BLOCK) for start in range(0, 4000, BLOCK)]
     del before
+    batch = Batch(model)
+    other = batch.join(random_tokens(20, seed=7), 100)
+    while not other.tokens:
+        batch.step()
     caches = gather(spec, blocks, None, 0, lambda: make_prompt_cache(model))
     context = sum(leaf.nbytes for leaf in caches)
-    generator = Generator(model)
-    generator.insert([prompt[-1:]], max_tokens=[4], caches=[caches], all_tokens=[prompt[:-1]])
+    uid = batch.sequences.insert(
+        JoinRequest(segments=[prompt[-1:]], caches=caches, tokens=prompt[:-1])
+    )
+    batch.talks[uid] = Talk(prompt, 4000)
     del caches
     held = mx.get_active_memory()
     mx.reset_peak_memory()
+    batch.sequences.start_decoding()
     for _ in range(3):
-        generator.next()
-    assert len(generator._generation_batch.tokens[0]) > len(prompt)
+        batch.sequences.decode()
+    assert batch.sequences.lengths[1] > len(prompt)
     # One layer's scores and such; every copy of the context would be all of it.
     assert mx.get_peak_memory() - held < context / 4
 
@@ -300,11 +304,11 @@ def test_lone_restored_sequence_joins_without_another_copy_of_its_context() -> N
 def test_sequence_that_is_not_there_gives_no_block() -> None:
     batch = Batch(network(LLAMA))
     batch.join(random_tokens(20, 1), 2)
-    assert extract_live(batch.generator, 0, 0, BLOCK) is None  # still waits
+    assert extract_live(batch.sequences, 0, 0, BLOCK) is None  # still waits
     batch.step()
-    assert extract_live(batch.generator, 0, 0, BLOCK) is not None
-    assert extract_live(batch.generator, 0, BLOCK, 2 * BLOCK) is None  # has not come so far
-    assert extract_live(batch.generator, 7, 0, BLOCK) is None
+    assert extract_live(batch.sequences, 0, 0, BLOCK) is not None
+    assert extract_live(batch.sequences, 0, BLOCK, 2 * BLOCK) is None  # has not come so far
+    assert extract_live(batch.sequences, 7, 0, BLOCK) is None
 
 
 @pytest.mark.parametrize(

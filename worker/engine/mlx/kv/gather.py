@@ -11,7 +11,6 @@ from mlx_lm.models.cache import CacheList
 from domain.kv.spec import LayerKind, LayerSpec, ModelCacheSpec
 from worker.engine.mlx.kv.arrays import TOKEN_AXIS, BlockArrays, key_name, state_name, value_name
 from worker.engine.mlx.kv.leaves import leaves
-from worker.engine.mlx.kv.restored import RestoredKVCache
 
 
 def gather(
@@ -74,7 +73,8 @@ def _fill(
     keys = _join(layer, needed, key_name(index), tokens, room)
     values = _join(layer, needed, value_name(index), tokens, room)
     if full:
-        return RestoredKVCache.from_state((keys, values, tokens))
+        leaf.state = (keys, values, tokens)
+        return leaf
     leaf.state = (keys, values, tokens, 0, layer.window, keys.shape[TOKEN_AXIS])
     return leaf
 

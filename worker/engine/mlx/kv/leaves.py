@@ -10,19 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import (
-    ArraysCache,
-    BatchKVCache,
-    BatchRotatingKVCache,
-    CacheList,
-    KVCache,
-    RotatingKVCache,
-)
-
-from worker.engine.mlx.kv.restored import RestoredBatchKVCache, RestoredKVCache
+from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
 
 # Compared by exact class, because a subclass may store other data in the same attributes.
-SLIDING_CLASSES = (RotatingKVCache, BatchRotatingKVCache)
+SLIDING_CLASSES = (RotatingKVCache,)
 STATE_CLASSES = (ArraysCache,)
 
 
@@ -35,9 +26,8 @@ class SequenceSpan:
     """Where a cache's buffers store the keys and values of one sequence.
 
     Attributes:
-        keys: The whole buffer, of the shape [batch, kv_heads, slots, head_dim].
-        values: The whole buffer, of the shape [batch, kv_heads, slots, head_dim].
-        row: The sequence's row in the batch axis.
+        keys: The whole buffer, of the shape [1, kv_heads, slots, head_dim].
+        values: The whole buffer, of the shape [1, kv_heads, slots, head_dim].
         stop: Tokens of the sequence that the cache has received.
         length: How many of the last of those the buffer still stores.
         origin: Slot of the oldest stored token.
@@ -46,7 +36,6 @@ class SequenceSpan:
 
     keys: mx.array
     values: mx.array
-    row: int
     stop: int
     length: int
     origin: int
@@ -71,11 +60,10 @@ class SequenceSpan:
         return self._read(self.keys, first, count), self._read(self.values, first, count)
 
     def _read(self, buffer: mx.array, first: int, count: int) -> mx.array:
-        rows = slice(self.row, self.row + 1)
         over = first + count - self.ring if self.ring else 0
         if over <= 0:
-            return buffer[rows, :, first : first + count]
-        return mx.concatenate([buffer[rows, :, first:], buffer[rows, :, :over]], axis=2)
+            return buffer[:, :, first : first + count]
+        return mx.concatenate([buffer[:, :, first:], buffer[:, :, :over]], axis=2)
 
 
 def leaves(caches: Iterable[Any]) -> list[Any]:
@@ -89,69 +77,40 @@ def leaves(caches: Iterable[Any]) -> list[Any]:
     return found
 
 
-def locate_sequence(found: Sequence[Any], row: int, tokens: int) -> list[SequenceSpan | None]:
-    """Return where each cache of ``leaves(...)`` stores a sequence; ``None`` for state caches.
+def locate_sequence(found: Sequence[Any], tokens: int) -> list[SequenceSpan | None]:
+    """Return where each cache of ``leaves(...)`` stores its sequence; ``None`` for state caches.
 
     Args:
-        found: Caches of one sequence (then ``row`` is 0), or of a batch.
-        row: The sequence's row.
+        found: Caches of one sequence.
         tokens: Tokens of the sequence that the caches have received.
 
     Raises:
         UnsupportedCache: A cache class is unknown; the message names it.
     """
-    paddings = [leaf.left_padding for leaf in found if type(leaf) in _PADDED]
-    # One evaluation for all layers, so that the device is waited for once.
-    mx.eval(paddings)
-    return [_locate(leaf, row, tokens) for leaf in found]
+    return [_locate(leaf, tokens) for leaf in found]
 
 
-def _locate(leaf: Any, row: int, tokens: int) -> SequenceSpan | None:  # noqa: ANN401 - mlx-lm ships no types
+def _locate(leaf: Any, tokens: int) -> SequenceSpan | None:  # noqa: ANN401 - mlx-lm ships no types
     if type(leaf) in STATE_CLASSES:
         return None
-    reader = _READERS.get(type(leaf))
-    if reader is None:
+    if type(leaf) is KVCache:
+        span = _of_full(leaf)
+    elif type(leaf) is RotatingKVCache:
+        span = _of_sliding(leaf)
+    else:
         raise UnsupportedCache(f"the cache class {type(leaf).__name__} is not known")
-    span = reader(leaf, row, tokens)
     assert span.stop == tokens, "the caches hold another number of tokens"
     return span
 
 
-def _of_full(leaf: Any, row: int, _tokens: int) -> SequenceSpan:  # noqa: ANN401 - as above
+def _of_full(leaf: Any) -> SequenceSpan:  # noqa: ANN401 - as above
     keys, values, offset = leaf.state
-    return SequenceSpan(keys, values, row, offset, offset, 0, 0)
+    return SequenceSpan(keys, values, offset, offset, 0, 0)
 
 
-def _of_full_batch(leaf: Any, row: int, _tokens: int) -> SequenceSpan:  # noqa: ANN401 - as above
-    keys, values, _, left_padding, index = leaf.state
-    padding = left_padding.tolist()[row]
-    length = index - padding
-    return SequenceSpan(keys, values, row, length, length, padding, 0)
-
-
-def _of_sliding(leaf: Any, row: int, _tokens: int) -> SequenceSpan:  # noqa: ANN401 - as above
+def _of_sliding(leaf: Any) -> SequenceSpan:  # noqa: ANN401 - as above
     keys, values, offset, _, _, index = leaf.state
     size = keys.shape[2]
     if index < size and index < offset:
-        return SequenceSpan(keys, values, row, offset, size, index, size)
-    return SequenceSpan(keys, values, row, offset, index, 0, 0)
-
-
-def _of_sliding_batch(leaf: Any, row: int, tokens: int) -> SequenceSpan:  # noqa: ANN401 - as above
-    keys, values, _, left_padding, window, _, index, rotated = leaf.state
-    # Negative once the window has moved past the padding.
-    padding = max(0, left_padding.tolist()[row])
-    if rotated:
-        return SequenceSpan(keys, values, row, tokens, window - padding, index + padding, window)
-    return SequenceSpan(keys, values, row, tokens, index - padding, padding, 0)
-
-
-_PADDED = (BatchKVCache, RestoredBatchKVCache, BatchRotatingKVCache)
-_READERS = {
-    KVCache: _of_full,
-    RestoredKVCache: _of_full,
-    BatchKVCache: _of_full_batch,
-    RestoredBatchKVCache: _of_full_batch,
-    RotatingKVCache: _of_sliding,
-    BatchRotatingKVCache: _of_sliding_batch,
-}
+        return SequenceSpan(keys, values, offset, size, index, size)
+    return SequenceSpan(keys, values, offset, index, 0, 0)

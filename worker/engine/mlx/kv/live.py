@@ -1,11 +1,10 @@
-"""Find a running sequence in its batch, and copy blocks out of it."""
+"""Copy blocks out of running sequences."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import mlx.core as mx
 
@@ -13,56 +12,38 @@ from worker.engine.mlx.kv.arrays import BlockArrays
 from worker.engine.mlx.kv.split import extract
 
 
-@dataclass(frozen=True, slots=True)
-class LiveSequence:
-    """A sequence in a batch. Valid until the next call of the generator.
+class Sequences(Protocol):
+    """Running sequences, as ``RunningSequences`` offers them."""
 
-    Attributes:
-        caches: The batch's caches, one for each layer.
-        row: The sequence's row in them.
-        tokens: Ids of the sequence's tokens in the caches. The generator appends to this list.
-    """
+    @property
+    def stream(self) -> mx.Stream:
+        """The stream on which they are computed."""
+        ...
 
-    caches: Sequence[Any]
-    row: int
-    tokens: Sequence[int]
+    def find(self, uid: int) -> tuple[list[Any], list[int]] | None:
+        """Return a sequence's caches, one for each layer, and the ids of the tokens in them.
 
-
-def find_live(generator: Any, uid: int) -> LiveSequence | None:  # noqa: ANN401 - mlx-lm ships no types
-    """Return the batch row of a sequence that is in prefill or decode.
-
-    Between two steps of the generator the caches hold exactly ``tokens``: in prefill, the
-    prompt up to the end of the last piece; in decode, the prompt and every token that was
-    returned, the newest included.
-
-    Args:
-        generator: A ``DecodeBatches``, or another object whose ``batches()`` yields mlx-lm's.
-        uid: The sequence, as ``insert`` returned it.
-
-    Returns:
-        The row, or ``None`` if the sequence waits, has finished or was removed.
-    """
-    # mlx-lm's extract_cache would copy the whole context at every call.
-    for batch in generator.batches():
-        if uid in batch.uids:
-            row = batch.uids.index(uid)
-            return LiveSequence(batch.prompt_cache, row, batch.tokens[row])
-    return None
+        Between two steps the caches hold exactly those tokens: in prefill, the prompt up to the
+        end of the last piece; in decode, the prompt and every token that was returned, the newest
+        included. Both are valid until the next step.
+        """
+        ...
 
 
-def extract_live(generator: Any, uid: int, start: int, stop: int) -> BlockArrays | None:  # noqa: ANN401 - as above
+def extract_live(sequences: Sequences, uid: int, start: int, stop: int) -> BlockArrays | None:
     """Copy the tokens ``start`` to ``stop`` of a running sequence; see ``extract``.
 
     Returns:
         The block, or ``None`` when the sequence is not running, has fewer than ``stop`` tokens,
         or no longer holds the block.
     """
-    live = find_live(generator, uid)
-    if live is None or len(live.tokens) < stop:
+    found = sequences.find(uid)
+    if found is None or len(found[1]) < stop:
         return None
-    # On the generator's stream, so the copy comes after the step that it has already started.
-    with mx.stream(generator.stream):
-        return extract(live.caches, start, stop, cached_tokens=len(live.tokens), row=live.row)
+    caches, tokens = found
+    # On the sequences' stream, so that the copy comes after the step that has already started.
+    with mx.stream(sequences.stream):
+        return extract(caches, start, stop, cached_tokens=len(tokens))
 
 
 def cut_at_borders(

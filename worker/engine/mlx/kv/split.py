@@ -13,7 +13,7 @@ from worker.engine.mlx.kv.leaves import SLIDING_CLASSES, leaves, locate_sequence
 
 
 def extract(
-    caches: Iterable[Any], start: int, stop: int, *, cached_tokens: int, row: int = 0
+    caches: Iterable[Any], start: int, stop: int, *, cached_tokens: int
 ) -> BlockArrays | None:
     """Copy what every layer stores for the tokens ``start`` to ``stop``.
 
@@ -26,11 +26,10 @@ def extract(
     layers must be copied at every block boundary.
 
     Args:
-        caches: Per-layer caches of one sequence, or of the batch that contains it.
+        caches: Per-layer caches of the sequence.
         start: First token of the block, counted from the start of the sequence.
         stop: The token after the last one.
         cached_tokens: Tokens of this sequence that the caches hold.
-        row: The sequence's row in the batch.
 
     Returns:
         The block, or ``None`` when a layer no longer holds its part of it.
@@ -40,14 +39,14 @@ def extract(
     """
     assert 0 <= start < stop <= cached_tokens, "no such tokens"
     found = leaves(caches)
-    spans = locate_sequence(found, row, cached_tokens)
+    spans = locate_sequence(found, cached_tokens)
     tensors: dict[str, mx.array] = {}
     for layer, (leaf, span) in enumerate(zip(found, spans, strict=True)):
         if span is None:
             if stop != cached_tokens:
                 return None
             for index, state in enumerate(leaf.cache):
-                tensors[state_name(layer, index)] = state[row : row + 1]
+                tensors[state_name(layer, index)] = state
             continue
         first = max(start, stop - leaf.max_size) if type(leaf) in SLIDING_CLASSES else start
         if not span.covers(first):

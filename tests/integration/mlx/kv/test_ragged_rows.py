@@ -1,0 +1,74 @@
+"""Rows of unequal length decode in one pass, without padding and without another token."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models import llama
+from mlx_lm.models.cache import make_prompt_cache
+
+from domain.values import Sampling
+from tests.support.models.kv_sequences import random_tokens
+from tests.support.models.runner_probe import BLOCK, Bench
+from tests.support.models.tiny_architectures import ARCHITECTURES, LLAMA, Architecture
+from worker.engine.mlx.rows.ragged_attention import install_ragged_attention
+
+RULES = (Sampling(temperature=0), Sampling(temperature=0.9, top_p=0.95, seed=5))
+LENGTHS = (5, 9 * BLOCK, 9 * BLOCK + 5, 40 * BLOCK)
+
+architectures = pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
+
+
+@architectures
+@pytest.mark.parametrize("sampling", RULES, ids=["greedy", "sampled"])
+def test_tokens_are_the_same_together_and_alone(
+    architecture: Architecture, sampling: Sampling
+) -> None:
+    prompts = [random_tokens(length, length) for length in LENGTHS]
+    bench = Bench(architecture, step_tokens=8 * BLOCK)
+    runs = [bench.join(prompt, 24, sampling) for prompt in prompts]
+    bench.finish()
+    cold = Bench(architecture, budget_bytes=None)
+    assert [run.tokens for run in runs] == [
+        cold.run_alone(prompt, 24, sampling).tokens for prompt in prompts
+    ]
+
+
+@architectures
+def test_every_architecture_computes_rows_in_one_pass(architecture: Architecture) -> None:
+    assert install_ragged_attention(architecture.make(mx.float32))
+
+
+def test_rows_take_the_memory_of_their_own_lengths() -> None:
+    bench = Bench(LLAMA, budget_bytes=None)
+    runs = [bench.join(random_tokens(length, length), 400) for length in LENGTHS]
+    while not all(run.tokens for run in runs):
+        bench.step()
+    held = [bench.runner.sequences.find(run.uid) for run in runs]
+    assert all(held)
+    step = make_prompt_cache(bench.runner.sequences._network)[0].step
+    token_bytes = 2 * 2 * 2 * 8 * 4  # layers, keys and values, heads, elements, bytes
+    for found in held:
+        assert found is not None
+        caches, tokens = found
+        assert sum(cache.nbytes for cache in caches) <= (len(tokens) + 2 * step) * token_bytes
+
+
+def test_network_with_an_attention_of_its_own_computes_rows_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def own(*args: object, **options: object) -> mx.array:
+        return mx.fast.scaled_dot_product_attention(*args[:3], **_without_cache(options))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(llama, "scaled_dot_product_attention", own)
+    assert not install_ragged_attention(LLAMA.make(mx.float32))
+    bench = Bench(LLAMA, step_tokens=8 * BLOCK)
+    prompts = [random_tokens(length, length) for length in LENGTHS]
+    runs = [bench.join(prompt, 12) for prompt in prompts]
+    bench.finish()
+    cold = Bench(LLAMA, budget_bytes=None)
+    assert [run.tokens for run in runs] == [cold.run_alone(prompt, 12).tokens for prompt in prompts]
+
+
+def _without_cache(options: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in options.items() if name != "cache"}

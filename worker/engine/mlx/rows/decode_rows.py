@@ -1,0 +1,180 @@
+"""Decode of running rows: one forward pass for all of them, one token each.
+
+As in mlx-lm, the pass that computes the next tokens is started before the present ones are read, so
+that the device computes while the host handles tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from worker.engine.mlx.kv.leaves import STATE_CLASSES, leaves
+from worker.engine.mlx.rows.ragged_cache import nest, ragged_caches
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """One running sequence.
+
+    Attributes:
+        uid: Its name.
+        caches: Its caches, one for each layer. While it decodes, ``DecodeRows`` holds the states
+            of recurrent layers.
+        tokens: Ids of the tokens in ``caches``.
+    """
+
+    uid: int
+    caches: list[Any]
+    tokens: list[int]
+
+
+class DecodeRows:
+    """The rows that decode. Belongs to the thread that loaded the network.
+
+    Args:
+        network: An mlx-lm model.
+        sampler: Draws a token id for each row of log-probabilities, [rows, vocabulary] to [rows].
+            ``sampled`` names the rows.
+        ragged: Whether the network computes rows of unequal length in one pass.
+    """
+
+    def __init__(
+        self,
+        network: Any,  # noqa: ANN401 - mlx-lm ships no types
+        sampler: Callable[[mx.array], mx.array],
+        *,
+        ragged: bool,
+    ) -> None:
+        self._network = network
+        self._sampler = sampler
+        self._ragged = ragged
+        self.rows: list[Row] = []
+        #: Uids of the rows that are being sampled, in order.
+        self.sampled: list[int] = []
+        #: States of all rows, [rows, …], by the index of their layer.
+        self._states: dict[int, Any] = {}
+        #: The token of each row that the next pass reads, [rows].
+        self._next: mx.array | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def start(self, row: Row, last_token: int) -> None:
+        """Add a row whose prompt is in its caches but for the last token; draw its first token."""
+        self.sampled = [row.uid]
+        tokens = mx.array([last_token])
+        drawn = self._draw(self._network(tokens[:, None], cache=row.caches))
+        mx.async_eval(drawn)  # type: ignore[no-untyped-call]  # mlx has no types for it
+        row.tokens.append(last_token)
+        if self._ragged:
+            for index, leaf in enumerate(leaves(row.caches)):
+                if type(leaf) in STATE_CLASSES:
+                    self._join_state(index, leaf)
+        self.rows.append(row)
+        self._next = drawn if self._next is None else mx.concatenate([self._next, drawn])
+
+    def first_tokens(self, uids: AbstractSet[int]) -> list[tuple[int, int]]:
+        """Return ``(uid, token)`` of the next token of some rows, which ``next`` returns again."""
+        if self._next is None or uids.isdisjoint(row.uid for row in self.rows):
+            return []
+        drawn: list[int] = self._next.tolist()  # type: ignore[assignment]  # one axis
+        pairs = zip(self.rows, drawn, strict=True)
+        return [(row.uid, token) for row, token in pairs if row.uid in uids]
+
+    def next(self) -> list[tuple[int, int]]:
+        """Return ``(uid, token)`` of every row, and start the pass that draws the tokens after."""
+        if self._next is None:
+            return []
+        tokens = self._next
+        self.sampled = [row.uid for row in self.rows]
+        self._next = self._draw(self._forward(tokens))
+        mx.async_eval(self._next)  # type: ignore[no-untyped-call]  # as above
+        drawn: list[int] = tokens.tolist()  # type: ignore[assignment]  # one axis
+        for row, token in zip(self.rows, drawn, strict=True):
+            row.tokens.append(token)
+        return list(zip(self.sampled, drawn, strict=True))
+
+    def remove(self, uids: AbstractSet[int]) -> None:
+        """Remove rows; unknown uids are ignored."""
+        keep = [at for at, row in enumerate(self.rows) if row.uid not in uids]
+        if len(keep) == len(self.rows):
+            return
+        self.rows = [self.rows[at] for at in keep]
+        if not keep:
+            self._next, self._states = None, {}
+            return
+        assert self._next is not None, "rows have a next token"
+        self._next = self._next[mx.array(keep)]
+        for state in self._states.values():
+            state.filter(mx.array(keep))
+
+    def caches_of(self, row: Row) -> list[Any]:
+        """Return the caches of a row, recurrent states included, as views that must not be kept."""
+        if not self._states:
+            return row.caches
+        at = self.rows.index(row)
+        found = leaves(row.caches)
+        for index, state in self._states.items():
+            found[index] = state.extract(at)
+        return nest(row.caches, iter(found))
+
+    def _join_state(self, index: int, state: Any) -> None:  # noqa: ANN401 - as above
+        if index in self._states:
+            self._states[index].extend(state)
+        else:
+            # A cache of its own, because the row's cache object stays empty from here on.
+            self._states[index] = state.extract(0)
+
+    def _forward(self, tokens: mx.array) -> mx.array:
+        """Return the logits after one more token of each row, [rows, 1, vocabulary]."""
+        if not self._ragged:
+            outputs = [
+                self._network(tokens[at : at + 1, None], cache=row.caches)
+                for at, row in enumerate(self.rows)
+            ]
+            return mx.concatenate(outputs)
+        rows = [row.caches for row in self.rows]
+        if len(rows) == 1:
+            found = leaves(rows[0])
+            caches = nest(rows[0], iter([self._states.get(i, one) for i, one in enumerate(found)]))
+        else:
+            caches = ragged_caches(rows, [1] * len(rows), self._states.__getitem__)
+        logits: mx.array = self._network(tokens[:, None], cache=caches)
+        return logits
+
+    def _draw(self, logits: mx.array) -> mx.array:
+        last = logits[:, -1, :]
+        return self._sampler(last - mx.logsumexp(last, axis=-1, keepdims=True))
+
+
+def prefill(
+    network: Any,  # noqa: ANN401 - mlx-lm ships no types
+    rows: Sequence[Row],
+    pieces: Sequence[Sequence[int]],
+) -> None:
+    """Compute a piece of the prompt of each row, and append its tokens to the row.
+
+    Several rows need a network that computes ragged rows and has no recurrent layer.
+    """
+    assert len(rows) == len(pieces), "one piece for each row"
+    if len(rows) == 1:
+        network(mx.array([list(pieces[0])]), cache=rows[0].caches)
+    else:
+        lengths = [len(piece) for piece in pieces]
+        padded = [list(piece) + [0] * (max(lengths) - len(piece)) for piece in pieces]
+        caches = ragged_caches([row.caches for row in rows], lengths, _no_state)
+        network(mx.array(padded), cache=caches)
+    mx.eval([leaf.state for row in rows for leaf in leaves(row.caches)])
+    mx.clear_cache()
+    for row, piece in zip(rows, pieces, strict=True):
+        row.tokens.extend(piece)
+
+
+def _no_state(index: int) -> Any:  # noqa: ANN401 - never returns
+    msg = f"layer {index} has a recurrent state: its rows are prefilled one by one"
+    raise AssertionError(msg)

@@ -1,0 +1,279 @@
+"""The running sequences of one network: prompts in prefill, and rows that decode.
+
+Each sequence has caches of its own from its first token to its last, so that it can join, leave and
+be copied from without touching the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.generate import generation_stream
+from mlx_lm.models.cache import make_prompt_cache
+
+from worker.engine.mlx.kv.leaves import STATE_CLASSES, leaves
+from worker.engine.mlx.rows.decode_rows import DecodeRows, Row, prefill
+from worker.engine.mlx.rows.ragged_attention import install_ragged_attention
+from worker.engine.scheduling.fair_queue import FairQueue
+
+#: Pieces' worth of short prompts that are prefilled together while no sequence decodes.
+TOGETHER_PIECES_MAX = 4
+#: Decode steps between two calls of ``mx.clear_cache``, as in mlx-lm.
+STEPS_PER_CLEARING = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinRequest:
+    """A sequence that joins.
+
+    Attributes:
+        segments: Token ids to compute; prefill pauses after each segment.
+        caches: Restored caches of the tokens before them, or ``None``.
+        tokens: Ids of the tokens in ``caches``. The row takes the list over and appends to it.
+    """
+
+    segments: Sequence[list[int]]
+    caches: list[Any] | None = None
+    tokens: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillProgress:
+    """How many of a prompt's tokens are computed (``done``), of those to compute (``total``)."""
+
+    uid: int
+    done: int
+    total: int
+
+
+@dataclass(slots=True, eq=False)
+class _PendingPrompt:
+    row: Row
+    segments: list[list[int]]
+    total: int
+    #: Tokens of the whole prompt, restored ones included.
+    length: int
+    done: int = 0
+
+    @property
+    def remaining(self) -> int:
+        return self.total - self.done
+
+    def advance(self, tokens: int) -> None:
+        """Remove ``tokens`` computed tokens from the first segment."""
+        self.done += tokens
+        self.segments[0] = self.segments[0][tokens:]
+        if not self.segments[0]:
+            del self.segments[0]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether only the last token is left; decoding starts with it."""
+        return self.remaining == 1
+
+    @property
+    def is_short(self) -> bool:
+        """Whether nothing is restored and all but the last token is one segment."""
+        return self.done == 0 and not self.row.tokens and len(self.segments[0]) == self.total - 1
+
+
+class RunningSequences:
+    """Prefills and decodes sequences. Belongs to the thread that loaded the network.
+
+    Args:
+        network: An mlx-lm model.
+        sampler: Returns a token id for each row of log-probabilities, [rows, vocabulary] to
+            [rows]. ``sampled`` names the sequences of the rows.
+        row_bytes: From the tokens of one sequence to the bytes of its caches, room for the next
+            token included.
+    """
+
+    def __init__(
+        self,
+        network: Any,  # noqa: ANN401 - mlx-lm ships no types
+        sampler: Callable[[mx.array], mx.array],
+        row_bytes: Callable[[int], int],
+    ) -> None:
+        self._network = network
+        self._row_bytes = row_bytes
+        self._next_uid = 0
+        self._prompts: dict[int, _PendingPrompt] = {}
+        self._queue: FairQueue[int] = FairQueue()
+        self._failed: dict[int, Exception] = {}
+        self._steps = 0
+        self.stream = generation_stream
+        with mx.stream(self.stream):
+            ragged = install_ragged_attention(network)
+        self._rows = DecodeRows(network, sampler, ragged=ragged)
+        found = leaves(make_prompt_cache(network))
+        #: Whether several prompts can be prefilled in one pass.
+        self._together = ragged and all(type(leaf) not in STATE_CLASSES for leaf in found)
+        #: Prompt tokens computed so far, the last one of each prompt not counted.
+        self.tokens_prefilled = 0
+
+    @property
+    def sampled(self) -> list[int]:
+        """Return the uids of the rows that are being sampled, in order."""
+        return self._rows.sampled
+
+    @property
+    def is_prefilling(self) -> bool:
+        """Whether a prompt is waiting for prefill or in it."""
+        return bool(self._prompts)
+
+    @property
+    def decoding(self) -> int:
+        """Return how many sequences decode."""
+        return len(self._rows)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Return the tokens in the caches of each sequence that decodes."""
+        return [len(row.tokens) for row in self._rows.rows]
+
+    def live_bytes(self) -> int:
+        """Return the bytes of all caches after the next token of each sequence."""
+        prefilling = sum(self._row_bytes(prompt.length) for prompt in self._prompts.values())
+        return prefilling + sum(map(self._row_bytes, self.lengths))
+
+    def find(self, uid: int) -> tuple[list[Any], list[int]] | None:
+        """Return the caches of a running sequence and the ids of the tokens in them.
+
+        Returns:
+            Views that are valid until the next call; ``None`` for a sequence whose prefill has not
+            started, and for an unknown uid.
+        """
+        row = next((row for row in self._rows.rows if row.uid == uid), None)
+        if row is not None:
+            return self._rows.caches_of(row), row.tokens
+        prompt = self._prompts.get(uid)
+        if prompt is None or not prompt.done:
+            return None
+        return prompt.row.caches, prompt.row.tokens
+
+    def insert(self, join: JoinRequest) -> int:
+        """Add a sequence and return its uid.
+
+        Raises:
+            ValueError: The request has no token to compute.
+        """
+        segments = [list(segment) for segment in join.segments if segment]
+        if not segments:
+            msg = "a prompt has at least one token"
+            raise ValueError(msg)
+        if len(segments[-1]) > 1:
+            segments[-1:] = [segments[-1][:-1], segments[-1][-1:]]
+        uid, self._next_uid = self._next_uid, self._next_uid + 1
+        total = sum(len(segment) for segment in segments)
+        caches = make_prompt_cache(self._network) if join.caches is None else join.caches
+        row = Row(uid, caches, join.tokens)
+        self._prompts[uid] = _PendingPrompt(row, segments, total, len(join.tokens) + total)
+        self._queue.add(uid, cost=total, now=0.0)
+        return uid
+
+    def prefill(self, tokens_max: int) -> list[PrefillProgress]:
+        """Compute one piece of a long prompt, or several short prompts together.
+
+        Args:
+            tokens_max: Most tokens of one prompt in the piece.
+
+        Returns:
+            The progress of each prompt; empty where no prompt waits, or prefill failed.
+        """
+        prompts = self._next_prompts(tokens_max)
+        if not prompts:
+            return []
+        pieces = [prompt.segments[0][:tokens_max] for prompt in prompts]
+        rows = [prompt.row for prompt in prompts]
+        if not self._run_isolated(prompts, lambda: prefill(self._network, rows, pieces)):
+            return []
+        for prompt, piece in zip(prompts, pieces, strict=True):
+            prompt.advance(len(piece))
+            self.tokens_prefilled += len(piece)
+        return [PrefillProgress(prompt.row.uid, prompt.done, prompt.total) for prompt in prompts]
+
+    def start_decoding(self) -> list[PrefillProgress]:
+        """Start to decode the prompts that are computed up to their last token.
+
+        Returns:
+            The progress of each prompt that started.
+        """
+        started: list[PrefillProgress] = []
+        for prompt in [one for one in self._prompts.values() if one.is_ready]:
+            row, last_token = prompt.row, prompt.segments[0][0]
+            if self._run_isolated([prompt], lambda: self._rows.start(row, last_token)):  # noqa: B023 - called at once
+                del self._prompts[row.uid]
+                self._queue.remove(row.uid)
+                started.append(PrefillProgress(row.uid, prompt.total, prompt.total))
+        return started
+
+    def first_tokens(self, uids: AbstractSet[int]) -> list[tuple[int, int]]:
+        """Return ``(uid, token)`` for the first token of sequences that just started to decode.
+
+        The token is drawn when decoding starts. ``decode`` returns it again once it is in the
+        caches.
+        """
+        with mx.stream(self.stream):
+            return self._rows.first_tokens(uids)
+
+    def take_failed(self) -> dict[int, Exception]:
+        """Return the sequences removed since the last call because prefill failed, with errors."""
+        failed, self._failed = self._failed, {}
+        return failed
+
+    def decode(self) -> list[tuple[int, int]]:
+        """Run one decode step; return ``(uid, token)`` for every sequence that decodes."""
+        with mx.stream(self.stream):
+            tokens = self._rows.next()
+        self._steps += 1
+        if self._steps % STEPS_PER_CLEARING == 0:
+            mx.clear_cache()
+        return tokens
+
+    def remove(self, uids: Sequence[int]) -> None:
+        """Remove sequences; unknown uids are ignored."""
+        removed = set(uids)
+        for uid in removed & self._prompts.keys():
+            del self._prompts[uid]
+            self._queue.remove(uid)
+        with mx.stream(self.stream):
+            self._rows.remove(removed)
+
+    def _next_prompts(self, tokens_max: int) -> list[_PendingPrompt]:
+        """Return the next prompt in fair order, with the short prompts that fit beside it."""
+        order = [prompt for prompt in self._in_order() if not prompt.is_ready]
+        if not order:
+            return []
+        first = order[0]
+        prompts = [first]
+        if self._together and first.is_short and first.remaining - 1 <= tokens_max:
+            longest = first.remaining - 1
+            # While no sequence decodes, a larger pass delays no token.
+            room = tokens_max if self.decoding else TOGETHER_PIECES_MAX * tokens_max
+            for other in order[1:]:
+                longest = max(longest, other.remaining - 1)
+                fits = longest <= tokens_max and longest * (len(prompts) + 1) <= room
+                if not other.is_short or not fits:
+                    break
+                prompts.append(other)
+        for prompt in prompts:
+            self._queue.record_served(prompt.row.uid, 0.0)
+        return prompts
+
+    def _in_order(self) -> Iterator[_PendingPrompt]:
+        return (self._prompts[uid] for uid in self._queue.order(0.0))
+
+    def _run_isolated(self, prompts: Sequence[_PendingPrompt], work: Callable[[], None]) -> bool:
+        """Call ``work`` for some prompts; on an error, remove only those prompts."""
+        try:
+            with mx.stream(self.stream):
+                work()
+        except Exception as error:  # noqa: BLE001 - the others go on
+            self._failed.update((prompt.row.uid, error) for prompt in prompts)
+            self.remove([prompt.row.uid for prompt in prompts])
+            return False
+        return True
