@@ -282,13 +282,10 @@ class PrefixCache:
     def _gather_caches(self, pinned: PinnedPrefix, sequences: Sequences) -> list[Any]:
         blocks = [self.memory.arrays(block) for block in pinned.ids]
         tail = None if pinned.tail_id is None else self.memory.arrays(pinned.tail_id)
+        tail_tokens = pinned.tail_tokens
         with mx.stream(sequences.stream):
             return gather(
-                self._spec,
-                blocks,
-                tail,
-                pinned.tail_tokens,
-                lambda: make_prompt_cache(self._network),
+                self._spec, blocks, tail, tail_tokens, lambda: make_prompt_cache(self._network)
             )
 
     def _cache_complete_blocks(
