@@ -13,7 +13,7 @@ import typer
 from ops.cli.agents import agents, cache
 from ops.cli.exit_codes import EPILOG
 from ops.cli.jobs import batch, jobs, replay, run, webhooks
-from ops.cli.service import claude, config, doctor, serve, status
+from ops.cli.service import claude, config, doctor, models, serve, status
 
 #: Groups whose modules import the database libraries: imported on use only.
 LAZY_GROUPS = {"events": "The event log.", "db": "The event log's tables."}
@@ -55,6 +55,7 @@ def build_app(asked: Collection[str] = frozenset(LAZY_GROUPS)) -> typer.Typer:
         status,
         cache,
         doctor,
+        models,
         config,
     ):
         module.register(app)

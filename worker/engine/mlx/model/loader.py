@@ -182,7 +182,7 @@ def _checked(model_dir: Path) -> Path:
 
 
 def _card(source: ModelSource, model_dir: Path, config: Mapping[str, Any]) -> ModelCard:
-    context = _context_length(config)
+    context = context_length_of(config)
     if source.context_length is not None:
         context = min(context, source.context_length)
     local_name = model_dir.name if Path(source.id).expanduser().is_dir() else source.id
@@ -195,7 +195,8 @@ def _card(source: ModelSource, model_dir: Path, config: Mapping[str, Any]) -> Mo
     )
 
 
-def _context_length(config: Mapping[str, Any]) -> int:
+def context_length_of(config: Mapping[str, Any]) -> int:
+    """Return the longest context that a model reads, in tokens."""
     for place in (config, config.get("text_config") or {}):
         for key in _CONTEXT_KEYS:
             if isinstance(place.get(key), int) and place[key] > 0:

@@ -1,0 +1,241 @@
+"""Plan the memory of a model and its contexts before the weights are downloaded.
+
+The plan counts each token of each context once: in memory while the context is resident, and on the
+disk. It assumes that the contexts take turns and that all have the same length:
+
+    device     = memory that the GPU may use
+    KV budget  = 0.9 x device - weights - working set of one step
+    resident   = KV budget // live bytes of one context
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from domain.kv.spec import LayerKind, ModelCacheSpec
+
+_GIB = 1 << 30
+#: From this memory on, Metal recommends 3/4 of it as a working set; below, 2/3. Published values of
+#: ``recommendedMaxWorkingSetSize``: 10.7 of 16 GiB, 16 of 24, 21.3 of 32, 27 of 36, 48 of 64, and
+#: 96 to 107 of 128.
+_LARGE_MAC_BYTES = 36 * _GIB
+#: Share of the device that weights, steps and contexts use, in tenths; the rest is left free.
+_USED_TENTHS = 9
+
+
+def metal_working_set(memory_bytes: int) -> int:
+    """Return an estimate of the working set that Metal recommends on a Mac, in bytes.
+
+    Args:
+        memory_bytes: Unified memory of the machine.
+    """
+    assert memory_bytes >= 0, "memory has a size"
+    if memory_bytes < _LARGE_MAC_BYTES:
+        return memory_bytes * 2 // 3
+    return memory_bytes * 3 // 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMemory:
+    """Working set of one step: activations, attention scores and logits.
+
+    Attributes:
+        fixed_bytes: Part that does not depend on the length of the context.
+        token_bytes: Part for each token of the context.
+    """
+
+    fixed_bytes: int
+    token_bytes: int = 0
+
+    def bytes_at(self, tokens: int) -> int:
+        """Return the working set of a step on a context of ``tokens``."""
+        return self.fixed_bytes + self.token_bytes * tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFootprint:
+    """Memory that a model takes.
+
+    Attributes:
+        weights_bytes: Size of the weights.
+        spec: Layers and sizes of the KV cache.
+        step: Working set of one step.
+        context_length: Longest context that the model reads, in tokens.
+    """
+
+    weights_bytes: int
+    spec: ModelCacheSpec
+    step: StepMemory
+    context_length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What the machine shall hold.
+
+    Attributes:
+        agents: Contexts that take turns.
+        context_tokens: Length of each.
+        disk_bytes_per_s: Rate at which a context is read back.
+        disk_budget_bytes: Limit of the block files; ``None`` for no limit.
+    """
+
+    agents: int
+    context_tokens: int
+    disk_bytes_per_s: float
+    disk_budget_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        assert self.agents > 0, "an agent at least"
+        assert self.context_tokens > 0, "a context has tokens"
+        assert self.disk_bytes_per_s > 0, "a disk has a rate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """The memory of a model and its contexts on one device; sizes in bytes.
+
+    Attributes:
+        device_bytes: Memory that the GPU may use.
+        weights_bytes: Size of the weights.
+        step_bytes: Working set of one step on a context of the planned length.
+        kv_budget_bytes: What remains for contexts; 0 where nothing does.
+        kv_token_bytes: Keys and values of one token in the layers with full attention.
+        kv_fixed_bytes: Windows and states of one context of the planned length.
+        agents: Contexts that take turns.
+        context_tokens: Length of each.
+        context_bytes: Size of one context in memory.
+        resident_contexts: Contexts that fit in memory together, at most ``agents``.
+        longest_context_tokens: Longest context that fits alone, at most the model's own.
+        disk_bytes: Block files of all contexts.
+        restored_bytes: Block files read at a switch to a context that is not resident; 0 where all
+            are resident.
+        restored_s: Seconds to read them.
+        fits: Whether one context of the planned length fits.
+        notes: What does not fit, and what follows from it, as sentences.
+    """
+
+    device_bytes: int
+    weights_bytes: int
+    step_bytes: int
+    kv_budget_bytes: int
+    kv_token_bytes: int
+    kv_fixed_bytes: int
+    agents: int
+    context_tokens: int
+    context_bytes: int
+    resident_contexts: int
+    longest_context_tokens: int
+    disk_bytes: int
+    restored_bytes: int
+    restored_s: float
+    fits: bool
+    notes: tuple[str, ...]
+
+
+def plan_memory(model: ModelFootprint, workload: Workload, device_bytes: int) -> MemoryPlan:
+    """Return the plan of a model on a device.
+
+    Args:
+        model: Weights, caches and steps of the model.
+        workload: Number and length of the contexts.
+        device_bytes: Memory that the GPU may use.
+    """
+    arithmetic = _Arithmetic(model, workload, device_bytes)
+    tokens, context_bytes = workload.context_tokens, arithmetic.context_bytes
+    fits = arithmetic.longest >= tokens
+    resident = min(workload.agents, arithmetic.budget // context_bytes) if fits else 0
+    moves = fits and resident < workload.agents
+    restored_bytes = model.spec.context_bytes(tokens) if moves else 0
+    return MemoryPlan(
+        device_bytes=device_bytes,
+        weights_bytes=model.weights_bytes,
+        step_bytes=model.step.bytes_at(tokens),
+        kv_budget_bytes=arithmetic.budget,
+        kv_token_bytes=arithmetic.token_bytes,
+        kv_fixed_bytes=context_bytes - arithmetic.token_bytes * tokens,
+        agents=workload.agents,
+        context_tokens=tokens,
+        context_bytes=context_bytes,
+        resident_contexts=resident,
+        longest_context_tokens=arithmetic.longest,
+        disk_bytes=arithmetic.disk_bytes,
+        restored_bytes=restored_bytes,
+        restored_s=restored_bytes / workload.disk_bytes_per_s,
+        fits=fits,
+        notes=tuple(_notes(arithmetic, resident)),
+    )
+
+
+class _Arithmetic:
+    """The sizes that the plan and its notes share."""
+
+    def __init__(self, model: ModelFootprint, workload: Workload, device_bytes: int) -> None:
+        tokens = workload.context_tokens
+        self.model = model
+        self.workload = workload
+        self.usable = device_bytes * _USED_TENTHS // 10
+        self.budget = max(0, self.free_at(tokens))
+        self.context_bytes = model.spec.live_bytes(tokens)
+        self.token_bytes = sum(
+            layer.token_bytes for layer in model.spec.layers if layer.kind is LayerKind.FULL
+        )
+        self.disk_bytes = workload.agents * model.spec.context_bytes(tokens)
+        # The free memory falls and the context grows with its length, so a bisection finds the end.
+        lengths = range(1, model.context_length + 1)
+        self.longest = bisect_right(lengths, 0, key=self._missing_at)
+
+    def free_at(self, tokens: int) -> int:
+        """Return the bytes beside the weights and a step on ``tokens``; negative if none are."""
+        return self.usable - self.model.weights_bytes - self.model.step.bytes_at(tokens)
+
+    def _missing_at(self, tokens: int) -> int:
+        return self.model.spec.live_bytes(tokens) - self.free_at(tokens)
+
+
+def _notes(sizes: _Arithmetic, resident: int) -> Iterator[str]:
+    workload, model = sizes.workload, sizes.model
+    tokens = workload.context_tokens
+    if tokens > model.context_length:
+        yield (
+            f"The model reads at most {model.context_length:,} tokens: contexts of {tokens:,}"
+            " tokens are refused."
+        )
+    if sizes.free_at(1) <= 0:
+        weights, step = _gb(model.weights_bytes), _gb(model.step.bytes_at(tokens))
+        yield (
+            f"The model does not fit: the weights ({weights}) and one step ({step}) need more"
+            f" than {_gb(sizes.usable)}, which is 0.9 of the usable memory. Take a smaller model or"
+            " fewer bits per weight."
+        )
+    elif sizes.longest < min(tokens, model.context_length):
+        yield (
+            f"A context of {tokens:,} tokens does not fit: it needs {_gb(sizes.context_bytes)} and"
+            f" {_gb(sizes.budget)} are left. The longest that fits alone is"
+            f" {sizes.longest:,} tokens."
+        )
+    elif sizes.longest >= tokens:
+        yield from _notes_on_turns(sizes, resident)
+
+
+def _notes_on_turns(sizes: _Arithmetic, resident: int) -> Iterator[str]:
+    workload = sizes.workload
+    if resident == workload.agents:
+        yield f"All {resident} contexts stay in memory: a switch between them reads no disk."
+    else:
+        yield (
+            f"{resident} of {workload.agents} contexts stay in memory: a switch to another one"
+            " reads it from the disk."
+        )
+    limit = workload.disk_budget_bytes
+    if limit is not None and sizes.disk_bytes > limit:
+        yield (
+            f"The disk budget of {_gb(limit)} does not hold all contexts, which take"
+            f" {_gb(sizes.disk_bytes)}: raise cache.disk_budget_gb, or some are computed again."
+        )
+
+
+def _gb(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:,.1f} GB"

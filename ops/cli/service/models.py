@@ -1,0 +1,182 @@
+"""``semantic models``: does a model fit this machine, before it is downloaded."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ops.cli.exit_codes import EPILOG, ExitCode
+from ops.cli.options import Json, fail, settings_or_exit
+from ops.cli.table import print_pairs
+
+if TYPE_CHECKING:
+    from ops.settings import Settings
+
+_GIB = 1 << 30
+#: Machines are sold in units of 2^30 bytes that are called GB.
+_UNITS = {"gb": _GIB, "gib": _GIB, "mb": 1 << 20, "mib": 1 << 20, "tb": 1 << 40, "tib": 1 << 40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
+#: Widths that MLX packs weights into.
+_BITS = (2, 3, 4, 5, 6, 8)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group and its commands."""
+    group = typer.Typer(help="Models and the memory they take.", no_args_is_help=True)
+    group.command(epilog=EPILOG)(plan)
+    app.add_typer(group, name="models", rich_help_panel="Look")
+
+
+def memory_size(text: str) -> int:
+    """Return a size such as ``24GB`` in bytes; GB and GiB are both 2^30 bytes.
+
+    Raises:
+        typer.BadParameter: The text is no size.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    unit = _UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        raise typer.BadParameter(f"{text!r} is no size; examples: 24GB, 24GiB, 16000MB")
+    size = int(float(match[1]) * unit)
+    if not size:
+        raise typer.BadParameter(f"{text!r} is no memory")
+    return size
+
+
+def _weight_bits(bits: int | None) -> int | None:
+    if bits is not None and bits not in _BITS:
+        raise typer.BadParameter(f"{bits} is none of {', '.join(map(str, _BITS))}")
+    return bits
+
+
+def plan(
+    model: Annotated[
+        str,
+        typer.Argument(help="A hub id, a directory, a config.json, or semantic-demo."),
+    ],
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            "--memory",
+            metavar="SIZE",
+            help="Plan a Mac with this memory, such as 24GB; default: this machine.",
+        ),
+    ] = None,
+    agents: Annotated[int, typer.Option("--agents", min=1, help="Contexts that take turns.")] = 5,
+    context: Annotated[int, typer.Option("--context", min=1, help="Tokens of each context.")] = (
+        20_000
+    ),
+    bits: Annotated[
+        int | None,
+        typer.Option(
+            "--bits",
+            callback=_weight_bits,
+            help="Plan weights that are not quantized as if they were: 2, 3, 4, 5, 6 or 8 bits.",
+        ),
+    ] = None,
+    disk_rate: Annotated[
+        float,
+        typer.Option("--disk-rate", min=0.01, help="What the disk reads, in 10^9 bytes a second."),
+    ] = 2.0,
+    json: Json = False,
+) -> None:
+    """Plan a model before its download: what fits in memory, what moves to disk.
+
+    Reads config.json only: in a directory, in the hub's cache, or from the hub.
+    Counts the weights, one step, and the KV cache of each context. Exits with 0
+    if one context fits, 1 if none does, 78 if the configuration is not usable.
+    """
+    memory_bytes = None if memory is None else _memory_or_exit(memory)
+    settings = settings_or_exit({})
+    request = {
+        "model": model,
+        "memory_bytes": memory_bytes,
+        "agents": agents,
+        "context_tokens": context,
+        "bits": bits,
+        "piece_tokens": settings.engine.prefill_step_tokens,
+        "batch": settings.engine.max_batch_size,
+        "disk_bytes_per_s": disk_rate * 1e9,
+        "disk_budget_bytes": settings.cache.disk_budget_bytes if settings.cache.persist else None,
+    }
+    planned = _planned(settings, request)
+    if json:
+        typer.echo(jsonlib.dumps(planned, indent=2))
+    else:
+        _print_plan(planned)
+    if not planned["fits"]:
+        raise typer.Exit(int(ExitCode.FAILED))
+
+
+def _memory_or_exit(text: str) -> int:
+    try:
+        return memory_size(text)
+    except typer.BadParameter as error:
+        fail(f"--memory: {error.message}", ExitCode.USAGE)
+
+
+def _planned(settings: Settings, request: dict[str, Any]) -> dict[str, Any]:
+    """Return the plan from ``worker.plan``, a process: ``ops`` must not import ``worker``."""
+    from ops.supervisor.environment import child_environment  # noqa: PLC0415 - keeps --help fast
+    from ops.supervisor.parts import module_argv  # noqa: PLC0415 - the same
+
+    environment = child_environment(os.environ, settings, {"HF_HUB_DISABLE_PROGRESS_BARS": "1"})
+    try:
+        done = subprocess.run(
+            module_argv("worker.plan"),
+            env=environment,
+            input=jsonlib.dumps(request),
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+        )
+    except KeyboardInterrupt:
+        raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
+    if not done.stdout:
+        typer.echo(done.stderr, err=True)
+        fail(f"the planner ended early, with exit code {done.returncode}", ExitCode.FAILED)
+    answer: dict[str, Any] = jsonlib.loads(done.stdout)
+    if "error" in answer:
+        fail(answer["error"]["message"], ExitCode.CONFIG)
+    planned: dict[str, Any] = answer["plan"]
+    return planned
+
+
+def _print_plan(planned: dict[str, Any]) -> None:
+    print_pairs(list(_rows(planned)))
+    typer.echo()
+    for note in planned["notes"]:
+        typer.echo(note)
+
+
+def _rows(planned: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    agents, tokens = planned["agents"], planned["context_tokens"]
+    bits = "" if planned["bits"] is None else f", at {planned['bits']} bits"
+    yield "model", planned["model"] + bits
+    yield "contexts", f"{agents} x {tokens:,} tokens"
+    usable = f"{_gb(planned['device_bytes'])} usable ({planned['device_source']})"
+    yield "memory", f"{planned['memory_bytes'] / _GIB:,.0f} GiB, {usable}"
+    yield "weights", _gb(planned["weights_bytes"])
+    yield "one step", f"{_gb(planned['step_bytes'])} (upper estimate)"
+    yield "for contexts", f"{_gb(planned['kv_budget_bytes'])} (0.9 x usable - weights - one step)"
+    yield "KV per token", f"{planned['kv_token_bytes']:,} bytes"
+    if planned["kv_fixed_bytes"]:
+        yield "KV fixed", f"{_gb(planned['kv_fixed_bytes'])} a context (windows and states)"
+    yield "one context", _gb(planned["context_bytes"])
+    yield "in memory", f"{planned['resident_contexts']} of {agents} contexts"
+    yield "longest", f"{planned['longest_context_tokens']:,} tokens, alone"
+    yield "on disk", f"{_gb(planned['disk_bytes'])} for all contexts"
+    if planned["restored_bytes"]:
+        rate = f"{_gb(planned['disk_bytes_per_s'])}/s"
+        seconds = f"about {planned['restored_s']:.1f} s at {rate}"
+        yield "a switch", f"reads {_gb(planned['restored_bytes'])}, {seconds}"
+
+
+def _gb(size_bytes: float) -> str:
+    return f"{size_bytes / 1e9:,.1f} GB"

@@ -1,0 +1,133 @@
+"""``semantic models plan`` as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.plan_table import PAGE, with_table
+from ops.cli.service.models import memory_size
+
+ROOT = Path(__file__).parents[3]
+QWEN = "tests/fixtures/configs/Qwen3-14B"
+GIB = 1 << 30
+
+
+def plan(tmp_path: Path, *words: str) -> tuple[int, str, str]:
+    kept = {name: value for name, value in os.environ.items() if "SEMANTIC" not in name.upper()}
+    own = {
+        "HOME": str(tmp_path),
+        "PYTHONPATH": str(ROOT),
+        "SEMANTIC_DATA_DIR": str(tmp_path / "data"),
+        "HF_HOME": str(tmp_path / "hub"),
+        "HF_HUB_OFFLINE": "1",
+        "TERM": "dumb",
+        "COLUMNS": "200",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "ops.cli.main", "models", "plan", *words],
+        cwd=ROOT,
+        env=kept | own,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_page_shows_the_output_of_the_command(tmp_path: Path) -> None:
+    words = (QWEN, "--bits", "4", "--memory", "24GB")
+    code, out, err = plan(tmp_path, *words)
+    assert (code, err) == (0, "")
+    assert f"$ semantic models plan {' '.join(words)}\n{out}```" in PAGE.read_text()
+
+
+def test_json_has_the_sizes_in_bytes(tmp_path: Path) -> None:
+    code, out, _ = plan(tmp_path, QWEN, "--bits", "4", "--memory", "24GiB", "--json")
+    plan_ = json.loads(out)
+    assert code == 0
+    assert plan_["device_bytes"] == 16 * GIB
+    assert plan_["weights_bytes"] == 8_307_783_680
+    assert plan_["kv_token_bytes"] == 163_840
+    assert (plan_["resident_contexts"], plan_["fits"]) == (2, True)
+
+
+def test_too_little_memory_is_said_plainly_and_exits_with_1(tmp_path: Path) -> None:
+    code, out, _ = plan(tmp_path, QWEN, "--memory", "24GB")
+    assert code == 1
+    assert "The model does not fit" in out.splitlines()[-1]
+
+
+def test_this_machine_is_the_default(tmp_path: Path) -> None:
+    code, out, err = plan(tmp_path, "semantic-demo", "--agents", "2", "--context", "1000")
+    assert (code, err) == (0, "")
+    assert "2 of 2 contexts" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "is not JSON"),
+        ("\x00\x01", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[1]", "holds no JSON object"),
+        ("{}", "no model_type"),
+        ('{"model_type": "nonsense"}', "mlx-lm has no model type 'nonsense'"),
+        ('{"model_type": "../llama"}', "mlx-lm has no model type"),
+        (None, "holds no config.json"),
+    ],
+)
+def test_a_config_that_cannot_be_planned_is_one_line(
+    tmp_path: Path, text: str | None, reason: str
+) -> None:
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
+    code, out, err = plan(tmp_path, str(tmp_path), "--memory", "24GB")
+    assert (code, out) == (78, "")
+    assert reason in err
+    assert err.startswith("semantic: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("model", ["no-such-directory", "/no/such/directory", "nobody/nothing"])
+def test_a_missing_model_is_one_line(tmp_path: Path, model: str) -> None:
+    code, _, err = plan(tmp_path, model, "--memory", "24GB")
+    assert code == 78
+    assert "there is no directory" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--memory", "lots"), "is no size; examples: 24GB"),
+        (("--memory", "24"), "is no size"),
+        (("--memory", "-1GB"), "is no size"),
+        (("--memory", "0GB"), "is no memory"),
+        (("--bits", "7"), "is none of 2, 3, 4, 5, 6, 8"),
+        (("--agents", "0"), "agents"),
+        (("--context", "0"), "context"),
+        (("--disk-rate", "0"), "disk-rate"),
+    ],
+)
+def test_a_wrong_option_exits_with_2(tmp_path: Path, words: tuple[str, ...], reason: str) -> None:
+    code, out, err = plan(tmp_path, QWEN, *words)
+    assert (code, out) == (2, "")
+    assert reason in err
+
+
+def test_sizes_are_read_as_machines_are_sold() -> None:
+    assert memory_size("24GB") == memory_size("24 gib") == 24 * GIB
+    assert memory_size("16000MB") == 16_000 << 20
+    assert memory_size("0.5TB") == 512 * GIB
+
+
+def test_table_of_the_page_is_that_of_the_command() -> None:
+    page = PAGE.read_text()
+    assert page == with_table(page), "run: python -m bench.plan_table"

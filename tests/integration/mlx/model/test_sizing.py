@@ -1,0 +1,163 @@
+"""Sizes of models from their configuration alone, on real MLX."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx_lm.utils
+import pytest
+
+import worker.demo_model
+from domain.kv.plan import ModelFootprint
+from domain.kv.spec import LayerKind
+from worker.engine.mlx.kv.probe import probe_spec
+from worker.engine.mlx.model.sizing import UnsupportedConfig, parameter_bytes, size_model
+
+CONFIGS = Path(__file__).parents[3] / "fixtures" / "configs"
+TINY = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 100,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+}
+#: Weights of the tiny model: embedding, attention and mlp of two layers, norms.
+TINY_MATRICES = 100 * 64 + 2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 128)
+TINY_NORMS = 5 * 64
+
+
+def sized(config: dict[str, Any], bits: int | None = None) -> ModelFootprint:
+    return size_model(config, bits=bits, piece_tokens=256, batch=8)
+
+
+def published(name: str) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((CONFIGS / name / "config.json").read_text())
+    return config
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "weights_gb"),
+    [
+        ("Llama-3.1-8B", None, 16.06),
+        ("Mistral-Nemo-12B", None, 24.50),
+        ("Qwen3-14B", None, 29.54),
+        ("Qwen3-14B", 4, 8.31),
+        ("Qwen3-30B-A3B", None, 61.06),
+        ("Gemma-3-12B", None, 23.53),  # without the vision tower; the head is tied
+        ("Gemma-3-27B", None, 54.02),
+        ("gpt-oss-20b", None, 13.76),  # experts in MXFP4, the rest in bfloat16
+    ],
+)
+def test_weights_have_the_size_of_the_published_files(
+    name: str, bits: int | None, weights_gb: float
+) -> None:
+    assert sized(published(name), bits).weights_bytes / 1e9 == pytest.approx(weights_gb, abs=0.01)
+
+
+def test_a_model_of_14_billion_weights_takes_no_memory() -> None:
+    mx.clear_cache()
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    model = sized(published("Qwen3-14B"))
+    assert model.weights_bytes > 29e9
+    assert mx.get_peak_memory() - before < 2**20
+
+
+def test_caches_have_the_layers_of_the_family() -> None:
+    qwen, gemma = sized(published("Qwen3-14B")).spec, sized(published("Gemma-3-12B")).spec
+    assert {layer.kind for layer in qwen.layers} == {LayerKind.FULL}
+    assert qwen.live_bytes(1) == 40 * 8 * 256 * 2
+    full = [layer for layer in gemma.layers if layer.kind is LayerKind.FULL]
+    windows = [layer.window for layer in gemma.layers if layer.kind is LayerKind.SLIDING]
+    assert (len(full), windows) == (8, [1024] * 40)
+
+
+def test_the_demo_model_has_the_sizes_of_its_loaded_weights() -> None:
+    directory = Path(worker.demo_model.__file__).parent
+    network, _ = mlx_lm.utils.load_model(directory)
+    model = sized(json.loads((directory / "config.json").read_text()))
+    assert model.weights_bytes == parameter_bytes(network)
+    assert model.spec == probe_spec(network)
+
+
+def test_an_unquantized_model_keeps_its_dtype() -> None:
+    whole = sized(TINY | {"torch_dtype": "float32"})
+    half = sized(TINY | {"dtype": "float16"})
+    assert whole.weights_bytes == 4 * (TINY_MATRICES + TINY_NORMS)
+    assert half.weights_bytes == 2 * (TINY_MATRICES + TINY_NORMS)
+    assert (whole.spec.dtype, half.spec.dtype) == ("float32", "float16")
+
+
+def test_bits_quantize_matrices_in_groups_of_64() -> None:
+    model = sized(TINY, bits=4)
+    # Half a byte a weight; a scale and a bias of 2 bytes for 64 weights.
+    assert model.weights_bytes == TINY_MATRICES // 2 + TINY_MATRICES // 64 * 4 + 2 * TINY_NORMS
+
+
+@pytest.mark.parametrize(
+    ("override", "bytes_more"),
+    [
+        ({"bits": 8, "group_size": 64}, 64 * 128 // 2),
+        (False, 64 * 128 * 2 - (64 * 128 // 2 + 64 * 128 // 64 * 4)),
+    ],
+)
+def test_a_layer_with_an_override_is_sized_by_it(override: object, bytes_more: int) -> None:
+    plain: dict[str, Any] = {"bits": 4, "group_size": 64}
+    path = "model.layers.0.mlp.up_proj"
+    base = sized(TINY | {"quantization": plain}).weights_bytes
+    other = sized(TINY | {"quantization": plain | {path: override}}).weights_bytes
+    assert other - base == bytes_more
+
+
+@pytest.mark.parametrize(
+    ("given", "bits_a_weight"),
+    [
+        ({"quant_method": "mxfp4"}, 4.25),
+        ({"quant_method": "mxfp8"}, 8.25),
+        ({"quant_method": "awq", "group_size": 64, "bits": 4}, 4.5),
+        ({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}, 4.5),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 16),
+        ({"group_size": 64, "bits": 4}, 4.5),
+    ],
+)
+def test_formats_of_hugging_face_are_mapped_as_mlx_lm_maps_them(
+    given: dict[str, Any], bits_a_weight: float
+) -> None:
+    model = sized(TINY | {"quantization_config": given})
+    assert model.weights_bytes == int(TINY_MATRICES * bits_a_weight / 8) + 2 * TINY_NORMS
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"model_type": "no_such_family"}, "mlx-lm has no model type 'no_such_family'"),
+        ({"model_type": None}, "no model_type"),
+        ({"hidden_size": "wide"}, "cannot be sized"),
+        ({"num_hidden_layers": None}, "cannot be sized"),
+        ({"model_file": "own.py"}, "its own code"),
+        ({"quantization_config": {"quant_method": "hqq"}}, "'hqq' is not supported"),
+        ({"quantization": {"bits": 7, "group_size": 64}}, "cannot be sized"),
+        ({"quantization": {"bits": 4}}, "cannot be sized"),
+        ({"quantization": []}, "cannot be sized"),
+        ({"text_config": 7, "hidden_size": -64}, "cannot be sized"),
+    ],
+)
+def test_a_config_that_cannot_be_sized_is_refused_in_one_line(
+    change: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(UnsupportedConfig) as refused:
+        sized(TINY | change)
+    assert reason in refused.value.message
+    assert "\n" not in refused.value.message
+
+
+def test_bits_for_a_quantized_model_are_refused() -> None:
+    with pytest.raises(UnsupportedConfig, match="already"):
+        sized(published("gpt-oss-20b"), bits=4)

@@ -1,0 +1,129 @@
+"""The plan of a model's memory, with numbers computed by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from domain.kv.plan import (
+    MemoryPlan,
+    ModelFootprint,
+    StepMemory,
+    Workload,
+    metal_working_set,
+    plan_memory,
+)
+from domain.kv.spec import LayerKind, LayerSpec, ModelCacheSpec
+
+GIB = 1 << 30
+#: 2 heads x (3 + 2) elements x 2 bytes = 20 bytes a token.
+FULL = LayerSpec(kind=LayerKind.FULL, kv_heads=2, key_dim=3, value_dim=2, element_bytes=2)
+WINDOW = LayerSpec(
+    kind=LayerKind.SLIDING, kv_heads=2, key_dim=3, value_dim=2, element_bytes=2, window=4
+)
+STATE = LayerSpec(kind=LayerKind.STATE, state_bytes=50)
+
+
+def footprint(
+    *layers: LayerSpec, weights: int = 600, step: StepMemory | None = None
+) -> ModelFootprint:
+    return ModelFootprint(
+        weights_bytes=weights,
+        spec=ModelCacheSpec(layers=layers or (FULL,), dtype="float16", block_tokens=4),
+        step=step or StepMemory(fixed_bytes=0),
+        context_length=1000,
+    )
+
+
+def planned(
+    model: ModelFootprint,
+    device: int,
+    *,
+    agents: int = 3,
+    tokens: int = 10,
+    disk_budget: int | None = None,
+) -> MemoryPlan:
+    workload = Workload(
+        agents=agents, context_tokens=tokens, disk_bytes_per_s=100, disk_budget_bytes=disk_budget
+    )
+    return plan_memory(model, workload, device)
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "working_set_gib"),
+    [(16, 32 / 3), (24, 16), (32, 64 / 3), (36, 27), (64, 48), (128, 96)],
+)
+def test_working_set_is_near_the_values_that_macs_report(
+    memory_gib: int, working_set_gib: float
+) -> None:
+    assert metal_working_set(memory_gib * GIB) == int(working_set_gib * GIB)
+
+
+def test_budget_is_nine_tenths_of_the_device_without_weights_and_step() -> None:
+    plan = planned(footprint(step=StepMemory(fixed_bytes=30, token_bytes=2)), 2000)
+    assert plan.step_bytes == 30 + 10 * 2
+    assert plan.kv_budget_bytes == 1800 - 600 - 50
+
+
+def test_contexts_that_fit_together_stay_in_memory() -> None:
+    plan = planned(footprint(), 2000)  # 1200 for contexts of 200
+    assert (plan.context_bytes, plan.resident_contexts, plan.fits) == (200, 3, True)
+    assert (plan.restored_bytes, plan.restored_s) == (0, 0)
+    assert plan.notes == ("All 3 contexts stay in memory: a switch between them reads no disk.",)
+
+
+def test_other_contexts_are_read_from_the_disk() -> None:
+    plan = planned(footprint(), 1200)  # 480 for contexts of 200
+    assert (plan.resident_contexts, plan.fits) == (2, True)
+    assert plan.disk_bytes == 3 * 200
+    assert (plan.restored_bytes, plan.restored_s) == (200, 2.0)
+    assert plan.notes == (
+        "2 of 3 contexts stay in memory: a switch to another one reads it from the disk.",
+    )
+
+
+def test_windows_and_states_are_the_fixed_part_and_in_each_block_on_disk() -> None:
+    plan = planned(footprint(FULL, WINDOW, STATE), 2000)
+    assert plan.kv_token_bytes == 20
+    assert plan.kv_fixed_bytes == 4 * 20 + 50
+    assert plan.context_bytes == 10 * 20 + 4 * 20 + 50
+    # Blocks of 4, 4 and 2 tokens, each with its part of the window and a state.
+    assert plan.disk_bytes == 3 * (10 * 20 + 10 * 20 + 3 * 50)
+
+
+def test_longest_context_leaves_room_for_its_own_step() -> None:
+    plan = planned(footprint(step=StepMemory(fixed_bytes=0, token_bytes=5)), 1000, tokens=2)
+    assert plan.longest_context_tokens == 300 // 25
+
+
+def test_longest_context_is_at_most_the_models_own() -> None:
+    assert planned(footprint(), 1_000_000).longest_context_tokens == 1000
+
+
+def test_a_context_that_does_not_fit_alone_is_named_with_the_longest_that_does() -> None:
+    plan = planned(footprint(), 1000, tokens=20)  # 300 for a context of 400
+    assert (plan.fits, plan.resident_contexts, plan.longest_context_tokens) == (False, 0, 15)
+    (note,) = plan.notes
+    assert note.startswith("A context of 20 tokens does not fit: it needs 0.0 GB")
+    assert note.endswith("The longest that fits alone is 15 tokens.")
+
+
+@pytest.mark.parametrize("weights", [900, 901, 5000])
+def test_weights_that_leave_nothing_do_not_fit(weights: int) -> None:
+    plan = planned(footprint(weights=weights), 1000)
+    assert (plan.fits, plan.kv_budget_bytes, plan.longest_context_tokens) == (False, 0, 0)
+    (note,) = plan.notes
+    assert note.startswith("The model does not fit: the weights")
+
+
+def test_contexts_beyond_the_models_own_do_not_fit() -> None:
+    plan = planned(footprint(), 1_000_000, tokens=1001)
+    assert not plan.fits
+    assert plan.notes == (
+        "The model reads at most 1,000 tokens: contexts of 1,001 tokens are refused.",
+    )
+
+
+def test_a_disk_budget_below_all_contexts_is_named() -> None:
+    plan = planned(footprint(), 2000, disk_budget=599)
+    assert "raise cache.disk_budget_gb" in plan.notes[-1]
+    assert len(planned(footprint(), 2000, disk_budget=600).notes) == 1

@@ -1,0 +1,99 @@
+"""Plans the model that standard input names and writes the plan to standard output, as JSON.
+
+The input is an object with the fields of ``PlanRequest``; the output has ``plan`` or ``error``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from domain.errors import SemanticError
+from domain.kv.plan import ModelFootprint, Workload, plan_memory
+from ops.exit_codes import ExitCode
+from worker.engine.mlx.model.sizing import size_model
+from worker.plan.config_file import read_config
+from worker.plan.device import DeviceMemory, planned_mac, this_machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """What to plan.
+
+    Attributes:
+        model: A directory, a configuration file, a hub id, or ``semantic-demo``.
+        memory_bytes: Memory of the planned Mac; ``None`` for this machine.
+        agents: Contexts that take turns.
+        context_tokens: Length of each.
+        bits: Quantizes a configuration that is not quantized; ``None`` keeps its dtype.
+        piece_tokens: Prompt tokens computed in one step.
+        batch: Sequences decoded in one step.
+        disk_bytes_per_s: Rate at which a context is read back.
+        disk_budget_bytes: Limit of the block files; ``None`` for no limit.
+    """
+
+    model: str
+    memory_bytes: int | None
+    agents: int
+    context_tokens: int
+    bits: int | None
+    piece_tokens: int
+    batch: int
+    disk_bytes_per_s: float
+    disk_budget_bytes: int | None
+
+
+def footprint_of(request: PlanRequest) -> ModelFootprint:
+    """Return what the model of a request takes.
+
+    Raises:
+        SemanticError: The configuration is missing, garbled or not supported.
+    """
+    config = read_config(request.model)
+    return size_model(
+        config, bits=request.bits, piece_tokens=request.piece_tokens, batch=request.batch
+    )
+
+
+def plan_of(request: PlanRequest, model: ModelFootprint) -> dict[str, Any]:
+    """Return the plan of a model as the object that ``--json`` prints."""
+    device = _device(request)
+    workload = Workload(
+        agents=request.agents,
+        context_tokens=request.context_tokens,
+        disk_bytes_per_s=request.disk_bytes_per_s,
+        disk_budget_bytes=request.disk_budget_bytes,
+    )
+    plan = plan_memory(model, workload, device.device_bytes)
+    return {
+        "model": request.model,
+        "bits": request.bits,
+        "model_context_tokens": model.context_length,
+        "memory_bytes": device.memory_bytes,
+        "device_source": device.source,
+        "disk_bytes_per_s": request.disk_bytes_per_s,
+        **asdict(plan),
+    }
+
+
+def _device(request: PlanRequest) -> DeviceMemory:
+    return this_machine() if request.memory_bytes is None else planned_mac(request.memory_bytes)
+
+
+def main() -> int:
+    """Plan what standard input names; return the exit code."""
+    output = sys.stdout
+    # Libraries that print must not write beside the JSON.
+    sys.stdout = sys.stderr
+    request = PlanRequest(**json.load(sys.stdin))
+    try:
+        answer = {"plan": plan_of(request, footprint_of(request))}
+        code = ExitCode.OK
+    except SemanticError as error:
+        answer = {"error": {"code": error.code, "message": error.message}}
+        code = ExitCode.CONFIG
+    output.write(json.dumps(answer) + "\n")
+    output.flush()
+    return int(code)
