@@ -39,12 +39,13 @@ test: $(DEV) ## Run every test, with real redis-server, real MLX and, where npm 
 test-fast: $(DEV) ## Run the tests in pure Python: no redis, PostgreSQL, MLX or processes
 	@$(BIN)/python -m pytest --fast -n 2 $(ARGS)
 
-check: $(DEV) ## Format check, lint, types, layers, spelling
+check: $(DEV) ## Format, lint, types, layers, spelling, word list
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --config tests/architecture/layers.toml
 	@$(BIN)/codespell
+	@$(BIN)/python -m tests.architecture.wordlist
 
 packages: $(DEV) ## Write the table of packages in docs/architecture.md
 	@$(BIN)/python -m tests.architecture.packages

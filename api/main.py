@@ -255,8 +255,8 @@ def _rules(jobs: JobSettings) -> JobRules:
         batch_queue_limit=jobs.batch_queue_limit,
         start_within_s=jobs.start_within_s,
         finish_within_s=jobs.finish_within_s,
-        disconnect_grace_s=jobs.linger_s,
-        dedup_grace_s=jobs.settle_s,
+        disconnect_grace_s=jobs.disconnect_grace_s,
+        dedup_grace_s=jobs.dedup_grace_s,
         join_window_s=jobs.join_window_s,
     )
 

@@ -8,11 +8,13 @@ underscores: ``SEMANTIC_SERVER__PORT=8123``.
 from __future__ import annotations
 
 import sys
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import psutil
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -31,6 +33,20 @@ ORIGIN_PATTERN = r"^[a-z][a-z0-9+.-]*://[A-Za-z0-9.\[\]:_-]+$"
 
 class _Group(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+    #: Present names of renamed settings, by the old name, which still works and warns.
+    renamed: ClassVar[Mapping[str, str]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_old_names(cls, values: Any) -> Any:  # noqa: ANN401 - checked by pydantic afterwards
+        if not isinstance(values, Mapping):
+            return values
+        present = dict(values)
+        for old in cls.renamed.keys() & values.keys():
+            new, value = cls.renamed[old], present.pop(old)
+            warnings.warn(f"the setting {old} is now {new}", FutureWarning, stacklevel=2)
+            present.setdefault(new, value)
+        return present
 
 
 class ServerSettings(_Group):
@@ -180,6 +196,11 @@ class CacheSettings(_Group):
 class JobSettings(_Group):
     """Limits of the queue."""
 
+    renamed: ClassVar[Mapping[str, str]] = {
+        "linger_s": "disconnect_grace_s",
+        "settle_s": "dedup_grace_s",
+    }
+
     max_tokens_default: int = Field(default=4096, ge=1)
     attempts_max: int = Field(default=3, ge=1, le=100)
     worker_threads: int = Field(
@@ -206,11 +227,11 @@ class JobSettings(_Group):
     finish_within_s: float | None = Field(
         default=None, gt=0, description="a job that is not done by then expires"
     )
-    linger_s: float = Field(
-        default=1.0, ge=0, le=600, description="a job goes on for its client to ask again"
+    disconnect_grace_s: float = Field(
+        default=1.0, ge=0, le=600, description="a job without readers waits for a repeated request"
     )
-    settle_s: float = Field(
-        default=0.25, ge=0, le=10, description="a repeat waits to see its first try leave"
+    dedup_grace_s: float = Field(
+        default=0.25, ge=0, le=10, description="a repeat waits for its first try to disconnect"
     )
     join_window_s: float = Field(
         default=600.0, ge=0, description="after its end a job can be joined by a retry"

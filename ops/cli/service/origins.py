@@ -72,7 +72,11 @@ def _flat(values: Mapping[str, Any]) -> set[str]:
     names: set[str] = set()
     for name, value in values.items():
         if isinstance(value, Mapping):
-            names |= {f"{name}.{field}" for field in value}
+            group = (
+                Settings.model_fields[name].annotation if name in Settings.model_fields else None
+            )
+            renamed: Mapping[str, str] = getattr(group, "renamed", {})
+            names |= {f"{name}.{renamed.get(field, field)}" for field in value}
         else:
             names.add(name)
     return names
