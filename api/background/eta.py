@@ -13,6 +13,7 @@ from domain.job.eta import (
     LINE_JOBS_MAX,
     MEASURED_JOBS,
     Forecast,
+    Pace,
     QueueSnapshot,
     RunningJob,
     forecast_jobs,
@@ -27,6 +28,8 @@ from domain.values import JobId, Priority
 
 #: How long a forecast of the queue is used, in seconds.
 FRESH_S: Final = 0.25
+#: How long the measured pace of ended jobs is used, in seconds.
+PACE_FRESH_S: Final = 1.0
 #: A queue of at most this length is forecast again for a job that is missing in the last one.
 SHORT_LINE: Final = 100
 #: A longer one at most once in this many times the duration of the last forecast.
@@ -60,6 +63,8 @@ class LiveEta:
         self._clock = clock
         self._lock = threading.Lock()
         self._last: _Snapshot | None = None
+        #: The pace, and when it was measured.
+        self._pace: tuple[Pace | None, float] | None = None
 
     def of(self, job_id: JobId) -> Forecast | None:
         """See ``EtaSource.of``."""
@@ -104,10 +109,15 @@ class LiveEta:
                     for job in self._queue.queued(priority, limit=LINE_JOBS_MAX)
                 ],
                 running=[(job, self._age_s(job)) for job in self._queue.running(limit=RUNNING_MAX)],
-                pace=None if state is None else pace_of(self._queue.measured(limit=MEASURED_JOBS)),
+                pace=None if state is None else self._measured_pace(began),
             )
         )
         return _Snapshot(forecasts=forecasts, at=began, took_s=self._clock.monotonic() - began)
+
+    def _measured_pace(self, now: float) -> Pace | None:
+        if self._pace is None or now - self._pace[1] >= PACE_FRESH_S:
+            self._pace = pace_of(self._queue.measured(limit=MEASURED_JOBS)), now
+        return self._pace[0]
 
     def _turns(self) -> TurnState | None:
         """Return the turns of all workers; ``None`` while none is ready."""
