@@ -57,15 +57,14 @@ from ops.clock import RandomIds, SystemClock
 from ops.exit_codes import ExitCode
 from ops.logs import Logger, configure_logging
 from ops.parent_watch import watch_lifeline
-from ops.settings import (
+from ops.setting_groups import (
     BatchSettings,
     JobSettings,
     ReasoningSettings,
     ServerSettings,
-    Settings,
     WebhookSettings,
-    load_settings,
 )
+from ops.settings import Settings, load_settings
 
 #: Threads for blocking calls: appends (group commit makes concurrent waits cheap) and the queue.
 BLOCKING_CALLS_MAX = 32

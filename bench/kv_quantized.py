@@ -24,7 +24,7 @@ from mlx_lm.models import falcon_h1, gemma3_text, llama
 from mlx_lm.models.cache import make_prompt_cache
 
 from domain.kv.spec import BLOCK_TOKENS, LayerKind, LayerSpec, ModelCacheSpec
-from ops.settings import DEMO_MODEL
+from ops.setting_groups import DEMO_MODEL
 from worker.cachestore.tier import Storage
 from worker.engine.mlx.kv.arrays import BlockArrays
 from worker.engine.mlx.kv.codec import BlockCodec

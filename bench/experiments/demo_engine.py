@@ -16,7 +16,7 @@ from domain.values import SamplingWish
 from ops.blockstore.disk import Disk
 from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
-from ops.settings import DEMO_MODEL, EngineSettings
+from ops.setting_groups import DEMO_MODEL, EngineSettings
 from tests.support.models.engine_probe import CollectingSink, submit_prompt
 from worker.cachestore.tier import DiskTier
 from worker.engine.engine import BatchEngine

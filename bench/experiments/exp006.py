@@ -29,7 +29,7 @@ from bench.experiments.report import (
 )
 from bench.kv_blocks import CONTEXTS, SPEC, cut, empty, filled
 from domain.kv.spec import BLOCK_TOKENS, ModelCacheSpec
-from ops.settings import DEMO_MODEL
+from ops.setting_groups import DEMO_MODEL
 from worker.engine.mlx.kv.arrays import BlockArrays
 from worker.engine.mlx.kv.gather import gather
 from worker.engine.mlx.kv.probe import probe_spec

@@ -18,7 +18,7 @@ from api.http_server.listener import open_listener_or_exit
 from api.lifecycle import Service, serve
 from domain.errors import EngineFailure, JobNotFound, Overloaded
 from ops.logs import configure_logging
-from ops.settings import ServerSettings
+from ops.setting_groups import ServerSettings
 
 WAIT_MAX_S = 300.0
 

@@ -12,7 +12,8 @@ from pydantic import SecretStr, ValidationError
 from ops.api_keys import first_sendable, read_keys
 from ops.cli.service.origins import origins
 from ops.exposure import why_not_listen
-from ops.settings import ServerSettings, Settings, load_settings
+from ops.setting_groups import ServerSettings
+from ops.settings import Settings, load_settings
 from ops.supervisor.address import claim_port
 from ops.supervisor.environment import child_environment, settings_environment
 from ops.supervisor.serve_record import CannotServe

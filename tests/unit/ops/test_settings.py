@@ -9,7 +9,8 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from ops.cli.service.origins import origins
-from ops.settings import DEMO_MODEL, load_settings, user_config_file
+from ops.setting_groups import DEMO_MODEL
+from ops.settings import load_settings, user_config_file
 
 
 @pytest.fixture(autouse=True)

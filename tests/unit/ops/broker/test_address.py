@@ -17,7 +17,8 @@ from ops.broker.address import (
     url_of_socket,
     write_url,
 )
-from ops.settings import RedisSettings, Settings
+from ops.setting_groups import RedisSettings
+from ops.settings import Settings
 
 
 def test_socket_lies_in_the_data_directory_if_the_path_is_short_enough() -> None:

@@ -18,7 +18,7 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 import worker.demo_model
 from domain.chat.ports import RecordedAnswers
 from domain.values import ModelCard, Sampling
-from ops.settings import DEMO_MODEL
+from ops.setting_groups import DEMO_MODEL
 from worker.engine.grammar.channel_constraint import ChannelConstraints
 from worker.engine.grammar.constraints import Constraints
 from worker.engine.grammar.guidance import grammars_for

@@ -1,0 +1,291 @@
+"""Groups of settings: each field has a default, limits and a description; see ``ops.settings``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import psutil
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from domain.webhook.delivery import SCHEDULE_S
+from ops.api_keys import read_keys
+
+#: The model that ships with the package, answers offline and needs no download.
+DEMO_MODEL = "semantic-demo"
+#: As browsers write the origin of a page: no path, no wildcard.
+ORIGIN_PATTERN = r"^[a-z][a-z0-9+.-]*://[A-Za-z0-9.\[\]:_-]+$"
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    #: Present names of renamed settings, by the old name, which still works and warns.
+    renamed: ClassVar[Mapping[str, str]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_old_names(cls, values: Any) -> Any:  # noqa: ANN401 - checked by pydantic afterwards
+        if not isinstance(values, Mapping):
+            return values
+        present = dict(values)
+        for old in cls.renamed.keys() & values.keys():
+            new, value = cls.renamed[old], present.pop(old)
+            warnings.warn(f"the setting {old} is now {new}", FutureWarning, stacklevel=2)
+            present.setdefault(new, value)
+        return present
+
+
+class ServerSettings(_Group):
+    """The public socket and what may come through it."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65535, description="0 picks a free port")
+    head_bytes_max: int = Field(default=32_768, ge=1024)
+    body_bytes_max: int = Field(default=32 * 1024 * 1024, ge=1024)
+    head_timeout_s: float = Field(default=10.0, gt=0, description="to receive a request head")
+    body_timeout_s: float = Field(default=60.0, gt=0, description="to receive a request body")
+    idle_timeout_s: float = Field(default=75.0, gt=0, description="between two requests")
+    connections_max: int = Field(default=2048, ge=1)
+    drain_s: float = Field(default=10.0, ge=0, description="for open answers after SIGTERM")
+    ping_s: float = Field(default=10.0, gt=0, description="between pings on a silent stream")
+    allow_remote: bool = Field(
+        default=False, description="other machines may come in; needs a key as well"
+    )
+    api_keys: tuple[SecretStr, ...] = Field(
+        default=(),
+        max_length=1000,
+        description="KEY, NAME=KEY or NAME=sha256:HEX; with one, every request needs one",
+    )
+    allowed_hosts: tuple[str, ...] = Field(
+        default=(), description="names under which clients reach us, beside localhost and host"
+    )
+    cors_origins: tuple[Annotated[str, Field(pattern=ORIGIN_PATTERN)], ...] = Field(
+        default=(), description="web pages that may use us: https://example.com, with the port"
+    )
+    requests_per_minute: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="of one key; also the largest burst"
+    )
+    requests_at_once: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="of one key, streams that are open included"
+    )
+    agent_requests_per_minute: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="generations that one agent asks for"
+    )
+    agent_jobs_at_once: int | None = Field(
+        default=None, ge=1, le=1000, description="of one agent, queued and running"
+    )
+
+    @field_validator("api_keys")
+    @classmethod
+    def _are_keys(cls, keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        read_keys(key.get_secret_value() for key in keys)
+        return keys
+
+
+class RedisSettings(_Group):
+    """The broker. Without a URL a private one is started."""
+
+    url: str | None = None
+    mode: Literal["auto", "redis", "trial"] = Field(
+        default="auto", description="the private one: redis-server, or one in memory for trial"
+    )
+    prefix: str = "semantic"
+    items_max: int = Field(default=200_000, ge=1000, description="items kept per job")
+    items_ttl_s: int = Field(default=3600, ge=1, description="after the terminal item")
+
+
+class LogSettings(_Group):
+    """The event log and the processes' own logging."""
+
+    url: str | None = Field(
+        default=None,
+        pattern=r"^(sqlite:///|postgresql(\+psycopg)?://)",
+        description="sqlite:///FILE or postgresql://…; default: SQLite in the data directory",
+    )
+    level: str = "INFO"
+    format: str = Field(default="auto", pattern="^(auto|console|json)$")
+    sign_interval_s: float = Field(
+        default=300.0,
+        gt=0,
+        le=86_400,
+        description="between two signed checkpoints; later events have no signature yet",
+    )
+
+
+class ModelSettings(_Group):
+    """What is served."""
+
+    id: str = Field(default=DEMO_MODEL, description="a directory, a hub id, or the demo model")
+    name: str | None = Field(default=None, description="what clients call it; default: from the id")
+    aliases: tuple[str, ...] = ()
+    context_length: int | None = Field(default=None, ge=16, description="lowers the model's own")
+
+
+class EngineSettings(_Group):
+    """The batch."""
+
+    max_batch_size: int = Field(default=8, ge=1, le=256)
+    prefill_step_tokens: int = Field(default=256, ge=1, description="most in one piece of a prompt")
+    gap_max_ms: float = Field(
+        default=100.0,
+        ge=0,
+        le=60_000,
+        description="longest pause of a stream while another prompt is read; 0: any",
+    )
+    stream_interval_ms: float = Field(
+        default=20.0,
+        ge=0,
+        le=1000,
+        description="text that a fast model emits within this time is sent together; 0: each step",
+    )
+    reuse: bool = Field(default=True, description="start from what was read before")
+    kv_budget_mb: int | None = Field(
+        default=None,
+        ge=1,
+        description="2^20 bytes for all contexts, those that run and those kept to start from;"
+        " never exceeded, and the model's context is lowered to what fits; default: a quarter of"
+        " the machine's memory",
+    )
+    batch_window_ms: float = Field(
+        default=10.0,
+        ge=0,
+        le=1000,
+        description="how long requests that come together wait for more; a lone one never does",
+    )
+
+    @property
+    def kv_budget_bytes(self) -> int:
+        """What all contexts may take."""
+        if self.kv_budget_mb is None:
+            return psutil.virtual_memory().total // 4
+        return self.kv_budget_mb * 2**20
+
+
+class CacheSettings(_Group):
+    """Where contexts outlive the worker."""
+
+    dir: Path | None = Field(default=None, description="default: in the data directory")
+    disk_budget_gb: float = Field(default=20.0, ge=0, description="10^9 bytes; never exceeded")
+    persist: bool = Field(default=True, description="false: in memory only")
+    storage: Literal["exact", "int8"] = Field(
+        default="exact",
+        description="int8: keys and values are written in 8 bits, about half the size; answers"
+        " that start from what was read back may then differ",
+    )
+
+    @property
+    def disk_budget_bytes(self) -> int:
+        """Most bytes of block files."""
+        return int(self.disk_budget_gb * 1e9)
+
+
+class JobSettings(_Group):
+    """Limits of the queue."""
+
+    renamed: ClassVar[Mapping[str, str]] = {
+        "linger_s": "disconnect_grace_s",
+        "settle_s": "dedup_grace_s",
+    }
+
+    max_tokens_default: int = Field(default=4096, ge=1)
+    attempts_max: int = Field(default=3, ge=1, le=100)
+    worker_threads: int = Field(
+        default=128, ge=1, le=1024, description="interactive jobs in a worker's hands at once"
+    )
+    batch_threads: int = Field(
+        default=64, ge=1, le=1024, description="batch jobs in a worker's hands at once"
+    )
+    interactive_reserved: int = Field(
+        default=2, ge=0, description="places of the batch that batch jobs never take"
+    )
+    reconcile_s: float = Field(default=5.0, gt=0)
+    worker_deaths_max: int = Field(
+        default=2, ge=1, le=100, description="in a row, before the first item; then the job fails"
+    )
+    worker_silence_s: float = Field(
+        default=15.0, ge=0, description="a worker that hangs so long is replaced; 0: never"
+    )
+    queue_limit: int = Field(default=1000, ge=1, description="interactive jobs that may wait")
+    batch_queue_limit: int = Field(default=100_000, ge=1, description="batch jobs that may wait")
+    start_within_s: float | None = Field(
+        default=None, gt=0, description="a job that has not begun by then expires"
+    )
+    finish_within_s: float | None = Field(
+        default=None, gt=0, description="a job that is not done by then expires"
+    )
+    disconnect_grace_s: float = Field(
+        default=1.0, ge=0, le=600, description="a job without readers waits for a repeated request"
+    )
+    dedup_grace_s: float = Field(
+        default=0.25, ge=0, le=10, description="a repeat waits for its first try to disconnect"
+    )
+    join_window_s: float = Field(
+        default=600.0, ge=0, description="after its end a job can be joined by a retry"
+    )
+
+
+class ReasoningSettings(_Group):
+    """What reasoning may take of the tokens that may be generated; then the answer begins."""
+
+    minimal_share: float = Field(default=0.1, ge=0, le=1, description="at the effort minimal")
+    low_share: float = Field(default=0.2, ge=0, le=1, description="at the effort low")
+    medium_share: float = Field(default=0.5, ge=0, le=1, description="at the effort medium")
+    answer_share: float = Field(
+        default=0.2,
+        ge=0,
+        le=1,
+        description="kept for the answer at any effort and budget; 0: a model may think to the end",
+    )
+
+
+class BatchSettings(_Group):
+    """Message Batches, files and their batches."""
+
+    open_max: int = Field(default=100, ge=1, description="batches that may be open at once")
+    lines_max: int = Field(
+        default=100_000,
+        ge=1,
+        description="requests of one Message Batch; server.body_bytes_max bounds their bytes",
+    )
+    file_lines_max: int = Field(default=50_000, ge=1, description="lines of one batch file")
+    file_bytes_max: int = Field(
+        default=200_000_000, ge=1, description="of one file; server.body_bytes_max may be less"
+    )
+    window_s: int = Field(default=24 * 3600, ge=1, description="what is not done by then expires")
+    queue_window: int = Field(
+        default=256, ge=1, description="lines of batches that wait as jobs; the rest stays outside"
+    )
+    results_kept_s: int = Field(default=29 * 24 * 3600, ge=1, description="after the creation")
+    file_kept_s: int = Field(
+        default=30 * 24 * 3600, ge=1, description="of files without an expiry of their own"
+    )
+
+
+class WebhookSettings(_Group):
+    """Webhooks on the ends of jobs and batches, and their retries."""
+
+    urls: tuple[str, ...] = Field(default=(), description="receivers of every end")
+    secret: SecretStr | None = Field(
+        default=None,
+        description="whsec_ and base64; several, with spaces between them, while one is replaced;"
+        " default: drawn once, in the data directory",
+    )
+    from_requests: bool = Field(default=True, description="a request may name a webhook of its own")
+    batch_lines: bool = Field(default=False, description="also send each line of a batch to urls")
+    allow_hosts: tuple[str, ...] = Field(
+        default=(),
+        description="host or host:port that may be this machine or in a private network",
+    )
+    timeout_s: float = Field(default=15.0, gt=0, le=120, description="for a whole try")
+    retry_s: tuple[Annotated[float, Field(gt=0, le=7 * 24 * 3600)], ...] = Field(
+        default=SCHEDULE_S,
+        max_length=100,
+        description="waits between tries, each up to a fifth longer; then it is given up",
+    )
+    at_once: int = Field(default=64, ge=1, le=1024, description="tries at the same time")
+    at_once_per_host: int = Field(default=4, ge=1, le=64, description="of them to one host")
+    kept_s: float = Field(
+        default=7 * 24 * 3600.0, gt=0, description="after their end they are still listed"
+    )
