@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from domain.kv.plan import AGENTS_DEFAULT, CONTEXT_TOKENS_DEFAULT
 from worker.plan.planner import PlanRequest, footprint_of, plan_of
 
 ROOT = Path(__file__).parents[1]
@@ -41,8 +42,8 @@ def request_for(model: str, memory_gib: int) -> PlanRequest:
     return PlanRequest(
         model=str(file),
         memory_bytes=memory_gib * _GIB,
-        agents=5,
-        context_tokens=20_000,
+        agents=AGENTS_DEFAULT,
+        context_tokens=CONTEXT_TOKENS_DEFAULT,
         bits=None if quantized else 4,
         piece_tokens=256,
         batch=8,

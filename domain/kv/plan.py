@@ -16,6 +16,9 @@ from dataclasses import dataclass
 
 from domain.kv.spec import LayerKind, ModelCacheSpec
 
+#: The workload that is planned where none is given: a few coding agents with long prompts.
+AGENTS_DEFAULT = 5
+CONTEXT_TOKENS_DEFAULT = 20_000
 _GIB = 1 << 30
 #: From this memory on, Metal recommends 3/4 of it as a working set; below, 2/3. Published values of
 #: ``recommendedMaxWorkingSetSize``: 10.7 of 16 GiB, 16 of 24, 21.3 of 32, 27 of 36, 48 of 64, and

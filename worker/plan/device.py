@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 
 from domain.kv.plan import metal_working_set
-from worker.engine.mlx.model.sizing import recommended_working_set
+from worker.engine.mlx.memory_report import recommended_working_set
 
 #: Memory limit of the control group on Linux; ``max`` where there is none.
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from domain.kv.plan import AGENTS_DEFAULT, CONTEXT_TOKENS_DEFAULT
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import Json, fail, settings_or_exit
 from ops.cli.table import print_pairs
@@ -24,6 +25,9 @@ _UNITS = {"gb": _GIB, "gib": _GIB, "mb": 1 << 20, "mib": 1 << 20, "tb": 1 << 40,
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
 #: Widths that MLX packs weights into.
 _BITS = (2, 3, 4, 5, 6, 8)
+
+Agents = Annotated[int, typer.Option("--agents", min=1, help="Contexts that take turns.")]
+Context = Annotated[int, typer.Option("--context", min=1, help="Tokens of each context.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -68,9 +72,11 @@ def plan(
             help="Plan a Mac with this memory, such as 24GB; default: this machine.",
         ),
     ] = None,
-    agents: Annotated[int, typer.Option("--agents", min=1, help="Contexts that take turns.")] = 5,
+    agents: Annotated[
+        int, typer.Option("--agents", min=1, help="Contexts that take turns.")
+    ] = AGENTS_DEFAULT,
     context: Annotated[int, typer.Option("--context", min=1, help="Tokens of each context.")] = (
-        20_000
+        CONTEXT_TOKENS_DEFAULT
     ),
     bits: Annotated[
         int | None,

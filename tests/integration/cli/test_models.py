@@ -6,7 +6,11 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -18,7 +22,48 @@ QWEN = "tests/fixtures/configs/Qwen3-14B"
 GIB = 1 << 30
 
 
-def plan(tmp_path: Path, *words: str) -> tuple[int, str, str]:
+class _Hub(BaseHTTPRequestHandler):
+    """Serves the configuration of one model, and records what is requested."""
+
+    requested: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+        del format, args
+
+    def _answer(self, *, with_body: bool) -> None:
+        self.requested.append(self.path)
+        body = (ROOT / QWEN / "config.json").read_bytes()
+        self.send_response(200)
+        for name, value in (
+            ("content-length", str(len(body))),
+            ("etag", '"1"'),
+            ("x-repo-commit", "a" * 40),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    _Hub.requested.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Hub)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def plan(tmp_path: Path, *words: str, **variables: str) -> tuple[int, str, str]:
     kept = {name: value for name, value in os.environ.items() if "SEMANTIC" not in name.upper()}
     own = {
         "HOME": str(tmp_path),
@@ -32,7 +77,7 @@ def plan(tmp_path: Path, *words: str) -> tuple[int, str, str]:
     done = subprocess.run(
         [sys.executable, "-m", "ops.cli.main", "models", "plan", *words],
         cwd=ROOT,
-        env=kept | own,
+        env=kept | own | variables,
         capture_output=True,
         text=True,
         check=False,
@@ -101,6 +146,16 @@ def test_a_missing_model_is_one_line(tmp_path: Path, model: str) -> None:
     assert code == 78
     assert "there is no directory" in err
     assert err.count("\n") == 1
+
+
+def test_only_the_configuration_is_downloaded_and_once(tmp_path: Path, hub: str) -> None:
+    words = ("owner/name", "--bits", "4", "--memory", "24GB")
+    first = plan(tmp_path, *words, HF_ENDPOINT=hub, HF_HUB_OFFLINE="0")
+    assert (first[0], first[2]) == (0, "")
+    assert {path for path in _Hub.requested if "owner/name" in path} == {
+        "/owner/name/resolve/main/config.json"
+    }
+    assert plan(tmp_path, *words) == first
 
 
 @pytest.mark.parametrize(

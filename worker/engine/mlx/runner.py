@@ -20,6 +20,7 @@ from worker.cachestore.tier import DiskTier
 from worker.engine.mlx.admission import AdmissionControl
 from worker.engine.mlx.kv.leaves import UnsupportedCache
 from worker.engine.mlx.kv.probe import probe_spec
+from worker.engine.mlx.memory_report import report_memory
 from worker.engine.mlx.prefix_cache import PrefixCache
 from worker.engine.mlx.rows.running_sequences import (
     JoinRequest,
@@ -133,6 +134,13 @@ class BatchRunner:
         mx.eval(self._weights.network(mx.array([[0]])))
         cache, model = self._prefix_cache, self._weights.model
         model = replace(model, card=self._admission.fit_context(model.card))
+        if self._spec is not None and self._kv_budget_bytes is not None:
+            report_memory(
+                self._weights.network,
+                self._spec,
+                budget_bytes=self._kv_budget_bytes,
+                context_length=model.card.context_length,
+            )
         return model if cache is None else replace(model, cached_prefix=cache.cached_prefix)
 
     def must_wait(self, admission: Admission) -> bool:

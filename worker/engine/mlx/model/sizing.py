@@ -14,12 +14,12 @@ from typing import Any
 import mlx.core as mx
 import mlx_lm.utils
 from mlx.nn.layers.quantized import quantize
-from mlx.utils import tree_flatten
 
 from domain.errors import InvalidRequest
 from domain.kv.plan import ModelFootprint, StepMemory
 from worker.engine.mlx.kv.leaves import UnsupportedCache
 from worker.engine.mlx.kv.probe import probe_spec
+from worker.engine.mlx.memory_report import parameter_bytes
 from worker.engine.mlx.model.loader import context_length_of
 
 _DTYPES = {"bfloat16": mx.bfloat16, "float16": mx.float16, "float32": mx.float32}
@@ -86,19 +86,6 @@ def size_model(
         step=_step_memory(config, dtype.size, piece_tokens, batch),
         context_length=context_length_of(config),
     )
-
-
-def parameter_bytes(network: Any) -> int:  # noqa: ANN401 - mlx-lm ships no types
-    """Return the size of a network's weights."""
-    arrays: list[tuple[str, Any]] = tree_flatten(network.parameters())  # type: ignore[assignment]
-    return sum(array.nbytes for _, array in arrays)
-
-
-def recommended_working_set() -> int | None:
-    """Return the bytes that Metal recommends to a process here; ``None`` without Metal."""
-    if not mx.metal.is_available():
-        return None
-    return int(mx.device_info()["max_recommended_working_set_size"])
 
 
 def _unsupported(error: Exception) -> UnsupportedConfig:
