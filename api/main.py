@@ -175,17 +175,18 @@ def _batch_rules(batches: BatchSettings) -> BatchRules:
     )
 
 
-def _batch_driver(settings: Settings, ports: ApiPorts, stack: ExitStack) -> BatchDriver:
+def _batch_driver(
+    settings: Settings, ports: ApiPorts, services: Services, stack: ExitStack
+) -> BatchDriver:
     threads = LineThreads()
     stack.callback(threads.close)
     return BatchDriver(
-        log=ports.log,
+        batches=services.batches.records,
+        files=services.batches.files,
         payloads=ports.payloads,
-        views=ports.batch_views,
         jobs=ports.views,
         submission=ports.submission,
         cancellation=ports.cancellation,
-        ids=ports.ids,
         clock=ports.clock,
         protocol=ports.batch_lines,
         spread=threads,
@@ -276,7 +277,7 @@ def run(settings: Settings, logger: Logger) -> int:
             logger.error("cannot_serve", why=error.message)  # noqa: TRY400 - the message suffices
             return int(ExitCode.FAILED)
 
-        driver = _batch_driver(settings, ports, stack)
+        driver = _batch_driver(settings, ports, services, stack)
         batches = BatchThread(driver, woken=woken, logger=logger)
 
         call = BlockingCalls(ports.executor)

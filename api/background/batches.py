@@ -12,12 +12,12 @@ from api.access.webhook_policy import WebhookPolicy
 from api.background.batch_lines import BatchLines
 from api.background.tasks import BlockingCalls
 from domain.batch.files import FILE_PREFIX, FileId
-from domain.batch.ports import BatchViews
 from domain.batch.state import BATCH_PREFIX, Batch, BatchId
 from domain.errors import BatchNotFound
-from domain.log.ports import EventLog, PayloadStore
+from domain.log.ports import PayloadStore
 from domain.ports import Clock, IdSource
-from domain.usecases.batches.batches import load_batch
+from domain.usecases.batches.batches import BatchRecords
+from domain.usecases.batches.files import FileRecords
 from domain.values import rfc3339
 
 #: Bytes of an answer of many lines that go out together.
@@ -56,24 +56,24 @@ class BatchServices:
     """Batches and files of the routes.
 
     Attributes:
-        log: The event log.
+        records: The batches and their jobs.
+        files: The files.
         payloads: Contents of files and batches.
         ids: Fresh ids.
         clock: Now.
         call: Runs what blocks.
-        views: Batches and their jobs.
         lines: Parses and renders lines.
         wake: Wakes the batch driver.
         rules: Limits.
         webhook_policy: Which URLs a batch may name.
     """
 
-    log: EventLog
+    records: BatchRecords
+    files: FileRecords
     payloads: PayloadStore
     ids: IdSource
     clock: Clock
     call: BlockingCalls
-    views: BatchViews
     lines: BatchLines
     wake: Callable[[], None]
     rules: BatchRules = BatchRules()
@@ -107,14 +107,14 @@ def batch_id_of(name: str, prefix: str) -> BatchId:
     return BatchId(BATCH_PREFIX + digits)
 
 
-def find_batch(name: str, prefix: str, protocols: Collection[str], log: EventLog) -> Batch:
+def find_batch(name: str, prefix: str, protocols: Collection[str], records: BatchRecords) -> Batch:
     """Return a batch of one of the protocols by its id there; blocks.
 
     Raises:
         BatchNotFound: There is none.
     """
     try:
-        batch = load_batch(batch_id_of(name, prefix), log=log)
+        batch = records.load(batch_id_of(name, prefix))
     except BatchNotFound as error:
         raise BatchNotFound(name) from error
     if batch.facts.protocol not in protocols:

@@ -28,9 +28,6 @@ from domain.batch.jsonl import pack, read_content
 from domain.batch.state import BatchId
 from domain.errors import FileNotFound
 from domain.events.batch import FileCreated
-from domain.usecases.batches.batches import load_batch
-from domain.usecases.batches.files import delete_file, keep_file, list_files, load_file
-from domain.values import rfc3339
 
 _ID: Final = re.compile(r"file-[0-9a-f]{32}")
 _DIGITS: Final = re.compile(r"[0-9]{1,10}")
@@ -55,11 +52,8 @@ async def list_stored_files(request: Request, batches: BatchServices) -> Reply:
     """List files, newest first by default."""
     after, purpose = _AFTER.read(request), _PURPOSE.read(request)
     page = await batches.call(
-        list_files,
+        batches.files.page,
         limit=_LIMIT.read(request),
-        now=rfc3339(batches.clock.now()),
-        log=batches.log,
-        views=batches.views,
         purposes=(purpose,) if purpose else (),
         after=FileId(after) if after else None,
         oldest_first=_ORDER.read(request) is Order.ASC,
@@ -83,14 +77,7 @@ async def get_file(request: Request, batches: BatchServices) -> Reply:
 async def delete_stored_file(request: Request, batches: BatchServices) -> Reply:
     """Delete a file; batches that were created from it continue."""
     file = await batches.call(_find, request, batches)
-    await batches.call(
-        delete_file,
-        file.id,
-        now=rfc3339(batches.clock.now()),
-        correlation_id=request.id,
-        log=batches.log,
-        ids=batches.ids,
-    )
+    await batches.call(batches.files.delete, file.id, correlation_id=request.id)
     body: DeletedFile = {"id": file.id, "object": "file", "deleted": True}
     return json_reply(body)
 
@@ -110,7 +97,7 @@ def find_file(file_id: str, batches: BatchServices) -> StoredFile:
     """
     if not _ID.fullmatch(file_id):
         raise FileNotFound(file_id)
-    return load_file(FileId(file_id), now=rfc3339(batches.clock.now()), log=batches.log)
+    return batches.files.load(FileId(file_id))
 
 
 def _keep(request: Request, batches: BatchServices) -> StoredFile:
@@ -132,13 +119,11 @@ def _keep(request: Request, batches: BatchServices) -> StoredFile:
         content=packed.digest,
         expires_at=later(batches.clock.now(), kept_s),
     )
-    return keep_file(
+    return batches.files.keep(
         new_file_id(batches.ids),
         created,
         correlation_id=request.id,
         payloads=packed.payloads,
-        log=batches.log,
-        ids=batches.ids,
     )
 
 
@@ -154,7 +139,7 @@ def _content(file: StoredFile, batches: BatchServices) -> Iterator[bytes]:
     facts = file.facts
     if facts.content is not None:
         return read_content(facts.content, batches.payloads.get)
-    batch = load_batch(BatchId(facts.batch or ""), log=batches.log)
+    batch = batches.records.load(BatchId(facts.batch or ""))
     results = batches.lines.results(batch)
     return (line for part, line in results if part == facts.part)
 

@@ -40,13 +40,6 @@ from domain.batch.jsonl import pack
 from domain.batch.state import Batch
 from domain.errors import BatchNotEnded, BatchNotFound, InvalidRequest, NotFound
 from domain.events.batch import BatchSubmitted
-from domain.usecases.batches.batches import (
-    accept_batch,
-    cancel_batch,
-    delete_batch,
-    list_batches,
-    require_batch_room,
-)
 
 #: Characters of a User-Agent that are stored.
 CLIENT_CHARS_MAX: Final = 256
@@ -82,7 +75,7 @@ async def get_message_batch(request: Request, batches: BatchServices) -> Reply:
 async def cancel_message_batch(request: Request, batches: BatchServices) -> Reply:
     """Cancel a batch; one that has ended stays as it is."""
     batch = await batches.call(_find, request, batches)
-    batch = await batches.call(cancel_batch, batch.id, log=batches.log, ids=batches.ids)
+    batch = await batches.call(batches.records.cancel, batch.id)
     batches.wake()
     return json_reply(await batches.call(_object, batch, request, batches))
 
@@ -93,7 +86,7 @@ async def delete_message_batch(request: Request, batches: BatchServices) -> Repl
     name = wire_id(batch.id, MESSAGE_BATCH_PREFIX)
     if not batch.state.is_terminal:
         raise BatchNotEnded(name, message_batch_status(batch))
-    await batches.call(delete_batch, batch.id, log=batches.log, ids=batches.ids)
+    await batches.call(batches.records.delete, batch.id)
     body: DeletedMessageBatch = {"id": name, "type": "message_batch_deleted"}
     return json_reply(body)
 
@@ -117,7 +110,7 @@ def _accept(request: Request, batches: BatchServices) -> Batch:
     if len(body.requests) > rules.lines_max:
         msg = f"{len(body.requests)} requests are more than the {rules.lines_max} of one batch"
         raise InvalidRequest(msg, field="requests")
-    require_batch_room(batches_max=rules.open_max, views=batches.views)
+    batches.records.require_room(batches_max=rules.open_max)
     seen: set[str] = set()
     for index, one in enumerate(body.requests):
         if one.custom_id in seen:
@@ -135,14 +128,12 @@ def _accept(request: Request, batches: BatchServices) -> Batch:
         client=client[:CLIENT_CHARS_MAX] if client else None,
         webhook=batches.webhook_policy.url_of(body.webhook),
     )
-    return accept_batch(
+    return batches.records.accept(
         new_batch_id(batches.ids),
         submitted,
         correlation_id=request.id,
         payloads=packed.payloads,
         is_checked=True,
-        log=batches.log,
-        ids=batches.ids,
     )
 
 
@@ -154,11 +145,9 @@ def _list(request: Request, batches: BatchServices) -> MessageBatchList:
     limit = _LIMIT.read(request)
     after, before = _AFTER_ID.read(request), _BEFORE_ID.read(request)
     try:
-        page = list_batches(
+        page = batches.records.page(
             (ANTHROPIC,),
             limit=limit,
-            log=batches.log,
-            views=batches.views,
             after=batch_id_of(after, MESSAGE_BATCH_PREFIX) if after is not None else None,
             before=batch_id_of(before, MESSAGE_BATCH_PREFIX) if before is not None else None,
         )
@@ -176,7 +165,7 @@ def _list(request: Request, batches: BatchServices) -> MessageBatchList:
 
 
 def _find(request: Request, batches: BatchServices) -> Batch:
-    return find_batch(_BATCH_ID.read(request), MESSAGE_BATCH_PREFIX, (ANTHROPIC,), batches.log)
+    return find_batch(_BATCH_ID.read(request), MESSAGE_BATCH_PREFIX, (ANTHROPIC,), batches.records)
 
 
 def _object(batch: Batch, request: Request, batches: BatchServices) -> MessageBatch:
@@ -190,7 +179,7 @@ def _object(batch: Batch, request: Request, batches: BatchServices) -> MessageBa
 
 def batch_progress(batch: Batch, batches: BatchServices) -> BatchCounts:
     """Return the numbers of requests by state as they are now; blocks."""
-    return batch_counts(batch, None if batch.counts else batches.views.tally(batch.id))
+    return batch_counts(batch, None if batch.counts else batches.records.views.tally(batch.id))
 
 
 def _archived_at(batch: Batch, batches: BatchServices) -> str | None:

@@ -39,12 +39,6 @@ from domain.errors import (
     PayloadMissing,
 )
 from domain.events.batch import BatchSubmitted
-from domain.usecases.batches.batches import (
-    accept_batch,
-    cancel_batch,
-    list_batches,
-    require_batch_room,
-)
 from domain.usecases.batches.driver import file_of_part
 
 #: Names of the dialects of these batches in the log.
@@ -82,7 +76,7 @@ async def cancel_openai_batch(request: Request, batches: BatchServices) -> Reply
     batch = await batches.call(_find, request, batches)
     if openai_batch_status(batch) in _ENDED:
         raise BatchAlreadyEnded(wire_id(batch.id, OPENAI_BATCH_PREFIX), openai_batch_status(batch))
-    batch = await batches.call(cancel_batch, batch.id, log=batches.log, ids=batches.ids)
+    batch = await batches.call(batches.records.cancel, batch.id)
     batches.wake()
     return json_reply(await batches.call(_object, batch, batches))
 
@@ -93,7 +87,7 @@ def _accept(request: Request, batches: BatchServices) -> Batch:
     if file.facts.purpose != "batch" or file.facts.content is None:
         msg = f"{file.id} was not uploaded with the purpose batch"
         raise NotFound(msg)
-    require_batch_room(batches_max=batches.rules.open_max, views=batches.views)
+    batches.records.require_room(batches_max=batches.rules.open_max)
     client = request.headers.get("user-agent")
     submitted = BatchSubmitted(
         protocol=OPENAI_ENDPOINTS[body.endpoint].protocol,
@@ -107,25 +101,21 @@ def _accept(request: Request, batches: BatchServices) -> Batch:
         output_kept_s=body.output_expires_after.seconds if body.output_expires_after else None,
         webhook=batches.webhook_policy.url_of(body.webhook),
     )
-    return accept_batch(
+    return batches.records.accept(
         new_batch_id(batches.ids),
         submitted,
         correlation_id=request.id,
         payloads={},
         is_checked=False,
-        log=batches.log,
-        ids=batches.ids,
     )
 
 
 def _list(request: Request, batches: BatchServices) -> BatchList:
     after = _AFTER.read(request)
     try:
-        page = list_batches(
+        page = batches.records.page(
             PROTOCOLS,
             limit=_LIMIT.read(request),
-            log=batches.log,
-            views=batches.views,
             after=batch_id_of(after, OPENAI_BATCH_PREFIX) if after is not None else None,
         )
     except BatchNotFound as error:
@@ -141,7 +131,7 @@ def _list(request: Request, batches: BatchServices) -> BatchList:
 
 
 def _find(request: Request, batches: BatchServices) -> Batch:
-    return find_batch(_BATCH_ID.read(request), OPENAI_BATCH_PREFIX, PROTOCOLS, batches.log)
+    return find_batch(_BATCH_ID.read(request), OPENAI_BATCH_PREFIX, PROTOCOLS, batches.records)
 
 
 def _object(batch: Batch, batches: BatchServices) -> BatchObject:

@@ -22,6 +22,8 @@ from api.streaming.job_readers import JobReaders
 from api.streaming.log_backfill import JobRecords, LogBackfill
 from api.submission.agent_turns import AgentTurns
 from api.submission.submit import Submission
+from domain.usecases.batches.batches import BatchRecords
+from domain.usecases.batches.files import FileRecords
 
 
 def compose(ports: ApiPorts) -> Services:
@@ -112,12 +114,12 @@ def _submission(ports: ApiPorts, call: BlockingCalls, items: JobItems) -> Submis
 
 def _batches(ports: ApiPorts, call: BlockingCalls) -> BatchServices:
     return BatchServices(
-        log=ports.log,
+        records=BatchRecords(log=ports.log, views=ports.batch_views, ids=ports.ids),
+        files=FileRecords(log=ports.log, views=ports.batch_views, ids=ports.ids, clock=ports.clock),
         payloads=ports.payloads,
         ids=ports.ids,
         clock=ports.clock,
         call=call,
-        views=ports.batch_views,
         lines=ports.batch_lines,
         wake=ports.wake_batches,
         rules=ports.batch_rules,

@@ -43,165 +43,172 @@ class Page(Generic[T]):
     has_more: bool
 
 
-def load_batch(batch_id: BatchId, *, log: EventLog) -> Batch:
-    """Fold a batch from the log.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRecords:
+    """Accepts, loads, cancels, deletes and lists batches; one per process.
 
-    Raises:
-        BatchNotFound: It has no events, or was deleted.
-    """
-    batch = _load(batch_id, log)[0]
-    if not batch.version or batch.deleted:
-        raise BatchNotFound(batch_id)
-    return batch
-
-
-def accept_batch(
-    batch_id: BatchId,
-    submitted: BatchSubmitted,
-    *,
-    correlation_id: str,
-    payloads: Mapping[Digest, bytes],
-    is_checked: bool,
-    log: EventLog,
-    ids: IdSource,
-) -> Batch:
-    """Record a batch; ``BatchDriver`` turns its lines into jobs.
-
-    Args:
-        batch_id: A fresh id.
-        submitted: The facts.
-        correlation_id: Id of the request.
-        payloads: The lines in the form of ``domain.batch.jsonl``, unless they are stored already.
-        is_checked: Whether the lines are checked as a whole, so that the batch starts at once.
-        log: Committed before anything else.
-        ids: Ids of the new events.
-
-    Raises:
-        LogUnavailable: Nothing was accepted.
-    """
-    batch = Batch(id=batch_id)
-    events = list(decide(batch, SubmitBatch(submitted=submitted)))
-    if is_checked:
-        events += decide(evolve(batch, submitted, ""), StartBatch())
-    drafts = [
-        Draft(event_id=ids.event_id(), event=event, correlation_id=correlation_id)
-        for event in events
-    ]
-    recorded = log.append(StreamName(batch_id), drafts, expected_version=0, payloads=payloads)
-    return fold(batch_id, map(_dated, recorded))
-
-
-def require_batch_room(*, batches_max: int, views: BatchViews) -> None:
-    """Refuse a batch if too many are open.
-
-    Raises:
-        Overloaded: Naming the limit.
-    """
-    if len(views.unfinished()) >= batches_max:
-        full = f"{batches_max} batches are open already; wait for one to end or cancel one"
-        raise Overloaded(full, retry_after_s=60)
-
-
-def commit_batch(
-    batch_id: BatchId,
-    command: BatchCommand,
-    *,
-    log: EventLog,
-    ids: IdSource,
-    payloads: Mapping[Digest, bytes] | None = None,
-) -> Batch:
-    """Decide on the present state and append; decide again after a concurrent append.
-
-    Raises:
-        BatchNotFound: It has no events, or was deleted.
-        BatchNotEnded: From ``decide``.
-        LogUnavailable: Nothing was written.
-    """
-    for tries_left in reversed(range(COMMIT_TRIES_MAX)):
-        batch, last = _load(batch_id, log)
-        if last is None or batch.deleted:
-            raise BatchNotFound(batch_id)
-        events = decide(batch, command)
-        if not events:
-            return batch
-        drafts = [
-            Draft(
-                event_id=ids.event_id(),
-                event=event,
-                correlation_id=last.correlation_id,
-                causation_id=last.event_id,
-            )
-            for event in events
-        ]
-        try:
-            recorded = log.append(
-                StreamName(batch_id), drafts, expected_version=batch.version, payloads=payloads
-            )
-        except ConcurrencyConflict:
-            if not tries_left:
-                raise
-            continue
-        for event, at in map(_dated, recorded):
-            batch = evolve(batch, event, at)
-        return batch
-    raise AssertionError  # the last try returns or raises
-
-
-def cancel_batch(batch_id: BatchId, *, log: EventLog, ids: IdSource) -> Batch:
-    """Request the early end of a batch; one that is ending or has ended stays as it is.
-
-    Raises:
-        BatchNotFound: There is no such batch.
-        LogUnavailable: Nothing was recorded.
-    """
-    return commit_batch(batch_id, RequestBatchCancel(), log=log, ids=ids)
-
-
-def delete_batch(batch_id: BatchId, *, log: EventLog, ids: IdSource) -> None:
-    """Delete a batch; its jobs stay in the log.
-
-    Raises:
-        BatchNotFound: There is no such batch.
-        BatchNotEnded: The batch is open.
-        LogUnavailable: Nothing was recorded.
-    """
-    commit_batch(batch_id, DeleteBatch(), log=log, ids=ids)
-
-
-def list_batches(
-    protocols: Sequence[str],
-    *,
-    limit: int,
-    log: EventLog,
-    views: BatchViews,
-    after: BatchId | None = None,
-    before: BatchId | None = None,
-) -> Page[Batch]:
-    """Return batches of some protocols, newest first.
-
-    Args:
-        protocols: The protocols.
-        limit: Most rows.
+    Attributes:
         log: The events of the batches.
         views: Lists the batches.
-        after: Only older ones than this.
-        before: Only newer ones than this, nearest to it; goes before ``after``.
+        ids: Ids of the new events.
     """
 
-    def load(stream: StreamName) -> Batch | None:
-        batch = _load(BatchId(stream), log)[0]
-        return batch if not batch.deleted and batch.facts.protocol in protocols else None
+    log: EventLog
+    views: BatchViews
+    ids: IdSource
 
-    page = fill_page(
-        BatchSubmitted.__name__,
-        load,
-        limit=limit,
-        views=views,
-        after=before or after,
-        oldest_first=before is not None,
-    )
-    rows = page.rows[::-1] if before is not None else page.rows
-    return Page(rows=rows, has_more=page.has_more)
+    def load(self, batch_id: BatchId) -> Batch:
+        """Fold a batch from the log.
+
+        Raises:
+            BatchNotFound: It has no events, or was deleted.
+        """
+        batch = self._load(batch_id)[0]
+        if not batch.version or batch.deleted:
+            raise BatchNotFound(batch_id)
+        return batch
+
+    def accept(
+        self,
+        batch_id: BatchId,
+        submitted: BatchSubmitted,
+        *,
+        correlation_id: str,
+        payloads: Mapping[Digest, bytes],
+        is_checked: bool,
+    ) -> Batch:
+        """Record a batch; ``BatchDriver`` turns its lines into jobs.
+
+        Args:
+            batch_id: A fresh id.
+            submitted: The facts.
+            correlation_id: Id of the request.
+            payloads: The lines, packed by ``domain.batch.jsonl``, unless they are stored already.
+            is_checked: Whether the lines are checked as a whole, so that the batch starts at once.
+
+        Raises:
+            LogUnavailable: Nothing was accepted.
+        """
+        batch = Batch(id=batch_id)
+        events = list(decide(batch, SubmitBatch(submitted=submitted)))
+        if is_checked:
+            events += decide(evolve(batch, submitted, ""), StartBatch())
+        drafts = [
+            Draft(event_id=self.ids.event_id(), event=event, correlation_id=correlation_id)
+            for event in events
+        ]
+        recorded = self.log.append(
+            StreamName(batch_id), drafts, expected_version=0, payloads=payloads
+        )
+        return fold(batch_id, map(_dated, recorded))
+
+    def require_room(self, *, batches_max: int) -> None:
+        """Refuse a new batch if too many are open.
+
+        Raises:
+            Overloaded: Naming the limit.
+        """
+        if len(self.views.unfinished()) >= batches_max:
+            full = f"{batches_max} batches are open already; wait for one to end or cancel one"
+            raise Overloaded(full, retry_after_s=60)
+
+    def commit(
+        self,
+        batch_id: BatchId,
+        command: BatchCommand,
+        *,
+        payloads: Mapping[Digest, bytes] | None = None,
+    ) -> Batch:
+        """Decide on the present state and append; decide again after a concurrent append.
+
+        Raises:
+            BatchNotFound: It has no events, or was deleted.
+            BatchNotEnded: From ``decide``.
+            LogUnavailable: Nothing was written.
+        """
+        for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+            batch, last = self._load(batch_id)
+            if last is None or batch.deleted:
+                raise BatchNotFound(batch_id)
+            events = decide(batch, command)
+            if not events:
+                return batch
+            drafts = [
+                Draft(
+                    event_id=self.ids.event_id(),
+                    event=event,
+                    correlation_id=last.correlation_id,
+                    causation_id=last.event_id,
+                )
+                for event in events
+            ]
+            try:
+                recorded = self.log.append(
+                    StreamName(batch_id), drafts, expected_version=batch.version, payloads=payloads
+                )
+            except ConcurrencyConflict:
+                if not tries_left:
+                    raise
+                continue
+            for event, at in map(_dated, recorded):
+                batch = evolve(batch, event, at)
+            return batch
+        raise AssertionError  # the last try returns or raises
+
+    def cancel(self, batch_id: BatchId) -> Batch:
+        """Request the early end of a batch; one that is ending or has ended stays as it is.
+
+        Raises:
+            BatchNotFound: There is no such batch.
+            LogUnavailable: Nothing was recorded.
+        """
+        return self.commit(batch_id, RequestBatchCancel())
+
+    def delete(self, batch_id: BatchId) -> None:
+        """Delete a batch; its jobs stay in the log.
+
+        Raises:
+            BatchNotFound: There is no such batch.
+            BatchNotEnded: The batch is open.
+            LogUnavailable: Nothing was recorded.
+        """
+        self.commit(batch_id, DeleteBatch())
+
+    def page(
+        self,
+        protocols: Sequence[str],
+        *,
+        limit: int,
+        after: BatchId | None = None,
+        before: BatchId | None = None,
+    ) -> Page[Batch]:
+        """Return batches of some protocols, newest first.
+
+        Args:
+            protocols: The protocols.
+            limit: Most rows.
+            after: Only older ones than this.
+            before: Only newer ones than this, nearest to it; goes before ``after``.
+        """
+
+        def shown(stream: StreamName) -> Batch | None:
+            batch = self._load(BatchId(stream))[0]
+            return batch if not batch.deleted and batch.facts.protocol in protocols else None
+
+        found = fill_page(
+            BatchSubmitted.__name__,
+            shown,
+            limit=limit,
+            views=self.views,
+            after=before or after,
+            oldest_first=before is not None,
+        )
+        rows = found.rows[::-1] if before is not None else found.rows
+        return Page(rows=rows, has_more=found.has_more)
+
+    def _load(self, batch_id: BatchId) -> tuple[Batch, RecordedEvent | None]:
+        recorded = self.log.load(StreamName(batch_id))
+        return fold(batch_id, map(_dated, recorded)), recorded[-1] if recorded else None
 
 
 def fill_page(
@@ -237,11 +244,6 @@ def fill_page(
 
     rows = tuple(islice(found(), limit + 1))
     return Page(rows=rows[:limit], has_more=len(rows) > limit)
-
-
-def _load(batch_id: BatchId, log: EventLog) -> tuple[Batch, RecordedEvent | None]:
-    recorded = log.load(StreamName(batch_id))
-    return fold(batch_id, map(_dated, recorded)), recorded[-1] if recorded else None
 
 
 def _dated(recorded: RecordedEvent) -> tuple[BatchEvent, str]:

@@ -19,7 +19,7 @@ from typing import Final
 
 from domain.batch.files import FILE_PREFIX, FileId
 from domain.batch.jsonl import read_lines, read_numbered
-from domain.batch.ports import BatchTally, BatchViews, LineProtocol, Spread, one_by_one
+from domain.batch.ports import BatchTally, LineProtocol, Spread, one_by_one
 from domain.batch.state import (
     BATCH_PREFIX,
     Batch,
@@ -45,11 +45,11 @@ from domain.events.job import JobSubmitted
 from domain.job.commands import CreateJob, FailAttempt, SubmitJob
 from domain.job.listing import JobViews
 from domain.job.state import DEADLINE, Job, decide, evolve
-from domain.log.ports import EventLog, PayloadStore
+from domain.log.ports import PayloadStore
 from domain.log.record import Draft
-from domain.ports import Clock, IdSource
-from domain.usecases.batches.batches import cancel_batch, commit_batch, load_batch
-from domain.usecases.batches.files import keep_file
+from domain.ports import Clock
+from domain.usecases.batches.batches import BatchRecords
+from domain.usecases.batches.files import FileRecords
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.submit import JobSubmission
 from domain.values import (
@@ -73,13 +73,12 @@ class BatchDriver:
     """Runs all open batches to their end; one per process.
 
     Attributes:
-        log: The events of batches and jobs.
+        batches: The batches and the status of their jobs.
+        files: Stores the result files.
         payloads: The lines.
-        views: Batches and the status of their jobs.
         jobs: Counts the waiting jobs.
         submission: Accepts the lines as jobs.
         cancellation: Cancels the jobs of a batch that ends early.
-        ids: Ids of new events.
         clock: The present, for the deadline of a batch.
         protocol: Parses the lines.
         spread: How the lines of a round become jobs: in turn, or on several threads.
@@ -88,13 +87,12 @@ class BatchDriver:
         output_kept_s: Seconds for which result files are kept, unless the batch sets it.
     """
 
-    log: EventLog
+    batches: BatchRecords
+    files: FileRecords
     payloads: PayloadStore
-    views: BatchViews
     jobs: JobViews
     submission: JobSubmission
     cancellation: JobCancellation
-    ids: IdSource
     clock: Clock
     protocol: LineProtocol
     spread: Spread = one_by_one
@@ -111,7 +109,7 @@ class BatchDriver:
         Raises:
             LogUnavailable: The log cannot be read or written; call again.
         """
-        batch_ids = self.views.unfinished()
+        batch_ids = self.batches.views.unfinished()
         room = max(0, self.window - self.jobs.waiting(Priority.BATCH))
         still_open = len(batch_ids)
         for index, batch_id in enumerate(batch_ids):
@@ -125,7 +123,7 @@ class BatchDriver:
 
 def _advance(batch_id: BatchId, driver: BatchDriver, room: int) -> tuple[int, bool]:
     """Return how many lines became jobs, and whether the batch is over."""
-    batch = load_batch(batch_id, log=driver.log)
+    batch = driver.batches.load(batch_id)
     sent = 0
     if batch.state is BatchState.VALIDATING:
         batch = _check(batch, driver)
@@ -137,11 +135,11 @@ def _advance(batch_id: BatchId, driver: BatchDriver, room: int) -> tuple[int, bo
             sent = _submit_lines(batch, driver, room) if room else 0
         except PayloadMissing:
             # The lines were erased; those that are no jobs yet cannot become one.
-            cancel_batch(batch.id, log=driver.log, ids=driver.ids)
+            driver.batches.cancel(batch.id)
             return sent, False
     elif batch.state is not BatchState.FINALIZING:
         _stop_jobs(batch, driver, DEADLINE if late else "batch_cancelled")
-    tally = driver.views.tally(batch_id)
+    tally = driver.batches.views.tally(batch_id)
     sends_no_more = late or batch.state is not BatchState.IN_PROGRESS
     if tally.open or not (sends_no_more or tally.jobs == batch.facts.lines):
         return sent, False
@@ -158,27 +156,21 @@ def _check(batch: Batch, driver: BatchDriver) -> Batch:
     except PayloadMissing:
         faults = [{"code": "file_erased", "message": "the lines are not stored any more"}]
     if not faults:
-        return commit_batch(batch.id, StartBatch(), log=driver.log, ids=driver.ids)
+        return driver.batches.commit(batch.id, StartBatch())
     payload = canonical_json(list(faults))
     digest = digest_of(payload)
-    return commit_batch(
-        batch.id,
-        FailBatch(errors=digest),
-        log=driver.log,
-        ids=driver.ids,
-        payloads={digest: payload},
-    )
+    return driver.batches.commit(batch.id, FailBatch(errors=digest), payloads={digest: payload})
 
 
 def _submit_lines(batch: Batch, driver: BatchDriver, room: int) -> int:
     """Submit the next lines that are no jobs yet, ``room`` at most; return how many."""
-    tally = driver.views.tally(batch.id)
+    tally = driver.batches.views.tally(batch.id)
     # A crash interrupts one round, so lines are missing among the last ROUND_LINES_MAX only.
     whole = tally.jobs == tally.last_line + 1
     start = tally.jobs if whole else max(0, tally.last_line + 1 - ROUND_LINES_MAX)
     known: Collection[int] = ()
     if not whole:
-        known = driver.views.line_jobs(batch.id, first=start, limit=ROUND_LINES_MAX)
+        known = driver.batches.views.line_jobs(batch.id, first=start, limit=ROUND_LINES_MAX)
     lines = enumerate(read_lines(batch.facts.content, driver.payloads.get, start=start), start)
     sent = 0
     # A round never spans more consecutive lines than that, so the next crash cannot lose one.
@@ -242,11 +234,11 @@ def _record_refusal(
     accepted = decide(job, CreateJob(submitted=submitted))
     failed = decide(evolve(job, submitted), FailAttempt(attempt=0, failure=failure))
     drafts = [
-        Draft(event_id=driver.ids.event_id(), event=event, correlation_id=batch.id)
+        Draft(event_id=driver.batches.ids.event_id(), event=event, correlation_id=batch.id)
         for event in (*accepted, *failed)
     ]
     try:
-        driver.log.append(
+        driver.batches.log.append(
             StreamName(job.id), drafts, expected_version=0, payloads={submitted.request: raw}
         )
     except ConcurrencyConflict:
@@ -254,7 +246,7 @@ def _record_refusal(
 
 
 def _stop_jobs(batch: Batch, driver: BatchDriver, reason: str) -> None:
-    for job_id in driver.views.open_jobs(batch.id):
+    for job_id in driver.batches.views.open_jobs(batch.id):
         try:
             driver.cancellation.cancel(job_id, reason=reason)
         except JobAlreadyTerminal:
@@ -265,7 +257,7 @@ def _end(batch: Batch, tally: BatchTally, driver: BatchDriver) -> None:
     counts = final_counts(batch, tally)
     sizes = driver.protocol.measure(batch)
     if sizes:
-        batch = commit_batch(batch.id, FinalizeBatch(), log=driver.log, ids=driver.ids)
+        batch = driver.batches.commit(batch.id, FinalizeBatch())
     now = driver.clock.now()
     kept_s = batch.facts.output_kept_s or driver.output_kept_s
     for part, size in sizes.items():
@@ -277,16 +269,14 @@ def _end(batch: Batch, tally: BatchTally, driver: BatchDriver) -> None:
             batch=batch.id,
             part=part,
         )
-        keep_file(
+        driver.files.keep(
             file_of_part(batch.id, part),
             created,
             correlation_id=batch.id,
             payloads={},
-            log=driver.log,
-            ids=driver.ids,
         )
-    usage = driver.views.usage(batch.id)
-    commit_batch(batch.id, EndBatch(counts=counts, usage=usage), log=driver.log, ids=driver.ids)
+    usage = driver.batches.views.usage(batch.id)
+    driver.batches.commit(batch.id, EndBatch(counts=counts, usage=usage))
 
 
 def final_counts(batch: Batch, tally: BatchTally) -> LineCounts:

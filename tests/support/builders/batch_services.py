@@ -5,7 +5,9 @@ from __future__ import annotations
 from api.background.batch_lines import BatchLines
 from api.protocols.shared.parsed_request import RequestDefaults
 from api.services.ports import ApiPorts
+from domain.usecases.batches.batches import BatchRecords
 from domain.usecases.batches.driver import BatchDriver
+from domain.usecases.batches.files import FileRecords
 from ops.clock import RandomIds
 from tests.support.fakes.batches import InMemoryBatchViews
 from tests.support.fakes.event_log import InMemoryEventLog
@@ -23,13 +25,12 @@ def batch_lines(log: InMemoryEventLog, views: InMemoryBatchViews) -> BatchLines:
 def advance(ports: ApiPorts) -> int:
     """Advance every open batch by one step and return how many remain open."""
     driver = BatchDriver(
-        log=ports.log,
+        batches=BatchRecords(log=ports.log, views=ports.batch_views, ids=ports.ids),
+        files=FileRecords(log=ports.log, views=ports.batch_views, ids=ports.ids, clock=ports.clock),
         payloads=ports.payloads,
-        views=ports.batch_views,
         jobs=ports.views,
         submission=ports.submission,
         cancellation=ports.cancellation,
-        ids=ports.ids,
         clock=ports.clock,
         protocol=ports.batch_lines,
     )

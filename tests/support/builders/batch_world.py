@@ -9,8 +9,9 @@ from typing import Any
 from domain.batch.jsonl import pack
 from domain.batch.state import BATCH_PREFIX, Batch, BatchId, LineCounts
 from domain.events.batch import BatchSubmitted
-from domain.usecases.batches.batches import accept_batch, load_batch
+from domain.usecases.batches.batches import BatchRecords
 from domain.usecases.batches.driver import BatchDriver
+from domain.usecases.batches.files import FileRecords
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.submit import JobSubmission
 from domain.values import JobId, Priority, StreamName, rfc3339
@@ -26,10 +27,12 @@ class BatchWorld(JobWorld):
     def __init__(self, *, sizes: dict[str, int] | None = None, **engine: Any) -> None:
         super().__init__(**engine)
         self.views = InMemoryBatchViews(self.log)
+        self.batches = BatchRecords(log=self.log, views=self.views, ids=self.ids)
+        self.files = FileRecords(log=self.log, views=self.views, ids=self.ids, clock=self.clock)
         self.driver = BatchDriver(
-            log=self.log,
+            batches=self.batches,
+            files=self.files,
             payloads=self.log,
-            views=self.views,
             jobs=self.log.views,
             submission=JobSubmission(log=self.log, queue=self.broker.queue, ids=self.ids),
             cancellation=JobCancellation(
@@ -40,7 +43,6 @@ class BatchWorld(JobWorld):
                 signals=self.broker.signals,
                 ids=self.ids,
             ),
-            ids=self.ids,
             clock=self.clock,
             protocol=PlainLines(sizes),
         )
@@ -58,14 +60,12 @@ class BatchWorld(JobWorld):
             lines=packed.lines,
             expires_at=rfc3339(self.clock.now() + timedelta(seconds=DAY_S)),
         )
-        accept_batch(
+        self.batches.accept(
             batch_id,
             submitted,
             correlation_id="req-1",
             payloads=packed.payloads,
             is_checked=is_checked,
-            log=self.log,
-            ids=self.ids,
         )
         return batch_id
 
@@ -82,7 +82,7 @@ class BatchWorld(JobWorld):
         return ran
 
     def batch(self, batch_id: BatchId) -> Batch:
-        return load_batch(batch_id, log=self.log)
+        return self.batches.load(batch_id)
 
     def counts(self, batch_id: BatchId) -> LineCounts | None:
         return self.batch(batch_id).counts

@@ -8,15 +8,7 @@ from hypothesis import strategies as st
 
 from domain.batch.state import BatchState, LineCounts, job_of_line
 from domain.errors import BatchNotEnded, BatchNotFound, LogUnavailable, Overloaded
-from domain.usecases.batches.batches import (
-    cancel_batch,
-    delete_batch,
-    list_batches,
-    load_batch,
-    require_batch_room,
-)
 from domain.usecases.batches.driver import ROUND_LINES_MAX, file_of_part
-from domain.usecases.batches.files import load_file
 from domain.values import JobId, JobStatus, Priority
 from tests.support.builders.batch_world import DAY_S, BatchWorld
 
@@ -128,11 +120,11 @@ def test_cancelled_batch_cancels_open_lines_and_those_that_never_were_jobs() -> 
         batch_id = world.submit_batch(*MANY)
         world.step()
         world.work(4)
-        cancel_batch(batch_id, log=world.log, ids=world.ids)
+        world.batches.cancel(batch_id)
         assert world.batch(batch_id).state is BatchState.CANCELING
         assert world.step() == 0
         assert world.counts(batch_id) == LineCounts(succeeded=4, canceled=96)
-        cancel_batch(batch_id, log=world.log, ids=world.ids)
+        world.batches.cancel(batch_id)
         assert world.batch_types(batch_id)[2:] == ["BatchCancelRequested", "BatchEnded"]
 
 
@@ -176,7 +168,7 @@ def test_files_of_the_answers_are_there_before_the_batch_has_ended() -> None:
         world.work()
         world.step()
         file_id = file_of_part(batch_id, "output")
-        file = load_file(file_id, now="2026-01-01T00:00:00Z", log=world.log)
+        file = world.files.load(file_id)
         assert (file.facts.bytes, file.facts.purpose) == (12, "batch_output")
         types = [event.type for event in world.log.read_all(limit=100)]
         assert types[-3:] == ["BatchFinalizing", "FileCreated", "BatchEnded"]
@@ -198,14 +190,14 @@ def test_only_a_batch_that_has_ended_is_deleted_and_then_gone() -> None:
     with BatchWorld() as world:
         batch_id = world.submit_batch("one")
         with pytest.raises(BatchNotEnded):
-            delete_batch(batch_id, log=world.log, ids=world.ids)
+            world.batches.delete(batch_id)
         while world.step():
             world.work()
-        delete_batch(batch_id, log=world.log, ids=world.ids)
-        for look in (load_batch, delete_batch):
+        world.batches.delete(batch_id)
+        for call in (world.batches.load, world.batches.delete):
             with pytest.raises(BatchNotFound):
-                look(batch_id, log=world.log, **({} if look is load_batch else {"ids": world.ids}))
-        page = list_batches(["anthropic"], limit=9, log=world.log, views=world.views)
+                call(batch_id)
+        page = world.batches.page(["anthropic"], limit=9)
         assert page.rows == ()
 
 
@@ -214,9 +206,7 @@ def test_pages_go_both_ways() -> None:
         ids = [world.submit_batch("x") for _ in range(5)]
 
         def page(**cursor: object) -> tuple[list[int], bool]:
-            found = list_batches(
-                ["anthropic"], limit=2, log=world.log, views=world.views, **cursor  # type: ignore[arg-type]  # cursors
-            )  # fmt: skip
+            found = world.batches.page(["anthropic"], limit=2, **cursor)  # type: ignore[arg-type]  # cursors
             return [ids.index(row.id) for row in found.rows], found.has_more
 
         assert page() == ([4, 3], True)
@@ -230,9 +220,9 @@ def test_pages_go_both_ways() -> None:
 def test_too_many_open_batches_are_refused() -> None:
     with BatchWorld() as world:
         world.submit_batch("one")
-        require_batch_room(batches_max=2, views=world.views)
+        world.batches.require_room(batches_max=2)
         with pytest.raises(Overloaded, match="1 batches"):
-            require_batch_room(batches_max=1, views=world.views)
+            world.batches.require_room(batches_max=1)
 
 
 @settings(max_examples=30, deadline=None)
@@ -253,7 +243,7 @@ def test_whatever_happens_every_line_has_one_result(
                 if move == "work":
                     world.work(3)
                 elif move == "cancel":
-                    cancel_batch(batch_id, log=world.log, ids=world.ids)
+                    world.batches.cancel(batch_id)
                 elif move == "day":
                     world.clock.advance(DAY_S / 2)
                 else:
