@@ -24,7 +24,7 @@ from bench.experiments.report import (
 from domain.chat.request import ChatRequest, Message
 from domain.job.commands import SubmitJob
 from domain.job.fair_scheduler import TurnOrder
-from domain.usecases.jobs.run_attempt import Runner, run_job
+from domain.usecases.jobs.run_attempt import JobRunner
 from domain.usecases.jobs.submit import JobSubmission
 from domain.values import JobId, SamplingWish, WorkerId
 from ops.adapters.event_log.migrate import upgrade
@@ -70,7 +70,7 @@ class Side:
     def __init__(self, log: Log, engine: BatchEngine, broker: FakeBroker) -> None:
         self._log, self._broker, self._ids = log, broker, RandomIds()
         order = TurnOrder(slots=STREAMS, interactive_reserved=0)
-        self._runner = Runner(
+        self._runner = JobRunner(
             worker=WorkerId("worker-bench"),
             log=log,
             payloads=log,
@@ -112,7 +112,7 @@ class Side:
             ),
             job_id=self._ids.job_id(),
         ).job_id
-        run_job(job_id, self._runner)
+        self._runner.run(job_id)
         return job_id
 
 

@@ -20,7 +20,7 @@ from domain.errors import (
 from domain.job.commands import FailAttempt
 from domain.job.state import Job
 from domain.usecases.jobs.commit import commit, load_job
-from domain.usecases.jobs.run_attempt import Runner, RunResult, run_job
+from domain.usecases.jobs.run_attempt import JobRunner, RunResult
 from domain.values import JobId, Priority
 from ops.adapters.redis.dramatiq_queue import ACTOR_NAME
 
@@ -31,7 +31,7 @@ AWAY_PAUSE_MAX_S = 1.0
 
 
 def declare_actors(
-    broker: dramatiq.Broker, runner: Runner, *, draining: threading.Event
+    broker: dramatiq.Broker, runner: JobRunner, *, draining: threading.Event
 ) -> dramatiq.Actor[[str], None]:
     """Bind the actor to a broker and declare both queues.
 
@@ -51,7 +51,7 @@ def declare_actors(
 
 
 def _run_deliveries(
-    runner: Runner, draining: threading.Event, pause: Callable[[float], object] = time.sleep
+    runner: JobRunner, draining: threading.Event, pause: Callable[[float], object] = time.sleep
 ) -> Callable[[str], None]:
     logger = structlog.get_logger("worker.actors")
 
@@ -73,7 +73,7 @@ def _run_deliveries(
 
 
 def _run_to_the_end(
-    job_id: JobId, runner: Runner, draining: threading.Event, pause: Callable[[float], object]
+    job_id: JobId, runner: JobRunner, draining: threading.Event, pause: Callable[[float], object]
 ) -> RunResult:
     """Run attempts until the job needs no other, or until this worker drains.
 
@@ -83,7 +83,7 @@ def _run_to_the_end(
     pause_s = RETRY_PAUSE_S
     while True:
         try:
-            result = run_job(job_id, runner)
+            result = runner.run(job_id)
             pause_s = RETRY_PAUSE_S
         except (LogUnavailable, QueueUnavailable) as error:
             if isinstance(error, QueueUnavailable) and _has_ended(job_id, runner):
@@ -97,11 +97,11 @@ def _run_to_the_end(
                 return result
 
 
-def _has_ended(job_id: JobId, runner: Runner) -> bool:
+def _has_ended(job_id: JobId, runner: JobRunner) -> bool:
     return load_job(job_id, log=runner.log).job.status.is_terminal
 
 
-def _repeat_end(job_id: JobId, runner: Runner, pause: Callable[[float], object]) -> None:
+def _repeat_end(job_id: JobId, runner: JobRunner, pause: Callable[[float], object]) -> None:
     """Publish the terminal item of an ended job once the broker is available.
 
     The reconciler enqueues no ended job. The message stays in hand until then, so that the next
@@ -109,14 +109,14 @@ def _repeat_end(job_id: JobId, runner: Runner, pause: Callable[[float], object])
     """
     while _has_ended(job_id, runner):
         try:
-            run_job(job_id, runner)
+            runner.run(job_id)
         except QueueUnavailable:
             pause(RETRY_PAUSE_S)
         else:
             return
 
 
-def _fail_for_good(job_id: JobId, runner: Runner) -> None:
+def _fail_for_good(job_id: JobId, runner: JobRunner) -> None:
     """Fail a job after an internal error, without a retry: the same error would occur again."""
 
     def give_up(job: Job) -> FailAttempt | None:
@@ -132,4 +132,4 @@ def _fail_for_good(job_id: JobId, runner: Runner) -> None:
     except JobAlreadyTerminal:
         return
     # Running the ended job publishes its terminal item.
-    run_job(job_id, runner)
+    runner.run(job_id)

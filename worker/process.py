@@ -19,7 +19,7 @@ from domain.job.ports import JobQueue, WorkerPulses
 from domain.log.ports import EventLog
 from domain.usecases.jobs.count_tokens import count_tokens
 from domain.usecases.jobs.reconcile import JobReconciler
-from domain.usecases.jobs.run_attempt import Runner
+from domain.usecases.jobs.run_attempt import JobRunner
 from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import Priority, WorkerId
 from ops.adapters.data_dir.lock import DataLock
@@ -113,7 +113,7 @@ class WorkerProcess:
         stack.enter_context(PeriodicTask("heartbeat", BEAT_S, take_heartbeat()))
 
         active = ActiveJobs()
-        runner = Runner(
+        runner = JobRunner(
             worker=self._worker,
             log=log,
             payloads=log,

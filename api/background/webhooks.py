@@ -10,9 +10,7 @@ from api.background.tasks import BlockingCalls
 from api.protocols.batches.endpoints import ANTHROPIC
 from api.schemas.webhooks import WebhookObject
 from domain.batch.state import Batch
-from domain.log.ports import EventLog
-from domain.ports import Clock, IdSource
-from domain.usecases.webhooks import batch_event
+from domain.usecases.webhooks import WebhookRetry, batch_event
 from domain.webhook.delivery import Webhook
 from domain.webhook.ports import WebhookStore
 
@@ -26,16 +24,12 @@ class WebhookServices:
 
     Attributes:
         store: The webhooks.
-        log: The event log.
-        ids: Fresh ids.
-        clock: Now.
+        retries: Sends webhooks again.
         call: Runs what blocks.
     """
 
     store: WebhookStore
-    log: EventLog
-    ids: IdSource
-    clock: Clock
+    retries: WebhookRetry
     call: BlockingCalls
 
 

@@ -33,14 +33,6 @@ from api.submission.agent_turns import AddedTurn
 from domain.agent.state import Agent
 from domain.errors import InvalidRequest
 from domain.ports import IdSource
-from domain.usecases.agents import (
-    delete,
-    fork,
-    last_status,
-    list_agents,
-    load_agent,
-    register,
-)
 from domain.values import AgentId, JobStatus
 
 #: Number of the turn that a job answers.
@@ -57,12 +49,10 @@ async def create_agent(request: Request, agents: AgentService) -> Reply:
     """Create an agent; a repeated request returns the same agent."""
     wire = parse_body(AgentBody, request.body or _NO_BODY)
     agent, is_new = await agents.call(
-        register,
+        agents.records.register,
         AgentId(wire.id) if wire.id is not None else _fresh_id(agents.ids),
         profile_of(wire),
         correlation_id=request.id,
-        log=agents.records.log,
-        ids=agents.ids,
     )
     return await _agent_reply(agent, agents, status=201 if is_new else 200)
 
@@ -70,7 +60,7 @@ async def create_agent(request: Request, agents: AgentService) -> Reply:
 async def list_all(request: Request, agents: AgentService) -> Reply:
     """List agents, newest first."""
     limit, before = _LIMIT.read(request), _BEFORE.read(request)
-    listed = await agents.call(list_agents, log=agents.records.log)
+    listed = await agents.call(agents.records.list_all)
     names = [agent.id for agent in listed]
     first = 0
     if before is not None:
@@ -88,20 +78,18 @@ async def list_all(request: Request, agents: AgentService) -> Reply:
 
 async def get_agent(request: Request, agents: AgentService) -> Reply:
     """Return one agent with its latest turns."""
-    agent = await agents.call(load_agent, _agent_id(request), log=agents.records.log)
+    agent = await agents.call(agents.records.load, _agent_id(request))
     return await _agent_reply(agent, agents)
 
 
 async def delete_agent(request: Request, agents: AgentService) -> Reply:
     """Delete an agent and cancel its open turn."""
     agent = await agents.call(
-        delete,
+        agents.records.delete,
         _agent_id(request),
         correlation_id=request.id,
-        log=agents.records.log,
-        ids=agents.ids,
     )
-    status = await agents.call(last_status, agent, agents.records.views)
+    status = await agents.call(agents.records.last_status, agent)
     if agent.last is not None and status in (JobStatus.QUEUED, JobStatus.RUNNING):
         await agents.call(agents.jobs.cancellation.cancel, agent.last, reason="agent_deleted")
     body: DeletedAgent = {"id": agent.id, "object": "agent", "deleted": True}
@@ -127,14 +115,11 @@ async def fork_agent(request: Request, agents: AgentService) -> Reply:
         msg = "a fork needs a name of its own"
         raise InvalidRequest(msg, field="id")
     child = await agents.call(
-        fork,
+        agents.records.fork,
         _agent_id(request),
         AgentId(wire.id) if wire.id is not None else _fresh_id(agents.ids),
         from_turn=wire.from_turn,
         correlation_id=request.id,
-        log=agents.records.log,
-        views=agents.records.views,
-        ids=agents.ids,
     )
     return await _agent_reply(child, agents, status=201)
 

@@ -11,7 +11,6 @@ from api.http.parameters import choice, page_size, path, text
 from api.http.replies import json_reply
 from api.schemas.base import WEBHOOK_ID_PATTERN
 from api.schemas.webhooks import WebhookList, WebhookObject
-from domain.usecases.webhooks import retry_webhook
 from domain.webhook.delivery import WebhookId, WebhookState
 
 _WEBHOOK_ID: Final = path("webhook_id", pattern=WEBHOOK_ID_PATTERN, example="webhook-" + "0" * 32)
@@ -42,13 +41,7 @@ async def list_webhooks(request: Request, webhooks: WebhookServices) -> Reply:
 async def retry(request: Request, webhooks: WebhookServices) -> Reply:
     """Deliver a webhook again; the webhook thread sends it within a second."""
     revived = await webhooks.call(
-        retry_webhook,
-        WebhookId(_WEBHOOK_ID.read(request)),
-        reason="api",
-        log=webhooks.log,
-        store=webhooks.store,
-        ids=webhooks.ids,
-        clock=webhooks.clock,
+        webhooks.retries.retry, WebhookId(_WEBHOOK_ID.read(request)), reason="api"
     )
     return json_reply(webhook_object(revived), status=202)
 

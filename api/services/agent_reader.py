@@ -11,7 +11,7 @@ from api.streaming.log_backfill import JobRecords
 from domain.agent.state import Agent
 from domain.errors import AgentNotFound, PayloadMissing
 from domain.log.record import AGENT_STREAM
-from domain.usecases.agents import last_status, profile_of
+from domain.usecases.agents import AgentRecords
 from domain.values import AgentId, JobStatus, StreamName
 
 #: Turns of the history of an agent.
@@ -23,20 +23,22 @@ class AgentReader:
     """Reads agents; every method blocks.
 
     Attributes:
-        records: The recorded agents and jobs.
+        agents: The recorded agents.
+        records: The recorded jobs.
     """
 
+    agents: AgentRecords
     records: JobRecords
 
     def present(self, agent: Agent) -> AgentObject:
         """Return an agent with its profile and its latest turns."""
         try:
-            profile = profile_of(agent, self.records.payloads)
+            profile = self.agents.profile_of(agent)
         except PayloadMissing:
             profile = None
         return full_agent_object(
             agent,
-            last_status(agent, self.records.views),
+            self.agents.last_status(agent),
             profile=profile,
             history=self._history(agent),
         )

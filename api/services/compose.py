@@ -22,14 +22,17 @@ from api.streaming.job_readers import JobReaders
 from api.streaming.log_backfill import JobRecords, LogBackfill
 from api.submission.agent_turns import AgentTurns
 from api.submission.submit import Submission
+from domain.usecases.agents import AgentRecords
 from domain.usecases.batches.batches import BatchRecords
 from domain.usecases.batches.files import FileRecords
+from domain.usecases.webhooks import WebhookRetry
 
 
 def compose(ports: ApiPorts) -> Services:
     """Return the services over the ports."""
     call = BlockingCalls(ports.executor)
     records = JobRecords(log=ports.log, payloads=ports.payloads, views=ports.views)
+    agents = AgentRecords(log=ports.log, views=ports.views, payloads=ports.payloads, ids=ports.ids)
     items = JobItems(
         source=ports.source,
         backfill=LogBackfill(records=records, backlog=ports.backlog),
@@ -70,16 +73,20 @@ def compose(ports: ApiPorts) -> Services:
             call=call,
         ),
         agents=AgentService(
-            turns=AgentTurns(submission=submission, defaults=ports.defaults),
+            turns=AgentTurns(submission=submission, records=agents, defaults=ports.defaults),
             jobs=jobs,
-            reader=AgentReader(records=records),
-            records=records,
+            reader=AgentReader(agents=agents, records=records),
+            records=agents,
             call=call,
             ids=ports.ids,
         ),
         batches=_batches(ports, call),
         webhooks=WebhookServices(
-            store=ports.webhook_store, log=ports.log, ids=ports.ids, clock=ports.clock, call=call
+            store=ports.webhook_store,
+            retries=WebhookRetry(
+                log=ports.log, store=ports.webhook_store, ids=ports.ids, clock=ports.clock
+            ),
+            call=call,
         ),
         events=EventService(log=ports.log, clock=ports.clock, call=call, ping_s=ports.ping_s),
         status=_status(ports, call),

@@ -23,6 +23,7 @@ from domain.job.ports import WorkerPulses
 from domain.job.view import JobView
 from domain.log.ports import EventLog
 from domain.ports import Clock, IdSource
+from domain.usecases.agents import AgentRecords
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.count_tokens import TokenCounter
 from domain.usecases.jobs.retry import JobRetry
@@ -140,7 +141,7 @@ class AgentService:
         turns: Adds turns.
         jobs: Shows the job of a turn.
         reader: The recorded agents.
-        records: The event log, and the jobs of turns.
+        records: The recorded agents.
         call: Runs what blocks.
         ids: Fresh ids.
     """
@@ -148,7 +149,7 @@ class AgentService:
     turns: AgentTurns
     jobs: JobService
     reader: AgentReader
-    records: JobRecords
+    records: AgentRecords
     call: BlockingCalls
     ids: IdSource
 

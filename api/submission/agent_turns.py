@@ -15,7 +15,7 @@ from api.submission.submit import Submission
 from domain.errors import SemanticError
 from domain.job.commands import ConfirmCancel, RequestCancel
 from domain.job.state import Job
-from domain.usecases.agents import PlannedTurn, plan_turn, record_turn
+from domain.usecases.agents import AgentRecords, PlannedTurn
 from domain.usecases.jobs.commit import commit
 from domain.usecases.jobs.submit import Accepted, idempotency_digest
 from domain.values import AgentId, JobId, JobStatus, Usage
@@ -35,10 +35,12 @@ class AgentTurns:
 
     Attributes:
         submission: Accepts the jobs.
+        records: The recorded agents.
         defaults: Values for the fields that a turn leaves open.
     """
 
     submission: Submission
+    records: AgentRecords
     defaults: RequestDefaults
 
     def add(self, agent_id: AgentId, wire: TurnBody, request: Request) -> AddedTurn:
@@ -75,15 +77,11 @@ class AgentTurns:
         self, agent_id: AgentId, wire: TurnBody, request: Request
     ) -> tuple[PlannedTurn, ParsedRequest]:
         """Return the place of a turn, and the turn together with all turns before it."""
-        submission = self.submission
         key = IDEMPOTENCY_KEY.read(request)
-        planned = plan_turn(
+        planned = self.records.plan_turn(
             agent_id,
             expected=wire.expected_turn,
             key=None if key is None else idempotency_digest(key),
-            log=submission.log,
-            views=submission.views,
-            payloads=submission.payloads,
         )
         parsed = parse_turn(
             wire,
@@ -106,14 +104,7 @@ class AgentTurns:
             raise
 
     def _record(self, planned: PlannedTurn, job_id: JobId, request: Request) -> None:
-        record_turn(
-            planned,
-            job_id,
-            correlation_id=request.id,
-            log=self.submission.log,
-            views=self.submission.views,
-            ids=self.submission.ids,
-        )
+        self.records.record_turn(planned, job_id, correlation_id=request.id)
 
 
 def _confirm(job: Job) -> ConfirmCancel | None:

@@ -52,244 +52,266 @@ class PlannedTurn:
     before: tuple[Message, ...]
 
 
-def load_agent(agent_id: AgentId, *, log: EventLog) -> Agent:
-    """Fold an agent from the log.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRecords:
+    """Registers, loads, forks and deletes agents, and adds turns; one per process.
 
-    Raises:
-        AgentNotFound: It was never created, or was deleted.
+    Attributes:
+        log: The events of the agents.
+        views: The jobs of their turns.
+        payloads: Profiles, and the requests and answers of the jobs.
+        ids: Ids of the new events.
     """
-    agent = _load(agent_id, log)
-    if not agent.is_there:
-        raise AgentNotFound(agent_id)
-    return agent
 
+    log: EventLog
+    views: JobViews
+    payloads: PayloadStore
+    ids: IdSource
 
-def register(
-    agent_id: AgentId, profile: Profile, *, correlation_id: str, log: EventLog, ids: IdSource
-) -> tuple[Agent, bool]:
-    """Create an agent; one with the same profile is returned as it is.
+    def load(self, agent_id: AgentId) -> Agent:
+        """Fold an agent from the log.
 
-    Returns:
-        The agent, and whether it is new.
-
-    Raises:
-        AgentExists: Another agent has the name.
-        LogUnavailable: Nothing was recorded.
-    """
-    payload = profile.to_bytes()
-    event = AgentRegistered(agent=agent_id, profile=digest_of(payload))
-    for tries_left in reversed(range(COMMIT_TRIES_MAX)):
-        agent = _load(agent_id, log)
-        if agent.is_there:
-            if agent.profile != event.profile or agent.parent is not None:
-                raise AgentExists(agent_id)
-            return agent, False
-        try:
-            return _append(agent, event, {event.profile: payload}, correlation_id, log, ids), True
-        except ConcurrencyConflict:
-            if not tries_left:
-                raise
-    raise AssertionError  # the last try returns or raises
-
-
-def profile_of(agent: Agent, payloads: PayloadStore) -> Profile:
-    """Return the profile of an agent.
-
-    Raises:
-        PayloadMissing: It was erased.
-    """
-    return Profile.from_bytes(payloads.get(agent.profile))
-
-
-def last_status(agent: Agent, views: JobViews) -> JobStatus | None:
-    """Return the status of the job of an agent's latest own turn, if it has one."""
-    if agent.last is None:
-        return None
-    view = views.get(agent.last)
-    # The view is missing only if the job was archived; its answer is then unknown.
-    return JobStatus.EXPIRED if view is None else view.status
-
-
-def plan_turn(
-    agent_id: AgentId,
-    *,
-    expected: int | None,
-    key: Digest | None,
-    log: EventLog,
-    views: JobViews,
-    payloads: PayloadStore,
-) -> PlannedTurn:
-    """Return the next turn of an agent, or the turn that a repeated request already added.
-
-    Args:
-        agent_id: The agent.
-        expected: Number of turns that the caller expects; ``None`` for any.
-        key: Digest of the idempotency key; a turn whose job has it is returned again.
-        log: The events of the agent.
-        views: Its jobs.
-        payloads: Their requests and answers.
-
-    Raises:
-        AgentNotFound: There is no such agent.
-        AgentTurnConflict: It has another number of turns, or one is open.
-        PayloadMissing: The texts of the turns before were erased.
-    """
-    agent = load_agent(agent_id, log=log)
-    earlier = views.keyed(key) if key is not None else None
-    turn = agent.number_of(earlier.id) if earlier is not None else None
-    if turn is None:
-        turn = next_turn(agent, last_status(agent, views), expected)
-    profile = profile_of(agent, payloads)
-    job = agent.job_before(turn)
-    before = conversation_until(job, views=views, payloads=payloads) if job is not None else ()
-    return PlannedTurn(agent=agent, turn=turn, profile=profile, before=before)
-
-
-def record_turn(
-    planned: PlannedTurn,
-    job_id: JobId,
-    *,
-    correlation_id: str,
-    log: EventLog,
-    views: JobViews,
-    ids: IdSource,
-) -> None:
-    """Record a job as the planned turn; does nothing if it is recorded already.
-
-    Raises:
-        AgentNotFound: The agent was deleted meanwhile.
-        AgentTurnConflict: A concurrent request added a turn first.
-        LogUnavailable: Nothing was recorded.
-    """
-    agent_id = planned.agent.id
-    for tries_left in reversed(range(COMMIT_TRIES_MAX)):
-        agent = _load(agent_id, log)
-        if agent.number_of(job_id) is not None:
-            return
-        if agent.life != planned.agent.life:
+        Raises:
+            AgentNotFound: It was never created, or was deleted.
+        """
+        agent = self._load(agent_id)
+        if not agent.is_there:
             raise AgentNotFound(agent_id)
-        turn = next_turn(agent, last_status(agent, views), planned.turn - 1)
-        event = AgentTurnAdded(agent=agent_id, turn=turn, job=job_id)
-        try:
-            _append(agent, event, {}, correlation_id, log, ids)
-        except ConcurrencyConflict:
-            # Events of saved contexts share the stream; only turns are a conflict.
-            if not tries_left:
-                raise
-            continue
-        return
-
-
-def fork(
-    parent_id: AgentId,
-    child_id: AgentId,
-    *,
-    from_turn: int | None,
-    correlation_id: str,
-    log: EventLog,
-    views: JobViews,
-    ids: IdSource,
-) -> Agent:
-    """Create an agent that continues another one after one of its turns.
-
-    Args:
-        parent_id: The agent to fork.
-        child_id: Name of the new agent.
-        from_turn: Last turn to take over, 0 for none; ``None`` for the latest with an answer.
-        correlation_id: The request.
-        log: The events of both.
-        views: The jobs.
-        ids: Id of the new event.
-
-    Raises:
-        AgentNotFound: There is no such parent.
-        AgentExists: The name is taken.
-        InvalidRequest: The parent has no such turn with an answer.
-        LogUnavailable: Nothing was recorded.
-    """
-    parent = load_agent(parent_id, log=log)
-    last = last_status(parent, views)
-    turn = parent.counted(last) if from_turn is None else from_turn
-    require_turn(parent, last, turn)
-    job = _job_of_turn(parent, turn, log)
-    view = views.get(job) if job is not None else None
-    event = AgentForked(
-        agent=child_id,
-        parent=parent_id,
-        parent_life=parent.life,
-        turn=turn,
-        profile=parent.profile,
-        job=job,
-        request=Digest(view.request) if view is not None else None,
-        output=Digest(view.output) if view is not None and view.output else None,
-    )
-    for tries_left in reversed(range(COMMIT_TRIES_MAX)):
-        child = _load(child_id, log)
-        if child.is_there:
-            raise AgentExists(child_id)
-        try:
-            return _append(child, event, {}, correlation_id, log, ids)
-        except ConcurrencyConflict:
-            if not tries_left:
-                raise
-    raise AssertionError  # the last try returns or raises
-
-
-def delete(agent_id: AgentId, *, correlation_id: str, log: EventLog, ids: IdSource) -> Agent:
-    """Delete an agent; its jobs stay in the log.
-
-    Returns:
-        The agent before its deletion.
-
-    Raises:
-        AgentNotFound: There is no such agent.
-        LogUnavailable: Nothing was recorded.
-    """
-    for tries_left in reversed(range(COMMIT_TRIES_MAX)):
-        agent = load_agent(agent_id, log=log)
-        try:
-            _append(agent, AgentDeleted(agent=agent_id), {}, correlation_id, log, ids)
-        except ConcurrencyConflict:
-            if not tries_left:
-                raise
-            continue
         return agent
-    raise AssertionError  # the last try returns or raises
 
+    def register(
+        self, agent_id: AgentId, profile: Profile, *, correlation_id: str
+    ) -> tuple[Agent, bool]:
+        """Create an agent; one with the same profile is returned as it is.
 
-def list_agents(*, log: EventLog) -> tuple[Agent, ...]:
-    """Return the existing agents, without their turns, the latest created first."""
-    found: dict[AgentId, Agent] = {}
-    after = 0
-    while page := log.read_all(after=after, limit=PAGE_EVENTS, types=_LIVES):
-        for recorded in page:
-            name = AgentId(recorded.stream.removeprefix(AGENT_STREAM))
-            found[name] = _evolved(found.pop(name, Agent(id=name)), recorded)
-        after = page[-1].position
-    return tuple(agent for agent in reversed(found.values()) if agent.is_there)
+        Returns:
+            The agent, and whether it is new.
 
+        Raises:
+            AgentExists: Another agent has the name.
+            LogUnavailable: Nothing was recorded.
+        """
+        payload = profile.to_bytes()
+        event = AgentRegistered(agent=agent_id, profile=digest_of(payload))
+        for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+            agent = self._load(agent_id)
+            if agent.is_there:
+                if agent.profile != event.profile or agent.parent is not None:
+                    raise AgentExists(agent_id)
+                return agent, False
+            try:
+                return self._append(agent, event, {event.profile: payload}, correlation_id), True
+            except ConcurrencyConflict:
+                if not tries_left:
+                    raise
+        raise AssertionError  # the last try returns or raises
 
-def conversation_until(
-    job_id: JobId, *, views: JobViews, payloads: PayloadStore
-) -> tuple[Message, ...]:
-    """Return a conversation up to the answer of a job, that answer included.
+    def profile_of(self, agent: Agent) -> Profile:
+        """Return the profile of an agent.
 
-    Raises:
-        PayloadMissing: The texts were erased.
-    """
-    view = views.get(job_id)
-    if view is None or view.output is None:
-        raise PayloadMissing(job_id)
-    request = ChatRequest.from_bytes(payloads.get(Digest(view.request)))
-    answer = StoredAnswer.from_bytes(payloads.get(Digest(view.output)))
-    turn = Message(
-        role="assistant",
-        content=answer.text,
-        reasoning=answer.thinking,
-        tool_calls=tuple(_call(call) for call in answer.calls),
-        origin=job_id,
-    )
-    return (*request.messages, turn)
+        Raises:
+            PayloadMissing: It was erased.
+        """
+        return Profile.from_bytes(self.payloads.get(agent.profile))
+
+    def last_status(self, agent: Agent) -> JobStatus | None:
+        """Return the status of the job of an agent's latest own turn, if it has one."""
+        if agent.last is None:
+            return None
+        view = self.views.get(agent.last)
+        # The view is missing only if the job was archived; its answer is then unknown.
+        return JobStatus.EXPIRED if view is None else view.status
+
+    def plan_turn(
+        self, agent_id: AgentId, *, expected: int | None, key: Digest | None
+    ) -> PlannedTurn:
+        """Return the next turn of an agent, or the turn that a repeated request already added.
+
+        Args:
+            agent_id: The agent.
+            expected: Number of turns that the caller expects; ``None`` for any.
+            key: Digest of the idempotency key; a turn whose job has it is returned again.
+
+        Raises:
+            AgentNotFound: There is no such agent.
+            AgentTurnConflict: It has another number of turns, or one is open.
+            PayloadMissing: The texts of the turns before were erased.
+        """
+        agent = self.load(agent_id)
+        earlier = self.views.keyed(key) if key is not None else None
+        turn = agent.number_of(earlier.id) if earlier is not None else None
+        if turn is None:
+            turn = next_turn(agent, self.last_status(agent), expected)
+        profile = self.profile_of(agent)
+        job = agent.job_before(turn)
+        before = self.conversation_until(job) if job is not None else ()
+        return PlannedTurn(agent=agent, turn=turn, profile=profile, before=before)
+
+    def record_turn(self, planned: PlannedTurn, job_id: JobId, *, correlation_id: str) -> None:
+        """Record a job as the planned turn; does nothing if it is recorded already.
+
+        Raises:
+            AgentNotFound: The agent was deleted meanwhile.
+            AgentTurnConflict: A concurrent request added a turn first.
+            LogUnavailable: Nothing was recorded.
+        """
+        agent_id = planned.agent.id
+        for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+            agent = self._load(agent_id)
+            if agent.number_of(job_id) is not None:
+                return
+            if agent.life != planned.agent.life:
+                raise AgentNotFound(agent_id)
+            turn = next_turn(agent, self.last_status(agent), planned.turn - 1)
+            event = AgentTurnAdded(agent=agent_id, turn=turn, job=job_id)
+            try:
+                self._append(agent, event, {}, correlation_id)
+            except ConcurrencyConflict:
+                # Events of saved contexts share the stream; only turns are a conflict.
+                if not tries_left:
+                    raise
+                continue
+            return
+
+    def fork(
+        self,
+        parent_id: AgentId,
+        child_id: AgentId,
+        *,
+        from_turn: int | None,
+        correlation_id: str,
+    ) -> Agent:
+        """Create an agent that continues another one after one of its turns.
+
+        Args:
+            parent_id: The agent to fork.
+            child_id: Name of the new agent.
+            from_turn: Last turn to take over, 0 for none; ``None`` for the latest with an answer.
+            correlation_id: The request.
+
+        Raises:
+            AgentNotFound: There is no such parent.
+            AgentExists: The name is taken.
+            InvalidRequest: The parent has no such turn with an answer.
+            LogUnavailable: Nothing was recorded.
+        """
+        parent = self.load(parent_id)
+        last = self.last_status(parent)
+        turn = parent.counted(last) if from_turn is None else from_turn
+        require_turn(parent, last, turn)
+        job = self._job_of_turn(parent, turn)
+        view = self.views.get(job) if job is not None else None
+        event = AgentForked(
+            agent=child_id,
+            parent=parent_id,
+            parent_life=parent.life,
+            turn=turn,
+            profile=parent.profile,
+            job=job,
+            request=Digest(view.request) if view is not None else None,
+            output=Digest(view.output) if view is not None and view.output else None,
+        )
+        for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+            child = self._load(child_id)
+            if child.is_there:
+                raise AgentExists(child_id)
+            try:
+                return self._append(child, event, {}, correlation_id)
+            except ConcurrencyConflict:
+                if not tries_left:
+                    raise
+        raise AssertionError  # the last try returns or raises
+
+    def delete(self, agent_id: AgentId, *, correlation_id: str) -> Agent:
+        """Delete an agent; its jobs stay in the log.
+
+        Returns:
+            The agent before its deletion.
+
+        Raises:
+            AgentNotFound: There is no such agent.
+            LogUnavailable: Nothing was recorded.
+        """
+        for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+            agent = self.load(agent_id)
+            try:
+                self._append(agent, AgentDeleted(agent=agent_id), {}, correlation_id)
+            except ConcurrencyConflict:
+                if not tries_left:
+                    raise
+                continue
+            return agent
+        raise AssertionError  # the last try returns or raises
+
+    def list_all(self) -> tuple[Agent, ...]:
+        """Return the existing agents, without their turns, the latest created first."""
+        found: dict[AgentId, Agent] = {}
+        after = 0
+        while page := self.log.read_all(after=after, limit=PAGE_EVENTS, types=_LIVES):
+            for recorded in page:
+                name = AgentId(recorded.stream.removeprefix(AGENT_STREAM))
+                found[name] = _evolved(found.pop(name, Agent(id=name)), recorded)
+            after = page[-1].position
+        return tuple(agent for agent in reversed(found.values()) if agent.is_there)
+
+    def conversation_until(self, job_id: JobId) -> tuple[Message, ...]:
+        """Return a conversation up to the answer of a job, that answer included.
+
+        Raises:
+            PayloadMissing: The texts were erased.
+        """
+        view = self.views.get(job_id)
+        if view is None or view.output is None:
+            raise PayloadMissing(job_id)
+        request = ChatRequest.from_bytes(self.payloads.get(Digest(view.request)))
+        answer = StoredAnswer.from_bytes(self.payloads.get(Digest(view.output)))
+        turn = Message(
+            role="assistant",
+            content=answer.text,
+            reasoning=answer.thinking,
+            tool_calls=tuple(_call(call) for call in answer.calls),
+            origin=job_id,
+        )
+        return (*request.messages, turn)
+
+    def _job_of_turn(self, agent: Agent, turn: int) -> JobId | None:
+        """Return the job of a turn, which may be inherited over several forks."""
+        while 0 < turn < agent.inherited:
+            assert agent.parent is not None, "only a fork inherits"
+            agent = self._load_life(agent.parent, agent.parent_life)
+        if turn <= agent.inherited:
+            return agent.base if turn else None
+        return agent.turns[turn - agent.inherited - 1]
+
+    def _load_life(self, agent_id: AgentId, life: int) -> Agent:
+        """Fold one life of an agent, up to its deletion."""
+        agent = Agent(id=agent_id)
+        for recorded in self.log.load(StreamName(AGENT_STREAM + agent_id)):
+            after = _evolved(agent, recorded)
+            if agent.life == life != after.life:
+                break
+            agent = after
+        return agent
+
+    def _load(self, agent_id: AgentId) -> Agent:
+        agent = Agent(id=agent_id)
+        for recorded in self.log.load(StreamName(AGENT_STREAM + agent_id)):
+            agent = _evolved(agent, recorded)
+        return agent
+
+    def _append(
+        self,
+        agent: Agent,
+        event: AgentEvent,
+        payloads: Mapping[Digest, bytes],
+        correlation_id: str,
+    ) -> Agent:
+        draft = Draft(event_id=self.ids.event_id(), event=event, correlation_id=correlation_id)
+        stream = StreamName(AGENT_STREAM + agent.id)
+        (recorded,) = self.log.append(
+            stream, [draft], expected_version=agent.version, payloads=payloads
+        )
+        return _evolved(agent, recorded)
 
 
 def _call(emitted: EmittedCall) -> ToolCall:
@@ -301,34 +323,6 @@ def _call(emitted: EmittedCall) -> ToolCall:
     return ToolCall(id=emitted.id, name=emitted.name, arguments=arguments)
 
 
-def _job_of_turn(agent: Agent, turn: int, log: EventLog) -> JobId | None:
-    """Return the job of a turn, which may be inherited over several forks."""
-    while 0 < turn < agent.inherited:
-        assert agent.parent is not None, "only a fork inherits"
-        agent = _load_life(agent.parent, agent.parent_life, log)
-    if turn <= agent.inherited:
-        return agent.base if turn else None
-    return agent.turns[turn - agent.inherited - 1]
-
-
-def _load_life(agent_id: AgentId, life: int, log: EventLog) -> Agent:
-    """Fold one life of an agent, up to its deletion."""
-    agent = Agent(id=agent_id)
-    for recorded in log.load(StreamName(AGENT_STREAM + agent_id)):
-        after = _evolved(agent, recorded)
-        if agent.life == life != after.life:
-            break
-        agent = after
-    return agent
-
-
-def _load(agent_id: AgentId, log: EventLog) -> Agent:
-    agent = Agent(id=agent_id)
-    for recorded in log.load(StreamName(AGENT_STREAM + agent_id)):
-        agent = _evolved(agent, recorded)
-    return agent
-
-
 def _evolved(agent: Agent, recorded: RecordedEvent) -> Agent:
     agent = replace(agent, version=recorded.version)
     if recorded.type not in AGENT_HISTORY:
@@ -336,17 +330,3 @@ def _evolved(agent: Agent, recorded: RecordedEvent) -> Agent:
     event = decode_event(recorded.type, recorded.schema_version, recorded.data)
     assert isinstance(event, AgentEvent)
     return evolve(agent, event, recorded.recorded_at)
-
-
-def _append(
-    agent: Agent,
-    event: AgentEvent,
-    payloads: Mapping[Digest, bytes],
-    correlation_id: str,
-    log: EventLog,
-    ids: IdSource,
-) -> Agent:
-    draft = Draft(event_id=ids.event_id(), event=event, correlation_id=correlation_id)
-    stream = StreamName(AGENT_STREAM + agent.id)
-    (recorded,) = log.append(stream, [draft], expected_version=agent.version, payloads=payloads)
-    return _evolved(agent, recorded)

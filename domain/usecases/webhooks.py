@@ -153,24 +153,38 @@ class WebhookCollector:
         return self.store.forget(before=before, limit=limit)
 
 
-def retry_webhook(
-    name: WebhookId, *, reason: str, log: EventLog, store: WebhookStore, ids: IdSource, clock: Clock
-) -> Webhook:
-    """Send a webhook again, with all its tries; one that waits for a try gets it now.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookRetry:
+    """Sends webhooks again on request; one per process.
 
-    Raises:
-        WebhookNotFound: There is none, or it was deleted after its end.
-        LogUnavailable: Nothing was changed.
+    Attributes:
+        log: Records the retry.
+        store: Stores the webhooks.
+        ids: Ids of new events.
+        clock: The present, when the next try is due.
     """
-    found = store.get(name)
-    if found is None:
-        raise WebhookNotFound(name)
-    if found.state is not WebhookState.PENDING:
-        _record(found, WebhookRetried(reason=reason), log=log, ids=ids)
-    revived = store.revive(name, at=rfc3339(clock.now()))
-    if revived is None:
-        raise WebhookNotFound(name)
-    return revived
+
+    log: EventLog
+    store: WebhookStore
+    ids: IdSource
+    clock: Clock
+
+    def retry(self, name: WebhookId, *, reason: str) -> Webhook:
+        """Send a webhook again, with all its tries; one that waits for a try gets it now.
+
+        Raises:
+            WebhookNotFound: There is none, or it was deleted after its end.
+            LogUnavailable: Nothing was changed.
+        """
+        found = self.store.get(name)
+        if found is None:
+            raise WebhookNotFound(name)
+        if found.state is not WebhookState.PENDING:
+            _record(found, WebhookRetried(reason=reason), log=self.log, ids=self.ids)
+        revived = self.store.revive(name, at=rfc3339(self.clock.now()))
+        if revived is None:
+            raise WebhookNotFound(name)
+        return revived
 
 
 def _webhooks_of(end: RecordedEvent, collector: WebhookCollector) -> Sequence[Webhook]:

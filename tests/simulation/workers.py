@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from domain.job.fair_scheduler import TurnOrder
 from domain.usecases.jobs.reconcile import JobReconciler
-from domain.usecases.jobs.run_attempt import Runner
+from domain.usecases.jobs.run_attempt import JobRunner
 from domain.values import JobId, Priority, WorkerId
 from tests.simulation.broker import Broker
 from tests.simulation.engine import StepEngine
@@ -101,7 +101,7 @@ class Worker(Process):
         self._busy: dict[Priority, int] = dict.fromkeys(Priority, 0)
         self._held: dict[Priority, set[JobId]] = {priority: set() for priority in Priority}
         items = self.stepped(broker.items, "items", may_lose_reply=True)
-        runner = Runner(
+        runner = JobRunner(
             worker=WorkerId(name),
             log=self.log,
             payloads=self.log,

@@ -64,8 +64,21 @@ class RunResult(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runner:
-    """The ports of ``run_job``; one per worker process."""
+class JobRunner:
+    """Runs delivered jobs; one per worker process.
+
+    Attributes:
+        worker: This worker.
+        log: Records starts and ends of attempts.
+        payloads: Requests and answers.
+        engine: Generates the answers.
+        sink: Receives the items.
+        backlog: The items of earlier attempts.
+        clock: The present, for deadlines and waiting times.
+        ids: Ids of the new events.
+        running: The jobs that this process runs.
+        turns: The order in which waiting jobs start.
+    """
 
     worker: WorkerId
     log: EventLog
@@ -78,50 +91,49 @@ class Runner:
     running: RunningJobs
     turns: FairScheduler
 
+    def run(self, job_id: JobId) -> RunResult:
+        """Run a delivered job.
 
-def run_job(job_id: JobId, runner: Runner) -> RunResult:
-    """Run a delivered job.
+        Deliveries may repeat: a job that has ended, or that this process already runs, is not run.
 
-    Deliveries may repeat: a job that has ended, or that this process already runs, is not run.
+        Returns:
+            ``REQUEUE`` when the attempt failed and the job waits for another, ``SUPERSEDED`` when
+            another attempt started or ended the job first.
 
-    Returns:
-        ``REQUEUE`` when the attempt failed and the job waits for another, ``SUPERSEDED`` when
-        another attempt started or ended the job first.
-
-    Raises:
-        LogUnavailable: The log could not be written; the delivery must be repeated.
-        QueueUnavailable: The broker went away; the delivery must be repeated.
-    """
-    with runner.running.claim(job_id) as claimed:
-        if not claimed:
-            return RunResult.NOTHING_TO_DO
-        loaded = load_job(job_id, log=runner.log)
-        job = loaded.job
-        if job.status.is_terminal:
-            _republish_end(job, runner)
-            return RunResult.NOTHING_TO_DO
-        if not job.cancel_requested and _is_late(job, runner):
-            job = commit(job_id, RequestCancel(reason=DEADLINE), log=runner.log, ids=runner.ids)
-        if job.cancel_requested:
-            return _cancelled(job, runner)
-        try:
-            return _attempt(loaded, runner)
-        except (StaleAttempt, JobAlreadyTerminal):
-            # Another attempt runs, or the job has ended; this attempt records nothing.
-            now = load_job(job_id, log=runner.log).job
-            if now.status.is_terminal:
-                _republish_end(now, runner)
-            return RunResult.SUPERSEDED
+        Raises:
+            LogUnavailable: The log could not be written; the delivery must be repeated.
+            QueueUnavailable: The broker went away; the delivery must be repeated.
+        """
+        with self.running.claim(job_id) as claimed:
+            if not claimed:
+                return RunResult.NOTHING_TO_DO
+            loaded = load_job(job_id, log=self.log)
+            job = loaded.job
+            if job.status.is_terminal:
+                _republish_end(job, self)
+                return RunResult.NOTHING_TO_DO
+            if not job.cancel_requested and _is_late(job, self):
+                job = commit(job_id, RequestCancel(reason=DEADLINE), log=self.log, ids=self.ids)
+            if job.cancel_requested:
+                return _cancelled(job, self)
+            try:
+                return _attempt(loaded, self)
+            except (StaleAttempt, JobAlreadyTerminal):
+                # Another attempt runs, or the job has ended; this attempt records nothing.
+                now = load_job(job_id, log=self.log).job
+                if now.status.is_terminal:
+                    _republish_end(now, self)
+                return RunResult.SUPERSEDED
 
 
-def _is_late(job: Job, runner: Runner) -> bool:
+def _is_late(job: Job, runner: JobRunner) -> bool:
     assert job.submitted is not None
     limits = (job.submitted.finish_deadline, None if job.attempt else job.submitted.deadline)
     now = runner.clock.now()
     return any(limit is not None and datetime.fromisoformat(limit) <= now for limit in limits)
 
 
-def _attempt(loaded: LoadedJob, runner: Runner) -> RunResult:
+def _attempt(loaded: LoadedJob, runner: JobRunner) -> RunResult:
     job = loaded.job
     assert job.submitted is not None
     turn = runner.turns.request_turn(
@@ -136,7 +148,7 @@ def _attempt(loaded: LoadedJob, runner: Runner) -> RunResult:
         return _run_in_turn(loaded, turn, runner)
 
 
-def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: Runner) -> RunResult:
+def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunResult:
     job = loaded.job
     assert job.submitted is not None
     emitted = read_emitted(job.id, runner.backlog)
@@ -190,7 +202,7 @@ def _worn_out(job: Job, emitted: EmittedPrefix) -> str | None:
 
 
 def _release(
-    task: GenerationTask, emitted: EmittedPrefix, handle: GenerationHandle, runner: Runner
+    task: GenerationTask, emitted: EmittedPrefix, handle: GenerationHandle, runner: JobRunner
 ) -> None:
     """Record the attempt, publish its first item, and release the items of the generation."""
     try:
@@ -212,7 +224,9 @@ def _release(
     handle.release()
 
 
-def _start(job: Job, task: GenerationTask, emitted: EmittedPrefix, runner: Runner) -> StartAttempt:
+def _start(
+    job: Job, task: GenerationTask, emitted: EmittedPrefix, runner: JobRunner
+) -> StartAttempt:
     if job.attempt + 1 != task.attempt:
         raise StaleAttempt(job.id, attempt=task.attempt, current=job.attempt)
     card = runner.engine.card()
@@ -231,7 +245,7 @@ def _start(job: Job, task: GenerationTask, emitted: EmittedPrefix, runner: Runne
     )
 
 
-def _finish(job: Job, attempt: int, outcome: Outcome, runner: Runner) -> RunResult:
+def _finish(job: Job, attempt: int, outcome: Outcome, runner: JobRunner) -> RunResult:
     if outcome.failure is not None:
         return _failed(job, attempt, outcome.failure, outcome.next_item, runner)
     output, payload = _output(outcome)
@@ -266,7 +280,9 @@ def _finish(job: Job, attempt: int, outcome: Outcome, runner: Runner) -> RunResu
     return RunResult.ENDED
 
 
-def _failed(job: Job, attempt: int, failure: Failed, next_item: int, runner: Runner) -> RunResult:
+def _failed(
+    job: Job, attempt: int, failure: Failed, next_item: int, runner: JobRunner
+) -> RunResult:
     after = commit(
         job.id, FailAttempt(attempt=attempt, failure=failure), log=runner.log, ids=runner.ids
     )
@@ -277,14 +293,14 @@ def _failed(job: Job, attempt: int, failure: Failed, next_item: int, runner: Run
     return RunResult.ENDED
 
 
-def _cancelled(job: Job, runner: Runner) -> RunResult:
+def _cancelled(job: Job, runner: JobRunner) -> RunResult:
     command = ConfirmCancel(attempt=0, usage=Usage())
     # A concurrent cancellation may have recorded and published the end already.
     _republish_end(commit(job.id, command, log=runner.log, ids=runner.ids), runner)
     return RunResult.ENDED
 
 
-def _republish_end(job: Job, runner: Runner) -> None:
+def _republish_end(job: Job, runner: JobRunner) -> None:
     republish_end(job, backlog=runner.backlog, sink=runner.sink, payloads=runner.payloads)
 
 
@@ -292,7 +308,7 @@ def _started(prompt: PreparedPrompt) -> Started:
     return Started(prompt_tokens=len(prompt.tokens), cached_tokens=prompt.cached_tokens)
 
 
-def _publish(job_id: JobId, n: int, attempt: int, body: Body, runner: Runner) -> None:
+def _publish(job_id: JobId, n: int, attempt: int, body: Body, runner: JobRunner) -> None:
     runner.sink.publish([(job_id, StreamItem(n=n, attempt=attempt, body=body))])
 
 
@@ -301,7 +317,7 @@ def _output(outcome: Outcome) -> tuple[Digest, bytes]:
     return digest_of(payload), payload
 
 
-def _since_ms(accepted_at: str, runner: Runner) -> float:
+def _since_ms(accepted_at: str, runner: JobRunner) -> float:
     waited = runner.clock.now() - datetime.fromisoformat(accepted_at)
     return round(max(0.0, waited.total_seconds() * 1000), 3)
 

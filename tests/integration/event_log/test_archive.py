@@ -19,7 +19,6 @@ from domain.events.cache import AgentCacheSaved
 from domain.events.job import JobEvent
 from domain.job.view import JobView
 from domain.log.record import LogHead
-from domain.usecases.agents import load_agent
 from domain.values import AgentId, Digest, JobId, StreamName
 from ops.adapters.event_log.archives import each_event, verify_archives
 from ops.adapters.event_log.database import reader_engine
@@ -35,7 +34,7 @@ from ops.cli.main import build_app
 from ops.clock import RandomIds
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
 from tests.support.builders.job_histories import histories
-from tests.support.builders.log_files import new_log, raw_connection, verify
+from tests.support.builders.log_files import agent_records, new_log, raw_connection, verify
 from tests.support.fakes.time import FakeClock
 from tests.support.processes.killed import DISK, killed_at_every_step
 
@@ -115,13 +114,13 @@ def test_the_history_of_an_agent_stays(url: str, clock: FakeClock) -> None:
     with open_log(url, clock=clock) as log:
         made = AgentRegistered(agent=AgentId("w"), profile=Digest("sha256:0"))
         _append(log, "agent-w", made, saved, turns[0], saved, turns[1])
-        before = load_agent(AgentId("w"), log=log)
+        before = agent_records(log).load(AgentId("w"))
         clock.advance(3600)
         _append(log, "job-later", submitted())
     _archive(url, clock, "2026-01-01T01:30:00.000000Z")
     _check(url)
     with open_log(url, clock=clock) as log:
-        assert load_agent(AgentId("w"), log=log) == before
+        assert agent_records(log).load(AgentId("w")) == before
         assert before.turns == ("job-1", "job-2")
         kept = [one.version for one in log.load(StreamName("agent-w"))]
         assert kept == [1, 3, 4, 5]

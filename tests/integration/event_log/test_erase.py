@@ -15,7 +15,6 @@ from domain.errors import AgentNotFound, PayloadMissing
 from domain.events.agent import AgentTurnAdded
 from domain.events.cache import AgentCacheSaved
 from domain.events.event import Event
-from domain.usecases.agents import fork, load_agent, profile_of, register
 from domain.values import AgentId, JobId, JobStatus, StreamName, digest_of
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
@@ -25,7 +24,7 @@ from ops.cli.log import events
 from ops.clock import RandomIds, SystemClock
 from ops.supervisor.serve_record import serve_lock
 from tests.support.builders.job_events import completed, draft, started, submitted
-from tests.support.builders.log_files import new_log, raw_connection, verify
+from tests.support.builders.log_files import agent_records, new_log, raw_connection, verify
 from tests.support.processes.killed import killed_at_every_step
 
 #: Short enough for a cell, and long enough for pages of its own.
@@ -111,7 +110,8 @@ def test_no_byte_of_an_erased_agent_is_left_and_the_chain_verifies(url: str, dat
 def test_a_fork_keeps_the_texts_that_it_goes_on_from(url: str) -> None:
     alice, profile = AgentId("alice"), Profile(system="All of them need this.")
     with open_log(url, clock=SystemClock()) as log:
-        agent, _ = register(alice, profile, correlation_id="c", log=log, ids=RandomIds())
+        records = agent_records(log)
+        agent, _ = records.register(alice, profile, correlation_id="c")
         for number, job in ((1, "job-1"), (2, "job-3")):
             turn = AgentTurnAdded(agent=alice, turn=number, job=JobId(job))
             log.append(
@@ -119,22 +119,15 @@ def test_a_fork_keeps_the_texts_that_it_goes_on_from(url: str) -> None:
                 [draft(turn)],
                 expected_version=agent.version + number - 1,
             )
-        fork(
-            alice,
-            AgentId("child"),
-            from_turn=1,
-            correlation_id="c",
-            log=log,
-            views=log.views,
-            ids=RandomIds(),
-        )
+        records.fork(alice, AgentId("child"), from_turn=1, correlation_id="c")
     report = json.loads(_erase("--json").stdout)
     assert report["payloads"] == 0
     with open_log(url, clock=SystemClock()) as log:
+        records = agent_records(log)
         with pytest.raises(AgentNotFound):
-            load_agent(alice, log=log)
-        child = load_agent(AgentId("child"), log=log)
-        assert (child.base, profile_of(child, log)) == ("job-1", profile)
+            records.load(alice)
+        child = records.load(AgentId("child"))
+        assert (child.base, records.profile_of(child)) == ("job-1", profile)
         assert log.get(digest_of(SECRETS[1])) == SECRETS[1]
 
 

@@ -14,7 +14,7 @@ from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.commit import load_job
 from domain.usecases.jobs.expire import JobExpiry
 from domain.usecases.jobs.retry import JobRetry
-from domain.usecases.jobs.run_attempt import Runner, RunResult, run_job
+from domain.usecases.jobs.run_attempt import JobRunner, RunResult
 from domain.usecases.jobs.submit import Accepted, JobSubmission
 from domain.values import JobId, SamplingWish, StreamName, WorkerId
 from tests.support.fakes.broker import FakeBroker
@@ -52,11 +52,11 @@ class JobWorld:
         self.active = ActiveJobs()
         self.runner = self.new_worker("worker-1")
 
-    def new_worker(self, name: str) -> Runner:
+    def new_worker(self, name: str) -> JobRunner:
         """Return the runner of another process, which runs no job."""
         self.active = ActiveJobs()
         self.turns = TurnScheduler(TurnOrder(slots=self.slots, interactive_reserved=1))
-        return Runner(
+        return JobRunner(
             worker=WorkerId(name),
             log=self.log,
             payloads=self.log,
@@ -92,7 +92,7 @@ class JobWorld:
         )
 
     def run(self, job_id: JobId) -> RunResult:
-        return run_job(job_id, self.runner)
+        return self.runner.run(job_id)
 
     def cancel(self, job_id: JobId) -> Job:
         return self.cancellation.cancel(job_id, reason="api")

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from domain.log.record import LogHead
+from domain.usecases.agents import AgentRecords
 from domain.values import StreamName
 from ops.adapters.event_log.database import database_file, reader_engine
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sql_event_log import SqlEventLog
 from ops.adapters.event_log.sqlite_driver import driver_module
 from ops.adapters.log_admin.verify import verify_log
+from ops.clock import RandomIds
 from tests.support.builders.job_events import completed, draft, started, submitted
 
 
@@ -44,3 +46,8 @@ def fill(log: SqlEventLog, jobs: int = 5) -> None:
             [draft(submitted()), draft(started()), draft(completed())],
             expected_version=0,
         )
+
+
+def agent_records(log: SqlEventLog) -> AgentRecords:
+    """Return the agents of a log."""
+    return AgentRecords(log=log, views=log.views, payloads=log, ids=RandomIds())

@@ -17,7 +17,7 @@ from domain.job.replay import Replayed
 from domain.kv.hashing import hash_ids
 from domain.log.codec import decode_event
 from domain.usecases.jobs.commit import commit
-from domain.usecases.jobs.run_attempt import Runner, RunResult, run_job
+from domain.usecases.jobs.run_attempt import JobRunner, RunResult
 from domain.usecases.jobs.submit import JobSubmission
 from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import Digest, JobId, StreamName, WorkerId, digest_of
@@ -61,7 +61,7 @@ class ReplayWorld:
             clock=SystemClock(),
             max_batch_size=8,
         )
-        self.runner = Runner(
+        self.runner = JobRunner(
             worker=WorkerId("worker-1"),
             log=self.log,
             payloads=self.log,
@@ -94,7 +94,7 @@ class ReplayWorld:
         jobs = [self.submit(request) for request in requests]
         results: list[RunResult] = []
         threads = [
-            threading.Thread(target=lambda job=job: results.append(run_job(job, self.runner)))
+            threading.Thread(target=lambda job=job: results.append(self.runner.run(job)))
             for job in jobs
         ]
         for thread in threads:
@@ -123,7 +123,7 @@ class ReplayWorld:
         commit(again, dead, log=self.log, ids=self.ids)
         emitted = self.broker.items.read(job)[:items]
         self.broker.items.publish([(again, item) for item in emitted])
-        assert run_job(again, self.runner) is RunResult.ENDED
+        assert self.runner.run(again) is RunResult.ENDED
         return again
 
     def events(self, job: JobId) -> list[Event]:

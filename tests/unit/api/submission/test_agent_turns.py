@@ -1,12 +1,11 @@
-"""Any life of agents: turns, failures, forks, deletions; what the next turn follows is the model's.
+"""Random histories of agents (turns, failures, forks, deletions), compared with a model.
 
-Everything is read from the log each time, so each step is also one after a restart.
+Each step reads everything from the log, as after a restart.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -20,7 +19,7 @@ from domain.chat.request import ChatRequest
 from domain.errors import AgentExists, AgentNotFound, AgentTurnConflict, InvalidRequest
 from domain.events.cache import AgentCacheSaved
 from domain.log.record import Draft
-from domain.usecases import agents as use
+from domain.usecases.agents import AgentRecords
 from domain.values import AgentId, Digest, JobId, Priority, StreamName
 from tests.support.builders.api import FakeApi
 
@@ -31,7 +30,7 @@ REQUEST = Request(id="req-1", method="POST", path="/v1/agents/a/generate")
 
 @dataclass
 class Life:
-    """What an agent has heard and said, and what it is being asked."""
+    """The conversation of an agent so far, and its open question."""
 
     said: list[str] = field(default_factory=list)
     open_job: JobId | None = None
@@ -53,8 +52,8 @@ class AgentMachine(RuleBasedStateMachine):
         self.api.executor.shutdown()
 
     @property
-    def _ports(self) -> dict[str, Any]:
-        return {"log": self.api.log, "ids": self.api.ports.ids, "correlation_id": "c"}
+    def _records(self) -> AgentRecords:
+        return self.api.services.agents.records
 
     def _fresh(self, word: str) -> str:
         self.count += 1
@@ -68,7 +67,7 @@ class AgentMachine(RuleBasedStateMachine):
     @rule(name=names)
     def make(self, name: str) -> None:
         if name not in self.lives:
-            _, is_new = use.register(AgentId(name), Profile(), **self._ports)
+            _, is_new = self._records.register(AgentId(name), Profile(), correlation_id="c")
             assert is_new
             self.lives[name] = Life()
 
@@ -121,13 +120,7 @@ class AgentMachine(RuleBasedStateMachine):
     @rule(parent=names, child=names, turn=st.integers(0, 3))
     def fork(self, parent: str, child: str, turn: int) -> None:
         def fork() -> None:
-            use.fork(
-                AgentId(parent),
-                AgentId(child),
-                from_turn=turn,
-                views=self.api.log.views,
-                **self._ports,
-            )
+            self._records.fork(AgentId(parent), AgentId(child), from_turn=turn, correlation_id="c")
 
         life = self.lives.get(parent)
         if life is None:
@@ -148,9 +141,9 @@ class AgentMachine(RuleBasedStateMachine):
         life = self.lives.pop(name, None)
         if life is None:
             with pytest.raises(AgentNotFound):
-                use.delete(AgentId(name), **self._ports)
+                self._records.delete(AgentId(name), correlation_id="c")
             return
-        use.delete(AgentId(name), **self._ports)
+        self._records.delete(AgentId(name), correlation_id="c")
         if life.open_job is not None:
             self._cancel(life.open_job)
 
@@ -162,12 +155,12 @@ class AgentMachine(RuleBasedStateMachine):
         self.api.log.append(stream, [draft], expected_version=len(self.api.log.load(stream)))
 
     @invariant()
-    def the_log_tells_the_same(self) -> None:
-        listed = {agent.id for agent in use.list_agents(log=self.api.log)}
+    def the_log_agrees(self) -> None:
+        listed = {agent.id for agent in self._records.list_all()}
         assert listed == set(self.lives)
         for name, life in self.lives.items():
-            agent = use.load_agent(AgentId(name), log=self.api.log)
-            status = use.last_status(agent, self.api.log.views)
+            agent = self._records.load(AgentId(name))
+            status = self._records.last_status(agent)
             assert agent.counted(status) == life.turns
 
     def _cancel(self, job_id: JobId) -> None:

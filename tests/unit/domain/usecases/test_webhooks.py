@@ -15,7 +15,7 @@ from domain.job.view import JobView
 from domain.usecases.webhooks import (
     PAGE_EVENTS,
     WebhookCollector,
-    retry_webhook,
+    WebhookRetry,
 )
 from domain.values import StreamName, Usage, digest_of
 from domain.webhook.delivery import DeliveryResult, Webhook, WebhookId, WebhookState
@@ -242,10 +242,10 @@ def test_a_person_can_have_it_sent_again() -> None:
     world.run("job-1", completed())
     (webhook,) = world.collect()
 
+    retries = WebhookRetry(log=world.log, store=world.store, ids=world.ids, clock=world.clock)
+
     def retry(name: WebhookId) -> Webhook:
-        return retry_webhook(
-            name, reason="api", log=world.log, store=world.store, ids=world.ids, clock=world.clock
-        )
+        return retries.retry(name, reason="api")
 
     assert retry(webhook.id).state is WebhookState.PENDING
     assert world.events() == []  # it was pending anyway

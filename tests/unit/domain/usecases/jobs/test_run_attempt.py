@@ -15,7 +15,7 @@ from domain.errors import JobNotFound, LogUnavailable
 from domain.events.job import JobCompleted
 from domain.job.commands import StartAttempt
 from domain.usecases.jobs.commit import commit
-from domain.usecases.jobs.run_attempt import RunResult, run_job
+from domain.usecases.jobs.run_attempt import RunResult
 from domain.values import Digest, JobId, JobStatus, Sampling, StopReason, StreamName, WorkerId
 from tests.support.builders.job_world import JobWorld
 from tests.support.fakes.engine import REFUSED
@@ -279,7 +279,7 @@ def test_zombie_of_an_older_attempt_cannot_finish_the_job(world: JobWorld) -> No
     world.engine.pause()
     results: list[RunResult] = []
     zombie = world.runner
-    thread = threading.Thread(target=lambda: results.append(run_job(job_id, zombie)))
+    thread = threading.Thread(target=lambda: results.append(zombie.run(job_id)))
     thread.start()
     wait_until(lambda: world.job(job_id).attempt == 1)
     start_attempt(world, job_id)
