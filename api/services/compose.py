@@ -32,7 +32,6 @@ def compose(ports: ApiPorts) -> Services:
     """Return the services over the ports."""
     call = BlockingCalls(ports.executor)
     records = JobRecords(log=ports.log, payloads=ports.payloads, views=ports.views)
-    agents = AgentRecords(log=ports.log, views=ports.views, payloads=ports.payloads, ids=ports.ids)
     items = JobItems(
         source=ports.source,
         backfill=LogBackfill(records=records, backlog=ports.backlog),
@@ -72,22 +71,9 @@ def compose(ports: ApiPorts) -> Services:
             cancellation=ports.cancellation,
             call=call,
         ),
-        agents=AgentService(
-            turns=AgentTurns(submission=submission, records=agents, defaults=ports.defaults),
-            jobs=jobs,
-            reader=AgentReader(agents=agents, records=records),
-            records=agents,
-            call=call,
-            ids=ports.ids,
-        ),
+        agents=_agents(ports, jobs),
         batches=_batches(ports, call),
-        webhooks=WebhookServices(
-            store=ports.webhook_store,
-            retries=WebhookRetry(
-                log=ports.log, store=ports.webhook_store, ids=ports.ids, clock=ports.clock
-            ),
-            call=call,
-        ),
+        webhooks=_webhooks(ports, call),
         events=EventService(log=ports.log, clock=ports.clock, call=call, ping_s=ports.ping_s),
         status=_status(ports, call),
     )
@@ -117,6 +103,25 @@ def _submission(ports: ApiPorts, call: BlockingCalls, items: JobItems) -> Submis
             pause=ports.pause,
         ),
     )
+
+
+def _agents(ports: ApiPorts, jobs: JobService) -> AgentService:
+    agents = AgentRecords(log=ports.log, views=ports.views, payloads=ports.payloads, ids=ports.ids)
+    return AgentService(
+        turns=AgentTurns(submission=jobs.submission, records=agents, defaults=ports.defaults),
+        jobs=jobs,
+        reader=AgentReader(agents=agents, records=jobs.records),
+        records=agents,
+        call=jobs.call,
+        ids=ports.ids,
+    )
+
+
+def _webhooks(ports: ApiPorts, call: BlockingCalls) -> WebhookServices:
+    retries = WebhookRetry(
+        log=ports.log, store=ports.webhook_store, ids=ports.ids, clock=ports.clock
+    )
+    return WebhookServices(store=ports.webhook_store, retries=retries, call=call)
 
 
 def _batches(ports: ApiPorts, call: BlockingCalls) -> BatchServices:
