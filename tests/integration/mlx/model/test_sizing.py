@@ -102,6 +102,17 @@ def test_bits_quantize_matrices_in_groups_of_64() -> None:
     assert model.weights_bytes == TINY_MATRICES // 2 + TINY_MATRICES // 64 * 4 + 2 * TINY_NORMS
 
 
+@pytest.mark.parametrize("name", ["Llama-3.1-8B", "Mistral-Nemo-12B", "Qwen3-14B", "Qwen3-30B-A3B"])
+def test_bits_give_the_size_of_a_conversion_by_mlx_lm(name: str) -> None:
+    config = published(name)
+    model_class, args_class = mlx_lm.utils._get_classes(config)
+    network = model_class(args_class.from_dict(config))
+    network.set_dtype(mx.bfloat16)
+    network, converted = mlx_lm.utils.quantize_model(network, config, group_size=64, bits=4)
+    assert sized(config, bits=4).weights_bytes == parameter_bytes(network)
+    assert sized(converted).weights_bytes == parameter_bytes(network)
+
+
 @pytest.mark.parametrize(
     ("override", "bytes_more"),
     [
@@ -140,6 +151,10 @@ def test_formats_of_hugging_face_are_mapped_as_mlx_lm_maps_them(
     [
         ({"model_type": "no_such_family"}, "mlx-lm has no model type 'no_such_family'"),
         ({"model_type": None}, "no model_type"),
+        ({"model_type": "cache"}, "mlx-lm has no model type 'cache'"),  # a module without a model
+        ({"architectures": 5}, "cannot be sized"),
+        ({"text_config": 7}, "cannot be sized"),
+        ({"quantization_config": 7}, "cannot be sized"),
         ({"hidden_size": "wide"}, "cannot be sized"),
         ({"num_hidden_layers": None}, "cannot be sized"),
         ({"model_file": "own.py"}, "its own code"),
@@ -147,7 +162,7 @@ def test_formats_of_hugging_face_are_mapped_as_mlx_lm_maps_them(
         ({"quantization": {"bits": 7, "group_size": 64}}, "cannot be sized"),
         ({"quantization": {"bits": 4}}, "cannot be sized"),
         ({"quantization": []}, "cannot be sized"),
-        ({"text_config": 7, "hidden_size": -64}, "cannot be sized"),
+        ({"hidden_size": -64}, "cannot be sized"),
     ],
 )
 def test_a_config_that_cannot_be_sized_is_refused_in_one_line(

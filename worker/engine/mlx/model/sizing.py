@@ -66,33 +66,34 @@ def size_model(
     Raises:
         UnsupportedConfig: The model family, a value or a cache is not supported.
     """
+    try:
+        return _sized(config, bits, piece_tokens, batch)
+    except UnsupportedConfig:
+        raise
+    except UnsupportedCache as error:
+        raise UnsupportedConfig(f"the contexts of this model cannot be sized: {error}") from error
+    except Exception as error:
+        # The classes of mlx-lm raise exceptions of many types on values that they do not expect.
+        text = str(error).strip().splitlines()
+        reason = f"{type(error).__name__}: {text[0] if text else ''}".rstrip(": ")
+        raise UnsupportedConfig(f"the configuration cannot be sized: {reason}") from error
+
+
+def _sized(
+    config: Mapping[str, Any], bits: int | None, piece_tokens: int, batch: int
+) -> ModelFootprint:
     # The classes of mlx-lm write into the object.
     network = _build(deepcopy(dict(config)))
     dtype = _DTYPES.get(_dtype_name(config), mx.bfloat16)
-    try:
-        network.set_dtype(dtype)
-        _untie(network, config)
-        _quantize(network, config, bits)
-        spec = probe_spec(network)
-    except UnsupportedCache as error:
-        raise UnsupportedConfig(f"the contexts of this model cannot be sized: {error}") from error
-    except InvalidRequest:
-        raise
-    except Exception as error:
-        raise _unsupported(error) from error
+    network.set_dtype(dtype)
+    _untie(network, config)
+    _quantize(network, config, bits)
     return ModelFootprint(
         weights_bytes=parameter_bytes(network),
-        spec=spec,
+        spec=probe_spec(network),
         step=_step_memory(config, dtype.size, piece_tokens, batch),
         context_length=context_length_of(config),
     )
-
-
-def _unsupported(error: Exception) -> UnsupportedConfig:
-    # The classes of mlx-lm raise exceptions of many types on values that they do not expect.
-    text = str(error).strip().splitlines()
-    reason = f"{type(error).__name__}: {text[0] if text else ''}".rstrip(": ")
-    return UnsupportedConfig(f"the configuration cannot be sized: {reason}")
 
 
 def _build(config: dict[str, Any]) -> Any:  # noqa: ANN401 - mlx-lm ships no types
@@ -103,12 +104,9 @@ def _build(config: dict[str, Any]) -> Any:  # noqa: ANN401 - mlx-lm ships no typ
         raise UnsupportedConfig("the model brings its own code, which is not run")
     try:
         model_class, args_class = mlx_lm.utils._get_classes(config)  # noqa: SLF001 - no public name
-    except ValueError as error:
+    except (ValueError, AttributeError) as error:  # no module, or one without a model
         raise UnsupportedConfig(f"mlx-lm has no model type {model_type!r}") from error
-    try:
-        return model_class(args_class.from_dict(config))
-    except Exception as error:
-        raise _unsupported(error) from error
+    return model_class(args_class.from_dict(config))
 
 
 def _untie(network: Any, config: Mapping[str, Any]) -> None:  # noqa: ANN401 - as above
