@@ -1,4 +1,4 @@
-"""Forecasts for open jobs, computed now and then and cached for a moment."""
+"""Forecasts for open jobs, cached for a short time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Final
 
 from domain.errors import QueueUnavailable
 from domain.job.eta import (
-    LINE_JOBS_MAX,
     MEASURED_JOBS,
+    QUEUED_JOBS_MAX,
     Forecast,
     Pace,
     QueueSnapshot,
@@ -26,13 +26,13 @@ from domain.job.ports import WorkerPulses
 from domain.ports import Clock
 from domain.values import JobId, Priority
 
-#: How long a forecast of the queue is used, in seconds.
+#: Least age in seconds at which a forecast is computed again.
 FRESH_S: Final = 0.25
 #: How long the measured pace of ended jobs is used, in seconds.
 PACE_FRESH_S: Final = 1.0
-#: A queue of at most this length is forecast again for a job that is missing in the last one.
-SHORT_LINE: Final = 100
-#: A longer one at most once in this many times the duration of the last forecast.
+#: At most this many open jobs are forecast again at once if a wanted job is missing.
+SHORT_QUEUE_JOBS: Final = 100
+#: A forecast is reused for at least its own duration times this factor.
 REST_FACTOR: Final = 10
 #: Running jobs that are read.
 RUNNING_MAX: Final = 1000
@@ -84,14 +84,16 @@ class LiveEta:
 
     def _snapshot(self, wanted: JobId | None) -> _Snapshot:
         with self._lock:
-            if self._last is None or not self._serves(self._last, wanted):
+            if self._last is None or not self._is_usable(self._last, wanted):
                 self._last = self._forecast_all()
             return self._last
 
-    def _serves(self, snapshot: _Snapshot, wanted: JobId | None) -> bool:
+    def _is_usable(self, snapshot: _Snapshot, wanted: JobId | None) -> bool:
         age_s = self._clock.monotonic() - snapshot.at
         if wanted is not None and wanted not in snapshot.forecasts:
-            return len(snapshot.forecasts) > SHORT_LINE and age_s < REST_FACTOR * snapshot.took_s
+            return (
+                len(snapshot.forecasts) > SHORT_QUEUE_JOBS and age_s < REST_FACTOR * snapshot.took_s
+            )
         return age_s < max(FRESH_S, REST_FACTOR * snapshot.took_s)
 
     def _forecast_all(self) -> _Snapshot:
@@ -106,7 +108,7 @@ class LiveEta:
                 queued=[
                     job
                     for priority in Priority
-                    for job in self._queue.queued(priority, limit=LINE_JOBS_MAX)
+                    for job in self._queue.queued(priority, limit=QUEUED_JOBS_MAX)
                 ],
                 running=[(job, self._age_s(job)) for job in self._queue.running(limit=RUNNING_MAX)],
                 pace=None if state is None else self._measured_pace(began),

@@ -4,9 +4,9 @@
         │  └─────BatchFailed────> failed │  └─────────────────BatchEnded────────────────────>  ^
         └──BatchCancelRequested──> canceling ──BatchFinalizing, BatchEnded─────────────────────┘
 
-Each line is a job whose id follows from the batch and the number of the line, so that a line that
-is submitted again after a crash is the same job. What became of the lines stands in those jobs; the
-batch only remembers the sum.
+Each line becomes a job whose id is derived from the batch and the line number, so a line that is
+submitted again after a crash is the same job. The jobs record the results of the lines; the batch
+records only the totals.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LINE_DIGITS: Final = 8
 
 
 class BatchState(StrEnum):
-    """Where a batch is in its life; the last two never change again."""
+    """The state of a batch; ``ended`` and ``failed`` are terminal."""
 
     VALIDATING = "validating"
     IN_PROGRESS = "in_progress"
@@ -51,13 +51,13 @@ class BatchState(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether nothing happens to it any more."""
+        """Whether the state can no longer change."""
         return self in {BatchState.ENDED, BatchState.FAILED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineCounts:
-    """How many lines ended how; the rest is still to be done."""
+    """Numbers of ended lines by result; the other lines are open."""
 
     succeeded: int = 0
     errored: int = 0
@@ -72,22 +72,22 @@ class LineCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What the events of one batch add up to; instants are RFC 3339.
+    """The state of one batch, folded from its events; instants are RFC 3339.
 
     Attributes:
         id: The batch.
         version: Number of events folded.
-        state: Where it is in its life.
+        state: Its state.
         submitted: The acceptance; ``None`` only before the first event.
         created_at: When it was accepted.
         started_at: When its lines began to become jobs.
-        cancel_requested_at: When its owner gave up.
+        cancel_requested_at: When its cancellation was requested.
         finalizing_at: When the last line had ended.
         ended_at: When it ended, or failed.
-        counts: What became of the lines; known once it has ended.
-        usage: Tokens of all lines; known once it has ended.
-        errors: Digest of what is wrong with the lines.
-        deleted: Whether its owner wants to see it no more.
+        counts: Results of the lines; set when it has ended.
+        usage: Tokens of all lines; set when it has ended.
+        errors: Digest of the errors that were found in the lines.
+        deleted: Whether it was deleted.
     """
 
     id: BatchId
@@ -120,29 +120,29 @@ class SubmitBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartBatch:
-    """The lines may become jobs."""
+    """Start submitting the lines as jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailBatch:
-    """The lines are not such a batch."""
+    """End the batch because its lines are invalid."""
 
     errors: Digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestBatchCancel:
-    """End it early."""
+    """Cancel the open lines and end the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalizeBatch:
-    """Every line has ended."""
+    """Record that every line has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndBatch:
-    """Every line has its result."""
+    """End the batch; every line has its result."""
 
     counts: LineCounts
     usage: Usage
@@ -150,7 +150,7 @@ class EndBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteBatch:
-    """Show it no more."""
+    """Delete the batch; its jobs stay in the log."""
 
 
 BatchCommand = (
@@ -165,7 +165,7 @@ BatchCommand = (
 
 
 def fold(batch_id: BatchId, events: Iterable[tuple[BatchEvent, str]]) -> Batch:
-    """Return the state that events, each with the instant of its recording, lead to."""
+    """Return the state after events, each with the instant at which it was recorded."""
     batch = Batch(id=batch_id)
     for event, at in events:
         batch = evolve(batch, event, at)
@@ -173,16 +173,16 @@ def fold(batch_id: BatchId, events: Iterable[tuple[BatchEvent, str]]) -> Batch:
 
 
 def evolve(batch: Batch, event: BatchEvent, at: str) -> Batch:
-    """Return ``batch`` as ``event``, recorded at an instant, leaves it."""
+    """Return the state after ``event``, which was recorded at ``at``."""
     return replace(_apply(event, batch, at), version=batch.version + 1)
 
 
 def decide(batch: Batch, command: BatchCommand) -> tuple[BatchEvent, ...]:
-    """Return the events that ``command`` leads to; none if it comes too late to matter.
+    """Return the events of ``command``; none if the state no longer allows it.
 
     Raises:
         ConcurrencyConflict: ``SubmitBatch`` for a batch that exists.
-        BatchNotEnded: ``DeleteBatch`` for a batch that goes on.
+        BatchNotEnded: ``DeleteBatch`` for an open batch.
     """
     if isinstance(command, SubmitBatch):
         if batch.version:
@@ -199,7 +199,8 @@ def decide(batch: Batch, command: BatchCommand) -> tuple[BatchEvent, ...]:
 def job_of_line(batch_id: BatchId, line: int) -> JobId:
     """Return the id of the job of a line, numbered from 0.
 
-    The instant of the batch, 48 bits of its digest, the number: ids sort by batch and by line.
+    It consists of the instant of the batch, 48 bits of its digest and the number, so ids sort by
+    batch and by line.
     """
     stamp = batch_id.removeprefix(BATCH_PREFIX)[:_TIME_DIGITS]
     mark = hashlib.sha256(batch_id.encode()).hexdigest()[:_TIME_DIGITS]

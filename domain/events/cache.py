@@ -11,13 +11,13 @@ from domain.values import JobId, WorkerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCacheSaved:
-    """An agent's context is on disk and survives a power cut.
+    """The context of an agent was stored durably on disk.
 
     Attributes:
-        job: The job that left it.
-        fingerprint: What the blocks were computed with.
+        job: The job after which it was stored.
+        fingerprint: Fingerprint of the model that computed the blocks.
         blocks: Names of the whole blocks in order, 64 hex digits each.
-        tail: Name of the block after them that is not full, if there is one.
+        tail: Name of the partly filled block after them, if there is one.
         tokens: Length of the context.
     """
 
@@ -30,15 +30,15 @@ class AgentCacheSaved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCacheRestored:
-    """A job of an agent started from what was known of its context.
+    """A job of an agent reused the cached part of its context.
 
     Attributes:
         job: The job.
-        source: ``ram``, or ``disk`` if any of it came from there for this job.
-        tokens: What was not computed.
-        disk_tokens: How much of that came from the disk.
-        prompt_tokens: Length of the prompt, words of earlier attempts included.
-        took_ms: How long reading and putting together took.
+        source: ``disk`` if any block was read from disk for this job, else ``ram``.
+        tokens: Reused tokens.
+        disk_tokens: Those of them that were read from disk.
+        prompt_tokens: Length of the prompt, including the tokens that earlier attempts emitted.
+        took_ms: Duration of reading and assembling the blocks.
     """
 
     job: JobId
@@ -51,14 +51,14 @@ class AgentCacheRestored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCacheMissed:
-    """A job of an agent had to compute what had been saved of its context.
+    """A job of an agent computed tokens of its context that had been saved.
 
     Attributes:
         job: The job.
-        reason: ``diverged`` (the prompt is another from there on), ``gone`` (the blocks are not
-            there any more) or ``model_changed``.
-        at_token: Index of the first token that was computed although it had been saved.
-        missed_tokens: How many had been saved from there on.
+        reason: ``diverged`` (the prompt differs from there on), ``gone`` (the blocks were deleted)
+            or ``model_changed``.
+        at_token: Index of the first saved token that was computed again.
+        missed_tokens: Number of saved tokens from there on.
     """
 
     job: JobId
@@ -72,13 +72,13 @@ class AgentCacheMissed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheBlockRejected:
-    """A block on disk was not what its name promised; it is deleted and computed again.
+    """The content of a block on disk did not match its name; the file was deleted.
 
     Attributes:
-        worker: Who met it.
+        worker: The worker that read it.
         block: Its name, 64 hex digits.
         reason: E.g. ``checksum``, ``truncated``, ``wrong_fingerprint``.
-        detail: What was found.
+        detail: Details of the defect.
         size_bytes: Length of the file.
     """
 
@@ -91,9 +91,9 @@ class CacheBlockRejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheBlocksEvicted:
-    """The least recently used blocks made room for others, all since the last such event.
+    """The least recently used blocks were evicted, counted since the last event of this type.
 
-    ``tier`` is ``ram`` or ``disk``; what leaves memory may still be on disk.
+    ``tier`` is ``ram`` or ``disk``; a block that is evicted from memory may still be on disk.
     """
 
     worker: WorkerId
@@ -104,13 +104,13 @@ class CacheBlocksEvicted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachePersistencePaused:
-    """The disk took no more: contexts are kept in memory only, and generation goes on.
+    """Writing to disk failed: contexts stay in memory only, and generation continues.
 
     Attributes:
-        worker: Whose disk.
+        worker: The worker that writes.
         error: Name of the error number, e.g. ``ENOSPC``.
         message: Message of the operating system.
-        retry_s: Seconds until it is tried again.
+        retry_s: Seconds until the next try.
     """
 
     worker: WorkerId
@@ -121,12 +121,12 @@ class CachePersistencePaused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachePersistenceResumed:
-    """The disk takes blocks again.
+    """Writing blocks to disk works again.
 
     Attributes:
-        worker: Whose disk.
-        paused_s: Seconds since it stopped.
-        dropped: Blocks that were not stored in between.
+        worker: The worker that writes.
+        paused_s: Duration of the pause.
+        dropped: Blocks that were not stored during the pause.
     """
 
     worker: WorkerId
@@ -139,15 +139,15 @@ class CachePersistenceResumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelWeightsChanged:
-    """A model of the same name computes with something else than when it was last loaded.
+    """The fingerprint of a model differs from the one of its last load.
 
-    No context of before is used with it.
+    Contexts of the earlier fingerprint are not reused.
 
     Attributes:
-        worker: Who found out.
+        worker: The worker that loaded it.
         model: Id of the model.
-        before: Fingerprint of then.
-        after: Fingerprint of now.
+        before: Fingerprint of the last load.
+        after: Fingerprint of this load.
     """
 
     worker: WorkerId

@@ -1,7 +1,7 @@
 """Estimate when queued and running jobs start and end. Pure.
 
 The order is that of ``domain.job.fair_scheduler``. A duration is the sum of measured rates: seconds
-per prompt token that is read, seconds per token that is generated, and the mean length of recent
+per computed prompt token, seconds per token that is generated, and the mean length of recent
 answers. There is no estimate before the first measurement.
 """
 
@@ -18,11 +18,11 @@ from domain.values import JobId, Priority
 
 #: Number of recent jobs that the rates are computed from.
 MEASURED_JOBS = 64
-#: After so many newer jobs, a job counts half.
+#: Number of newer jobs after which the weight of a job is halved.
 HALF_LIFE_JOBS = 8
 #: Waiting jobs of a queue that get an estimate, from its front.
-LINE_JOBS_MAX = 2000
-#: Rest of a job that runs longer than expected, as a share of the expected duration.
+QUEUED_JOBS_MAX = 2000
+#: Estimated rest of an overdue job, as a share of its expected duration.
 OVERDUE_SHARE = 0.1
 #: Bounds of a ``Retry-After``, in seconds.
 RETRY_AFTER_MIN_S = 1
@@ -89,33 +89,33 @@ class Pace:
         prefill_token_s: Seconds per prompt token that is computed.
         decode_token_s: Seconds per generated token, in a batch.
         completion_tokens: Mean length of an answer, in tokens.
-        known_share: Mean share of a prompt that the cache holds, from 0 to 1.
+        cached_share: Mean share of a prompt that the cache holds, from 0 to 1.
         byte_tokens: Prompt tokens per byte of a request.
     """
 
     prefill_token_s: float
     decode_token_s: float
     completion_tokens: float
-    known_share: float
+    cached_share: float
     byte_tokens: float
 
-    def seconds(self, *, unread_tokens: float, max_tokens: int | None) -> float:
+    def seconds(self, *, uncached_tokens: float, max_tokens: int | None) -> float:
         """Return the seconds that a job takes from its start."""
         generated = self.completion_tokens
         if max_tokens is not None:
             generated = min(generated, max_tokens)
-        return self.prefill_token_s * max(0.0, unread_tokens) + self.decode_token_s * generated
+        return self.prefill_token_s * max(0.0, uncached_tokens) + self.decode_token_s * generated
 
     def of_queued(self, job: QueuedJob) -> float:
         """Return the seconds that a waiting job takes, if the cache holds an average share."""
         prompt_tokens = self.byte_tokens * (job.request_bytes or 0)
-        unread = prompt_tokens * (1 - self.known_share)
-        return self.seconds(unread_tokens=unread, max_tokens=job.max_tokens)
+        uncached = prompt_tokens * (1 - self.cached_share)
+        return self.seconds(uncached_tokens=uncached, max_tokens=job.max_tokens)
 
     def left_of(self, job: RunningJob, running_s: float) -> float:
         """Return the seconds that a running job still takes."""
-        unread = job.prompt_tokens - job.cached_tokens
-        whole_s = self.seconds(unread_tokens=unread, max_tokens=job.max_tokens)
+        uncached = job.prompt_tokens - job.cached_tokens
+        whole_s = self.seconds(uncached_tokens=uncached, max_tokens=job.max_tokens)
         return max(whole_s - max(0.0, running_s), whole_s * OVERDUE_SHARE)
 
 
@@ -125,7 +125,7 @@ def pace_of(recent: Iterable[MeasuredJob]) -> Pace | None:
     Each rate is a ratio of exponentially weighted sums, so a job counts in proportion to its
     tokens, and a short job does not outweigh a long one.
     """
-    sums = dict.fromkeys(("jobs", "read", "read_s", "out", "out_s", "prompt", "known"), 0.0)
+    sums = dict.fromkeys(("jobs", "read", "read_s", "out", "out_s", "prompt", "cached"), 0.0)
     sized = dict.fromkeys(("prompt", "bytes"), 0.0)
     for age, job in enumerate(recent):
         weight = 0.5 ** (age / HALF_LIFE_JOBS)
@@ -135,7 +135,7 @@ def pace_of(recent: Iterable[MeasuredJob]) -> Pace | None:
         sums["out"] += weight * job.completion_tokens
         sums["out_s"] += weight * job.decode_ms / 1000
         sums["prompt"] += weight * job.prompt_tokens
-        sums["known"] += weight * min(job.cached_tokens, job.prompt_tokens)
+        sums["cached"] += weight * min(job.cached_tokens, job.prompt_tokens)
         if job.request_bytes:
             sized["prompt"] += weight * job.prompt_tokens
             sized["bytes"] += weight * job.request_bytes
@@ -145,7 +145,7 @@ def pace_of(recent: Iterable[MeasuredJob]) -> Pace | None:
         prefill_token_s=sums["read_s"] / sums["read"],
         decode_token_s=sums["out_s"] / sums["out"],
         completion_tokens=sums["out"] / sums["jobs"],
-        known_share=sums["known"] / sums["prompt"],
+        cached_share=sums["cached"] / sums["prompt"],
         byte_tokens=sized["prompt"] / sized["bytes"],
     )
 

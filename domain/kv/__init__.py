@@ -1,1 +1,1 @@
-"""The arithmetic of the KV cache: what a block is, what it is called, and who holds it."""
+"""Accounting of the KV cache without arrays: block names, prefix index, pool, manifests."""

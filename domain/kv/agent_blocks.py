@@ -1,4 +1,4 @@
-"""Which blocks make up an agent's context: the manifest kept with the event of its last job."""
+"""The manifest of an agent: the blocks of its context, recorded after its last job."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentBlocks:
-    """An agent's context as names of blocks, which other agents may share.
+    """The context of an agent as names of blocks; several agents may share a block.
 
     Attributes:
-        agent: Whose context it is.
-        fingerprint: What the blocks were computed with.
+        agent: The agent.
+        fingerprint: Fingerprint of the model that computed the blocks.
         hashes: Names of the whole blocks, in order.
-        tail_hash: Name of the block after them that is not full; ``None`` when there is none.
+        tail_hash: Name of the partly filled block after them, if there is one.
         tail_ids: Its tokens.
         token_count: Length of the whole context.
 
     Raises:
-        ValueError: If the parts do not belong together.
+        ValueError: The parts are inconsistent.
     """
 
     agent: AgentId
@@ -68,7 +68,7 @@ class AgentBlocks:
         """Return the manifest that ``to_dict`` described.
 
         Raises:
-            ValueError: If it is not one.
+            ValueError: The data is no manifest.
         """
         try:
             tail_hash = data["tail_hash"]

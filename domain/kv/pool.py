@@ -6,11 +6,11 @@
                           │ └──────────> FREE             │
                           └──────── retain, acquire ──────┘
 
-The pool keeps no arrays, only accounts. An id is given once and never again, so the use of an id
-that outlived its block is an assertion error and never reaches another block. The owner of the
-arrays drops those of the ids that ``take_dropped`` returns before it fills new blocks; then the
-bytes in use never exceed the budget. The owner polls, and the pool calls no callback: no foreign
-code runs under the lock, and the thread that may touch the arrays drops them.
+The pool holds no arrays, only accounts. An id is never reused, so using the id of a dropped block
+is an assertion error and never reaches another block. Before the owner of the arrays fills new
+blocks, it drops the arrays of the ids that ``take_dropped`` returns; then the bytes in use never
+exceed the budget. The owner polls and the pool has no callbacks: no foreign code runs under the
+lock, and the arrays are dropped by the thread that may touch them.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class PoolStats:
 class BlockPool:
     """Accounts of blocks; every operation is O(1) per block and safe to call from any thread.
 
-    Shortage is the answer ``None``, misuse an assert. Invariants, see ``check_integrity``:
+    A shortage returns ``None``, misuse is an assertion error. Invariants (``check_integrity``):
 
     - a block is held or cached, never both, and counted once: held + cached + free = total;
     - a cached block has a name, a name belongs to one block;
-    - held + cached never exceed the budget, except that held blocks survive a smaller one: then
-      nothing is cached and nothing is allocated until enough of them were released.
+    - held + cached never exceed the budget, except after the budget became smaller than the held
+      blocks: then nothing is cached or allocated until enough of them are released.
 
     Args:
         block_bytes: Size of a full block; a tail takes the place of one.
@@ -81,8 +81,8 @@ class BlockPool:
         budget_bytes: int,
         lock: AbstractContextManager[object],
     ) -> None:
-        assert block_bytes > 0, "a block takes room"
-        assert budget_bytes >= 0, "a budget is a number of bytes"
+        assert block_bytes > 0, "a block has a positive size"
+        assert budget_bytes >= 0, "a budget is not negative"
         self._block_bytes = block_bytes
         self._budget_bytes = budget_bytes
         self._total = budget_bytes // block_bytes
@@ -102,10 +102,10 @@ class BlockPool:
         """Hold ``count`` new blocks, evicting cached ones where needed.
 
         Returns:
-            Their ids, each with one reference, or ``None`` when the budget has no room for them;
-            then nothing has changed.
+            Their ids, each with one reference; ``None``, without any change, if the budget has no
+            room for them.
         """
-        assert count >= 0, "blocks are counted"
+        assert count >= 0, "a count is not negative"
         with self._lock:
             assert len(self._dropped) <= self._dropped_max, "the owner must take what was dropped"
             references = self._references
@@ -146,7 +146,7 @@ class BlockPool:
                 self._evict_down_to(self._total)
 
     def seal(self, block: BlockId, name: BlockHash) -> BlockId:
-        """Name a held block whose content is final, or swap it for the block of that name.
+        """Name a held block whose content is final, or replace it by the block of that name.
 
         Returns:
             ``block``, or the block that had the name before: then the caller's reference has
@@ -202,7 +202,7 @@ class BlockPool:
         Returns:
             Whether the held blocks fit; if not, they do once enough of them are released.
         """
-        assert budget_bytes >= 0, "a budget is a number of bytes"
+        assert budget_bytes >= 0, "a budget is not negative"
         with self._lock:
             self._budget_bytes = budget_bytes
             self._total = budget_bytes // self._block_bytes

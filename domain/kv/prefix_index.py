@@ -1,8 +1,8 @@
 """Finds the longest prefix of a prompt among stored blocks.
 
-The index has names and tokens, not locations: the owner of the blocks inserts those that it adds
-and removes those that it drops. The engine has one for the blocks in memory; the block store finds
-blocks on disk by its own index of file names (ADR 0009).
+The index stores names and tokens, not locations. The owner of the blocks inserts each block that it
+adds and removes each block that it drops. The engine has one index for the blocks in memory; the
+block store has its own index of the files on disk (ADR 0009).
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from domain.kv.hashing import ID_BYTES, BlockHash, BlockHasher, pack_ids
 from domain.kv.siblings import Siblings
 from domain.kv.spec import ModelCacheSpec
 
-#: Blocks that an index remembers, at about 1.6 kB each.
+#: Most blocks of an index, at about 1.6 kB each.
 INDEXED_BLOCKS_MAX = 131_072
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailMatch:
-    """A stored block, whole or tail, that starts as the prompt goes on.
+    """A stored block, whole or tail, whose first tokens continue the matched prefix.
 
     Attributes:
         hash: Its name.
         stored_tokens: Its length.
-        usable_tokens: How many of its first tokens serve the prompt, at least one.
+        usable_tokens: Number of its first tokens that the prompt can reuse, at least one.
     """
 
     hash: BlockHash
@@ -37,12 +37,12 @@ class TailMatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """What is known of a prompt.
+    """The reusable prefix of a prompt.
 
     Attributes:
-        full: Names of the whole blocks that it starts with, in order.
-        tail: What follows them, if anything does.
-        tokens: Tokens that need not be computed.
+        full: Names of the whole blocks at its start, in order.
+        tail: The partly usable block after them, if there is one.
+        tokens: Length of the prefix in tokens.
     """
 
     full: tuple[BlockHash, ...]
@@ -52,11 +52,11 @@ class Match:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockDivergence:
-    """Where a prompt leaves what is known.
+    """Where a prompt diverges from the indexed contexts.
 
     Attributes:
-        token_index: Index of its first token that is not known to follow.
-        contradicted: Whether another token is known there; else what is known just ends.
+        token_index: Index of the first token of the prompt that is not indexed.
+        contradicted: Whether an indexed context has another token there; otherwise it ends there.
     """
 
     token_index: int
@@ -69,22 +69,21 @@ class _Entry(NamedTuple):
 
 
 class PrefixIndex:
-    """The known blocks of one model; not thread-safe, it belongs to the thread that admits.
+    """The indexed blocks of one model; not thread-safe, used only by the thread that admits.
 
-    Memory is bounded: beyond ``blocks_max`` the least recently matched or inserted block is
-    forgotten. A block whose parent is not known is kept but cannot be matched until the parent is
-    known again.
+    Beyond ``blocks_max`` the index removes the least recently matched or inserted block. A block
+    without an indexed parent stays, but matches only once the parent is inserted again.
 
     Args:
-        fingerprint: What the blocks were computed with, as in their names.
+        fingerprint: Fingerprint of the model, which is part of the names.
         spec: Length of a block, and which blocks can be cut.
-        blocks_max: How many blocks are remembered.
+        blocks_max: Most blocks of the index.
     """
 
     def __init__(
         self, fingerprint: str, spec: ModelCacheSpec, *, blocks_max: int = INDEXED_BLOCKS_MAX
     ) -> None:
-        assert blocks_max > 0, "an index remembers something"
+        assert blocks_max > 0, "an index holds at least one block"
         self._hasher = BlockHasher(fingerprint)
         self._block_tokens = spec.block_tokens
         self._cut_tokens_max = spec.cut_tokens_max
@@ -93,7 +92,7 @@ class PrefixIndex:
         self._children: dict[BlockHash | None, Siblings] = {}
 
     def __len__(self) -> int:
-        """Return how many blocks are known."""
+        """Return the number of indexed blocks."""
         return len(self._entries)
 
     def __contains__(self, name: object) -> bool:
@@ -103,7 +102,7 @@ class PrefixIndex:
     def insert(
         self, name: BlockHash, parent: BlockHash | None, token_ids: Sequence[int]
     ) -> BlockHash | None:
-        """Learn that a block, whole or tail, exists; one that is known becomes the most recent.
+        """Add a block, whole or tail; an indexed block becomes the most recent.
 
         Args:
             name: Its name, which the caller has checked against the content.
@@ -111,19 +110,19 @@ class PrefixIndex:
             token_ids: Its tokens.
 
         Returns:
-            The block that was forgotten for it, if one was.
+            The block that was removed to make room, if any.
         """
         packed = pack_ids(token_ids)
-        assert len(packed) <= self._block_tokens * ID_BYTES, "no block holds more"
-        assert self._hasher.of_packed(parent, packed) == name, "the name is not of this content"
+        assert len(packed) <= self._block_tokens * ID_BYTES, "more tokens than a block holds"
+        assert self._hasher.of_packed(parent, packed) == name, "the name does not match the tokens"
         if name in self._entries:
             self._entries.move_to_end(name)
             return None
-        forgotten = self._make_room()
+        removed = self._make_room()
         self._entries[name] = _Entry(parent, packed)
         siblings = self._children.setdefault(parent, Siblings())
         siblings.add(packed, name, can_be_cut=self._can_be_cut(packed))
-        return forgotten
+        return removed
 
     def remove(self, name: BlockHash) -> bool:
         """Remove a block that no longer exists; return whether it was indexed."""
@@ -137,10 +136,10 @@ class PrefixIndex:
         return True
 
     def longest_match(self, token_ids: Sequence[int]) -> Match:
-        """Return the known blocks that save most of computing ``token_ids``.
+        """Return the longest indexed prefix of ``token_ids``; its blocks become the most recent.
 
-        The last token of a prompt must be computed whatever is known, because the answer starts
-        from its logits: pass ``prompt[:-1]``. The blocks matched become the most recent.
+        The last token of a prompt must always be computed, because the answer starts from its
+        logits: pass ``prompt[:-1]``.
         """
         full, wanted = self._walk(pack_ids(token_ids))
         parent = full[-1] if full else None
@@ -148,7 +147,7 @@ class PrefixIndex:
         tail = siblings.usable(wanted)
         if tail is not None:
             self._entries.move_to_end(tail.hash)
-        for name in reversed(full):  # the start of a context outlives its end
+        for name in reversed(full):  # the end of a context is evicted before its start
             self._entries.move_to_end(name)
         reused = 0 if tail is None else tail.shared_tokens
         return Match(
@@ -162,10 +161,10 @@ class PrefixIndex:
         )
 
     def nearest_divergence(self, token_ids: Sequence[int]) -> BlockDivergence | None:
-        """Return where ``token_ids`` leave the known context that goes with them furthest.
+        """Return where ``token_ids`` diverge from the most similar indexed context.
 
-        Unlike ``longest_match`` it counts tokens of blocks that cannot be cut, and it changes
-        nothing. ``None`` means that all of the tokens are known.
+        Unlike ``longest_match`` it counts tokens of blocks that cannot be cut, and it does not
+        change the order of eviction. ``None`` means that all of the tokens are indexed.
         """
         full, wanted = self._walk(pack_ids(token_ids))
         parent = full[-1] if full else None
@@ -187,11 +186,11 @@ class PrefixIndex:
         return len(packed) <= self._cut_tokens_max * ID_BYTES
 
     def _walk(self, packed: bytes) -> tuple[tuple[BlockHash, ...], bytes]:
-        """Return the known whole blocks, and the ids that would make up the next block."""
-        known: list[BlockHash] = []
+        """Return the indexed whole blocks, and the packed ids of the next block."""
+        full: list[BlockHash] = []
         for name in self._hasher.chain(packed, self._block_tokens):
             if name not in self._entries:
                 break
-            known.append(name)
+            full.append(name)
         step = self._block_tokens * ID_BYTES
-        return tuple(known), packed[len(known) * step : (len(known) + 1) * step]
+        return tuple(full), packed[len(full) * step : (len(full) + 1) * step]

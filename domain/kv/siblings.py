@@ -1,4 +1,4 @@
-"""The blocks known to follow one block, searched by how far they agree with some tokens."""
+"""The indexed blocks after one parent, searched for the longest common start with some tokens."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from domain.kv.hashing import ID_BYTES, BlockHash
 
 
 class Sibling(NamedTuple):
-    """A block; the order of blocks is that of their packed ids, compared as bytes."""
+    """A block; blocks are sorted by their packed token ids, compared as bytes."""
 
     packed: bytes
     hash: BlockHash
 
 
 class Agreement(NamedTuple):
-    """A block and how many of its first tokens are those looked for."""
+    """A block and the number of its first tokens that equal the wanted tokens."""
 
     shared_tokens: int
     stored_tokens: int
@@ -27,14 +27,14 @@ class Agreement(NamedTuple):
 
 @dataclass(slots=True)
 class Siblings:
-    """All known blocks after one parent.
+    """All indexed blocks after one parent.
 
-    In a sorted list, the entry that shares the longest start with some tokens stands right before
-    or right after the place where these would stand, so searches are logarithmic.
+    Both lists are sorted. The entry with the longest common start is directly before or after the
+    position at which the wanted tokens would be inserted, so a search takes logarithmic time.
 
     Attributes:
-        cuttable: Blocks that serve with their first tokens alone, sorted.
-        uncuttable: Blocks that serve as a whole or not at all, sorted.
+        cuttable: Blocks whose first tokens can be reused alone.
+        uncuttable: Blocks that can be reused only as a whole.
     """
 
     cuttable: list[Sibling] = field(default_factory=list)
@@ -51,18 +51,18 @@ class Siblings:
         """Remove a block that ``add`` added."""
         blocks = self.cuttable if can_be_cut else self.uncuttable
         place = bisect_left(blocks, Sibling(packed, name))
-        assert blocks[place].hash == name, "only what is there can be removed"
+        assert blocks[place].hash == name, "the block is not among the siblings"
         del blocks[place]
 
     def usable(self, wanted: bytes) -> Agreement | None:
-        """Return the block that serves most of ``wanted``, which is at most a block long."""
+        """Return the block that covers most of ``wanted``, which has at most a block of tokens."""
         found = [_agreement(block, wanted) for block in _around(self.cuttable, wanted)]
         found += _longest_start(self.uncuttable, wanted)
         best = max(found, default=None)
         return best if best is not None and best.shared_tokens else None
 
     def nearest(self, wanted: bytes) -> Agreement | None:
-        """Return the block that agrees furthest with ``wanted``, of several the longest."""
+        """Return the block with the longest common start; of several, the longest block."""
         found = (
             _agreement(block, wanted)
             for blocks in (self.cuttable, self.uncuttable)
@@ -77,7 +77,7 @@ def _agreement(block: Sibling, wanted: bytes) -> Agreement:
 
 
 def _around(blocks: list[Sibling], wanted: bytes) -> list[Sibling]:
-    """Return the entries around the place of ``wanted``, one of which shares most with it."""
+    """Return the entries before and after the position of ``wanted``; one has the longest match."""
     place = bisect_left(blocks, (wanted,))
     return blocks[max(0, place - 1) : place + 1]
 
@@ -85,9 +85,9 @@ def _around(blocks: list[Sibling], wanted: bytes) -> list[Sibling]:
 def _longest_start(blocks: list[Sibling], wanted: bytes) -> Iterator[Agreement]:
     """Yield the longest entry that ``wanted`` starts with.
 
-    It stands at or before the place of ``wanted``, and all between the two start with it too. So if
-    the entry right before is not the one, the one is a start of what that entry and ``wanted``
-    share.
+    That entry is at or before the position of ``wanted``, and every entry between the two starts
+    with it too. If the entry directly before is not the result, the result is a prefix of the
+    common start of that entry and ``wanted``, so the search repeats with this common start.
     """
     while wanted:
         place = bisect_left(blocks, (wanted,))
@@ -104,7 +104,7 @@ def _longest_start(blocks: list[Sibling], wanted: bytes) -> Iterator[Agreement]:
 
 
 def _common_tokens(one: bytes, other: bytes) -> int:
-    """Return how many tokens both start with; comparing slices beats comparing tokens."""
+    """Return the number of common first tokens; a binary search over slices is fast."""
     low, high = 0, min(len(one), len(other)) // ID_BYTES
     while low < high:
         middle = (low + high + 1) // 2

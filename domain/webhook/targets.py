@@ -1,9 +1,8 @@
-"""Where a webhook may go: addresses of the public internet, and hosts that the operator names.
+"""Checks webhook URLs: public addresses, and hosts that the operator allows.
 
 A client could otherwise make this machine send requests to hosts that only it can reach
-(server-side request forgery, OWASP A10:2021). A text that looks like a number is an address in any
-of the spellings that resolvers take: one part or four, decimal, octal or hexadecimal (the IPv4
-parser of the WHATWG URL standard).
+(server-side request forgery, OWASP A10:2021). A host of numbers is parsed like resolvers parse it:
+one to four parts, each decimal, octal or hexadecimal (the IPv4 parser of the WHATWG URL standard).
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ URL_CHARS_MAX: Final = 2048
 Address = IPv4Address | IPv6Address
 
 _PORTS: Final = {"http": 80, "https": 443}
-#: What RFC 3986 allows; spaces, controls, backslashes and anything else are not repaired.
+#: The characters of RFC 3986; a URL with any other character is refused, not repaired.
 _URL = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+")
 _NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
 _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
 _OCTAL = re.compile(r"0[0-7]+")
 _IPV4_PARTS: Final = 4
 _NAME_CHARS_MAX: Final = 253
-#: Not public, or ways back into IPv4; some of it Python's tables learned only in later releases.
+#: Networks that are not public or embed IPv4; older releases of Python do not know all of them.
 _REFUSED_V4: Final = tuple(
     IPv4Network(one) for one in ("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.88.99.0/24")
 )
@@ -52,14 +51,14 @@ _CARRIERS: Final = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookTarget:
-    """A webhook's URL, taken apart.
+    """The parts of a webhook URL.
 
     Attributes:
         scheme: ``http`` or ``https``.
         host: Lower case, without brackets; an address in its usual spelling.
-        port: Where none is given, that of the scheme.
-        path: With the query, from the slash on.
-        address: Where the host is an address and no name.
+        port: Defaults to the port of the scheme.
+        path: Path and query, beginning with a slash.
+        address: The host as an address; ``None`` if it is a name.
     """
 
     scheme: str
@@ -70,16 +69,16 @@ class WebhookTarget:
 
     @property
     def authority(self) -> str:
-        """Host and port as the ``Host`` header wants them."""
+        """Host and port as in the ``Host`` header."""
         host = f"[{self.host}]" if isinstance(self.address, IPv6Address) else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 def parse_target(url: str) -> WebhookTarget:
-    """Take a webhook's URL apart.
+    """Parse the URL of a webhook.
 
     Raises:
-        InvalidRequest: It is not one that a webhook can have, whatever its host.
+        InvalidRequest: A webhook cannot have this URL, independent of its host.
     """
     if len(url) > URL_CHARS_MAX or not _URL.fullmatch(url):
         msg = f"must be at most {URL_CHARS_MAX} characters of RFC 3986"
@@ -110,7 +109,7 @@ def parse_target(url: str) -> WebhookTarget:
 
 
 def refuse_literal(target: WebhookTarget, allow_hosts: Collection[str]) -> None:
-    """Refuse a target that is forbidden without a look at its DNS name.
+    """Refuse a target that is forbidden by its URL alone, without a DNS lookup.
 
     Raises:
         InvalidRequest: The host is an address, or a name, of this machine or a private network.
@@ -136,7 +135,7 @@ def is_allowed(target: WebhookTarget, allow_hosts: Collection[str]) -> bool:
 
 
 def why_refused(address: Address) -> str | None:
-    """Return what kind of address it is, if webhooks must not go there."""
+    """Return why webhooks must not reach an address; ``None`` if they may."""
     if isinstance(address, IPv4Address):
         return _why_refused_v4(address)
     if address.scope_id is not None:
@@ -169,10 +168,10 @@ def _why_not_public(address: Address) -> str | None:
 
 
 def _address(host: str, *, bracketed: bool) -> Address | None:
-    """Return the address that a host is; ``None`` for a name.
+    """Return the address of a host; ``None`` if the host is a name.
 
     Raises:
-        InvalidRequest: It is neither.
+        InvalidRequest: It is neither an address nor a name.
     """
     if bracketed:
         try:
@@ -187,7 +186,7 @@ def _address(host: str, *, bracketed: bool) -> Address | None:
 
 
 def _legacy_ipv4(host: str) -> IPv4Address:
-    """Return the address that a host of numbers means to a resolver; the last one fills up."""
+    """Return the address of a host of numbers; the last number fills all remaining bytes."""
     parts = host.split(".")
     if len(parts) > _IPV4_PARTS:
         raise InvalidRequest("has a host of too many numbers")

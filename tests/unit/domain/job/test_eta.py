@@ -25,7 +25,7 @@ from domain.values import JobId, Priority
 
 INTERACTIVE, BATCH = Priority.INTERACTIVE, Priority.BATCH
 SECOND = Pace(
-    prefill_token_s=0.0, decode_token_s=1.0, completion_tokens=1, known_share=0.0, byte_tokens=0.25
+    prefill_token_s=0.0, decode_token_s=1.0, completion_tokens=1, cached_share=0.0, byte_tokens=0.25
 )
 AT = "2026-01-01T00:00:00.000000Z"
 
@@ -56,7 +56,7 @@ paces = st.builds(
     prefill_token_s=amounts,
     decode_token_s=amounts,
     completion_tokens=amounts,
-    known_share=st.floats(0, 1),
+    cached_share=st.floats(0, 1),
     byte_tokens=st.floats(0, 10),
 )
 measured = st.builds(
@@ -207,7 +207,7 @@ def test_pace_is_never_negative_and_lies_between_what_was_measured(
     if pace is None:
         return
     assert min(pace.prefill_token_s, pace.decode_token_s, pace.byte_tokens) >= 0
-    assert 0 <= pace.known_share <= 1
+    assert 0 <= pace.cached_share <= 1
     lengths = [one.completion_tokens for one in recent]
     assert min(lengths) * 0.999 <= pace.completion_tokens <= max(lengths) * 1.001
 
