@@ -24,8 +24,17 @@ _GIB = 1 << 30
 #: ``recommendedMaxWorkingSetSize``: 10.7 of 16 GiB, 16 of 24, 21.3 of 32, 27 of 36, 48 of 64, and
 #: 96 to 107 of 128.
 _LARGE_MAC_BYTES = 36 * _GIB
+#: Smaller sizes are written in MB.
+_GB_BYTES_MIN = 10**8
 #: Share of the device that weights, steps and contexts use, in tenths; the rest is left free.
 _USED_TENTHS = 9
+
+
+def size_text(size_bytes: float) -> str:
+    """Return a size for people: GB of 10^9 bytes, or MB below 100 MB."""
+    if size_bytes < _GB_BYTES_MIN:
+        return f"{size_bytes / 1e6:,.1f} MB"
+    return f"{size_bytes / 1e9:,.1f} GB"
 
 
 def metal_working_set(memory_bytes: int) -> int:
@@ -207,17 +216,17 @@ def _notes(sizes: _Arithmetic, resident: int) -> Iterator[str]:
             " tokens are refused."
         )
     if sizes.free_at(1) <= 0:
-        weights, step = _gb(model.weights_bytes), _gb(model.step.bytes_at(tokens))
+        weights, step = size_text(model.weights_bytes), size_text(model.step.bytes_at(tokens))
         yield (
             f"The model does not fit: the weights ({weights}) and one step ({step}) need more"
-            f" than {_gb(sizes.usable)}, which is 0.9 of the usable memory. Take a smaller model or"
-            " fewer bits per weight."
+            f" than {size_text(sizes.usable)}, which is 0.9 of the usable memory. Take a smaller"
+            " model or fewer bits per weight."
         )
     elif sizes.longest < min(tokens, model.context_length):
         yield (
-            f"A context of {tokens:,} tokens does not fit: it needs {_gb(sizes.context_bytes)} and"
-            f" {_gb(sizes.budget)} are left. The longest that fits alone is"
-            f" {sizes.longest:,} tokens."
+            f"A context of {tokens:,} tokens does not fit: it needs"
+            f" {size_text(sizes.context_bytes)} and {size_text(sizes.budget)} are left. The"
+            f" longest that fits alone is {sizes.longest:,} tokens."
         )
     elif sizes.longest >= tokens:
         yield from _notes_on_turns(sizes, resident)
@@ -235,10 +244,7 @@ def _notes_on_turns(sizes: _Arithmetic, resident: int) -> Iterator[str]:
     limit = workload.disk_budget_bytes
     if limit is not None and sizes.disk_bytes > limit:
         yield (
-            f"The disk budget of {_gb(limit)} does not hold all contexts, which take"
-            f" {_gb(sizes.disk_bytes)}: raise cache.disk_budget_gb, or some are computed again."
+            f"The disk budget of {size_text(limit)} does not hold all contexts, which take"
+            f" {size_text(sizes.disk_bytes)}: raise cache.disk_budget_gb, or some are computed"
+            " again."
         )
-
-
-def _gb(size_bytes: int) -> str:
-    return f"{size_bytes / 1e9:,.1f} GB"

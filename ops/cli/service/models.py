@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from domain.kv.plan import AGENTS_DEFAULT, CONTEXT_TOKENS_DEFAULT
+from domain.kv.plan import AGENTS_DEFAULT, CONTEXT_TOKENS_DEFAULT, size_text
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import Json, fail, settings_or_exit
 from ops.cli.table import print_pairs
@@ -166,23 +166,22 @@ def _rows(planned: dict[str, Any]) -> Iterator[tuple[str, str]]:
     bits = "" if planned["bits"] is None else f", at {planned['bits']} bits"
     yield "model", planned["model"] + bits
     yield "contexts", f"{agents} x {tokens:,} tokens"
-    usable = f"{_gb(planned['device_bytes'])} usable ({planned['device_source']})"
+    usable = f"{size_text(planned['device_bytes'])} usable ({planned['device_source']})"
     yield "memory", f"{planned['memory_bytes'] / _GIB:,.0f} GiB, {usable}"
-    yield "weights", _gb(planned["weights_bytes"])
-    yield "one step", f"{_gb(planned['step_bytes'])} (upper estimate)"
-    yield "for contexts", f"{_gb(planned['kv_budget_bytes'])} (0.9 x usable - weights - one step)"
+    yield "weights", size_text(planned["weights_bytes"])
+    yield "one step", f"{size_text(planned['step_bytes'])} (upper estimate)"
+    yield (
+        "for contexts",
+        f"{size_text(planned['kv_budget_bytes'])} (0.9 x usable - weights - one step)",
+    )
     yield "KV per token", f"{planned['kv_token_bytes']:,} bytes"
     if planned["kv_fixed_bytes"]:
-        yield "KV fixed", f"{_gb(planned['kv_fixed_bytes'])} a context (windows and states)"
-    yield "one context", _gb(planned["context_bytes"])
+        yield "KV fixed", f"{size_text(planned['kv_fixed_bytes'])} a context (windows and states)"
+    yield "one context", size_text(planned["context_bytes"])
     yield "in memory", f"{planned['resident_contexts']} of {agents} contexts"
     yield "longest", f"{planned['longest_context_tokens']:,} tokens, alone"
-    yield "on disk", f"{_gb(planned['disk_bytes'])} for all contexts"
+    yield "on disk", f"{size_text(planned['disk_bytes'])} for all contexts"
     if planned["restored_bytes"]:
-        rate = f"{_gb(planned['disk_bytes_per_s'])}/s"
+        rate = f"{size_text(planned['disk_bytes_per_s'])}/s"
         seconds = f"about {planned['restored_s']:.1f} s at {rate}"
-        yield "a switch", f"reads {_gb(planned['restored_bytes'])}, {seconds}"
-
-
-def _gb(size_bytes: float) -> str:
-    return f"{size_bytes / 1e9:,.1f} GB"
+        yield "a switch", f"reads {size_text(planned['restored_bytes'])}, {seconds}"

@@ -11,6 +11,7 @@ from domain.kv.plan import (
     Workload,
     metal_working_set,
     plan_memory,
+    size_text,
 )
 from domain.kv.spec import LayerKind, LayerSpec, ModelCacheSpec
 
@@ -103,7 +104,7 @@ def test_a_context_that_does_not_fit_alone_is_named_with_the_longest_that_does()
     plan = planned(footprint(), 1000, tokens=20)  # 300 for a context of 400
     assert (plan.fits, plan.resident_contexts, plan.longest_context_tokens) == (False, 0, 15)
     (note,) = plan.notes
-    assert note.startswith("A context of 20 tokens does not fit: it needs 0.0 GB")
+    assert note.startswith("A context of 20 tokens does not fit: it needs 0.0 MB")
     assert note.endswith("The longest that fits alone is 15 tokens.")
 
 
@@ -127,3 +128,11 @@ def test_a_disk_budget_below_all_contexts_is_named() -> None:
     plan = planned(footprint(), 2000, disk_budget=599)
     assert "raise cache.disk_budget_gb" in plan.notes[-1]
     assert len(planned(footprint(), 2000, disk_budget=600).notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0.0 MB"), (3_145_728, "3.1 MB"), (10**8, "0.1 GB"), (1_234_567_890_123, "1,234.6 GB")],
+)
+def test_sizes_are_written_for_people(size: int, text: str) -> None:
+    assert size_text(size) == text
