@@ -148,6 +148,10 @@ class EngineSettings(_Group):
         " never exceeded, and the model's context is lowered to what fits; default: a quarter of"
         " the machine's memory",
     )
+    wire_memory: bool = Field(
+        default=False,
+        description="Metal: wire the model's memory; machines short of memory have crashed with it",
+    )
     batch_window_ms: float = Field(
         default=10.0,
         ge=0,

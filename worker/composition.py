@@ -109,6 +109,7 @@ def build_engine(
         name=settings.model.name,
         context_length=settings.model.context_length,
         digest_cache=settings.data_dir / "digests.json",
+        wire_memory=settings.engine.wire_memory,
     )
     return BatchEngine(
         runner_factory=lambda: cache.gauge.watch(

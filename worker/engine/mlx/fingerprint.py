@@ -51,15 +51,16 @@ def fingerprint(model_dir: Path, *, cache_file: Path | None) -> str:
     return f"sha256:{combined.hexdigest()}"
 
 
-def block_fingerprint(model: str, *, kv_dtype: str, layout: str) -> str:
+def block_fingerprint(model: str, *, kv_dtype: str, layout: str, computation: str) -> str:
     """Return the fingerprint of KV blocks; only blocks with equal fingerprints may be mixed.
 
     Args:
         model: The model's ``fingerprint``.
         kv_dtype: Dtype of keys and values, or their quantised storage format.
         layout: Version of the block layout, and its parameters.
+        computation: From ``computation_of``.
     """
-    parts = json.dumps([model, kv_dtype, layout])
+    parts = json.dumps([model, kv_dtype, layout, computation])
     return f"sha256:{hashlib.sha256(parts.encode()).hexdigest()}"
 
 

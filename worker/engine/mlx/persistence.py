@@ -373,13 +373,16 @@ def _result(reading: Future[list[Loaded]]) -> list[Loaded]:
         return [None]
 
 
-def fingerprint_of_blocks(model: str, spec: ModelCacheSpec, codec: BlockCodec) -> str:
+def fingerprint_of_blocks(
+    model: str, spec: ModelCacheSpec, codec: BlockCodec, computation: str
+) -> str:
     """Return the fingerprint that the blocks of a model share.
 
     Args:
         model: Fingerprint of the model.
         spec: Layers and sizes of a block.
         codec: The storage format.
+        computation: What computes the blocks; see ``computation_of``.
     """
     layout = f"{LAYOUT_VERSION}:{spec.block_tokens}"
-    return block_fingerprint(model, kv_dtype=codec.kv_dtype, layout=layout)
+    return block_fingerprint(model, kv_dtype=codec.kv_dtype, layout=layout, computation=computation)

@@ -23,6 +23,7 @@ from worker.cachestore.manifest import Manifest
 from worker.cachestore.reports import ContextSaved, ContextStarted, OnContext, ignore
 from worker.cachestore.tier import DiskTier, Storage
 from worker.engine.mlx.kv.codec import BlockCodec
+from worker.engine.mlx.kv.computation import computation_of
 from worker.engine.mlx.kv.gather import gather
 from worker.engine.mlx.kv.live import Sequences, cut_at_borders, extract_live
 from worker.engine.mlx.kv.memory import BlockMemory, PinnedPrefix
@@ -65,7 +66,8 @@ class PrefixCache:
         self._network = network
         self._spec = probe_spec(network, block_tokens)
         codec = BlockCodec(self._spec, Storage.EXACT if tier is None else tier.storage)
-        self.fingerprint = fingerprint_of_blocks(fingerprint, self._spec, codec)
+        computation = computation_of(network)
+        self.fingerprint = fingerprint_of_blocks(fingerprint, self._spec, codec, computation)
         self._hasher = BlockHasher(self.fingerprint)
         self._block_tokens = block_tokens
         self._tracked: dict[int, TrackedSequence] = {}

@@ -10,7 +10,6 @@ from typing import Any
 
 import mlx.core as mx
 import structlog
-from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from domain.kv.hashing import BlockHash
 from domain.kv.pool import PoolStats
@@ -111,7 +110,6 @@ class BatchRunner:
         self._sequences: RunningSequences | None = None
         self._sampler = BatchSampler(self._rows_of)
         self._pace = self._new_pace()
-        self._wired_limit: int | None = None
 
     @property
     def sequences(self) -> RunningSequences:
@@ -126,7 +124,6 @@ class BatchRunner:
             ModelLoadError: The model cannot be loaded, or the budget holds no block of it.
         """
         self._weights = self._load_weights()
-        self._wired_limit = maybe_set_recommended_wired_limit()
         self._spec = self._probed_spec(self._weights.network)
         self._prefix_cache = self._new_prefix_cache(self._weights)
         self._admission = AdmissionControl(self._spec, self._prefix_cache, self._kv_budget_bytes)
@@ -224,9 +221,6 @@ class BatchRunner:
         if self._prefix_cache is not None:
             self._prefix_cache.close()
         self._sequences = self._weights = self._prefix_cache = None
-        if self._wired_limit is not None:
-            mx.synchronize()
-            mx.set_wired_limit(self._wired_limit)
         mx.clear_cache()
         # A stream thread that is alive at exit aborts the process.
         mx.clear_streams()

@@ -56,12 +56,15 @@ class ModelSource:
         name: The name for clients; by default the id, or the name of the directory.
         context_length: Lowers the model's own context length, in tokens.
         digest_cache: File that caches digests of weights; see ``fingerprint``.
+        wire_memory: Whether Metal may wire the weights. A wired limit has crashed the kernel of
+            machines whose memory was short (mlx issue 3186), so the default is off.
     """
 
     id: str
     name: str | None = None
     context_length: int | None = None
     digest_cache: Path | None = None
+    wire_memory: bool = False
 
 
 def load_weights(source: ModelSource, answers: RecordedAnswers | None = None) -> LoadedWeights:
@@ -76,6 +79,8 @@ def load_weights(source: ModelSource, answers: RecordedAnswers | None = None) ->
         ModelLoadError: The model is not found or cannot be loaded; the message lists the attempts.
     """
     model_dir = find_model(source.id)
+    if source.wire_memory:
+        mlx_lm.utils.maybe_set_recommended_wired_limit()
     try:
         network, tokenizer, config = mlx_lm.utils.load(str(model_dir), return_config=True)
     except Exception as error:

@@ -215,14 +215,15 @@ def test_fingerprint_is_the_same_without_a_cache_file(model: Path, tmp_path: Pat
     )
 
 
-def test_blocks_belong_to_a_model_a_type_and_a_layout() -> None:
+def test_blocks_belong_to_a_model_a_type_a_layout_and_a_computation() -> None:
     names = {
-        block_fingerprint(model, kv_dtype=kv_dtype, layout=layout)
+        block_fingerprint(model, kv_dtype=kv_dtype, layout=layout, computation=computation)
         for model in ("sha256:a", "sha256:b")
         for kv_dtype in ("bfloat16", "q8")
         for layout in ("stacked-1", "stacked-2")
+        for computation in ("mlx-lm 1", "mlx-lm 2")
     }
-    assert len(names) == 8
+    assert len(names) == 16
     assert all(len(name) == len("sha256:") + 64 for name in names)
-    same = {"kv_dtype": "q8", "layout": "stacked-1"}
+    same = {"kv_dtype": "q8", "layout": "stacked-1", "computation": "mlx-lm 1"}
     assert block_fingerprint("sha256:a", **same) in names

@@ -1,0 +1,27 @@
+"""Memory is wired only where the setting asks for it: a wired limit has crashed machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mlx_lm.utils
+import pytest
+
+from tests.support.models.tiny_models import make_tiny_llama
+from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.runner import BatchRunner
+
+
+@pytest.mark.parametrize("wired", [0, 1], ids=["default", "asked for"])
+def test_only_the_setting_wires_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wired: int
+) -> None:
+    calls: list[None] = []
+    monkeypatch.setattr(
+        mlx_lm.utils, "maybe_set_recommended_wired_limit", lambda: calls.append(None)
+    )
+    source = ModelSource(id=str(make_tiny_llama(tmp_path / "model")), wire_memory=bool(wired))
+    # Not closed: that clears the streams of this thread, which other tests use.
+    runner = BatchRunner(load_weights=lambda: load_weights(source), prefill_step_tokens=8)
+    runner.load()
+    assert len(calls) == wired

@@ -1,0 +1,38 @@
+"""Blocks belong to the code and the kind of device that computed them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from tests.support.models.tiny_architectures import LLAMA, QWEN2
+from worker.engine.mlx.kv import computation
+from worker.engine.mlx.kv.computation import computation_of
+
+
+def test_computation_names_library_source_and_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = LLAMA.make(mx.float32)
+    here = computation_of(network)
+    assert here == computation_of(LLAMA.make(mx.float32))
+    assert computation_of(QWEN2.make(mx.float32)) != here
+
+    monkeypatch.setattr(computation, "version", lambda _: "0.0.1")
+    assert computation_of(network) != here
+    monkeypatch.undo()
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+    assert computation_of(network) != here
+
+
+def test_changed_source_of_a_model_is_another_computation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = LLAMA.make(mx.float32)
+    before = computation_of(network)
+    module = sys.modules[type(network).__module__]
+    changed = tmp_path / "llama.py"
+    changed.write_text(Path(str(module.__file__)).read_text() + "\n")
+    monkeypatch.setattr(module, "__file__", str(changed))
+    assert computation_of(network) != before
