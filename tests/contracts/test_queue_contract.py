@@ -25,7 +25,7 @@ A, B, C = (JobId(f"job-{letter}") for letter in "abc")
 INTERACTIVE, BATCH = Priority.INTERACTIVE, Priority.BATCH
 
 
-class Hand(Protocol):
+class Consumer(Protocol):
     """The worker's side."""
 
     def take(self) -> JobId | None: ...
@@ -33,16 +33,16 @@ class Hand(Protocol):
     def ack(self, job_id: JobId) -> None: ...
 
     def drop(self, job_id: JobId) -> None:
-        """Hold a job no more without a word to the broker, as one that lost an ``ack`` since."""
+        """Drop a job without an ``ack``, like a worker whose ``ack`` was lost."""
 
 
-class FakeHand:
+class FakeConsumer:
     def __init__(self, queue: FakeJobQueue) -> None:
         self._queue = queue
         self._held: set[JobId] = set()
 
     def take(self) -> JobId | None:
-        self._queue.let_go(INTERACTIVE, ENGINE, self._held)
+        self._queue.requeue_lost(INTERACTIVE, ENGINE, self._held)
         job_id = self._queue.take()
         if job_id is not None:
             self._held.add(job_id)
@@ -56,7 +56,7 @@ class FakeHand:
         self._held.discard(job_id)
 
 
-class ConsumerHand:
+class RedisConsumer:
     def __init__(self, consumer: BlockingConsumer) -> None:
         self._consumer = consumer
         self._held: dict[JobId, MessageProxy] = {}
@@ -77,62 +77,64 @@ class ConsumerHand:
 
 
 @dataclass
-class Line:
+class QueueUnderTest:
     queue: JobQueue
-    hand: Hand
+    consumer: Consumer
 
 
 @pytest.fixture(params=["fake", "trial", "redis"])
-def line(request: pytest.FixtureRequest, keys: Keys) -> Iterator[Line]:
+def broker(request: pytest.FixtureRequest, keys: Keys) -> Iterator[QueueUnderTest]:
     if request.param == "fake":
         fake = FakeJobQueue()
-        yield Line(fake, FakeHand(fake))
+        yield QueueUnderTest(fake, FakeConsumer(fake))
         return
     client = connect(str(request.getfixturevalue(f"{request.param}_url")))
     broker = BlockingRedisBroker(client, keys, broker_id=ENGINE, unacked_check_s=0)
     consumer = broker.consume(INTERACTIVE.value, prefetch=1, timeout=50)
     # One message at a time, so that the others can be seen to wait.
-    yield Line(DramatiqJobQueue(client, keys), ConsumerHand(consumer))
+    yield QueueUnderTest(DramatiqJobQueue(client, keys), RedisConsumer(consumer))
     client.close()
 
 
-def test_jobs_come_out_in_the_order_they_went_in(line: Line) -> None:
-    assert all(line.queue.enqueue(job, INTERACTIVE) for job in (A, B, C))
+def test_jobs_come_out_in_the_order_they_went_in(broker: QueueUnderTest) -> None:
+    assert all(broker.queue.enqueue(job, INTERACTIVE) for job in (A, B, C))
     taken = []
     for _ in range(3):
-        job = line.hand.take()
+        job = broker.consumer.take()
         assert job is not None
-        line.hand.ack(job)
+        broker.consumer.ack(job)
         taken.append(job)
     assert taken == [A, B, C]
-    assert line.hand.take() is None
+    assert broker.consumer.take() is None
 
 
-def test_job_that_waits_is_not_queued_twice(line: Line) -> None:
-    assert line.queue.enqueue(A, INTERACTIVE)
-    assert not line.queue.enqueue(A, INTERACTIVE)
-    assert line.hand.take() == A
-    line.hand.ack(A)
-    assert line.hand.take() is None
+def test_job_that_waits_is_not_queued_twice(broker: QueueUnderTest) -> None:
+    assert broker.queue.enqueue(A, INTERACTIVE)
+    assert not broker.queue.enqueue(A, INTERACTIVE)
+    assert broker.consumer.take() == A
+    broker.consumer.ack(A)
+    assert broker.consumer.take() is None
 
 
-def test_job_in_hand_is_not_queued_again_until_it_is_let_go(line: Line) -> None:
-    line.queue.enqueue(A, INTERACTIVE)
-    assert line.hand.take() == A
-    assert not line.queue.enqueue(A, INTERACTIVE)
-    line.hand.ack(A)
-    assert line.queue.enqueue(A, INTERACTIVE)
+def test_job_unacknowledged_is_not_queued_again_until_it_is_dropped(broker: QueueUnderTest) -> None:
+    broker.queue.enqueue(A, INTERACTIVE)
+    assert broker.consumer.take() == A
+    assert not broker.queue.enqueue(A, INTERACTIVE)
+    broker.consumer.ack(A)
+    assert broker.queue.enqueue(A, INTERACTIVE)
 
 
-def test_job_that_is_in_a_hand_only_by_the_brokers_word_comes_out_again(line: Line) -> None:
+def test_job_that_is_unacknowledged_only_at_the_broker_is_delivered_again(
+    broker: QueueUnderTest,
+) -> None:
     for job in (A, B):
-        line.queue.enqueue(job, INTERACTIVE)
-    assert line.hand.take() == A
-    line.hand.drop(A)
-    assert not line.queue.enqueue(A, INTERACTIVE)
-    assert line.hand.take() == A
-    line.hand.ack(A)
-    assert line.queue.enqueue(A, INTERACTIVE)
+        broker.queue.enqueue(job, INTERACTIVE)
+    assert broker.consumer.take() == A
+    broker.consumer.drop(A)
+    assert not broker.queue.enqueue(A, INTERACTIVE)
+    assert broker.consumer.take() == A
+    broker.consumer.ack(A)
+    assert broker.queue.enqueue(A, INTERACTIVE)
 
 
 def test_job_that_a_stopping_consumer_gave_back_is_held_no_more(trial_url: str, keys: Keys) -> None:
@@ -148,74 +150,80 @@ def test_job_that_a_stopping_consumer_gave_back_is_held_no_more(trial_url: str, 
     client.close()
 
 
-def test_removed_job_never_comes_out(line: Line) -> None:
+def test_removed_job_never_comes_out(broker: QueueUnderTest) -> None:
     for job in (A, B, C):
-        line.queue.enqueue(job, INTERACTIVE)
-    assert line.queue.remove(B, INTERACTIVE)
-    assert not line.queue.remove(B, INTERACTIVE)
-    assert line.hand.take() == A
-    line.hand.ack(A)
-    assert line.hand.take() == C
+        broker.queue.enqueue(job, INTERACTIVE)
+    assert broker.queue.remove(B, INTERACTIVE)
+    assert not broker.queue.remove(B, INTERACTIVE)
+    assert broker.consumer.take() == A
+    broker.consumer.ack(A)
+    assert broker.consumer.take() == C
 
 
-def test_removed_job_can_be_queued_again(line: Line) -> None:
-    line.queue.enqueue(A, INTERACTIVE)
-    line.queue.remove(A, INTERACTIVE)
-    assert line.queue.enqueue(A, INTERACTIVE)
-    assert line.hand.take() == A
+def test_removed_job_can_be_queued_again(broker: QueueUnderTest) -> None:
+    broker.queue.enqueue(A, INTERACTIVE)
+    broker.queue.remove(A, INTERACTIVE)
+    assert broker.queue.enqueue(A, INTERACTIVE)
+    assert broker.consumer.take() == A
 
 
-def test_job_in_hand_cannot_be_removed(line: Line) -> None:
-    line.queue.enqueue(A, INTERACTIVE)
-    line.hand.take()
-    assert not line.queue.remove(A, INTERACTIVE)
+def test_unacknowledged_job_cannot_be_removed(broker: QueueUnderTest) -> None:
+    broker.queue.enqueue(A, INTERACTIVE)
+    broker.consumer.take()
+    assert not broker.queue.remove(A, INTERACTIVE)
 
 
-def test_job_of_another_queue_or_of_none_is_neither_found_nor_removed(line: Line) -> None:
-    line.queue.enqueue(A, BATCH)
-    assert not line.queue.remove(A, INTERACTIVE)
-    assert not line.queue.remove(B, BATCH)
-    assert line.queue.remove(A, BATCH)
+def test_job_of_another_queue_or_of_none_is_neither_found_nor_removed(
+    broker: QueueUnderTest,
+) -> None:
+    broker.queue.enqueue(A, BATCH)
+    assert not broker.queue.remove(A, INTERACTIVE)
+    assert not broker.queue.remove(B, BATCH)
+    assert broker.queue.remove(A, BATCH)
 
 
-def taken(line: Line) -> list[JobId]:
+def taken(broker: QueueUnderTest) -> list[JobId]:
     """Take and finish what waits, one by one."""
     ran = []
-    while (job := line.hand.take()) is not None:
-        line.hand.ack(job)
+    while (job := broker.consumer.take()) is not None:
+        broker.consumer.ack(job)
         ran.append(job)
     return ran
 
 
-def test_agents_take_turns_however_many_jobs_one_has(line: Line) -> None:
+def test_agents_take_turns_however_many_jobs_one_has(broker: QueueUnderTest) -> None:
     busy = [JobId(f"job-a{number:02d}") for number in range(20)]
     for job in busy:
-        line.queue.enqueue(job, INTERACTIVE, agent="busy")
-    first = line.hand.take()
+        broker.queue.enqueue(job, INTERACTIVE, agent="busy")
+    first = broker.consumer.take()
     assert first is not None
-    line.hand.ack(first)
-    line.queue.enqueue(B, INTERACTIVE, agent="late")
-    line.queue.enqueue(C, INTERACTIVE)
-    ran = [first, *taken(line)]
+    broker.consumer.ack(first)
+    broker.queue.enqueue(B, INTERACTIVE, agent="late")
+    broker.queue.enqueue(C, INTERACTIVE)
+    ran = [first, *taken(broker)]
     assert {B, C} <= set(ran[:4])
     assert [job for job in ran if job in busy] == busy
 
 
-def test_jobs_of_an_agent_come_as_accepted_whatever_order_they_are_queued_in(line: Line) -> None:
+def test_jobs_of_an_agent_come_as_accepted_whatever_order_they_are_queued_in(
+    broker: QueueUnderTest,
+) -> None:
     for job in (C, A, B):
-        line.queue.enqueue(job, INTERACTIVE, agent="one")
-    assert taken(line) == [A, B, C]
+        broker.queue.enqueue(job, INTERACTIVE, agent="one")
+    assert taken(broker) == [A, B, C]
 
 
-def test_agent_whose_jobs_were_removed_or_taken_comes_back_like_a_new_one(line: Line) -> None:
-    line.queue.enqueue(A, INTERACTIVE, agent="one")
-    assert not line.queue.remove(A, INTERACTIVE, agent="two")
-    assert line.queue.remove(A, INTERACTIVE, agent="one")
-    line.queue.enqueue(B, INTERACTIVE, agent="two")
-    line.queue.enqueue(A, INTERACTIVE, agent="one")
-    assert taken(line) == [B, A]
-    line.queue.enqueue(C, INTERACTIVE, agent="one")
-    assert taken(line) == [C]
+def test_agent_whose_jobs_were_removed_or_taken_comes_back_like_a_new_one(
+    broker: QueueUnderTest,
+) -> None:
+    broker.queue.enqueue(A, INTERACTIVE, agent="one")
+    assert not broker.queue.remove(A, INTERACTIVE, agent="two")
+    assert broker.queue.remove(A, INTERACTIVE, agent="one")
+    broker.queue.enqueue(B, INTERACTIVE, agent="two")
+    broker.queue.enqueue(A, INTERACTIVE, agent="one")
+    assert taken(broker) == [B, A]
+    broker.queue.enqueue(C, INTERACTIVE, agent="one")
+    assert taken(broker) == [C]
 
 
 def test_broker_that_is_down_is_named_so() -> None:

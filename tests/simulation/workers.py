@@ -137,7 +137,7 @@ class Worker(Process):
         """Requeue the jobs that the broker records for this worker."""
         if not self.draining.is_set():
             for priority in Priority:
-                self._broker.queue.let_go(priority, self.consumer, self._held[priority])
+                self._broker.queue.requeue_lost(priority, self.consumer, self._held[priority])
 
     def receive_signals(self) -> bool:
         """Take the oldest nudge out of the mailbox, or open one; whether there was something."""

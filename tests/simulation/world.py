@@ -163,7 +163,7 @@ class World:
         dead = self.workers[number]
         if dead.alive or self.broker.outage.down:
             return False
-        self.broker.queue.requeue_in_hand(dead.consumer)
+        self.broker.queue.requeue_unacked(dead.consumer)
         self.workers[number] = self._new_worker(dead.consumer)
         return True
 

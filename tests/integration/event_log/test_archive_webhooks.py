@@ -37,7 +37,7 @@ def test_a_job_stays_in_the_log_until_its_message_is_made(tmp_path: Path) -> Non
         end_job("job-3", None)
         # The last event of all stays, and its job with it, so that the next one can follow it.
         assert archive_and_list() == ["job-2", "job-3"]
-        desk = WebhookCollector(
+        collector = WebhookCollector(
             log=log,
             store=store,
             ids=RandomIds(),
@@ -45,7 +45,7 @@ def test_a_job_stays_in_the_log_until_its_message_is_made(tmp_path: Path) -> Non
             describe_job=lambda view: {"id": view.id},
             describe_batch=lambda batch: {"id": batch.id},
         )
-        desk.collect(after=store.position())
+        collector.collect(after=store.position())
         assert [one.subject for one in store.page(limit=9)] == ["job-2"]
         end_job("job-4", None)
         assert archive_and_list() == ["job-4"]

@@ -37,7 +37,7 @@ class Post:
             out.write(f"{webhook.id}\n")
 
 
-def desk(log: SqlEventLog, store: SqlWebhookStore, clock: FakeClock) -> WebhookCollector:
+def collector(log: SqlEventLog, store: SqlWebhookStore, clock: FakeClock) -> WebhookCollector:
     return WebhookCollector(
         log=log,
         store=store,
@@ -51,7 +51,7 @@ def desk(log: SqlEventLog, store: SqlWebhookStore, clock: FakeClock) -> WebhookC
 def deliver(url: str, post: Post, clock: FakeClock, answer: DeliveryResult) -> None:
     """Do what a process does between two deaths."""
     with open_log(url, clock=clock) as log, closing(SqlWebhookStore(url)) as store:
-        at = desk(log, store, clock)
+        at = collector(log, store, clock)
         at.collect(after=store.position())
         for webhook in at.claim(HOST, lease_s=LEASE_S, limit=9):
             post.send(webhook)

@@ -58,7 +58,7 @@ class MemoryTransport(asyncio.Transport):
         self.close()
 
 
-class MemoryDesk:
+class MemoryHost:
     """Counts connections and returns fixed answers."""
 
     def __init__(
@@ -93,9 +93,9 @@ class MemoryDesk:
         del request
 
 
-async def play(desk: MemoryDesk, pieces: Iterable[bytes]) -> bytes:
+async def play(host: MemoryHost, pieces: Iterable[bytes]) -> bytes:
     """Send the pieces and EOF; return the received bytes once the connection is closed."""
-    connection = Connection(desk)
+    connection = Connection(host)
     transport = MemoryTransport(connection)
     connection.connection_made(transport)
     for piece in pieces:
@@ -108,6 +108,6 @@ async def play(desk: MemoryDesk, pieces: Iterable[bytes]) -> bytes:
     if not transport.is_closing():
         connection.eof_received()
     async with asyncio.timeout(60):
-        while desk.inside:  # noqa: ASYNC110 - every step of it runs in this loop
+        while host.inside:  # noqa: ASYNC110 - every step of it runs in this loop
             await asyncio.sleep(0)
     return transport.sent

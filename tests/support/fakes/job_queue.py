@@ -1,4 +1,4 @@
-"""The job queue in memory: a queue per agent, jobs held by workers, heartbeats."""
+"""The job queue in memory: a queue per agent, unacknowledged jobs, heartbeats."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ ENGINE = "engine-0"
 class QueueTable:
     """The Redis state of one queue, by the names of ``ops.adapters.redis.dramatiq_queue``."""
 
-    lines: dict[str, list[JobId]] = field(default_factory=dict)
+    agent_queues: dict[str, list[JobId]] = field(default_factory=dict)
     ring: list[str] = field(default_factory=list)
-    called: list[JobId] = field(default_factory=list)
+    ready: list[JobId] = field(default_factory=list)
     messages: set[JobId] = field(default_factory=set)
-    in_hand: dict[str, set[JobId]] = field(default_factory=dict)
+    unacked: dict[str, set[JobId]] = field(default_factory=dict)
 
     def leave(self, job_id: JobId, agent: str) -> None:
         """Remove a job from its agent's queue; the last one removes the agent."""
-        self.lines[agent].remove(job_id)
-        if not self.lines[agent]:
-            del self.lines[agent]
+        self.agent_queues[agent].remove(job_id)
+        if not self.agent_queues[agent]:
+            del self.agent_queues[agent]
 
-    def bring_back(self, job_id: JobId) -> None:
-        """Put a job with a message before all others."""
+    def requeue_first(self, job_id: JobId) -> None:
+        """Make a job with a message the first ready one."""
         if job_id in self.messages:
-            self.called[:] = [job_id, *(one for one in self.called if one != job_id)]
+            self.ready[:] = [job_id, *(one for one in self.ready if one != job_id)]
 
 
 @dataclass
@@ -52,11 +52,11 @@ class FakeJobQueue:
     """``JobQueue``; calls of the worker's side name a consumer.
 
     Args:
-        outage: Whether the broker can be reached; the worker's side does not look.
+        outage: Whether the broker can be reached; checked only on the API side.
         clock: Clock of the heartbeats; without one no heartbeat expires.
 
     Attributes:
-        tables: What a broker that loses its data loses.
+        tables: The state, which a broker that restarts may lose.
     """
 
     def __init__(self, outage: Outage | None = None, clock: FakeClock | None = None) -> None:
@@ -68,54 +68,54 @@ class FakeJobQueue:
     def enqueue(self, job_id: JobId, priority: Priority, *, agent: str | None = None) -> bool:
         self._outage.check()
         with self._lock:
-            table, line = self.tables.queues[priority], agent or ""
-            if job_id in table.messages and self._is_somewhere(job_id, priority, line):
+            table, name = self.tables.queues[priority], agent or ""
+            if job_id in table.messages and self._is_somewhere(job_id, priority, name):
                 return False
             table.messages.add(job_id)
-            insort(table.lines.setdefault(line, []), job_id)
-            if line not in table.ring:
-                table.ring.append(line)
+            insort(table.agent_queues.setdefault(name, []), job_id)
+            if name not in table.ring:
+                table.ring.append(name)
             return True
 
     def remove(self, job_id: JobId, priority: Priority, *, agent: str | None = None) -> bool:
         self._outage.check()
         with self._lock:
-            table, line = self.tables.queues[priority], agent or ""
-            if job_id in table.lines.get(line, []):
-                table.leave(job_id, line)
-                if line not in table.lines:
-                    table.ring.remove(line)
-            elif job_id in table.called:
-                table.called.remove(job_id)
+            table, name = self.tables.queues[priority], agent or ""
+            if job_id in table.agent_queues.get(name, []):
+                table.leave(job_id, name)
+                if name not in table.agent_queues:
+                    table.ring.remove(name)
+            elif job_id in table.ready:
+                table.ready.remove(job_id)
             else:
                 return False
             table.messages.discard(job_id)
             return True
 
     def waiting(self, priority: Priority) -> list[JobId]:
-        """Return the jobs that no worker holds: first the urgent ones, then agent by agent."""
+        """Return the jobs that no worker holds: first the ready ones, then agent by agent."""
         table = self.tables.queues[priority]
-        return [*table.called, *(job_id for line in table.lines.values() for job_id in line)]
+        return [*table.ready, *(job_id for jobs in table.agent_queues.values() for job_id in jobs)]
 
     def holds(self, job_id: JobId, priority: Priority) -> bool:
         """Whether the job waits, or a live worker holds it."""
-        return job_id in self.waiting(priority) or self._is_in_a_hand(job_id, priority)
+        return job_id in self.waiting(priority) or self._is_unacked(job_id, priority)
 
     # -- the worker's side -----------------------------------------------------------------------
 
     def take(
         self, priority: Priority = Priority.INTERACTIVE, consumer: str = ENGINE
     ) -> JobId | None:
-        """Hand the next job to a worker; a sign of its life, and an end to silent ones."""
+        """Return the next job of a worker; requeue the jobs of workers without a heartbeat."""
         with self._lock:
             self.tables.heartbeats[consumer] = self._clock.seconds
-            self._let_go_of_the_silent(priority)
+            self._requeue_of_dead(priority)
             table = self.tables.queues[priority]
             while True:
-                if not table.called and not self._call(table):
+                if not table.ready and not self._make_ready(table):
                     return None
-                job_id = table.called.pop(0)
-                table.in_hand.setdefault(consumer, set()).add(job_id)
+                job_id = table.ready.pop(0)
+                table.unacked.setdefault(consumer, set()).add(job_id)
                 if job_id in table.messages:
                     return job_id
 
@@ -123,55 +123,57 @@ class FakeJobQueue:
         """Acknowledge a job for a worker."""
         with self._lock:
             for table in self.tables.queues.values():
-                if job_id in table.in_hand.get(consumer, set()):
-                    table.in_hand[consumer].remove(job_id)
+                if job_id in table.unacked.get(consumer, set()):
+                    table.unacked[consumer].remove(job_id)
                     table.messages.discard(job_id)
 
     def beat(self, consumer: str) -> None:
-        """Give a sign of life."""
+        """Record a heartbeat."""
         self.tables.heartbeats[consumer] = self._clock.seconds
 
-    def let_go(self, priority: Priority, consumer: str, held: Collection[JobId]) -> None:
+    def requeue_lost(self, priority: Priority, consumer: str, holds: Collection[JobId]) -> None:
         """Requeue the jobs that are recorded for a worker but that it does not hold."""
         with self._lock:
             table = self.tables.queues[priority]
-            hand = table.in_hand.setdefault(consumer, set())
-            for job_id in sorted(hand - set(held), reverse=True):
-                hand.remove(job_id)
-                table.bring_back(job_id)
+            unacked = table.unacked.setdefault(consumer, set())
+            for job_id in sorted(unacked - set(holds), reverse=True):
+                unacked.remove(job_id)
+                table.requeue_first(job_id)
 
-    def requeue_in_hand(self, consumer: str) -> None:
-        """Put what the last run of a worker had in hand back to the front."""
+    def requeue_unacked(self, consumer: str) -> None:
+        """Requeue the jobs that the last run of a worker left unacknowledged, at the front."""
         for priority in Priority:
-            self.let_go(priority, consumer, ())
+            self.requeue_lost(priority, consumer, ())
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _is_somewhere(self, job_id: JobId, priority: Priority, line: str) -> bool:
+    def _is_somewhere(self, job_id: JobId, priority: Priority, name: str) -> bool:
         table = self.tables.queues[priority]
-        waits = job_id in table.lines.get(line, []) or job_id in table.called
-        return waits or self._is_in_a_hand(job_id, priority)
+        waits = job_id in table.agent_queues.get(name, []) or job_id in table.ready
+        return waits or self._is_unacked(job_id, priority)
 
-    def _is_in_a_hand(self, job_id: JobId, priority: Priority) -> bool:
+    def _is_unacked(self, job_id: JobId, priority: Priority) -> bool:
         table = self.tables.queues[priority]
-        return any(job_id in table.in_hand.get(name, set()) for name in self.tables.heartbeats)
+        return any(
+            job_id in table.unacked.get(consumer, set()) for consumer in self.tables.heartbeats
+        )
 
-    def _call(self, table: QueueTable) -> bool:
+    def _make_ready(self, table: QueueTable) -> bool:
         if not table.ring:
             return False
         agent = table.ring.pop(0)
-        job_id = table.lines[agent][0]
+        job_id = table.agent_queues[agent][0]
         table.leave(job_id, agent)
-        table.called.append(job_id)
-        if agent in table.lines:
+        table.ready.append(job_id)
+        if agent in table.agent_queues:
             table.ring.append(agent)
         return True
 
-    def _let_go_of_the_silent(self, priority: Priority) -> None:
+    def _requeue_of_dead(self, priority: Priority) -> None:
         limit = self._clock.seconds - HEARTBEAT_TIMEOUT_MS / 1000
         beats = self.tables.heartbeats
         for consumer in [name for name, at in beats.items() if at <= limit]:
             table = self.tables.queues[priority]
-            table.called += sorted(table.in_hand.pop(consumer, set()) & table.messages)
-            if not any(other.in_hand.get(consumer) for other in self.tables.queues.values()):
+            table.ready += sorted(table.unacked.pop(consumer, set()) & table.messages)
+            if not any(other.unacked.get(consumer) for other in self.tables.queues.values()):
                 del beats[consumer]

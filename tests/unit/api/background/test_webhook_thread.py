@@ -67,7 +67,7 @@ class World:
     def __init__(self) -> None:
         self.clock, self.store, self.gate = FakeClock(), NotifyingStore(), Gate()
         self.log = InMemoryEventLog(self.clock)
-        self.desk = WebhookCollector(
+        self.collector = WebhookCollector(
             log=self.log,
             store=self.store,
             ids=SequentialIds(),
@@ -84,7 +84,7 @@ class World:
     @contextmanager
     def running(self, pace: WebhookPace | None = None) -> Iterator[WebhookThread]:
         thread = WebhookThread(
-            self.desk,
+            self.collector,
             lambda: self.gate,
             pace=pace or WebhookPace(),
             logger=structlog.get_logger("test"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from api.http.messages import Reply, Request
 from api.http_server.limits import ServerLimits
-from tests.support.builders.http_connection import MemoryDesk, play
+from tests.support.builders.http_connection import MemoryHost, play
 
 LIMITS = ServerLimits(head_bytes_max=2048, body_bytes_max=4096, linger_s=0.01)
 VALID = (
@@ -33,13 +33,13 @@ async def small(request: Request) -> Reply:
     return Reply(body=b"{}")
 
 
-def played(pieces: Sequence[bytes]) -> tuple[bytes, MemoryDesk]:
-    desk = MemoryDesk(small, LIMITS)
+def played(pieces: Sequence[bytes]) -> tuple[bytes, MemoryHost]:
+    host = MemoryHost(small, LIMITS)
     with structlog.testing.capture_logs() as logs:
-        answer = asyncio.run(play(desk, pieces))
+        answer = asyncio.run(play(host, pieces))
     failures = [entry for entry in logs if entry["log_level"] in {"error", "critical"}]
     assert not failures
-    return answer, desk
+    return answer, host
 
 
 def statuses(data: bytes, methods: Sequence[str]) -> list[int]:
@@ -81,17 +81,17 @@ def mutated(draw: st.DrawFn) -> list[bytes]:
 @example([b"GET / HTTP/1.1\r\nhost: \xff\r\n\r\n"])
 @example([b"GET http://[ HTTP/1.1\r\nhost: x\r\n\r\n"])
 def test_random_bytes_never_break_a_connection(pieces: list[bytes]) -> None:
-    answer, desk = played(pieces)
-    methods = [request.method for request in desk.seen]
+    answer, host = played(pieces)
+    methods = [request.method for request in host.seen]
     assert all(200 <= status < 600 for status in statuses(answer, methods))
 
 
 @settings(max_examples=300, deadline=None)
 @given(mutated())
 def test_mutated_requests_never_break_a_connection(pieces: list[bytes]) -> None:
-    answer, desk = played(pieces)
+    answer, host = played(pieces)
     assert answer == b"" or answer.startswith(b"HTTP/1.1 ")
-    for request in desk.seen:
+    for request in host.seen:
         assert len(request.body) <= LIMITS.body_bytes_max
 
 
@@ -104,7 +104,7 @@ def test_valid_requests_are_answered_however_they_are_cut(
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
     edges = [0, *cuts, len(whole)]
     pieces = [whole[a:b] for a, b in pairwise(edges)]
-    answer, desk = played(pieces)
+    answer, host = played(pieces)
     methods = [request.split(b" ")[0].decode() for request in requests]
-    assert [request.method for request in desk.seen] == methods
+    assert [request.method for request in host.seen] == methods
     assert statuses(answer, methods) == [200] * len(requests)

@@ -19,7 +19,7 @@ URL = "https://hooks.example.com/jobs"
 BODY = {"prompt": "Say hello.", "seed": 1, "temperature": 0}
 
 
-def desk(api: FakeApi, *, urls: tuple[str, ...] = ()) -> WebhookCollector:
+def collector(api: FakeApi, *, urls: tuple[str, ...] = ()) -> WebhookCollector:
     ports = api.ports
     return WebhookCollector(
         log=ports.log,
@@ -44,7 +44,7 @@ def test_the_receiver_is_in_the_log_and_gets_a_message_at_the_end() -> None:
             assert api.log.read_all()[0].data["webhook"] == URL
             api.start(JobId(job["id"]))
             api.complete(JobId(job["id"]), "Hello.")
-            desk(api).collect(after=0)
+            collector(api).collect(after=0)
             (row,) = (await api.json("GET", f"/v1/jobs/{job['id']}"))["webhooks"]
             assert (row["subject"], row["type"], row["url"]) == (job["id"], "job.completed", URL)
             webhook = api.ports.webhook_store.of_subject(job["id"], limit=1)[0]
@@ -113,7 +113,7 @@ def test_webhooks_are_listed_page_by_page_and_delivered_again() -> None:
                 job = JobId((await submit(api))["id"])
                 api.start(job)
                 api.complete(job, "Hello.")
-            desk(api).collect(after=0)
+            collector(api).collect(after=0)
             page = await api.json("GET", "/v1/webhooks?limit=2")
             assert [row["state"] for row in page["data"]] == ["pending", "pending"]
             assert page["has_more"]

@@ -197,7 +197,7 @@ def test_blocks_of_another_model_are_not_known() -> None:
     index = index_of(SPECS["full"], (1, 2, 3, 4))
     other = PrefixIndex("sha256:other", SPECS["full"])
     (name,) = known(index)
-    with pytest.raises(AssertionError, match="not of this content"):
+    with pytest.raises(AssertionError, match="does not match the tokens"):
         other.insert(name, None, (1, 2, 3, 4))
 
 

@@ -35,7 +35,7 @@ class World:
     def __init__(self, *, urls: Sequence[str] = (), batch_lines: bool = False) -> None:
         self.clock, self.ids = FakeClock(), SequentialIds()
         self.log, self.store = InMemoryEventLog(self.clock), InMemoryWebhookStore()
-        self.desk = WebhookCollector(
+        self.collector = WebhookCollector(
             log=self.log,
             store=self.store,
             ids=self.ids,
@@ -58,13 +58,15 @@ class World:
 
     def collect(self) -> list[Webhook]:
         after = self.store.position()
-        while (position := self.desk.collect(after=after)) != after:
+        while (position := self.collector.collect(after=after)) != after:
             after = position
         return sorted(self.store.rows.values(), key=lambda one: (one.position, one.url))
 
     def fail(self, answer: DeliveryResult | None = None) -> WebhookState:
-        (claimed,) = self.desk.claim("hooks.example.com:443", lease_s=20, limit=9)
-        return self.desk.settle(claimed, answer or DeliveryResult(status=500, error="HTTP 500"))
+        (claimed,) = self.collector.claim("hooks.example.com:443", lease_s=20, limit=9)
+        return self.collector.settle(
+            claimed, answer or DeliveryResult(status=500, error="HTTP 500")
+        )
 
     def events(self) -> list[str]:
         return [one.type for one in self.log.read_all() if one.stream.startswith("webhook-")]
@@ -162,7 +164,7 @@ def test_reading_the_log_again_keeps_nothing_twice() -> None:
     world = World()
     world.run("job-1", completed())
     before = world.collect()
-    assert world.desk.collect(after=0) == world.store.position()
+    assert world.collector.collect(after=0) == world.store.position()
     assert world.collect() == before
 
 
@@ -179,7 +181,7 @@ def test_a_store_that_is_away_leaves_the_log_to_be_read_again() -> None:
     world.run("job-1", completed())
     world.store.unavailable = True
     with pytest.raises(LogUnavailable):
-        world.desk.collect(after=0)
+        world.collector.collect(after=0)
     world.store.unavailable = False
     assert len(world.collect()) == 1
 
@@ -191,9 +193,9 @@ def test_a_failed_try_is_due_again_by_the_schedule_and_then_given_up() -> None:
     for wait_s in (5, 60):
         assert world.fail() is WebhookState.PENDING
         world.clock.advance(wait_s - 0.01)
-        assert world.desk.due_hosts(limit=9) == ()
+        assert world.collector.due_hosts(limit=9) == ()
         world.clock.advance(wait_s)
-        assert world.desk.due_hosts(limit=9) == ("hooks.example.com:443",)
+        assert world.collector.due_hosts(limit=9) == ("hooks.example.com:443",)
     assert world.events() == []
     assert world.fail(DeliveryResult(error="cannot connect")) is WebhookState.FAILED
     assert world.events() == ["WebhookGivenUp"]
@@ -207,7 +209,7 @@ def test_a_failed_try_is_due_again_by_the_schedule_and_then_given_up() -> None:
         "error": "cannot connect",
     }
     assert given_up.correlation_id == "req-1"
-    assert world.desk.due_hosts(limit=9) == ()
+    assert world.collector.due_hosts(limit=9) == ()
 
 
 def test_a_final_answer_ends_it_at_once_and_success_is_no_event() -> None:
@@ -215,10 +217,10 @@ def test_a_final_answer_ends_it_at_once_and_success_is_no_event() -> None:
     for name in ("job-1", "job-2"):
         world.run(name, completed())
     world.collect()
-    taken = world.desk.claim("hooks.example.com:443", lease_s=20, limit=9)
+    taken = world.collector.claim("hooks.example.com:443", lease_s=20, limit=9)
     gone = DeliveryResult(status=410, error="HTTP 410", is_final=True)
-    assert world.desk.settle(taken[0], gone) is WebhookState.FAILED
-    assert world.desk.settle(taken[1], DeliveryResult(status=204)) is WebhookState.DELIVERED
+    assert world.collector.settle(taken[0], gone) is WebhookState.FAILED
+    assert world.collector.settle(taken[1], DeliveryResult(status=204)) is WebhookState.DELIVERED
     assert world.events() == ["WebhookGivenUp"]
 
 
@@ -227,10 +229,10 @@ def test_a_crash_between_the_log_and_the_store_gives_up_once() -> None:
     world.run("job-1", completed())
     world.collect()
     gone = DeliveryResult(status=410, error="HTTP 410", is_final=True)
-    (taken,) = world.desk.claim("hooks.example.com:443", lease_s=20, limit=9)
+    (taken,) = world.collector.claim("hooks.example.com:443", lease_s=20, limit=9)
     world.store.unavailable = True
     with pytest.raises(LogUnavailable):
-        world.desk.settle(taken, gone)
+        world.collector.settle(taken, gone)
     world.store.unavailable = False
     world.clock.advance(20)
     assert world.fail(gone) is WebhookState.FAILED
@@ -263,6 +265,6 @@ def test_what_has_been_over_for_long_is_forgotten() -> None:
     world.run("job-1", completed())
     world.collect()
     world.fail(DeliveryResult(status=200))
-    assert world.desk.forget() == 0
+    assert world.collector.forget() == 0
     world.clock.advance(101)
-    assert world.desk.forget() == 1
+    assert world.collector.forget() == 1
