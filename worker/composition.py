@@ -15,12 +15,12 @@ from ops.blockstore.store import BlockStore
 from ops.clock import RandomIds, SystemClock
 from ops.logs import Logger
 from ops.settings import Settings
-from worker.cache_event_recorder import CacheEventRecorder
 from worker.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier, Storage
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
+from worker.recording.cache_event_recorder import CacheEventRecorder
 
 #: Seconds at the end of the process for blocks that wait to be written.
 LAST_BLOCKS_S = 5.0

@@ -46,8 +46,8 @@ from worker.consumers import Consumers
 from worker.engine.engine import BatchEngine
 from worker.periodic_tasks import PeriodicTask
 from worker.pulse import PULSE_S, PulseReporter, WorkerState
+from worker.recording.worker_event_recorder import WorkerEventRecorder, library_versions
 from worker.turn_scheduler import TurnScheduler
-from worker.worker_event_recorder import WorkerEventRecorder, library_versions
 
 #: Jobs handed to the engine beyond its batch, so that a free place in the batch is filled at once.
 SLOTS_AHEAD = 2

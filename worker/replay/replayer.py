@@ -31,8 +31,8 @@ from ops.logs import configure_logging
 from ops.settings import Settings, load_settings
 from worker.engine.mlx.model.loader import ModelSource
 from worker.engine.mlx.model.model_handles import ModelHandles
+from worker.recording.worker_event_recorder import library_versions
 from worker.replay.comparison import Pieces, replay
-from worker.worker_event_recorder import library_versions
 
 #: Seconds between two lines of progress.
 PROGRESS_S = 0.1

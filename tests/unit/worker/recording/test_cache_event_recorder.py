@@ -20,10 +20,10 @@ from ops.clock import SystemClock
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import SequentialIds
-from worker import cache_event_recorder as recorder_module
-from worker.cache_event_recorder import CacheEventRecorder
 from worker.cachestore.manifest import Manifest
 from worker.cachestore.reports import ContextSaved, ContextStarted
+from worker.recording import cache_event_recorder as recorder_module
+from worker.recording.cache_event_recorder import CacheEventRecorder
 
 WAIT_S = 60.0
 JOB = JobId("job-1")

@@ -6,7 +6,7 @@ from domain.events.worker import WorkerStopped
 from domain.values import ModelCard, StreamName, WorkerId
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import SequentialIds
-from worker.worker_event_recorder import WorkerEventRecorder
+from worker.recording.worker_event_recorder import WorkerEventRecorder
 
 MODEL = StreamName("model-tiny")
 

@@ -34,7 +34,7 @@ from ops.blockstore.events import (
 )
 from worker.cachestore.misses import miss_of
 from worker.cachestore.reports import ContextReport, ContextSaved, ContextStarted
-from worker.retry_queue import RetryLater, RetryQueue
+from worker.recording.retry_queue import RetryLater, RetryQueue
 
 #: Seconds of evictions that become one event.
 EVICTIONS_S = 5.0
