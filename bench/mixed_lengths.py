@@ -22,6 +22,7 @@ from mlx_lm.models import llama
 from mlx_lm.models.cache import BatchKVCache, make_prompt_cache
 
 from worker.engine.mlx.kv.probe import probe_spec
+from worker.engine.mlx.rows.ragged_attention import install_ragged_attention
 from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
 
 LAYERS, HEADS, DIM, HIDDEN, VOCABULARY = 8, 3, 64, 192, 4096
@@ -74,7 +75,12 @@ def _padded(network: Any, lengths: list[int]) -> Callable[[], object]:
 
 
 def _ragged(network: Any, lengths: list[int]) -> Callable[[], object]:
-    sequences = RunningSequences(network, lambda rows: mx.argmax(rows, axis=-1), lambda _: 0)
+    sequences = RunningSequences(
+        network,
+        lambda rows: mx.argmax(rows, axis=-1),
+        lambda _: 0,
+        ragged=install_ragged_attention(network),
+    )
     for length in lengths:
         sequences.insert(
             JoinRequest(segments=[[1]], caches=_filled(network, length), tokens=[1] * length)

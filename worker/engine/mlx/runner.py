@@ -21,6 +21,7 @@ from worker.engine.mlx.kv.leaves import UnsupportedCache
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.memory_report import report_memory
 from worker.engine.mlx.prefix_cache import PrefixCache
+from worker.engine.mlx.rows.ragged_attention import install_ragged_attention
 from worker.engine.mlx.rows.running_sequences import (
     JoinRequest,
     PrefillProgress,
@@ -108,6 +109,8 @@ class BatchRunner:
         self._arrivals: dict[int, int] = {}
         self._admission = AdmissionControl(None, None, None)
         self._sequences: RunningSequences | None = None
+        #: Whether the network computes rows of unequal length in one pass.
+        self._ragged = False
         self._sampler = BatchSampler(self._rows_of)
         self._pace = self._new_pace()
 
@@ -127,6 +130,8 @@ class BatchRunner:
         self._spec = self._probed_spec(self._weights.network)
         self._prefix_cache = self._new_prefix_cache(self._weights)
         self._admission = AdmissionControl(self._spec, self._prefix_cache, self._kv_budget_bytes)
+        # Once for each model: the check computes several forward passes.
+        self._ragged = install_ragged_attention(self._weights.network)
         self.reset()
         mx.eval(self._weights.network(mx.array([[0]])))
         cache, model = self._prefix_cache, self._weights.model
@@ -212,7 +217,10 @@ class BatchRunner:
         self._sampler = BatchSampler(self._rows_of)
         self._pace = self._new_pace()
         self._sequences = RunningSequences(
-            self._weights.network, self._sampler, self._admission.row_bytes
+            self._weights.network,
+            self._sampler,
+            self._admission.row_bytes,
+            ragged=self._ragged,
         )
         mx.clear_cache()
 

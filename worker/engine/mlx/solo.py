@@ -54,7 +54,9 @@ class SoloRun:
         self._sampler = BatchSampler(lambda _: self._sequences.sampled)
         self._draws: deque[tuple[int, mx.array]] = deque(maxlen=DRAWS_KEPT)
         self._drawn = 0
-        self._sequences = RunningSequences(weights.network, self._draw, row_bytes=lambda _: 0)
+        self._sequences = RunningSequences(
+            weights.network, self._draw, row_bytes=lambda _: 0, ragged=False
+        )
 
     def tokens(
         self, prompt: Sequence[int], on_progress: OnProgress = lambda *_: None

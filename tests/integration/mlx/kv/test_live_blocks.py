@@ -30,6 +30,7 @@ from worker.engine.mlx.kv.gather import gather
 from worker.engine.mlx.kv.live import cut_at_borders, extract_live
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.kv.split import extract
+from worker.engine.mlx.rows.ragged_attention import install_ragged_attention
 from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
 
 BLOCK = 8
@@ -76,7 +77,12 @@ class Batch:
         self.model = model
         self.step_tokens = step_tokens
         self.block_tokens = block_tokens
-        self.sequences = RunningSequences(model, self._draw, row_bytes=lambda _: 0)
+        self.sequences = RunningSequences(
+            model,
+            self._draw,
+            row_bytes=lambda _: 0,
+            ragged=install_ragged_attention(model),
+        )
         self.talks: dict[int, Talk] = {}
         self.limits: dict[int, int] = {}
 

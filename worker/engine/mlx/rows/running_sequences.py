@@ -17,7 +17,6 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from worker.engine.mlx.kv.leaves import STATE_CLASSES, leaves
 from worker.engine.mlx.rows.decode_rows import DecodeRows, Row, prefill
-from worker.engine.mlx.rows.ragged_attention import install_ragged_attention
 from worker.engine.scheduling.fair_queue import FairQueue
 
 #: Pieces' worth of short prompts that are prefilled together while no sequence decodes.
@@ -90,6 +89,8 @@ class RunningSequences:
             [rows]. ``sampled`` names the sequences of the rows.
         row_bytes: From the tokens of one sequence to the bytes of its caches, room for the next
             token included.
+        ragged: Whether the network computes rows of unequal length in one pass, as
+            ``install_ragged_attention`` returns; otherwise rows decode one by one.
     """
 
     def __init__(
@@ -97,6 +98,8 @@ class RunningSequences:
         network: Any,  # noqa: ANN401 - mlx-lm ships no types
         sampler: Callable[[mx.array], mx.array],
         row_bytes: Callable[[int], int],
+        *,
+        ragged: bool,
     ) -> None:
         self._network = network
         self._row_bytes = row_bytes
@@ -106,8 +109,6 @@ class RunningSequences:
         self._failed: dict[int, Exception] = {}
         self._steps = 0
         self.stream = generation_stream
-        with mx.stream(self.stream):
-            ragged = install_ragged_attention(network)
         self._rows = DecodeRows(network, sampler, ragged=ragged)
         found = leaves(make_prompt_cache(network))
         #: Whether several prompts can be prefilled in one pass.
