@@ -3,7 +3,7 @@
 The way of a generation:
 
 1. ``preparation`` renders and tokenises the request, on the caller's thread.
-2. The engine thread schedules sequences (``scheduling``), runs one step of the batch
+2. The engine thread admits sequences (``sequence_scheduler``), runs one step of the batch
    (``ports.ModelRunner``) and commits the sampled tokens.
 3. While it runs, a constraint (``grammar``, ``reasoning_limit``) masks the tokens that the answer
    may not contain.
@@ -33,8 +33,8 @@ from worker.engine.emitter import Advanced, Emitter, Ended, Released, Tokens
 from worker.engine.inbox import Cancel, Message, Remove, Stop, SubmitSequence
 from worker.engine.ports import Admission, LoadedModel, ModelRunner, StepResult
 from worker.engine.preparation import constraint_of, prepare
-from worker.engine.scheduling.waiting_queue import WaitingQueue
 from worker.engine.sequence import Handle, Sequence, SequenceTimes
+from worker.engine.sequence_scheduler import SequenceScheduler
 from worker.engine.text_assembler import assembler_for
 
 _log = structlog.get_logger(__name__)
@@ -77,7 +77,6 @@ class BatchEngine:
         assert max_batch_size >= 1, "a batch needs at least one place"
         self._runner_factory = runner_factory
         self._clock = clock
-        self._max_batch_size = max_batch_size
         self._inbox: SimpleQueue[Message] = SimpleQueue()
         self._emitter = Emitter(
             sink,
@@ -97,8 +96,12 @@ class BatchEngine:
         self._accepting = True
         self._arrivals = count()
         # The engine thread owns the attributes below.
-        self._waiting: WaitingQueue[Sequence] = WaitingQueue(batch_window_s)
-        self._running: dict[int, Sequence] = {}
+        self._scheduler = SequenceScheduler(
+            places=max_batch_size,
+            window_s=batch_window_s,
+            on_progress=self._report_progress,
+            on_failure=self._fail,
+        )
         self._stopped = False
 
     # -- life cycle ------------------------------------------------------------------------------
@@ -124,7 +127,7 @@ class BatchEngine:
     def set_batch_window(self, window_s: float) -> None:
         """Set the length of the batch window, in seconds, from now on."""
         assert window_s >= 0, "a window is not negative"
-        self._waiting.window.window_s = window_s
+        self._scheduler.set_window(window_s)
 
     def is_alive(self) -> bool:
         """Whether both threads run."""
@@ -220,13 +223,13 @@ class BatchEngine:
             self._receive(runner)
             if self._stopped:
                 return
-            self._schedule(runner)
-            if self._running:
+            self._scheduler.admit(runner, self._clock.monotonic())
+            if self._scheduler.running:
                 self._emitter.wait_for_room()
                 try:
                     step = runner.step()
                 except Exception as error:  # noqa: BLE001 - a batch may fail, the engine goes on
-                    _log.exception("step_failed", running=len(self._running))
+                    _log.exception("step_failed", running=len(self._scheduler.running))
                     self._fail_running(error)
                     runner.reset()
                 else:
@@ -234,9 +237,7 @@ class BatchEngine:
 
     def _receive(self, runner: ModelRunner) -> None:
         """Handle the messages in the inbox; wait for one if no sequence runs."""
-        wait_s: float | None = 0.0
-        if not self._running:
-            wait_s = self._waiting.wait_s(self._clock.monotonic())
+        wait_s = self._scheduler.wait_s(self._clock.monotonic())
         while wait_s != 0 or not self._inbox.empty():
             try:
                 message = self._inbox.get(block=wait_s != 0, timeout=wait_s)
@@ -248,49 +249,18 @@ class BatchEngine:
     def _handle(self, message: Message, runner: ModelRunner) -> None:
         match message:
             case SubmitSequence(sequence):
-                cost = len(sequence.admission.tokens) - sequence.task.prompt.cached_tokens
-                self._waiting.add(sequence, cost=cost, at=sequence.times.submitted)
-                self._report_queue_position(sequence)
+                self._scheduler.add(sequence)
             case Cancel(sequence):
-                self._withdraw(sequence, runner)
+                self._scheduler.withdraw(sequence, runner)
                 self._emitter.put(Ended(sequence, self._clock.monotonic()))
             case Remove(sequence):
-                self._withdraw(sequence, runner)
+                self._scheduler.withdraw(sequence, runner)
             case Stop():
                 self._stopped = True
 
-    def _schedule(self, runner: ModelRunner) -> None:
-        """Insert waiting sequences in the order of the queue, while there is room."""
-        now = self._clock.monotonic()
-        self._waiting.admit(
-            now,
-            self._max_batch_size - len(self._running),
-            must_wait=lambda sequence: runner.must_wait(sequence.admission),
-            join=lambda sequence: self._insert(sequence, runner, now),
-        )
-
-    def _insert(self, sequence: Sequence, runner: ModelRunner, now: float) -> bool:
-        try:
-            admitted = runner.insert(sequence.admission)
-        except Exception as error:  # noqa: BLE001 - concerns this generation alone
-            _log.exception("admission_failed", job=sequence.task.job_id)
-            self._fail(sequence, error, retryable=False)
-            return True
-        if admitted is None:
-            return False
-        if sequence.times.admitted is None:
-            sequence.times.admitted = now
-            prompt_tokens = len(sequence.task.prompt.tokens)
-            sequence.cached_tokens = min(admitted.cached_tokens, prompt_tokens)
-            if admitted.block_tokens:
-                sequence.kept_tokens = prompt_tokens - prompt_tokens % admitted.block_tokens
-        sequence.uid = admitted.uid
-        self._running[admitted.uid] = sequence
-        return True
-
     def _commit(self, step: StepResult) -> None:
         """Send the step's tokens to the emitter; drop finished, failed and preempted sequences."""
-        running, now = self._running, self._clock.monotonic()
+        running, now = self._scheduler.running, self._clock.monotonic()
         tokens = [(running[uid], token, finish) for uid, token, finish in step.tokens]
         likelihoods = {running[uid]: likelihood for uid, likelihood in step.likelihoods.items()}
         for uid, token, finish in step.tokens:
@@ -303,15 +273,7 @@ class BatchEngine:
             self._report_prefill(running.get(uid), done, total, now)
         for fault in step.faults:
             self._fail(running.pop(fault.uid), fault.error, retryable=fault.retryable)
-        for uid in step.preempted:
-            sequence = running.pop(uid)
-            sequence.prepare_resume()
-            self._waiting.put_back(sequence)
-
-    def _report_queue_position(self, sequence: Sequence) -> None:
-        ahead = len(self._running) + len(self._waiting) - self._max_batch_size
-        if ahead > 0:
-            self._emitter.put(Advanced(sequence, Progress(phase="queued", done=0, total=ahead)))
+        self._scheduler.put_back(step.preempted)
 
     def _report_prefill(self, sequence: Sequence | None, done: int, total: int, now: float) -> None:
         if sequence is None:
@@ -321,17 +283,12 @@ class BatchEngine:
         if done >= total:
             sequence.times.prefilled = now
         else:
-            progress = Progress(phase="prefill", done=done, total=total)
-            self._emitter.put(Advanced(sequence, progress))
+            self._report_progress(sequence, Progress(phase="prefill", done=done, total=total))
 
-    def _withdraw(self, sequence: Sequence, runner: ModelRunner) -> None:
-        """Remove a generation from the batch or from the queue."""
-        if sequence.uid is not None and self._running.pop(sequence.uid, None) is not None:
-            runner.remove(sequence.uid)
-        else:
-            self._waiting.remove(sequence)
+    def _report_progress(self, sequence: Sequence, progress: Progress) -> None:
+        self._emitter.put(Advanced(sequence, progress))
 
-    def _fail(self, sequence: Sequence, error: BaseException, *, retryable: bool) -> None:
+    def _fail(self, sequence: Sequence, error: BaseException, *, retryable: bool = False) -> None:
         message = f"the generation failed: {type(error).__name__}: {error}"
         failure = Failed(error=EngineFailure.code, message=message, retryable=retryable)
         now = self._clock.monotonic()
@@ -339,9 +296,9 @@ class BatchEngine:
 
     def _fail_running(self, error: BaseException) -> None:
         """Fail all generations of a broken batch retryably; their next attempts continue them."""
-        for sequence in self._running.values():
+        for sequence in self._scheduler.running.values():
             self._fail(sequence, error, retryable=True)
-        self._running.clear()
+        self._scheduler.running.clear()
 
     def _end_all(self, failure: Failed) -> None:
         """End all generations with ``failure`` and accept no more."""
@@ -353,9 +310,8 @@ class BatchEngine:
             if isinstance(message, SubmitSequence):
                 arrived.append(message.sequence)
         now = self._clock.monotonic()
-        for sequence in (*self._running.values(), *self._waiting.clear(), *arrived):
+        for sequence in (*self._scheduler.clear(), *arrived):
             self._emitter.put(Ended(sequence, now, StopReason.END_TURN, failure))
-        self._running.clear()
 
     # -- called from other threads ---------------------------------------------------------------
 
