@@ -34,6 +34,8 @@ class PreparedPrompt:
         is_raw: Whether all of the answer is text: no reasoning, no calls.
         echoed: Text that the answer begins with, before the first generated token.
         thinking_limit: Tokens of reasoning after which it is closed, ``None`` for any number.
+        message_starts: Known positions among the tokens at which messages begin, ascending; the
+            first one is the end of tools and system prompt.
     """
 
     tokens: tuple[int, ...]
@@ -52,6 +54,7 @@ class PreparedPrompt:
     is_raw: bool = False
     echoed: str = ""
     thinking_limit: int | None = None
+    message_starts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

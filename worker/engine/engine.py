@@ -32,7 +32,7 @@ from domain.values import ModelCard, StopReason
 from worker.engine.emitter import Advanced, Emitter, Ended, Released, Tokens
 from worker.engine.inbox import Cancel, Message, Remove, Stop, SubmitSequence
 from worker.engine.ports import Admission, LoadedModel, ModelRunner, StepResult
-from worker.engine.preparation import constraint_of, prepare
+from worker.engine.preparation import checkpoints_of, constraint_of, prepare
 from worker.engine.sequence import Handle, Sequence, SequenceTimes
 from worker.engine.sequence_scheduler import SequenceScheduler
 from worker.engine.text_assembler import assembler_for
@@ -192,6 +192,7 @@ class BatchEngine:
                 arrival=next(self._arrivals),
                 constraint=constraint_of(model, task),
                 logprobs=task.prompt.logprobs,
+                checkpoints=checkpoints_of(task),
             ),
             context_length=model.card.context_length,
         )
@@ -276,9 +277,7 @@ class BatchEngine:
         self._scheduler.put_back(step.preempted)
 
     def _report_prefill(self, sequence: Sequence | None, done: int, total: int, now: float) -> None:
-        if sequence is None:
-            return
-        if sequence.times.prefilled is not None:
+        if sequence is None or sequence.times.prefilled is not None:
             return
         if done >= total:
             sequence.times.prefilled = now

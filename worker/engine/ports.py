@@ -53,6 +53,8 @@ class Admission:
         constraint: Masks the tokens that may not come next; has accepted all tokens so far.
         logprobs: Number of most likely tokens to report at each position; ``None`` reports no
             log probabilities.
+        checkpoints: Positions among the tokens from which other sequences are likely to continue
+            differently, ascending, each greater than 0 and less than ``len(tokens) - 1``.
     """
 
     tokens: Sequence[int]
@@ -63,6 +65,7 @@ class Admission:
     arrival: int = 0
     constraint: Constraint | None = None
     logprobs: int | None = None
+    checkpoints: tuple[int, ...] = ()
 
 
 class TokenLikelihood(NamedTuple):
@@ -150,11 +153,15 @@ class RenderedPrompt(NamedTuple):
         opened: Text at the end of the prompt that is the beginning of the answer, such as the
             start of a forced tool call.
         echoed: The whole prompt as text, if the client wants the answer to begin with it.
+        message_starts: Positions among the tokens at which messages begin, ascending, as far as
+            they are known exactly. The first one is the end of tools and system prompt: prompts
+            with the same tools and system prompt have the same tokens before it.
     """
 
     tokens: tuple[int, ...]
     opened: str = ""
     echoed: str = ""
+    message_starts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

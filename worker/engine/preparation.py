@@ -40,6 +40,7 @@ def prepare(request: ChatRequest, model: LoadedModel) -> PreparedPrompt:
         logprobs=request.logprobs,
         is_raw=request.raw is not None,
         echoed=rendered.echoed,
+        message_starts=rendered.message_starts,
         thinking_limit=request.thinking_limit.within(max_tokens),
     )
     if prompt.is_strict or prompt.strict_tools:
@@ -55,3 +56,10 @@ def constraint_of(model: LoadedModel, task: GenerationTask) -> Constraint | None
         for token in task.emitted:
             constraint.accept(token)
     return constraint
+
+
+def checkpoints_of(task: GenerationTask) -> tuple[int, ...]:
+    """Return where other sequences are likely to continue differently: after the system prompt."""
+    ends = task.prompt.message_starts[:1]
+    last = len(task.prompt.tokens) + len(task.emitted) - 1
+    return tuple(end for end in ends if 0 < end < last)

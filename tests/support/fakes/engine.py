@@ -65,6 +65,7 @@ class ScriptedRunner:
         self.load_error: Exception | None = None
         self.stepped = threading.Event()
         self.closed = False
+        self.admissions: list[Admission] = []
         self._rows: dict[int, list[Any]] = {}
         self._tops: dict[int, int] = {}
         self._next_uid = 0
@@ -105,6 +106,7 @@ class ScriptedRunner:
         prompt_length = len(admission.tokens) - admission.first_index
         prompt = "".join(map(chr, admission.tokens[:prompt_length])).removesuffix("<think>")
         answer = self.answers.get(prompt, DEFAULT_ANSWER)
+        self.admissions.append(admission)
         self._next_uid += 1
         self._rows[self._next_uid] = [
             answer,
@@ -213,7 +215,10 @@ def _render(request: ChatRequest) -> RenderedPrompt:
     if text == REFUSED:
         msg = "the script refuses this message"
         raise InvalidRequest(msg, field="messages")
-    return RenderedPrompt(tuple(map(ord, text + ("<think>" if request.thinking else ""))))
+    tokens = tuple(map(ord, text + ("<think>" if request.thinking else "")))
+    # The scripted template writes its system prompt as the first character.
+    starts = (1,) if request.messages[0].role == "system" else ()
+    return RenderedPrompt(tokens, message_starts=starts)
 
 
 def likelihood_of(token: int, index: int, top: int) -> TokenLikelihood:

@@ -70,11 +70,12 @@ class _CachedPrompt:
     request: ChatRequest
     ids: array[int]
     opened: str
+    message_starts: tuple[int, ...]
     size_bytes: int
 
     @property
     def rendered(self) -> RenderedPrompt:
-        return RenderedPrompt(tuple(self.ids), self.opened)
+        return RenderedPrompt(tuple(self.ids), self.opened, message_starts=self.message_starts)
 
 
 class IncrementalPrompts:
@@ -140,7 +141,8 @@ class IncrementalPrompts:
         after = self._renderer.render_after(request, link.turn)
         if after is None:
             return None
-        return RenderedPrompt((*before.tokens, *link.answer.token_ids, *after.tokens), after.opened)
+        tokens = (*before.tokens, *link.answer.token_ids, *after.tokens)
+        return RenderedPrompt(tokens, after.opened, message_starts=before.message_starts)
 
     def _find_link(self, request: ChatRequest) -> _Link | None:
         """Return the newest recorded answer in a conversation that the prompt can continue."""
@@ -186,7 +188,9 @@ class IncrementalPrompts:
         size = request_bytes + ids.itemsize * len(ids)
         with self._lock:
             if digest not in self._cached and size <= self._bytes_max:
-                self._cached[digest] = _CachedPrompt(request, ids, rendered.opened, size)
+                self._cached[digest] = _CachedPrompt(
+                    request, ids, rendered.opened, rendered.message_starts, size
+                )
                 self._bytes += size
             while self._bytes > self._bytes_max:
                 self._bytes -= self._cached.popitem(last=False)[1].size_bytes

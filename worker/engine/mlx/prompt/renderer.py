@@ -16,6 +16,7 @@ from domain.chat.request import ChatRequest, Message, ToolCall, canonical_json
 from domain.errors import InvalidRequest
 from worker.engine.mlx.prompt import harmony
 from worker.engine.mlx.prompt.instructions import with_instructions
+from worker.engine.mlx.prompt.preamble import leading_turns, preamble_end
 from worker.engine.mlx.prompt.raw_prompt import RawRenderer
 from worker.engine.mlx.prompt.segment_tokenizer import SegmentTokenizer, refusal
 from worker.engine.output.channel_format import HARMONY, ChannelFormat
@@ -74,7 +75,7 @@ class PromptRenderer:
         if not ids:
             msg = "the messages hold nothing to answer"
             raise InvalidRequest(msg, field="messages")
-        return RenderedPrompt(ids, opened)
+        return RenderedPrompt(ids, opened, message_starts=self._message_starts(request, text, ids))
 
     def render_after(self, request: ChatRequest, turn: int) -> RenderedPrompt | None:
         """Return the part of the prompt after an assistant turn, starting with its end marker.
@@ -131,6 +132,23 @@ class PromptRenderer:
             # A demanded call starts at once, so the open reasoning section is closed.
             text += f"\n{self._tokenizer.think_end}\n\n"
         return text, opened
+
+    def _message_starts(
+        self, request: ChatRequest, text: str, ids: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """Return where the first message after tools and system prompt begins, if that is exact."""
+        turns = leading_turns(request, STAND_IN)
+        if not turns:
+            return ()
+        try:
+            pieces = self._text(replace(request, messages=turns)).split(STAND_IN)
+        except InvalidRequest:
+            return ()
+        # A template that writes tools or date before the last message has no common preamble.
+        if len(pieces) != _AROUND_ONE or not text.startswith(pieces[0]):
+            return ()
+        end = preamble_end(ids, pieces[0], self._ids_of)
+        return () if end is None else (end,)
 
     def _ids_of(self, text: str) -> tuple[int, ...]:
         return self.encode(_LONE_SURROGATE.sub("\ufffd", text))

@@ -33,7 +33,8 @@ class PlainRenderer:
 
     def render(self, request: ChatRequest) -> RenderedPrompt:
         self.rendered += 1
-        return RenderedPrompt(_ids(request.messages) + _ids(()))
+        start = (len(_ids(request.messages[:1])),)
+        return RenderedPrompt(_ids(request.messages) + _ids(()), message_starts=start)
 
     def has_only_messages(self, request: ChatRequest) -> bool:
         return request.tool_choice.mode == "auto"
@@ -149,6 +150,14 @@ def test_a_prompt_begins_with_the_one_before_it_and_what_was_sampled(
     turns = _talk(sayings, tools=(_TOOL,)).turns
     for (_, prompt, sampled), (_, following, _) in pairwise(turns):
         assert following[: len(prompt) + len(sampled)] == prompt + sampled
+
+
+def test_a_prompt_keeps_the_message_starts_of_the_one_before_it() -> None:
+    talk = _talk([("a", None, "user"), ("b", None, "user"), ("c", None, "user")])
+    start = len(_ids(talk.messages[:1]))
+    for request, _, _ in talk.turns:
+        assert talk.prompts.render(request).message_starts == (start,)
+        assert talk.restarted().render(request).message_starts == (start,)
 
 
 @given(sayings=_SAYINGS)
