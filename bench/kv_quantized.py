@@ -21,7 +21,6 @@ import mlx.core as mx
 import mlx_lm.utils
 from mlx.utils import tree_map
 from mlx_lm.models import falcon_h1, gemma3_text, llama
-from mlx_lm.models.cache import make_prompt_cache
 
 from domain.kv.spec import BLOCK_TOKENS, LayerKind, LayerSpec, ModelCacheSpec
 from ops.setting_groups import DEMO_MODEL
@@ -31,6 +30,7 @@ from worker.engine.mlx.kv.codec import BlockCodec
 from worker.engine.mlx.kv.gather import gather
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.kv.split import extract
+from worker.engine.mlx.kv.window_cache import make_row_caches
 from worker.engine.mlx.model.loader import find_model
 
 RUNS = 7
@@ -197,7 +197,7 @@ def _compare(network: Any, spec: ModelCacheSpec, prompt: Sequence[int]) -> _Outc
 
 def _read(network: Any, spec: ModelCacheSpec, tokens: Sequence[int]) -> list[BlockArrays]:
     """Compute tokens as the engine does; return all blocks, the tail last."""
-    caches = make_prompt_cache(network)
+    caches = make_row_caches(network)
     blocks = []
     for start in range(0, len(tokens), spec.block_tokens):
         piece = tokens[start : start + spec.block_tokens]
@@ -213,7 +213,7 @@ def _restored(network: Any, spec: ModelCacheSpec, blocks: Sequence[BlockArrays])
     whole = [block for block in blocks if block.tokens == spec.block_tokens]
     tail = blocks[-1] if len(whole) < len(blocks) else None
     tail_tokens = 0 if tail is None else tail.tokens
-    return gather(spec, whole, tail, tail_tokens, lambda: make_prompt_cache(network))
+    return gather(spec, whole, tail, tail_tokens, lambda: make_row_caches(network))
 
 
 def _answer(

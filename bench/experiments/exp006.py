@@ -18,7 +18,6 @@ from typing import Any
 import mlx.core as mx
 import mlx_lm.utils
 import numpy as np
-from mlx_lm.models.cache import make_prompt_cache
 
 from bench.experiments.report import (
     median_s,
@@ -33,6 +32,7 @@ from ops.setting_groups import DEMO_MODEL
 from worker.engine.mlx.kv.arrays import BlockArrays
 from worker.engine.mlx.kv.gather import gather
 from worker.engine.mlx.kv.probe import probe_spec
+from worker.engine.mlx.kv.window_cache import make_row_caches
 from worker.engine.mlx.model.loader import find_model
 
 #: Size of the demo model's vocabulary.
@@ -102,7 +102,7 @@ def _rows(copies: list[float], shares: list[float]) -> Iterator[tuple[object, ..
     network, *_ = mlx_lm.utils.load(str(find_model(DEMO_MODEL)))
     spec = probe_spec(network)
     for tokens, blocks, prefill_ms in _contexts(network):
-        gathering = _gathering(spec, blocks, partial(make_prompt_cache, network))
+        gathering = _gathering(spec, blocks, partial(make_row_caches, network))
         shares.append(gathering.gather_ms / prefill_ms)
         times = f"{prefill_ms / gathering.gather_ms:,.0f}"
         yield "demo model", tokens, *gathering.cells(), f"{prefill_ms:,.0f}", times
@@ -125,7 +125,7 @@ def _gathering(
 def _contexts(network: Any) -> Iterator[tuple[int, list[BlockArrays], float]]:
     """Yield contexts of growing length, their blocks, and the time to compute them."""
     rng = random.Random(6)
-    caches = make_prompt_cache(network)
+    caches = make_row_caches(network)
     blocks: list[BlockArrays] = []
     spent_s = 0.0
     for tokens in range(BLOCK_TOKENS, max(CONTEXTS) + 1, BLOCK_TOKENS):

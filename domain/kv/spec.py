@@ -21,6 +21,11 @@ from typing import assert_never
 
 #: Tokens in a block.
 BLOCK_TOKENS = 256
+#: Tokens that a running sequence keeps behind each sliding window, so that its last tokens can be
+#: taken back.
+WINDOW_SLACK_TOKENS = 64
+#: Most tokens by which the buffer of a sliding window grows, and free slots that it has at most.
+WINDOW_STEP_TOKENS = 64
 
 
 class LayerKind(StrEnum):
@@ -125,9 +130,20 @@ class ModelCacheSpec:
         return sum(layer.bytes_of(tokens) for layer in self.layers)
 
     def live_bytes(self, tokens: int) -> int:
-        """Return the size of the caches of a running sequence of ``tokens``."""
+        """Return the size of the caches of a running sequence of ``tokens``.
+
+        A sliding window W counts at most W + ``WINDOW_SLACK_TOKENS`` + ``WINDOW_STEP_TOKENS``
+        tokens: its buffer keeps some behind the window, and has free slots for new ones.
+        """
         assert tokens >= 0, "a context has a length"
-        return sum(layer.bytes_of(tokens) for layer in self.layers)
+        return sum(self._live_bytes(layer, tokens) for layer in self.layers)
+
+    def _live_bytes(self, layer: LayerSpec, tokens: int) -> int:
+        if layer.kind is not LayerKind.SLIDING:
+            return layer.bytes_of(tokens)
+        step = min(self.block_tokens, WINDOW_STEP_TOKENS)
+        slots = layer.window + WINDOW_SLACK_TOKENS + step
+        return min(tokens, slots) * layer.token_bytes
 
     def context_bytes(self, tokens: int) -> int:
         """Return the size of all blocks of a context of ``tokens``, its tail included."""

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import make_prompt_cache
 
 from domain.kv.spec import ModelCacheSpec
 from tests.support.models.tiny_architectures import VOCABULARY
 from worker.engine.mlx.kv.arrays import BlockArrays
 from worker.engine.mlx.kv.gather import gather
 from worker.engine.mlx.kv.split import extract
+from worker.engine.mlx.kv.window_cache import make_row_caches
 
 #: Tokens decoded after every restore.
 DECODED = 8
@@ -41,7 +41,7 @@ class Sequence1:
     ) -> None:
         self.model = model
         self.spec = spec
-        self.caches = make_prompt_cache(model) if caches is None else caches
+        self.caches = make_row_caches(model) if caches is None else caches
         self.tokens = tokens
         self.blocks: list[BlockArrays] = []
 
@@ -97,7 +97,7 @@ def restore(
 ) -> Sequence1:
     """Return a sequence that starts out of blocks."""
     used = (tail.tokens if tail else 0) if tail_tokens is None else tail_tokens
-    caches = gather(spec, blocks, tail, used, lambda: make_prompt_cache(model))
+    caches = gather(spec, blocks, tail, used, lambda: make_row_caches(model))
     return Sequence1(model, spec, caches, len(blocks) * spec.block_tokens + used)
 
 

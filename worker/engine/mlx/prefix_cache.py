@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import make_prompt_cache
 
 from domain.kv.hashing import ID_BYTES, BlockHash, BlockHasher, pack_ids
 from domain.kv.pool import BlockId
@@ -28,6 +27,7 @@ from worker.engine.mlx.kv.gather import gather
 from worker.engine.mlx.kv.live import Sequences, cut_at_borders, extract_live
 from worker.engine.mlx.kv.memory import BlockMemory, PinnedPrefix
 from worker.engine.mlx.kv.probe import probe_spec
+from worker.engine.mlx.kv.window_cache import make_row_caches
 from worker.engine.mlx.persistence import Persistence, fingerprint_of_blocks
 from worker.engine.mlx.tracked_sequence import StartPoint, TrackedSequence
 from worker.engine.ports import CachedPrefix
@@ -286,9 +286,8 @@ class PrefixCache:
         tail = None if pinned.tail_id is None else self.memory.arrays(pinned.tail_id)
         tail_tokens = pinned.tail_tokens
         with mx.stream(sequences.stream):
-            return gather(
-                self._spec, blocks, tail, tail_tokens, lambda: make_prompt_cache(self._network)
-            )
+            make = partial(make_row_caches, self._network, self._block_tokens)
+            return gather(self._spec, blocks, tail, tail_tokens, make)
 
     def _cache_complete_blocks(
         self, uid: int, sequence: TrackedSequence, sequences: Sequences

@@ -221,6 +221,7 @@ class BatchRunner:
             self._sampler,
             self._admission.row_bytes,
             ragged=self._ragged,
+            block_tokens=self._block_tokens,
         )
         mx.clear_cache()
 

@@ -17,7 +17,7 @@ from mlx_lm.models.cache import (
     make_prompt_cache,
 )
 
-from domain.kv.spec import LayerKind, LayerSpec, ModelCacheSpec
+from domain.kv.spec import WINDOW_SLACK_TOKENS, LayerKind, LayerSpec, ModelCacheSpec
 from tests.support.models.kv_sequences import (
     Sequence1,
     block_difference,
@@ -216,18 +216,15 @@ def test_block_keeps_no_buffer_alive_but_its_own() -> None:
 def test_sliding_layer_gives_no_block_that_its_window_has_left() -> None:
     model = network(GEMMA3)
     sequence = Sequence1(model, probe_spec(model, 8))
-    sequence.prefill(PROMPT)
-    # In one piece, the window and what came before it in the piece are all there.
-    assert extract(sequence.caches, 0, 8, cached_tokens=53) is not None
+    # Of a long piece, the window and the tokens behind it are kept.
+    sequence.prefill(random_tokens(300, 9))
     sequence.decode([1])
+    oldest = 300 - WINDOW - WINDOW_SLACK_TOKENS
     held = sequence.tokens
     assert extract(sequence.caches, held - 8, held, cached_tokens=held) is not None
-    assert (
-        extract(sequence.caches, held - WINDOW, held - WINDOW + 8, cached_tokens=held) is not None
-    )
-    assert (
-        extract(sequence.caches, held - WINDOW - 1, held - WINDOW + 7, cached_tokens=held) is None
-    )
+    assert extract(sequence.caches, oldest, oldest + 8, cached_tokens=held) is not None
+    # Of a block that is shorter than the window, all tokens are needed.
+    assert extract(sequence.caches, oldest - 1, oldest + 7, cached_tokens=held) is None
 
 
 def test_state_is_given_only_where_it_stands() -> None:

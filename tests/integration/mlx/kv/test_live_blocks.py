@@ -8,7 +8,6 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from mlx_lm.models.cache import make_prompt_cache
 
 from tests.support.models.kv_sequences import (
     DECODED,
@@ -30,6 +29,7 @@ from worker.engine.mlx.kv.gather import gather
 from worker.engine.mlx.kv.live import cut_at_borders, extract_live
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.kv.split import extract
+from worker.engine.mlx.kv.window_cache import make_row_caches
 from worker.engine.mlx.rows.ragged_attention import install_ragged_attention
 from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
 
@@ -213,7 +213,7 @@ def test_sequences_restored_among_strangers_say_what_they_say_alone(
             before.blocks,
             before.tail(),
             held % BLOCK,
-            lambda: make_prompt_cache(model),
+            lambda: make_row_caches(model),
         )
         talk = batch.join(prompt, DECODED, caches, held)
         tokens, logits = Sequence1(model, spec).decode(prompt)
@@ -250,7 +250,7 @@ def test_sequence_taken_out_in_mid_decode_goes_on_out_of_its_blocks(
     # The newest token is in the caches, so one token less is taken to have something to compute;
     # where that cannot be cut off, the tail is left out.
     cut = spec.usable_tokens(stored_tokens=held - start, matching_tokens=held - start - 1)
-    caches = gather(spec, blocks, tail if cut else None, cut, lambda: make_prompt_cache(model))
+    caches = gather(spec, blocks, tail if cut else None, cut, lambda: make_row_caches(model))
     again = batch.join(talk.held, DECODED, caches, start + cut)
     batch.finish()
     whole = Sequence1(model, spec)
@@ -290,7 +290,7 @@ def test_restored_sequence_joins_without_another_copy_of_its_context() -> None:
     other = batch.join(random_tokens(20, seed=7), 100)
     while not other.tokens:
         batch.step()
-    caches = gather(spec, blocks, None, 0, lambda: make_prompt_cache(model))
+    caches = gather(spec, blocks, None, 0, lambda: make_row_caches(model))
     context = sum(leaf.nbytes for leaf in caches)
     uid = batch.sequences.insert(
         JoinRequest(segments=[prompt[-1:]], caches=caches, tokens=prompt[:-1])

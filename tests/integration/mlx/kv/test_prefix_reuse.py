@@ -199,8 +199,10 @@ def test_small_budget_is_never_exceeded_and_changes_nothing(
     bench: MakeBench, architecture: Architecture, blocks: int
 ) -> None:
     cold = bench(architecture, budget_bytes=None)
-    size = bench(architecture).reuse._spec.block_bytes
-    warm = bench(architecture, budget_bytes=blocks * size)
+    spec = bench(architecture).reuse._spec
+    # The longest sequence fits alone.
+    budget_bytes = max(blocks * spec.block_bytes, spec.live_bytes(6 * BLOCK))
+    warm = bench(architecture, budget_bytes=budget_bytes)
     prompts = [random_tokens(20 + 15 * (n % 4), 70 + n % 5) for n in range(12)]
     for start in range(0, len(prompts), 3):
         runs = [warm.wait(prompt, 20) for prompt in prompts[start : start + 3]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 from mlx_lm.models import llama
-from mlx_lm.models.cache import make_prompt_cache
 
 from domain.values import Sampling
 from tests.support.models.kv_sequences import random_tokens
@@ -46,12 +45,11 @@ def test_rows_take_the_memory_of_their_own_lengths() -> None:
         bench.step()
     held = [bench.runner.sequences.find(run.uid) for run in runs]
     assert all(held)
-    step = make_prompt_cache(bench.runner.sequences._network)[0].step
     token_bytes = 2 * 2 * 2 * 8 * 4  # layers, keys and values, heads, elements, bytes
     for found in held:
         assert found is not None
         caches, tokens = found
-        assert sum(cache.nbytes for cache in caches) <= (len(tokens) + 2 * step) * token_bytes
+        assert sum(cache.nbytes for cache in caches) <= (len(tokens) + 2 * BLOCK) * token_bytes
 
 
 def test_network_with_an_attention_of_its_own_computes_rows_one_by_one(

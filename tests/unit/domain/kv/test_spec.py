@@ -88,6 +88,14 @@ def test_bytes_are_those_worked_out_by_hand(case: Case) -> None:
     assert case.spec.context_bytes(3 * 256 + 100) == 3 * case.block_bytes + case.tail_bytes
 
 
+def test_a_running_window_counts_its_whole_buffer() -> None:
+    window = sliding(1, 256, 512)
+    spec = spec_of(window, full(1, 256))
+    token_bytes = 2 * 256 * 2
+    assert spec.live_bytes(600) == 2 * 600 * token_bytes
+    assert spec.live_bytes(5_000) == (5_000 + 512 + 64 + 64) * token_bytes
+
+
 @cases
 def test_blocks_can_be_cut_as_far_as_every_layer_allows(case: Case) -> None:
     longest = case.cut_tokens_max

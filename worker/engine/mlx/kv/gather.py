@@ -69,13 +69,14 @@ def _fill(
     tokens = sum(count for _, count in runs)
     needed = runs[-spec.trailing_blocks(layer, tokens) :]
     full = layer.kind is LayerKind.FULL
-    room = leaf.step - tokens % leaf.step if full else 0
+    kept = layer.kept_tokens(tokens)
+    room = leaf.step - tokens % leaf.step if full else leaf.slots_for(kept + 1) - kept
     keys = _join(layer, needed, key_name(index), tokens, room)
     values = _join(layer, needed, value_name(index), tokens, room)
     if full:
         leaf.state = (keys, values, tokens)
         return leaf
-    leaf.state = (keys, values, tokens, 0, layer.window, keys.shape[TOKEN_AXIS])
+    leaf.state = (keys, values, tokens, kept)
     return leaf
 
 

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
+from mlx_lm.models.cache import ArraysCache, CacheList, KVCache
+
+from worker.engine.mlx.kv.window_cache import WindowKVCache
 
 # Compared by exact class, because a subclass may store other data in the same attributes.
-SLIDING_CLASSES = (RotatingKVCache,)
+SLIDING_CLASSES = (WindowKVCache,)
 STATE_CLASSES = (ArraysCache,)
 
 
@@ -29,17 +31,13 @@ class SequenceSpan:
         keys: The whole buffer, of the shape [1, kv_heads, slots, head_dim].
         values: The whole buffer, of the shape [1, kv_heads, slots, head_dim].
         stop: Tokens of the sequence that the cache has received.
-        length: How many of the last of those the buffer still stores.
-        origin: Slot of the oldest stored token.
-        ring: Number of slots if the buffer has wrapped around, else 0.
+        length: How many of the last of those the buffer still stores, in its first slots.
     """
 
     keys: mx.array
     values: mx.array
     stop: int
     length: int
-    origin: int
-    ring: int
 
     def covers(self, start: int) -> bool:
         """Return whether the buffer still stores the tokens from ``start`` on."""
@@ -53,17 +51,9 @@ class SequenceSpan:
         """
         assert self.covers(start), "the window has moved past the start"
         assert start < stop <= self.stop, "no such tokens"
-        first = self.origin + start - (self.stop - self.length)
-        count = stop - start
-        if self.ring:
-            first %= self.ring
-        return self._read(self.keys, first, count), self._read(self.values, first, count)
-
-    def _read(self, buffer: mx.array, first: int, count: int) -> mx.array:
-        over = first + count - self.ring if self.ring else 0
-        if over <= 0:
-            return buffer[:, :, first : first + count]
-        return mx.concatenate([buffer[:, :, first:], buffer[:, :, :over]], axis=2)
+        oldest = self.stop - self.length
+        first, last = start - oldest, stop - oldest
+        return self.keys[:, :, first:last], self.values[:, :, first:last]
 
 
 def leaves(caches: Iterable[Any]) -> list[Any]:
@@ -94,23 +84,11 @@ def _locate(leaf: Any, tokens: int) -> SequenceSpan | None:  # noqa: ANN401 - ml
     if type(leaf) in STATE_CLASSES:
         return None
     if type(leaf) is KVCache:
-        span = _of_full(leaf)
-    elif type(leaf) is RotatingKVCache:
-        span = _of_sliding(leaf)
+        keys, values, stop = leaf.state
+        span = SequenceSpan(keys, values, stop, stop)
+    elif type(leaf) in SLIDING_CLASSES:
+        span = SequenceSpan(*leaf.state)
     else:
         raise UnsupportedCache(f"the cache class {type(leaf).__name__} is not known")
     assert span.stop == tokens, "the caches hold another number of tokens"
     return span
-
-
-def _of_full(leaf: Any) -> SequenceSpan:  # noqa: ANN401 - as above
-    keys, values, offset = leaf.state
-    return SequenceSpan(keys, values, offset, offset, 0, 0)
-
-
-def _of_sliding(leaf: Any) -> SequenceSpan:  # noqa: ANN401 - as above
-    keys, values, offset, _, _, index = leaf.state
-    size = keys.shape[2]
-    if index < size and index < offset:
-        return SequenceSpan(keys, values, offset, size, index, size)
-    return SequenceSpan(keys, values, offset, index, 0, 0)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import KVCache
 
 from domain.kv.spec import BLOCK_TOKENS, LayerKind, LayerSpec, ModelCacheSpec
-from worker.engine.mlx.kv.leaves import STATE_CLASSES, UnsupportedCache, leaves
+from worker.engine.mlx.kv.leaves import SLIDING_CLASSES, STATE_CLASSES, UnsupportedCache, leaves
+from worker.engine.mlx.kv.window_cache import make_row_caches
 
 #: Tokens of the two forward passes that fill the caches; a state must keep its shape.
 _PROBE = ([0, 1], [0, 1, 2])
@@ -24,7 +25,7 @@ def probe_spec(model: Any, block_tokens: int = BLOCK_TOKENS) -> ModelCacheSpec: 
     Raises:
         UnsupportedCache: A cache has a class or a layout that cannot be restored.
     """
-    caches = make_prompt_cache(model)
+    caches = make_row_caches(model, block_tokens)
     found = leaves(caches)
     for leaf in found:
         _refuse_unknown(leaf)
@@ -40,11 +41,10 @@ def probe_spec(model: Any, block_tokens: int = BLOCK_TOKENS) -> ModelCacheSpec: 
 
 def _refuse_unknown(leaf: Any) -> None:  # noqa: ANN401 - as above
     name = type(leaf).__name__
-    if type(leaf) not in (KVCache, RotatingKVCache, *STATE_CLASSES):
-        raise UnsupportedCache(f"the cache class {name} is not known")
-    if type(leaf) is RotatingKVCache and leaf.keep:
-        # BatchRotatingKVCache does not keep them.
+    if getattr(leaf, "keep", 0):
         raise UnsupportedCache(f"a {name} that always keeps its first {leaf.keep} tokens")
+    if type(leaf) not in (KVCache, *SLIDING_CLASSES, *STATE_CLASSES):
+        raise UnsupportedCache(f"the cache class {name} is not known")
 
 
 def _state_shapes(leaf: Any) -> list[Any]:  # noqa: ANN401 - as above
@@ -62,7 +62,7 @@ def _layer(leaf: Any, index: int) -> LayerSpec:  # noqa: ANN401 - as above
     keys, values = arrays
     if keys.dtype != values.dtype:
         raise UnsupportedCache(f"cache {index} has keys and values of different types")
-    sliding = type(leaf) is RotatingKVCache
+    sliding = type(leaf) in SLIDING_CLASSES
     return LayerSpec(
         kind=LayerKind.SLIDING if sliding else LayerKind.FULL,
         kv_heads=keys.shape[1],

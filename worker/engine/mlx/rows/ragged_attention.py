@@ -13,9 +13,9 @@ from typing import Any
 import mlx.core as mx
 import structlog
 from mlx_lm.models.base import scaled_dot_product_attention
-from mlx_lm.models.cache import make_prompt_cache
 
 from worker.engine.mlx.kv.leaves import STATE_CLASSES, leaves
+from worker.engine.mlx.kv.window_cache import make_row_caches
 from worker.engine.mlx.rows.ragged_cache import RaggedMask, RaggedTensor, ragged_caches
 
 _log = structlog.get_logger(__name__)
@@ -90,7 +90,7 @@ def install_ragged_attention(network: Any) -> bool:  # noqa: ANN401 - mlx-lm shi
 def _prefilled(network: Any) -> list[list[Any]]:  # noqa: ANN401 - as above
     rows = []
     for tokens in _CHECK_ROWS:
-        caches = make_prompt_cache(network)
+        caches = make_row_caches(network)
         network(mx.array([tokens]), cache=caches)
         rows.append(caches)
     return rows

@@ -1,7 +1,7 @@
 """One layer's cache over rows of unequal length, without padding.
 
 mlx-lm decodes a batch from one buffer that is padded to its longest row. Here each row keeps the
-``KVCache`` or ``RotatingKVCache`` it was prefilled in. A ``RaggedCache`` stands in for the layer's
+``KVCache`` or ``WindowKVCache`` it was prefilled in. A ``RaggedCache`` stands in for the layer's
 cache while the network runs: linear layers see all rows as one batch, and
 ``ragged_attention.ragged_attention`` computes attention row by row on the rows' own buffers. The
 memory of a batch is the sum of its rows.
@@ -43,7 +43,7 @@ class RaggedCache:
     """The caches of one attention layer for one forward pass over several rows.
 
     Args:
-        rows: The layer's cache of each row: mlx-lm's ``KVCache`` or ``RotatingKVCache``.
+        rows: The layer's cache of each row: ``KVCache`` or ``WindowKVCache``.
         offset: Tokens in each row before the pass, of the shape [rows]; positions start there.
         lengths: New tokens of each row; rows shorter than the pass are padded on the right.
     """

@@ -13,9 +13,10 @@ from typing import Any
 
 import mlx.core as mx
 from mlx_lm.generate import generation_stream
-from mlx_lm.models.cache import make_prompt_cache
 
+from domain.kv.spec import BLOCK_TOKENS
 from worker.engine.mlx.kv.leaves import STATE_CLASSES, leaves
+from worker.engine.mlx.kv.window_cache import make_row_caches
 from worker.engine.mlx.rows.decode_rows import DecodeRows, Row, prefill
 from worker.engine.scheduling.fair_queue import FairQueue
 
@@ -91,6 +92,7 @@ class RunningSequences:
             token included.
         ragged: Whether the network computes rows of unequal length in one pass, as
             ``install_ragged_attention`` returns; otherwise rows decode one by one.
+        block_tokens: Tokens by which the buffers of a sequence grow.
     """
 
     def __init__(
@@ -100,8 +102,10 @@ class RunningSequences:
         row_bytes: Callable[[int], int],
         *,
         ragged: bool,
+        block_tokens: int = BLOCK_TOKENS,
     ) -> None:
         self._network = network
+        self._block_tokens = block_tokens
         self._row_bytes = row_bytes
         self._next_uid = 0
         self._prompts: dict[int, _PendingPrompt] = {}
@@ -110,7 +114,7 @@ class RunningSequences:
         self._steps = 0
         self.stream = generation_stream
         self._rows = DecodeRows(network, sampler, ragged=ragged)
-        found = leaves(make_prompt_cache(network))
+        found = leaves(make_row_caches(network))
         #: Whether several prompts can be prefilled in one pass.
         self._together = ragged and all(type(leaf) not in STATE_CLASSES for leaf in found)
         #: Prompt tokens computed so far, the last one of each prompt not counted.
@@ -170,7 +174,9 @@ class RunningSequences:
             segments[-1:] = [segments[-1][:-1], segments[-1][-1:]]
         uid, self._next_uid = self._next_uid, self._next_uid + 1
         total = sum(len(segment) for segment in segments)
-        caches = make_prompt_cache(self._network) if join.caches is None else join.caches
+        caches = join.caches
+        if caches is None:
+            caches = make_row_caches(self._network, self._block_tokens)
         row = Row(uid, caches, join.tokens)
         self._prompts[uid] = _PendingPrompt(row, segments, total, len(join.tokens) + total)
         self._queue.add(uid, cost=total, now=0.0)

@@ -1,0 +1,259 @@
+"""The cache of a sliding-window layer, and the caches of a new row.
+
+mlx-lm's ``RotatingKVCache`` overwrites its oldest token in place: once it has wrapped around, no
+token can be taken back. ``WindowKVCache`` stores the tokens in order and keeps some more than the
+window, so that the last ones can be trimmed and slices are contiguous.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.base import create_causal_mask
+from mlx_lm.models.cache import CacheList, KVCache, RotatingKVCache, make_prompt_cache
+
+from domain.kv.spec import BLOCK_TOKENS, WINDOW_SLACK_TOKENS, WINDOW_STEP_TOKENS
+
+_TOKEN_AXIS = 2
+
+
+class WindowKVCache:
+    """Keys and values of the last tokens of one sequence, in order, in one layer.
+
+    The last ``window + slack`` tokens are kept. The buffer has room for ``step`` tokens more, so
+    that the kept tokens are copied to its front only once in ``step`` tokens.
+
+    Args:
+        window: Tokens that a query sees, its own included.
+        slack: Tokens that ``trim`` can take back at any length.
+        step: Tokens by which the buffer grows.
+        keeps_last: Whether ``keys_and_values`` is called after a piece of any length, by layers
+            that have no keys of their own.
+
+    Attributes:
+        keys: The buffer, [1, kv_heads, slots, head_dim]; ``None`` while it is empty.
+        values: The same for the values.
+        offset: Tokens of the sequence that the cache has received.
+        length: Tokens that are stored, in the first slots.
+    """
+
+    def __init__(
+        self,
+        window: int,
+        *,
+        slack: int = WINDOW_SLACK_TOKENS,
+        step: int = WINDOW_STEP_TOKENS,
+        keeps_last: bool = False,
+    ) -> None:
+        assert window > 0, "a token sees itself"
+        assert slack >= 0, "a slack is a number of tokens"
+        assert step > 0, "the buffer grows by some tokens"
+        self.window = window
+        self.slack = slack
+        self.step = step
+        self.keys: mx.array | None = None
+        self.values: mx.array | None = None
+        self.offset = 0
+        self.length = 0
+        self._keeps_last = keeps_last
+        #: Tokens that the last call of ``update_and_fetch`` returned.
+        self._fetched = 0
+        #: What it returned, where the buffer stores less.
+        self._last: tuple[mx.array, mx.array] | None = None
+
+    @property
+    def max_size(self) -> int:
+        """Return the window, under the name that mlx-lm's caches give it."""
+        return self.window
+
+    @property
+    def state(self) -> tuple[mx.array | None, mx.array | None, int, int]:
+        """Buffers of keys and values, tokens received, and tokens stored."""
+        return self.keys, self.values, self.offset, self.length
+
+    @state.setter
+    def state(self, state: tuple[mx.array | None, mx.array | None, int, int]) -> None:
+        self.keys, self.values, self.offset, self.length = state
+        assert self.length >= min(self.offset, self.window - 1), "the next token sees the window"
+        self._fetched, self._last = min(self.length, self.window), None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffers."""
+        if self.keys is None or self.values is None:
+            return 0
+        return self.keys.nbytes + self.values.nbytes
+
+    @property
+    def trimmable(self) -> int:
+        """Tokens that ``trim`` can take back: at least ``slack``, or all where none is dropped."""
+        if self.length == self.offset:
+            return self.length
+        return max(0, self.length - (self.window - 1))
+
+    def is_trimmable(self) -> bool:
+        """Return whether the last token can be taken back."""
+        return self.trimmable > 0
+
+    def trim(self, n: int) -> int:
+        """Take back the last ``n`` tokens, at most ``trimmable``; return how many."""
+        n = min(n, self.trimmable)
+        self.offset -= n
+        self.length -= n
+        self._fetched, self._last = min(self.length, self.window), None
+        return n
+
+    def size(self) -> int:
+        """Return the tokens that are stored."""
+        return self.length
+
+    def empty(self) -> bool:
+        """Return whether the cache has no buffer yet."""
+        return self.keys is None
+
+    def slots_for(self, tokens: int) -> int:
+        """Return the slots of the buffer once it stores ``tokens`` or has dropped some."""
+        steps = -(-tokens // self.step)
+        return min(steps * self.step, self._slots_max)
+
+    def make_mask(
+        self,
+        N: int,  # noqa: N803 - the name that mlx-lm's models use
+        return_array: bool = False,  # noqa: FBT001, FBT002 - as mlx-lm's caches
+        window_size: int | None = None,
+    ) -> mx.array | str | None:
+        """Return the mask for ``N`` new tokens over what ``update_and_fetch`` will return.
+
+        Args:
+            N: New tokens.
+            return_array: Whether several tokens need an array even where ``"causal"`` says it.
+            window_size: Window of the layer that asks; by default the cache's own.
+        """
+        window = window_size or self.window
+        seen = self._seen()
+        if N == 1:
+            # A layer may have a shorter window than the cache that it shares.
+            return mx.arange(seen + 1) > seen - window if seen + 1 > window else None
+        if seen + N > window or return_array:
+            mask: mx.array = create_causal_mask(N, seen, window_size=window)
+            return mask
+        return "causal"
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Append new tokens; return all keys and values that one of them sees, in order.
+
+        Args:
+            keys: Of the new tokens, [1, kv_heads, new tokens, head_dim].
+            values: The same for the values.
+
+        Returns:
+            The last ``min(length, window - 1)`` tokens before the new ones, and the new ones.
+        """
+        new, self._last = keys.shape[_TOKEN_AXIS], None
+        seen, total, slots_max = self._seen(), self.length + new, self._slots_max
+        self._fetched = seen + new
+        kept = self.length
+        if total > slots_max:
+            kept = min(kept, max(self.window - 1, self.window + self.slack - new))
+        if total <= self._slots():
+            self._write(keys, values)
+        elif kept + new <= slots_max:
+            self._rebuild(kept, keys, values)
+        else:
+            return self._replace(seen, keys, values)
+        return self.keys_and_values()
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        """Return again what the last call of ``update_and_fetch`` returned."""
+        if self._last is not None:
+            return self._last
+        assert self.keys is not None, "the cache is empty"
+        assert self.values is not None, "the cache is empty"
+        assert self._fetched <= self.length, "a part of the last piece is dropped"
+        first, stop = self.length - self._fetched, self.length
+        return self.keys[..., first:stop, :], self.values[..., first:stop, :]
+
+    @property
+    def _slots_max(self) -> int:
+        return self.window + self.slack + self.step
+
+    def _slots(self) -> int:
+        return 0 if self.keys is None else self.keys.shape[_TOKEN_AXIS]
+
+    def _seen(self) -> int:
+        """Return how many stored tokens the next one sees."""
+        return min(self.length, self.window - 1)
+
+    def _write(self, keys: mx.array, values: mx.array) -> None:
+        """Write new tokens into free slots."""
+        assert self.keys is not None, "there are free slots"
+        assert self.values is not None, "there are free slots"
+        new = keys.shape[_TOKEN_AXIS]
+        stop = self.length + new
+        self.keys[..., self.length : stop, :] = keys
+        self.values[..., self.length : stop, :] = values
+        self.length, self.offset = stop, self.offset + new
+
+    def _rebuild(self, kept: int, keys: mx.array, values: mx.array) -> None:
+        """Make a buffer of the last ``kept`` tokens and the new ones."""
+        new = keys.shape[_TOKEN_AXIS]
+        slots = self.slots_for(self.length + new)
+        self.keys = _padded(self._last_of(self.keys, kept), keys, slots)
+        self.values = _padded(self._last_of(self.values, kept), values, slots)
+        self.length, self.offset = kept + new, self.offset + new
+
+    def _replace(self, seen: int, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Return the last ``seen`` tokens and the new ones; store what the buffer holds of them."""
+        joined = (
+            mx.concatenate([*self._last_of(self.keys, seen), keys], axis=_TOKEN_AXIS),
+            mx.concatenate([*self._last_of(self.values, seen), values], axis=_TOKEN_AXIS),
+        )
+        kept, slots = self.window + self.slack, self._slots_max
+        self.keys, self.values = (_padded([], one[..., -kept:, :], slots) for one in joined)
+        self.length, self.offset = kept, self.offset + keys.shape[_TOKEN_AXIS]
+        self._last = joined if self._keeps_last else None
+        return joined
+
+    def _last_of(self, buffer: mx.array | None, tokens: int) -> list[mx.array]:
+        """Return the last stored tokens of a buffer: one array, or none."""
+        if buffer is None or not tokens:
+            return []
+        return [buffer[..., self.length - tokens : self.length, :]]
+
+
+def make_row_caches(network: Any, step: int = BLOCK_TOKENS) -> list[Any]:  # noqa: ANN401 - mlx-lm ships no types
+    """Return empty caches for one sequence, one for each layer.
+
+    Args:
+        network: An mlx-lm model.
+        step: Tokens by which their buffers grow; those of windows by at most
+            ``WINDOW_STEP_TOKENS``.
+    """
+    caches = make_prompt_cache(network)
+    # Where there are fewer caches than layers, some layers read the cache of another one.
+    shares = len(caches) < len(getattr(network, "layers", ()))
+    return [_row_cache(cache, step, shares=shares) for cache in caches]
+
+
+def _row_cache(cache: Any, step: int, *, shares: bool) -> Any:  # noqa: ANN401 - as above
+    if type(cache) is CacheList:
+        return CacheList(*(_row_cache(one, step, shares=shares) for one in cache.caches))
+    # One that always keeps its first tokens has another order.
+    if type(cache) is RotatingKVCache and not cache.keep:
+        return WindowKVCache(cache.max_size, step=min(step, WINDOW_STEP_TOKENS), keeps_last=shares)
+    if type(cache) is KVCache:
+        cache.step = step
+    return cache
+
+
+def _padded(kept: list[mx.array], new: mx.array, slots: int) -> mx.array:
+    """Return kept and new tokens in a buffer of ``slots``."""
+    parts = [*kept, new]
+    free = slots - sum(part.shape[_TOKEN_AXIS] for part in parts)
+    if free:
+        rows, heads, _, dim = new.shape
+        # A view of one element, which takes no memory of its own.
+        zero = mx.zeros((1, 1, 1, 1), new.dtype)
+        parts.append(mx.broadcast_to(zero, (rows, heads, free, dim)))
+    return mx.concatenate(parts, axis=_TOKEN_AXIS)
