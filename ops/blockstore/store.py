@@ -110,6 +110,12 @@ class BlockStore:
         with self._lock:
             return self._index.get(block_hash) is not None
 
+    def file_bytes(self, block_hash: BlockHash) -> int:
+        """Return the length of a block's file; 0 if the block is not stored."""
+        with self._lock:
+            info = self._index.get(block_hash)
+        return 0 if info is None else info.size_bytes
+
     def children(
         self, parent: BlockHash | None, fingerprint: str, *, limit: int
     ) -> list[BlockInfo]:

@@ -29,6 +29,7 @@ from worker.cachestore.loader import (
     LoaderLimits,
 )
 from worker.cachestore.manifest import Manifest, sealed
+from worker.cachestore.read_ahead import BlockRead, ReadAhead, ReadLimits
 from worker.cachestore.writer import WriteBehind, WriterLimits
 
 #: Seconds before the scan of an unreadable directory is repeated.
@@ -80,7 +81,8 @@ class DiskTier:
         on_event: Receives pauses and resumptions of persistence.
         on_scanned: Receives the result of the scan, on the scanning thread.
         writer_limits: Bounds of the write-behind.
-        loader_limits: Bounds of the read-ahead.
+        loader_limits: Bounds of whole loads.
+        read_limits: Bounds of the read-ahead.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class DiskTier:
         on_scanned: Callable[[ScanReport], None] = lambda _: None,
         writer_limits: WriterLimits | None = None,
         loader_limits: LoaderLimits | None = None,
+        read_limits: ReadLimits | None = None,
     ) -> None:
         self.storage = storage
         self._store = store
@@ -101,6 +104,7 @@ class DiskTier:
         self._on_scanned = on_scanned
         self._writer = WriteBehind(store, clock=clock, on_event=on_event, limits=writer_limits)
         self._loader = BlockLoader(store, limits=loader_limits)
+        self._read_ahead = ReadAhead(store, limits=read_limits)
         self._scanned = threading.Event()
         self._paused_since_s: float | None = None
         self._closed = threading.Event()
@@ -126,6 +130,7 @@ class DiskTier:
         if self._scanner.ident is not None:
             self._scanner.join(timeout_s)
         ended = self._loader.close(timeout_s)
+        ended = self._read_ahead.close(timeout_s) and ended
         return self._writer.close(timeout_s) and ended
 
     # --- lookups ---------------------------------------------------------------------------
@@ -158,6 +163,14 @@ class DiskTier:
         )
 
     # --- reads -----------------------------------------------------------------------------
+
+    def read(self, names: Sequence[BlockHash], fingerprint: str) -> BlockRead | None:
+        """Read blocks of one context, each available as soon as it is read; see ``ReadAhead``."""
+        return self._read_ahead.read(names, fingerprint)
+
+    def read_bytes(self) -> int:
+        """Return the bytes in memory that are being read, or are read and not copied yet."""
+        return self._read_ahead.held_bytes()
 
     def load(self, names: Sequence[BlockHash], fingerprint: str) -> Future[list[Loaded]] | None:
         """Read blocks of one context; see ``BlockLoader.load``."""
@@ -197,6 +210,7 @@ class DiskTier:
             if self._closed.wait(SCAN_RETRY_S):
                 return
         self._loader.start()
+        self._read_ahead.start()
         self._writer.start()
         self._scanned.set()
         self._on_scanned(report)

@@ -1,0 +1,283 @@
+"""Read-ahead: threads read and verify blocks, and the engine takes each as soon as it is there.
+
+``ReadAhead.read`` returns a ``BlockRead`` at once. Its consumer calls ``take`` until ``done``::
+
+    read = tier.read(names, fingerprint)
+    ...
+    for block in read.take(1):     # between two decode steps; never waits
+        copy_in(block)             # a StoredBlock; the last one may be Rejected or None
+
+Opening, reading, verifying and parsing run on the reading threads. Bytes that were read and not
+copied yet are bounded over all reads: a block counts from before its file is opened until the
+consumer calls ``take`` or ``wait`` for the next one, or ``cancel``. Reads take turns, block by
+block; each has at most its share of the bound, and one share stays free for the next read. A block
+that is larger than the bound is read alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from domain.kv.hashing import BlockHash
+from ops.blockstore.blocks import StoredBlock
+from ops.blockstore.store import BlockStore
+from worker.cachestore.loader import Loaded
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLimits:
+    """Bounds of the read-ahead.
+
+    Attributes:
+        reads: Most reads that are open at once.
+        ahead_bytes: Most bytes that are read and not copied, over all reads.
+        threads: Threads that read and verify; one hashes while the other one waits for the disk.
+    """
+
+    reads: int = 64
+    ahead_bytes: int = 256 * 10**6
+    threads: int = 2
+
+
+class BlockRead:
+    """The blocks of one context, in order. Made by ``ReadAhead``; for one consumer.
+
+    Reading stops after the first block that is missing or rejected, because later blocks are
+    useless without it; its result is the last one. The consumer takes all results or cancels.
+    """
+
+    def __init__(self, owner: ReadAhead, names: tuple[BlockHash, ...], fingerprint: str) -> None:
+        self._owner = owner
+        self.names = names
+        self.fingerprint = fingerprint
+        # The owner's lock guards what follows.
+        self.started = 0
+        self.running = 0
+        #: Number of results that come; lower than the number of names after a failure.
+        self.total = len(names)
+        #: Results that were not taken, and their sizes, by index.
+        self.ready: dict[int, tuple[Loaded, int]] = {}
+        self.taken = 0
+        self.lent_bytes = 0
+        self.held_bytes = 0
+        self.is_pinned = True
+
+    def take(self, count: int | None = None) -> list[Loaded]:
+        """Return the next results, at most ``count``; never waits.
+
+        The results of the call before no longer count towards the bound.
+        """
+        return self._owner.take(self, count)
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more comes, and ``take`` was called after the last result."""
+        return self.taken >= self.total and not self.lent_bytes
+
+    def cancel(self) -> None:
+        """Read no further and drop what was not taken; of no effect at the end."""
+        self._owner.cancel(self)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until ``take`` returns something or nothing more comes; return whether in time.
+
+        As after ``take``, earlier results no longer count.
+        """
+        return self._owner.wait(self, timeout_s)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether no file is being read and none is left."""
+        return self.started >= self.total and not self.running
+
+
+class ReadAhead:
+    """A bounded number of reads, and the threads that serve them in turns.
+
+    Args:
+        store: The block store.
+        limits: Bounds.
+    """
+
+    def __init__(self, store: BlockStore, *, limits: ReadLimits | None = None) -> None:
+        self._store = store
+        self._limits = limits or ReadLimits()
+        self._ahead_bytes = self._limits.ahead_bytes
+        self._changed = threading.Condition()
+        #: Open reads; the next one to be served is the first.
+        self._reads: list[BlockRead] = []
+        self._held_bytes = 0
+        self._closing = False
+        # Daemon threads, so that a hanging disk does not keep the process alive.
+        self._threads = [
+            threading.Thread(target=self._run, name=f"block-reader-{number}", daemon=True)
+            for number in range(self._limits.threads)
+        ]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def close(self, timeout_s: float) -> bool:
+        """Cancel all reads and end the threads; return whether they ended in time."""
+        with self._changed:
+            self._closing = True
+            left = list(self._reads)
+            self._changed.notify_all()
+        for read in left:
+            self.cancel(read)
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(timeout_s)
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def limit_bytes(self, ahead_bytes: int) -> None:
+        """Set the most bytes that are read and not copied, from now on."""
+        with self._changed:
+            self._ahead_bytes = ahead_bytes
+            self._changed.notify_all()
+
+    def held_bytes(self) -> int:
+        """Return the bytes that are being read, or are read and not copied."""
+        return self._held_bytes
+
+    def read(self, names: Sequence[BlockHash], fingerprint: str) -> BlockRead | None:
+        """Start to read the blocks of one context, in order.
+
+        The blocks are pinned against eviction until they are read.
+
+        Returns:
+            ``None`` if too many reads are open.
+        """
+        read = BlockRead(self, tuple(names), fingerprint)
+        with self._changed:
+            if self._closing or len(self._reads) >= self._limits.reads:
+                return None
+            if not read.names:
+                return read
+            self._store.pin(read.names)
+            self._reads.append(read)
+            self._changed.notify_all()
+        return read
+
+    # --- for BlockRead ---------------------------------------------------------------------
+
+    def take(self, read: BlockRead, count: int | None) -> list[Loaded]:
+        """See ``BlockRead.take``."""
+        with self._changed:
+            self._take_back(read)
+            results: list[Loaded] = []
+            while read.taken in read.ready and (count is None or len(results) < count):
+                result, size_bytes = read.ready.pop(read.taken)
+                read.taken += 1
+                read.lent_bytes += size_bytes
+                results.append(result)
+            self._close_if_done(read)
+        return results
+
+    def cancel(self, read: BlockRead) -> None:
+        """See ``BlockRead.cancel``."""
+        with self._changed:
+            read.total = read.taken
+            self._drop_after_end(read)
+            self._take_back(read)
+            self._close_if_done(read)
+            if not read.running:
+                self._unpin(read)
+
+    def wait(self, read: BlockRead, timeout_s: float) -> bool:
+        """See ``BlockRead.wait``."""
+        with self._changed:
+            self._take_back(read)
+            self._close_if_done(read)
+            return self._changed.wait_for(
+                lambda: read.taken in read.ready or read.taken >= read.total, timeout_s
+            )
+
+    # --- the reading threads ---------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (job := self._next()) is not None:
+            self._serve(*job)
+
+    def _next(self) -> tuple[BlockRead, int, int] | None:
+        """Return a read, and index and size of its block to be read now; ``None`` at the end."""
+        with self._changed:
+            while not self._closing:
+                job = self._pick()
+                if job is not None:
+                    return job
+                self._changed.wait()
+        return None
+
+    def _pick(self) -> tuple[BlockRead, int, int] | None:
+        share_bytes = self._ahead_bytes // (1 + len(self._reads))
+        for place, read in enumerate(self._reads):
+            if read.started >= read.total:
+                continue
+            size_bytes = self._store.file_bytes(read.names[read.started])
+            fits = not self._held_bytes or self._held_bytes + size_bytes <= self._ahead_bytes
+            if read.held_bytes and (not fits or read.held_bytes + size_bytes > share_bytes):
+                continue
+            if not fits:
+                # Smaller blocks of other reads would keep this one waiting for ever.
+                return None
+            self._reads.append(self._reads.pop(place))
+            read.started += 1
+            read.running += 1
+            read.held_bytes += size_bytes
+            self._held_bytes += size_bytes
+            return read, read.started - 1, size_bytes
+        return None
+
+    def _serve(self, read: BlockRead, index: int, size_bytes: int) -> None:
+        result: Loaded = None
+        try:
+            result = self._store.get(read.names[index], read.fingerprint)
+        except Exception as error:  # noqa: BLE001 - the context is computed instead
+            _log.warning("read_failed", why=repr(error))
+        with self._changed:
+            read.running -= 1
+            read.ready[index] = result, size_bytes
+            if not isinstance(result, StoredBlock):
+                read.total = min(read.total, index + 1)
+            self._drop_after_end(read)
+            self._close_if_done(read)
+            self._changed.notify_all()
+        if read.is_read:
+            self._store.touch(read.names[: read.total])
+            with self._changed:
+                self._unpin(read)
+
+    # --- under the lock --------------------------------------------------------------------
+
+    def _take_back(self, read: BlockRead) -> None:
+        self._credit(read, read.lent_bytes)
+        read.lent_bytes = 0
+
+    def _drop_after_end(self, read: BlockRead) -> None:
+        for index in [index for index in read.ready if index >= read.total]:
+            self._credit(read, read.ready.pop(index)[1])
+
+    def _credit(self, read: BlockRead, size_bytes: int) -> None:
+        read.held_bytes -= size_bytes
+        self._held_bytes -= size_bytes
+        if size_bytes:
+            self._changed.notify_all()
+
+    def _close_if_done(self, read: BlockRead) -> None:
+        if read.done and read in self._reads:
+            self._reads.remove(read)
+            self._changed.notify_all()
+
+    def _unpin(self, read: BlockRead) -> None:
+        if read.is_pinned:
+            read.is_pinned = False
+            self._store.unpin(read.names)
