@@ -30,6 +30,7 @@
     │   └── Draining
     └── Failure
         ├── EngineFailure           this generation failed
+        │   └── DeviceFailed        the GPU failed or ran out of memory; the worker restarts
         ├── GenerationCancelled     the generation was cancelled
         ├── ItemsLost               a stream cannot be resumed where its reader left
         └── CorruptLog              the chain does not verify; stop
@@ -343,6 +344,13 @@ class EngineFailure(Failure):
     """The generation could not be finished."""
 
     code = "engine_failure"
+
+
+class DeviceFailed(EngineFailure):
+    """The GPU failed or ran out of memory; the worker restarts and continues its jobs."""
+
+    code = "device_failed"
+    retryable = True
 
 
 class GenerationCancelled(Failure):

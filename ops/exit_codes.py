@@ -18,6 +18,8 @@ class ExitCode(IntEnum):
     #: The same number: the request cannot be fulfilled with the present model or data.
     REFUSED = 3
     CRASHED = 70
+    #: Of the worker process: the supervisor starts it again without a pause.
+    DEVICE_FAILED = 75
     CONFIG = 78
     INTERRUPTED = 130
 
@@ -28,6 +30,7 @@ MEANINGS = {
     ExitCode.USAGE: "the command line is wrong",
     ExitCode.NOT_RUNNING: "no service answers here, or an answer cannot be replayed",
     ExitCode.CRASHED: "a part crashed again and again",
+    ExitCode.DEVICE_FAILED: "the GPU failed: start the worker again",
     ExitCode.CONFIG: "a setting cannot work: port taken, bad model, data directory in use",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -94,7 +95,12 @@ def _open_tier(
 
 
 def build_engine(
-    settings: Settings, *, sink: ItemSink, cache: CacheParts, answers: RecordedAnswers
+    settings: Settings,
+    *,
+    sink: ItemSink,
+    cache: CacheParts,
+    answers: RecordedAnswers,
+    on_device_failure: Callable[[], None],
 ) -> BatchEngine:
     """Return the engine, not started; ``start`` loads the model.
 
@@ -103,6 +109,7 @@ def build_engine(
         sink: Receives the stream items.
         cache: Disk tier, recorder and gauge of the KV cache.
         answers: Answers recorded in the log, so that prompts continue them.
+        on_device_failure: Called before the engine dies of an error of the device.
     """
     source = ModelSource(
         id=settings.model.id,
@@ -128,4 +135,5 @@ def build_engine(
         max_batch_size=settings.engine.max_batch_size,
         stream_interval_s=settings.engine.stream_interval_ms / 1000,
         batch_window_s=settings.engine.batch_window_ms / 1000,
+        on_device_failure=on_device_failure,
     )

@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
+from typing import NoReturn
 
 from domain.errors import SemanticError
 from domain.events.model import ModelLoadFailed
@@ -56,6 +58,9 @@ SLOTS_AHEAD = 2
 SCAN_S_MAX = 5.0
 #: Seconds after the drain time for the last events and items.
 DRAIN_GRACE_S = 5.0
+#: Seconds after an error of the device for the ends of the running attempts to be recorded.
+LAST_ATTEMPTS_S = 5.0
+_POLL_S = 0.01
 
 
 class WorkerProcess:
@@ -72,6 +77,7 @@ class WorkerProcess:
         self._worker = WorkerId(f"worker-{uuid7_hex()}")
         self._stop = threading.Event()
         self._state = WorkerState.LOADING
+        self._device_failed = False
         self._slots = settings.engine.max_batch_size + SLOTS_AHEAD
         reserved = settings.jobs.interactive_reserved
         self._turns = TurnScheduler(TurnOrder(slots=self._slots, interactive_reserved=reserved))
@@ -81,6 +87,12 @@ class WorkerProcess:
         """Drain and end. While the model is loading, the process exits at once."""
         if self._state is WorkerState.LOADING:
             os._exit(int(ExitCode.OK))
+        self._stop.set()
+
+    def _on_device_failure(self) -> None:
+        """End soon; called on the engine thread, before the running attempts end."""
+        self._device_failed = True
+        self._state = WorkerState.DRAINING
         self._stop.set()
 
     def run(self) -> int:
@@ -106,7 +118,8 @@ class WorkerProcess:
         sink = RedisItemSink(client, keys, items_max=redis.items_max, ttl_s=redis.items_ttl_s)
         cache = open_cache(stack, settings, worker=self._worker, log=log, logger=self._logger)
         answers = LoggedAnswers(log=log, payloads=log)
-        engine = build_engine(settings, sink=sink, cache=cache, answers=answers)
+        build = partial(build_engine, settings, on_device_failure=self._on_device_failure)
+        engine = build(sink=sink, cache=cache, answers=answers)
         pulse = self._pulse(RedisWorkerPulses(client, keys), engine, cache.gauge)
         stack.enter_context(PeriodicTask("pulse", PULSE_S, pulse.beat))
         self._load(engine, recorder, cache.tier)
@@ -141,6 +154,8 @@ class WorkerProcess:
         consumers = self._consume(broker)
         self._state = WorkerState.READY
         self._stop.wait()
+        if self._device_failed:
+            self._leave(active, cache.tier)
         self._state = WorkerState.DRAINING
         recorder.record(WorkerDraining(worker=self._worker))
         reconciler.close()
@@ -228,6 +243,20 @@ class WorkerProcess:
         consumers = Consumers(broker, threads)
         consumers.start()
         return consumers
+
+    def _leave(self, active: ActiveJobs, tier: DiskTier | None) -> NoReturn:
+        """End the process after an error of the device, with all KV that it holds.
+
+        Nothing is closed: closing would write blocks that may be wrong.
+        """
+        if tier is not None:
+            tier.abandon()
+        self._turns.close()
+        give_up_at_s = time.monotonic() + LAST_ATTEMPTS_S
+        while active.jobs() and time.monotonic() < give_up_at_s:
+            time.sleep(_POLL_S)
+        self._logger.critical("device_failed", unrecorded=len(active))
+        os._exit(int(ExitCode.DEVICE_FAILED))
 
     def _drain(self, engine: BatchEngine, consumers: Consumers, active: ActiveJobs) -> None:
         """Give running generations the drain time to finish; the next worker takes the rest."""

@@ -21,6 +21,7 @@ from typing import assert_never
 from domain.chat.items import Failed, Finished
 from domain.errors import (
     ConcurrencyConflict,
+    DeviceFailed,
     Draining,
     GenerationCancelled,
     JobAlreadyTerminal,
@@ -60,8 +61,11 @@ from domain.values import Digest, JobId, JobStatus, StopReason
 ATTACHED_MAX = 100
 #: Reason of a ``JobCancelRequested`` for a passed deadline: the job then expires.
 DEADLINE = "deadline"
+#: Errors of the GPU in a row, without a new token between them, after which a job fails: each one
+#: restarts the worker, and the job probably causes them.
+DEVICE_FAILURES_MAX = 5
 #: Errors that end an attempt and are not the fault of its job.
-_NO_STRIKES = {Draining.code, GenerationCancelled.code}
+_NO_STRIKES = {DeviceFailed.code, Draining.code, GenerationCancelled.code}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +78,10 @@ class Job:
         status: Its status.
         attempt: Number of the latest attempt, or the one that a retry passed over; 0 before any.
         speaking: Whether that attempt may still emit items.
-        strikes: Attempts that died or failed; one that a draining worker ended counts none.
+        strikes: Attempts that died or failed; those in ``_NO_STRIKES`` count none.
         resumed_tokens: Tokens that stood when the latest attempt began.
         silent_deaths: Attempts in a row that died before they emitted a token of their own.
+        device_failures: The same for attempts that an error of the GPU ended.
         started: The start event of the latest attempt, if there is one.
         cancel_requested: Whether a cancellation is recorded.
         expiring: Whether a deadline caused that cancellation.
@@ -95,6 +100,7 @@ class Job:
     strikes: int = 0
     resumed_tokens: int = 0
     silent_deaths: int = 0
+    device_failures: int = 0
     started: AttemptStarted | None = None
     cancel_requested: bool = False
     expiring: bool = False
@@ -288,6 +294,7 @@ def _(event: AttemptStarted, job: Job) -> Job:
         speaking=True,
         strikes=job.strikes + job.speaking,
         silent_deaths=silent_deaths(job, event.resumed_tokens),
+        device_failures=device_failures(job, event.resumed_tokens),
         resumed_tokens=event.resumed_tokens,
         started=event,
     )
@@ -304,11 +311,22 @@ def silent_deaths(job: Job, emitted_tokens: int) -> int:
     return 0 if emitted_tokens > job.resumed_tokens else job.silent_deaths + 1
 
 
+def device_failures(job: Job, emitted_tokens: int) -> int:
+    """Return how many attempts in a row the GPU ended without a new token; as above."""
+    return 0 if emitted_tokens > job.resumed_tokens else job.device_failures
+
+
 @_apply.register
 def _(event: AttemptFailed, job: Job) -> Job:
-    strikes = job.strikes + (event.error not in _NO_STRIKES)
-    # The worker recorded the failure, so it lives.
-    return replace(job, status=JobStatus.QUEUED, speaking=False, strikes=strikes, silent_deaths=0)
+    return replace(
+        job,
+        status=JobStatus.QUEUED,
+        speaking=False,
+        strikes=job.strikes + (event.error not in _NO_STRIKES),
+        # The worker recorded the failure, so it lives.
+        silent_deaths=0,
+        device_failures=job.device_failures + (event.error == DeviceFailed.code),
+    )
 
 
 @_apply.register
@@ -365,6 +383,7 @@ def _(event: JobRetried, job: Job) -> Job:
         strikes=0,
         resumed_tokens=0,
         silent_deaths=0,
+        device_failures=0,
         cancel_requested=False,
         expiring=False,
         ending=None,

@@ -47,6 +47,9 @@ def decide(returncode: int, *, lived_s: float, short_lives: int) -> Restart | Gi
         return Restart(0.0, 0)
     if short_lives + 1 >= SHORT_LIVES_MAX:
         return GiveUp(ExitCode.CRASHED, f"it ended {SHORT_LIVES_MAX} times in a row")
+    if returncode == ExitCode.DEVICE_FAILED:
+        # The next process has a device of its own, and jobs wait for it.
+        return Restart(0.0, short_lives + 1)
     doublings = min(short_lives, SHORT_LIVES_MAX) - 1
     pause_s = min(BACKOFF_FIRST_S * 2**doublings, BACKOFF_MAX_S) if short_lives else 0.0
     return Restart(pause_s, short_lives + 1)

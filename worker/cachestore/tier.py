@@ -133,6 +133,11 @@ class DiskTier:
         ended = self._read_ahead.close(timeout_s) and ended
         return self._writer.close(timeout_s) and ended
 
+    def abandon(self) -> None:
+        """Write no further block; see ``WriteBehind.abandon``."""
+        self._closed.set()
+        self._writer.abandon()
+
     # --- lookups ---------------------------------------------------------------------------
 
     def contains(self, name: BlockHash) -> bool:

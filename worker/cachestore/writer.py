@@ -189,6 +189,13 @@ class WriteBehind:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    def abandon(self) -> None:
+        """Drop the queued blocks and refuse all others: what they hold cannot be trusted."""
+        with self._changed:
+            self._closing = True
+            self._drop_queued(set(self._names))
+            self._changed.notify_all()
+
     def stats(self) -> WriterStats:
         """Return the counters."""
         with self._changed:

@@ -25,13 +25,19 @@ from domain.chat.generation import GenerationTask, PreparedPrompt
 from domain.chat.items import Failed, Progress
 from domain.chat.ports import GenerationHandle
 from domain.chat.request import ChatRequest
-from domain.errors import Draining, EngineFailure
+from domain.errors import DeviceFailed, Draining, EngineFailure
 from domain.job.ports import ItemSink
 from domain.ports import Clock
 from domain.values import ModelCard, StopReason
 from worker.engine.emitter import Advanced, Emitter, Ended, Released, Tokens
 from worker.engine.inbox import Cancel, Message, Remove, Stop, SubmitSequence
-from worker.engine.ports import Admission, LoadedModel, ModelRunner, StepResult
+from worker.engine.ports import (
+    Admission,
+    LoadedModel,
+    ModelRunner,
+    StepResult,
+    is_device_error,
+)
 from worker.engine.preparation import checkpoints_of, constraint_of, prepare
 from worker.engine.sequence import Handle, Sequence, SequenceTimes
 from worker.engine.sequence_scheduler import SequenceScheduler
@@ -62,6 +68,8 @@ class BatchEngine:
         stream_interval_s: Seconds between two publishes of items; the first and the last item of a
             generation are published at once.
         batch_window_s: Length of the ``BatchWindow``, in seconds.
+        on_device_failure: Called on the engine thread before it dies of an error of the device;
+            its memory cannot be trusted, so the process has to end.
     """
 
     def __init__(
@@ -73,9 +81,11 @@ class BatchEngine:
         max_batch_size: int,
         stream_interval_s: float = 0.0,
         batch_window_s: float = 0.0,
+        on_device_failure: Callable[[], None] = lambda: None,
     ) -> None:
         assert max_batch_size >= 1, "a batch needs at least one place"
         self._runner_factory = runner_factory
+        self._on_device_failure = on_device_failure
         self._clock = clock
         self._inbox: SimpleQueue[Message] = SimpleQueue()
         self._emitter = Emitter(
@@ -209,13 +219,18 @@ class BatchEngine:
             self._loaded.set()
             try:
                 self._serve(runner)
-            finally:
-                runner.close()
+            except BaseException as error:
+                if not is_device_error(error):
+                    runner.close()
+                raise
+            runner.close()
         except BaseException as error:  # noqa: BLE001 - the thread reports any defect, then ends
             self._fatal_error = error
             failure = _failure_of(error)
             if self._loaded.is_set():
                 _log.critical("engine_died", exc_info=error)
+                if is_device_error(error):
+                    self._on_device_failure()
         self._end_all(failure)
         self._loaded.set()
 
@@ -229,7 +244,9 @@ class BatchEngine:
                 self._emitter.wait_for_room()
                 try:
                     step = runner.step()
-                except Exception as error:  # noqa: BLE001 - a batch may fail, the engine goes on
+                except Exception as error:
+                    if is_device_error(error):
+                        raise
                     _log.exception("step_failed", running=len(self._scheduler.running))
                     self._fail_running(error)
                     runner.reset()
@@ -261,6 +278,9 @@ class BatchEngine:
 
     def _commit(self, step: StepResult) -> None:
         """Send the step's tokens to the emitter; drop finished, failed and preempted sequences."""
+        for fault in step.faults:
+            if is_device_error(fault.error):
+                raise fault.error
         running, now = self._scheduler.running, self._clock.monotonic()
         tokens = [(running[uid], token, finish) for uid, token, finish in step.tokens]
         likelihoods = {running[uid]: likelihood for uid, likelihood in step.likelihoods.items()}
@@ -345,11 +365,13 @@ class BatchEngine:
 
     def _unavailable(self) -> EngineFailure:
         failure = _STOPPED if self._fatal_error is None else _failure_of(self._fatal_error)
-        error = EngineFailure(failure.message)
+        kind = DeviceFailed if failure.error == DeviceFailed.code else EngineFailure
+        error = kind(failure.message)
         error.retryable = True
         return error
 
 
 def _failure_of(cause: BaseException) -> Failed:
     message = f"the engine has stopped: {type(cause).__name__}: {cause}"
-    return Failed(error=EngineFailure.code, message=message, retryable=True)
+    kind = DeviceFailed if is_device_error(cause) else EngineFailure
+    return Failed(error=kind.code, message=message, retryable=True)

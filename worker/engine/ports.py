@@ -6,6 +6,7 @@ The engine thread alone calls a ``ModelRunner`` after ``load``. Any thread may u
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,6 +21,32 @@ from worker.engine.output.channel_format import ChannelFormat
 from worker.engine.output.detokenizer import Detokenizer
 from worker.engine.output.output_parser import ThinkTags
 from worker.engine.output.tool_calls.reader import ToolFormat
+
+#: Errors of a GPU and of its memory, by their text; MLX raises them as ``RuntimeError``. The texts
+#: are those of mlx 0.32; none of them was seen on a Metal device by this project:
+#:
+#: - ``[METAL] Command buffer execution failed: …`` (``backend/metal/device.cpp``): out of memory,
+#:   timeout, page fault. The buffers of that command may hold zeros (mlx issue 3979).
+#: - ``[malloc] Unable to allocate …`` (``allocator.cpp`` of Metal and of CUDA).
+#: - ``[metal::malloc] Resource limit (…) exceeded.`` and ``[metal::malloc] Attempting to allocate
+#:   …`` (``backend/metal/allocator.cpp``).
+#: - ``cudaMallocAsync(…) failed: out of memory`` and other calls of CUDA, cuBLAS and cuDNN
+#:   (``backend/cuda``). After ``an illegal memory access`` (mlx issue 2821) every later call of the
+#:   process fails.
+_DEVICE_ERRORS = re.compile(
+    r"\[METAL\] Command buffer execution failed"
+    r"|\[malloc\] Unable to allocate"
+    r"|\[metal::malloc\]"
+    r"|^(?:cuda|cu(?=[A-Z])|cublas|cudnn)\w+.* failed(?::| with code)",
+    re.DOTALL,
+)
+
+
+def is_device_error(error: BaseException) -> bool:
+    """Return whether the device failed or is out of memory: what it holds cannot be trusted."""
+    if isinstance(error, MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and _DEVICE_ERRORS.search(str(error)) is not None
 
 
 class ModelLoadError(EngineFailure):
@@ -229,7 +256,8 @@ class ModelRunner(Protocol):
     def step(self) -> StepResult:
         """Decode one token of each sequence; compute at most one chunk of a prompt before.
 
-        An exception concerns the whole batch, and ``reset`` must follow.
+        An exception concerns the whole batch, and ``reset`` must follow. Where an exception or a
+        fault is an error of the device (``is_device_error``), nothing more may be called.
         """
         ...
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from domain.chat.items import Progress
-from worker.engine.ports import ModelRunner
+from worker.engine.ports import ModelRunner, is_device_error
 from worker.engine.scheduling.waiting_queue import WaitingQueue
 from worker.engine.sequence import Sequence
 
@@ -87,7 +87,9 @@ class SequenceScheduler:
     def _insert(self, sequence: Sequence, runner: ModelRunner, now: float) -> bool:
         try:
             admitted = runner.insert(sequence.admission)
-        except Exception as error:  # noqa: BLE001 - concerns this generation alone
+        except Exception as error:
+            if is_device_error(error):
+                raise
             _log.exception("admission_failed", job=sequence.task.job_id)
             self._on_failure(sequence, error)
             return True

@@ -37,7 +37,13 @@ from domain.job.commands import (
 )
 from domain.job.fair_scheduler import FairScheduler, QueueTurn
 from domain.job.ports import ItemBacklog, ItemSink, RunningJobs
-from domain.job.state import DEADLINE, Job, silent_deaths
+from domain.job.state import (
+    DEADLINE,
+    DEVICE_FAILURES_MAX,
+    Job,
+    device_failures,
+    silent_deaths,
+)
 from domain.kv.hashing import hash_ids
 from domain.log.ports import EventLog, PayloadStore
 from domain.ports import Clock, IdSource
@@ -196,6 +202,9 @@ def _worn_out(job: Job, emitted: EmittedPrefix) -> str | None:
     deaths = silent_deaths(job, len(emitted.token_ids))
     if deaths >= job.submitted.worker_deaths_max:
         return f"{deaths} workers in a row died on this job before it emitted a token"
+    failures = device_failures(job, len(emitted.token_ids))
+    if failures >= DEVICE_FAILURES_MAX:
+        return f"the device failed {failures} times in a row before it emitted a token"
     if job.strikes + job.speaking >= job.submitted.attempts_max:
         return f"{job.attempt} attempts took their worker down or failed"
     return None

@@ -20,6 +20,7 @@ from worker.engine.output.tool_calls.reader import ToolFormat
 from worker.engine.ports import (
     Admission,
     Admitted,
+    Fault,
     Finish,
     LoadedModel,
     RenderedPrompt,
@@ -52,6 +53,7 @@ class ScriptedRunner:
         gate: While cleared, every step waits.
         channel_format: How the scripted model frames its messages, if it does.
         step_error: Raised by the next step, once.
+        fault: Ends the sequences of the next step.
         stepped: Set after each step.
     """
 
@@ -62,6 +64,7 @@ class ScriptedRunner:
         self.gate = threading.Event()
         self.gate.set()
         self.step_error: BaseException | None = None
+        self.fault: Exception | None = None
         self.load_error: Exception | None = None
         self.stepped = threading.Event()
         self.closed = False
@@ -122,6 +125,8 @@ class ScriptedRunner:
         if self.step_error is not None:
             error, self.step_error = self.step_error, None
             raise error
+        if self.fault is not None:
+            return StepResult([], faults=[Fault(uid, self.fault) for uid in self._rows])
         places = {uid: row[1] for uid, row in self._rows.items()}
         tokens = [(uid, *self._next(uid)) for uid in list(self._rows)]
         self.stepped.set()
@@ -163,6 +168,7 @@ class FakeEngine(BatchEngine):
         max_batch_size: Generations at once.
         clock: For timings.
         channel_format: How the scripted model frames its messages, if it does.
+        on_device_failure: Called before the engine dies of an error of the device.
     """
 
     def __init__(
@@ -174,6 +180,7 @@ class FakeEngine(BatchEngine):
         max_batch_size: int = 8,
         clock: Clock | None = None,
         channel_format: ChannelFormat | None = None,
+        on_device_failure: Callable[[], None] = lambda: None,
     ) -> None:
         self.runner = ScriptedRunner(answers, context=context)
         self.runner.channel_format = channel_format
@@ -183,6 +190,7 @@ class FakeEngine(BatchEngine):
             sink=sink,
             clock=clock or SystemClock(),
             max_batch_size=max_batch_size,
+            on_device_failure=on_device_failure,
         )
         self.start()
 

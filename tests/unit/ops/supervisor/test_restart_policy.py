@@ -36,6 +36,15 @@ def test_short_lives_in_a_row_are_limited() -> None:
     assert last.exit_code == ExitCode.CRASHED
 
 
+def test_a_failed_device_is_tried_again_at_once_and_not_for_ever() -> None:
+    pauses, short_lives = [], 0
+    code = ExitCode.DEVICE_FAILED
+    while isinstance(verdict := decide(code, lived_s=0.1, short_lives=short_lives), Restart):
+        pauses.append(verdict.delay_s)
+        short_lives = verdict.short_lives
+    assert pauses == [0.0] * (SHORT_LIVES_MAX - 1)
+
+
 @given(returncode=st.integers(-64, 255), short_lives=st.integers(0, SHORT_LIVES_MAX))
 def test_a_healthy_life_forgives_all_before_it(returncode: int, short_lives: int) -> None:
     verdict = decide(returncode, lived_s=HEALTHY_AFTER_S, short_lives=short_lives)

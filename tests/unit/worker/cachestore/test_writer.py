@@ -83,6 +83,19 @@ def test_closing_writes_what_waits(world: World) -> None:
     assert not world.writer.submit(make_block((7,)))
 
 
+def test_an_abandoned_queue_is_not_written(world: World) -> None:
+    chain = make_chain(1, 5)
+    world.writer.start()
+    world.hold()
+    for block in chain:
+        assert world.writer.submit(block)
+    world.writer.abandon()
+    world.store.gate.set()
+    assert world.writer.close(WAIT_S)
+    assert not any(world.store.contains(block.hash) for block in chain)
+    assert not world.writer.submit(make_block((7,)))
+
+
 def test_a_writer_that_never_started_closes() -> None:
     store = BlockStore(Path("/nonexistent"), budget_bytes=0, clock=FakeClock())
     assert WriteBehind(store, clock=FakeClock()).close(WAIT_S)

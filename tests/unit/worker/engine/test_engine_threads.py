@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from domain.errors import EngineFailure, QueueUnavailable
+from domain.errors import DeviceFailed, EngineFailure, QueueUnavailable
 from domain.values import Sampling, StopReason
 from ops.clock import SystemClock
 from tests.support.fakes.engine import FakeEngine, ScriptedRunner
@@ -78,6 +78,37 @@ def test_a_dead_engine_thread_frees_its_waiters_and_refuses_work() -> None:
         engine.card()
     engine.close(0)
     assert not engine.is_alive()
+
+
+def test_a_device_error_ends_the_engine_and_no_generation_is_to_blame() -> None:
+    lost: list[str] = []
+    engine = FakeEngine(
+        CollectingSink(), SCRIPT, max_batch_size=1, on_device_failure=lambda: lost.append("device")
+    )
+    engine.pause()
+    handles = [submit(engine, f"job-{n}", ask("long")) for n in range(2)]
+    engine.runner.step_error = RuntimeError("[METAL] Command buffer execution failed: Timeout.")
+    engine.resume()
+    failures = [finished(handle).failure for handle in handles]
+    assert [(one.error, one.retryable) for one in failures if one] == [("device_failed", True)] * 2
+    with pytest.raises(DeviceFailed) as refusal:
+        submit(engine, "job-late", ask("short"))
+    assert refusal.value.retryable
+    assert lost == ["device"]
+    assert not engine.runner.closed, "a failed device computes nothing more"
+    engine.close(0)
+    assert not engine.is_alive()
+
+
+def test_a_fault_of_the_device_ends_the_engine() -> None:
+    with FakeEngine(CollectingSink(), SCRIPT) as engine:
+        engine.pause()
+        handle = submit(engine, "job-a", ask("long"))
+        engine.runner.fault = RuntimeError("[malloc] Unable to allocate 8 bytes.")
+        engine.resume()
+        failure = finished(handle).failure
+    assert failure is not None
+    assert failure.error == "device_failed"
 
 
 def test_a_cancelled_generation_that_waits_never_starts() -> None:

@@ -11,9 +11,10 @@ import pytest
 
 from domain.chat.items import Failed, Finished, Started, StreamItem, Text
 from domain.chat.reasoning_limit import ThinkingLimit
-from domain.errors import JobNotFound, LogUnavailable
+from domain.errors import DeviceFailed, JobNotFound, LogUnavailable
 from domain.events.job import JobCompleted
-from domain.job.commands import StartAttempt
+from domain.job.commands import FailAttempt, StartAttempt
+from domain.job.state import DEVICE_FAILURES_MAX
 from domain.usecases.jobs.commit import commit
 from domain.usecases.jobs.run_attempt import RunResult
 from domain.values import Digest, JobId, JobStatus, Sampling, StopReason, StreamName, WorkerId
@@ -169,6 +170,25 @@ def test_job_whose_workers_die_at_the_same_word_fails(world: JobWorld) -> None:
         start_attempt(world, job_id, resumed=3)
     assert world.run(job_id) is RunResult.ENDED
     assert world.job(job_id).status is JobStatus.FAILED
+
+
+@pytest.mark.parametrize(
+    ("failures", "status"),
+    [
+        (DEVICE_FAILURES_MAX - 1, JobStatus.COMPLETED),
+        (DEVICE_FAILURES_MAX, JobStatus.FAILED),
+    ],
+)
+def test_job_that_breaks_the_device_again_and_again_fails(
+    world: JobWorld, failures: int, status: JobStatus
+) -> None:
+    job_id = world.submit()
+    broken = Failed(error=DeviceFailed.code, message="gone", retryable=True)
+    for attempt in range(1, failures + 1):
+        start_attempt(world, job_id)
+        commit(job_id, FailAttempt(attempt=attempt, failure=broken), log=world.log, ids=world.ids)
+    assert world.run(job_id) is RunResult.ENDED
+    assert world.job(job_id).status is status
 
 
 def test_job_that_wears_out_its_attempts_fails_for_good(world: JobWorld) -> None:
