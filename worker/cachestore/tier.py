@@ -30,6 +30,7 @@ from worker.cachestore.loader import (
 )
 from worker.cachestore.manifest import Manifest, sealed
 from worker.cachestore.read_ahead import BlockRead, ReadAhead, ReadLimits
+from worker.cachestore.write_outcome import WriteOutcome, WriteState
 from worker.cachestore.writer import WriteBehind, WriterLimits
 
 #: Seconds before the scan of an unreadable directory is repeated.
@@ -59,7 +60,7 @@ class TierFigures:
         state: Whether blocks are written at the moment.
         store: Counters of the store.
         queued: Blocks that wait to be written.
-        dropped: Blocks that were not written, because the queue was full or the disk failed.
+        dropped: Blocks that were accepted and not stored: the disk failed or the store was full.
     """
 
     state: TierState
@@ -186,6 +187,27 @@ class DiskTier:
         return self._loader.load_continuation(wanted)
 
     # --- writes and deletions --------------------------------------------------------------
+
+    def limit_in_flight(self, *, write_bytes: int, read_bytes: int) -> None:
+        """Set the most bytes that wait to be written, and that are read ahead, from now on."""
+        self._writer.limit_bytes(write_bytes)
+        self._read_ahead.limit_bytes(read_bytes)
+
+    def write_bytes(self) -> int:
+        """Return the bytes of tensors that wait to be written or are being written."""
+        return self._writer.in_flight_bytes()
+
+    def write_state(self, size_bytes: int = 0) -> WriteState:
+        """Return whether a block of that size would be accepted for writing now, and why not."""
+        return self._writer.state(size_bytes) if self._scanned.is_set() else WriteState.OFF
+
+    def can_write(self, size_bytes: int = 0) -> bool:
+        """Return whether a block of that size would be accepted for writing now; cheap."""
+        return self.write_state(size_bytes) is WriteState.READY
+
+    def write(self, block: NewBlock) -> Future[WriteOutcome] | None:
+        """Enqueue a block for writing; see ``WriteBehind.write``."""
+        return self._writer.write(block) if self._scanned.is_set() else None
 
     def refuses(self, size_bytes: int) -> bool:
         """Return whether a block of that size would be refused, so that it need not be encoded."""

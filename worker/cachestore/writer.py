@@ -1,4 +1,18 @@
-"""Write-behind: the engine enqueues blocks, and one thread writes them to the disk."""
+"""Write-behind: the engine enqueues blocks, and one thread writes them to the disk.
+
+Back-pressure delays a block and never loses it: the engine keeps the arrays and asks ``state`` (or
+``can_write``) before it copies a block; both are cheap, so it may ask at every step::
+
+    if tier.can_write(size_bytes):
+        written = tier.write(block)        # None where another thread was faster
+    ...
+    if written.done() and written.result() is not WriteOutcome.STORED:
+        ...                                # write it again once can_write is true
+
+After a failure of the disk, and while the store is full, ``state`` is ``PAUSED`` or ``FULL`` for
+some seconds, so retries are rare. The bytes in flight are bounded; the owner sets the bound with
+``limit_bytes``, and one block is accepted whatever its size when nothing else is in flight.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from domain.kv.hashing import BlockHash
@@ -15,6 +29,7 @@ from ops.blockstore.blocks import NewBlock
 from ops.blockstore.disk import DiskUnavailable
 from ops.blockstore.events import OnStoreEvent, PersistencePaused, PersistenceResumed, ignore
 from ops.blockstore.store import BlockStore
+from worker.cachestore.write_outcome import WriteOutcome, WriteState, outcome_of
 
 #: Most calls of ``when_written`` that wait at once.
 WAITERS_MAX = 1024
@@ -26,9 +41,10 @@ class WriterLimits:
 
     Attributes:
         queue_blocks: Most blocks that wait.
-        queue_bytes: Most bytes of tensors that wait or are being written.
+        queue_bytes: Most bytes of tensors in flight: of blocks that wait or are being written.
         group_blocks: Most blocks that share one round of syncs.
-        retry_min_s: Pause after a first disk failure, in seconds; doubles with each in a row.
+        retry_min_s: Pause after a first disk failure, in seconds; doubles with each in a row. Also
+            the pause after a block for which the store has no room.
         retry_max_s: Longest pause.
     """
 
@@ -46,7 +62,7 @@ class WriterStats:
     Attributes:
         queued: Blocks that wait or are being written.
         queued_bytes: Bytes of their tensors in memory.
-        dropped: Blocks that were not stored, because the queue was full or the disk failed.
+        dropped: Blocks that were accepted and not stored: the disk failed or the store was full.
         paused: Whether the last write failed.
     """
 
@@ -54,6 +70,15 @@ class WriterStats:
     queued_bytes: int
     dropped: int
     paused: bool
+
+
+@dataclass(slots=True, eq=False)
+class _Write:
+    """A block that waits or is being written, and the size of its tensors in bytes."""
+
+    block: NewBlock
+    size_bytes: int
+    future: Future[WriteOutcome] = field(default_factory=Future)
 
 
 class _Deletion(NamedTuple):
@@ -70,8 +95,7 @@ class _Waiter(NamedTuple):
 class WriteBehind:
     """A bounded queue and one thread in front of a ``BlockStore``.
 
-    ``submit`` never waits. A full queue or a failing disk drops blocks, which are counted;
-    generation continues.
+    No method waits for the disk, except ``flush`` and ``close``.
 
     Args:
         store: Receives the blocks.
@@ -93,18 +117,19 @@ class WriteBehind:
         self._on_event = on_event
         self._limits = limits or WriterLimits()
         self._changed = threading.Condition()
-        self._queue: deque[NewBlock] = deque()
-        #: Hashes of the blocks that wait or are being written.
-        self._names: set[BlockHash] = set()
+        self._bytes_max = self._limits.queue_bytes
+        self._queue: deque[_Write] = deque()
+        #: The blocks that wait or are being written.
+        self._writes: dict[BlockHash, _Write] = {}
         self._deletions: deque[_Deletion] = deque()
         self._queued_bytes = 0
-        self._writing = 0
         # Blocks are counted as they come; those up to ``_completed`` are written or dropped.
         self._submitted = 0
         self._completed = 0
         self._waiters: deque[_Waiter] = deque()
         self._closing = False
         self._pause: _Pause | None = None
+        self._full_until_s: float | None = None
         self._dropped = 0
         # A daemon thread, so that a hanging disk does not keep the process alive.
         self._thread = threading.Thread(target=self._run, name="block-writer", daemon=True)
@@ -113,37 +138,63 @@ class WriteBehind:
         """Start the thread."""
         self._thread.start()
 
-    def submit(self, block: NewBlock) -> bool:
+    def limit_bytes(self, bytes_max: int) -> None:
+        """Set the most bytes of tensors in flight, from now on."""
+        with self._changed:
+            self._bytes_max = bytes_max
+
+    def in_flight_bytes(self) -> int:
+        """Return the bytes of tensors that wait or are being written."""
+        return self._queued_bytes
+
+    def state(self, size_bytes: int = 0) -> WriteState:
+        """Return whether a block of that size would be accepted now."""
+        with self._changed:
+            return self._state(size_bytes)
+
+    def write(self, block: NewBlock) -> Future[WriteOutcome] | None:
         """Enqueue a block, parents before children; never waits for the disk.
+
+        Returns:
+            The outcome to come; ``None`` if the block is not accepted now (see ``state``). A block
+            that is in flight is not enqueued again.
+        """
+        with self._changed:
+            known = self._writes.get(block.hash)
+            if known is not None:
+                return known.future
+            write = _Write(block, block.nbytes)
+            if self._state(write.size_bytes) is not WriteState.READY:
+                return None
+            # Running futures cannot be cancelled, so a result can always be set.
+            write.future.set_running_or_notify_cancel()
+            self._queue.append(write)
+            self._writes[block.hash] = write
+            self._queued_bytes += write.size_bytes
+            self._submitted += 1
+            self._changed.notify_all()
+            return write.future
+
+    def submit(self, block: NewBlock) -> bool:
+        """Enqueue a block as ``write`` does.
 
         Returns:
             ``False`` if the block is dropped: the queue is full or persistence is paused.
         """
-        size_bytes = block.nbytes
-        with self._changed:
-            if block.hash in self._names:
-                return True
-            if not self._accepts(size_bytes):
-                self._dropped += 1
-                return False
-            self._queue.append(block)
-            self._names.add(block.hash)
-            self._queued_bytes += size_bytes
-            self._submitted += 1
-            self._changed.notify_all()
+        if self.write(block) is not None:
             return True
+        with self._changed:
+            self._dropped += 1
+        return False
 
     def refuses(self, size_bytes: int) -> bool:
-        """Return whether a block of that size would be dropped; such a call counts as a drop."""
-        with self._changed:
-            refused = not self._accepts(size_bytes)
-            self._dropped += refused
-            return refused
+        """Return whether a block of that size would not be accepted now."""
+        return self.state(size_bytes) is not WriteState.READY
 
     def holds(self, block_hash: BlockHash) -> bool:
         """Return whether a block waits to be written."""
         with self._changed:
-            return block_hash in self._names
+            return block_hash in self._writes
 
     def forget(self, hashes: Sequence[BlockHash]) -> Future[int]:
         """Delete queued and stored blocks before any other block is written.
@@ -193,26 +244,32 @@ class WriteBehind:
         """Drop the queued blocks and refuse all others: what they hold cannot be trusted."""
         with self._changed:
             self._closing = True
-            self._drop_queued(set(self._names))
+            queued = self._drop_queued(set(self._writes))
             self._changed.notify_all()
+        self._complete(queued, [WriteOutcome.FAILED] * len(queued))
 
     def stats(self) -> WriterStats:
         """Return the counters."""
         with self._changed:
             return WriterStats(
-                queued=len(self._queue) + self._writing,
+                queued=len(self._writes),
                 queued_bytes=self._queued_bytes,
                 dropped=self._dropped,
                 paused=self._pause is not None,
             )
 
-    def _accepts(self, size_bytes: int) -> bool:
-        if self._closing or (self._pause and self._clock.monotonic() < self._pause.retry_at_s):
-            return False
-        return (
-            len(self._queue) < self._limits.queue_blocks
-            and self._queued_bytes + size_bytes <= self._limits.queue_bytes
-        )
+    def _state(self, size_bytes: int) -> WriteState:
+        if self._closing:
+            return WriteState.OFF
+        now_s = self._clock.monotonic()
+        if self._pause and now_s < self._pause.retry_at_s:
+            return WriteState.PAUSED
+        if self._full_until_s is not None and now_s < self._full_until_s:
+            return WriteState.FULL
+        has_room = (
+            not self._queued_bytes or self._queued_bytes + size_bytes <= self._bytes_max
+        ) and len(self._queue) < self._limits.queue_blocks
+        return WriteState.READY if has_room else WriteState.BUSY
 
     def _run(self) -> None:
         while self._write_group():
@@ -226,14 +283,18 @@ class WriteBehind:
         if not group:
             return not self._closing
         try:
-            self._store.put_many(group)
+            stored = self._store.put_many([write.block for write in group])
         except DiskUnavailable as error:
-            self._pause_after_failure(error.errno_name, error.message, group)
+            failed = self._pause_after_failure(error.errno_name, error.message)
         except Exception as error:  # noqa: BLE001 - the next group may succeed
-            self._pause_after_failure(type(error).__name__, str(error), group)
+            failed = self._pause_after_failure(type(error).__name__, str(error))
         else:
-            self._resume()
-        self._complete(group)
+            outcomes = [outcome_of(outcome) for outcome in stored]
+            self._resume(is_full=WriteOutcome.NO_ROOM in outcomes)
+            self._complete(group, outcomes)
+            return True
+        lost = [*group, *failed]
+        self._complete(lost, [WriteOutcome.FAILED] * len(lost))
         return True
 
     def _wait(self) -> None:
@@ -246,50 +307,49 @@ class WriteBehind:
                 if not self._deletions:
                     return
                 deletion = self._deletions.popleft()
-                waiting = self._drop_queued(set(deletion.hashes))
+                queued = self._drop_queued(set(deletion.hashes))
+            self._complete(queued, [WriteOutcome.FORGOTTEN] * len(queued))
             try:
                 deleted = sum(self._store.delete(each) for each in deletion.hashes)
             except DiskUnavailable as error:
                 deletion.future.set_exception(error)
             else:
-                deletion.future.set_result(waiting + deleted)
+                deletion.future.set_result(len(queued) + deleted)
 
-    def _drop_queued(self, names: set[BlockHash]) -> int:
-        """Remove blocks from the queue; under the lock."""
-        dropped = [block for block in self._queue if block.hash in names]
+    def _drop_queued(self, names: set[BlockHash]) -> list[_Write]:
+        """Remove blocks from the queue and return them; under the lock."""
+        dropped = [write for write in self._queue if write.block.hash in names]
         if dropped:
-            self._queue = deque(block for block in self._queue if block.hash not in names)
-            self._forget_queued(dropped)
-            self._completed += len(dropped)
-        return len(dropped)
+            self._queue = deque(write for write in self._queue if write.block.hash not in names)
+        return dropped
 
-    def _forget_queued(self, blocks: Sequence[NewBlock]) -> None:
-        self._queued_bytes -= sum(block.nbytes for block in blocks)
-        self._names.difference_update(block.hash for block in blocks)
-
-    def _take(self) -> list[NewBlock]:
+    def _take(self) -> list[_Write]:
         """Return the next blocks, or none if none waits."""
         with self._changed:
             count = min(len(self._queue), self._limits.group_blocks)
-            group = [self._queue.popleft() for _ in range(count)]
-            self._writing = len(group)
-            return group
+            return [self._queue.popleft() for _ in range(count)]
 
-    def _complete(self, group: Sequence[NewBlock]) -> None:
+    def _complete(self, group: Sequence[_Write], outcomes: Sequence[WriteOutcome]) -> None:
+        """Release blocks that are not in the queue any more, and set their outcomes."""
+        lost = (WriteOutcome.FAILED, WriteOutcome.NO_ROOM)
         ready = []
         with self._changed:
             self._completed += len(group)
-            self._forget_queued(group)
-            self._writing = 0
+            self._dropped += sum(outcome in lost for outcome in outcomes)
+            for write in group:
+                self._queued_bytes -= write.size_bytes
+                del self._writes[write.block.hash]
             while self._waiters and self._waiters[0].after <= self._completed:
                 ready.append(self._waiters.popleft())
             self._changed.notify_all()
+        for write, outcome in zip(group, outcomes, strict=True):
+            write.future.set_result(outcome)
         for waiter in ready:
             if waiter.future.set_running_or_notify_cancel():
                 waiter.future.set_result(self._stored(waiter.hashes))
 
-    def _pause_after_failure(self, error: str, message: str, group: Sequence[NewBlock]) -> None:
-        """Drop all queued blocks and refuse more for a while, so that they do not fill memory."""
+    def _pause_after_failure(self, error: str, message: str) -> list[_Write]:
+        """Accept no more for a while, and return all queued blocks, so that they free memory."""
         now_s = self._clock.monotonic()
         with self._changed:
             before = self._pause
@@ -300,20 +360,21 @@ class WriteBehind:
                 self._pause = replace(before, wait_s=wait_s, retry_at_s=now_s + wait_s)
             else:
                 self._pause = _Pause(now_s, wait_s, now_s + wait_s, self._dropped)
-            dropped = list(self._queue)
+            queued = list(self._queue)
             self._queue.clear()
-            self._dropped += len(group) + len(dropped)
-            self._completed += len(dropped)
-            self._forget_queued(dropped)
         if before is None:
             self._on_event(PersistencePaused(error=error, message=message, retry_s=wait_s))
+        return queued
 
-    def _resume(self) -> None:
+    def _resume(self, *, is_full: bool) -> None:
+        """End the pause after a failure; begin one if the store has no room."""
+        now_s = self._clock.monotonic()
         with self._changed:
+            self._full_until_s = now_s + self._limits.retry_min_s if is_full else None
             pause, self._pause = self._pause, None
             dropped = self._dropped
         if pause is not None:
-            paused_s = self._clock.monotonic() - pause.since_s
+            paused_s = now_s - pause.since_s
             self._on_event(
                 PersistenceResumed(paused_s=paused_s, dropped=dropped - pause.dropped_before)
             )

@@ -22,6 +22,7 @@ from tests.support.builders.blocks import FINGERPRINT, make_block, make_chain
 from worker.cachestore import tier as tier_module
 from worker.cachestore.loader import Continuation
 from worker.cachestore.tier import DiskTier, TierState
+from worker.cachestore.write_outcome import WriteOutcome, WriteState
 
 WAIT_S = 60.0
 
@@ -78,6 +79,29 @@ def test_before_the_scan_nothing_is_known_and_nothing_taken(world: World) -> Non
     assert later.wait_scanned(WAIT_S)
     assert later.contains(block.hash)
     assert later.figures().state is TierState.ON
+
+
+def test_a_tier_writes_and_reads_within_the_bounds_of_its_owner(world: World) -> None:
+    chain = make_chain(1, 3, size_bytes=400)
+    early = world.tier()
+    assert early.write_state() is WriteState.OFF
+    assert early.write(chain[0]) is None
+    tier = world.running()
+    tier.limit_in_flight(write_bytes=400, read_bytes=400)
+    for block in chain:
+        assert tier.can_write(block.nbytes)
+        written = tier.write(block)
+        assert written is not None
+        assert written.result(WAIT_S) is WriteOutcome.STORED
+    assert tier.write_bytes() == 0
+    read = tier.read([block.hash for block in chain], FINGERPRINT)
+    assert read is not None
+    found = []
+    while not read.done:
+        assert read.wait(WAIT_S)
+        found += [each.meta.hash for each in read.take(1) if isinstance(each, StoredBlock)]
+    assert found == [block.hash for block in chain]
+    assert tier.read_bytes() == 0
 
 
 def test_directory_that_can_be_read_again_is_used_again(

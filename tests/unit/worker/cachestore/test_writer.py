@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from ops.blockstore.store import BlockStore
 from tests.support.builders.blocks import FINGERPRINT, FailingDisk, make_block, make_chain
 from tests.support.fakes.time import FakeClock
 from worker.cachestore.manifest import Manifest, manifest_from, sealed
+from worker.cachestore.write_outcome import WriteOutcome, WriteState
 from worker.cachestore.writer import WriteBehind, WriterLimits
 
 WAIT_S = 60.0
@@ -34,6 +36,7 @@ class HeldStore(BlockStore):
 
 class World:
     def __init__(self, root: Path) -> None:
+        self.root = root
         self.clock = FakeClock()
         self.disk = FailingDisk()
         self.events: list[StoreEvent] = []
@@ -121,16 +124,125 @@ def test_the_queue_is_bounded_in_bytes_too(world: World) -> None:
     writer.start()
 
 
-def test_what_would_be_refused_need_not_be_made_and_counts_as_dropped(world: World) -> None:
-    (first, second) = make_chain(1, 2, size_bytes=400)
+def test_a_refused_write_is_no_drop_and_is_accepted_later(world: World) -> None:
+    chain = make_chain(1, 3, size_bytes=400)
+    size = chain[0].nbytes
     writer = world.writer_with(WriterLimits(queue_bytes=900))
-    assert not writer.refuses(second.nbytes)
-    assert writer.submit(first)
-    assert writer.submit(second)
-    assert writer.stats().dropped == 0
-    assert writer.refuses(second.nbytes)
-    assert writer.stats().dropped == 1
+    assert writer.state(size) is WriteState.READY
+    first = [writer.write(block) for block in chain]
+    assert [written is not None for written in first] == [True, True, False]
+    assert writer.state(size) is WriteState.BUSY
+    assert writer.refuses(size)
+    assert writer.in_flight_bytes() == 2 * size
     writer.start()
+    assert writer.flush(WAIT_S)
+    assert writer.in_flight_bytes() == 0
+    written = writer.write(chain[2])
+    assert written is not None
+    assert written.result(WAIT_S) is WriteOutcome.STORED
+    assert writer.stats().dropped == 0
+
+
+def test_the_owner_sets_the_bound_and_one_block_of_any_size_is_accepted(world: World) -> None:
+    big, small = make_block((1,), size_bytes=4000), make_block((2,))
+    world.writer.limit_bytes(10)
+    assert world.writer.write(big) is not None
+    assert world.writer.state(small.nbytes) is WriteState.BUSY
+    world.writer.limit_bytes(5000)
+    assert world.writer.write(small) is not None
+    world.writer.start()
+
+
+def test_a_block_in_flight_is_not_enqueued_again(world: World) -> None:
+    block = make_block()
+    assert world.writer.write(block) is world.writer.write(block)
+    assert world.writer.stats().queued == 1
+    world.writer.start()
+
+
+def test_blocks_without_tensors_are_bounded_in_number(world: World) -> None:
+    chain = [replace(block, payload={}) for block in make_chain(1, 3)]
+    writer = world.writer_with(WriterLimits(queue_blocks=2, queue_bytes=0))
+    assert [writer.write(block) is not None for block in chain] == [True, True, False]
+    assert writer.in_flight_bytes() == 0
+    writer.start()
+    assert writer.flush(WAIT_S)
+    assert all(world.store.contains(block.hash) for block in chain[:2])
+
+
+def test_a_full_store_is_tried_again_after_a_pause(world: World) -> None:
+    first, second = make_block((1,), size_bytes=4000), make_block((2,), size_bytes=4000)
+    world.store = HeldStore(
+        world.root / "small", budget_bytes=6000, clock=world.clock, disk=world.disk
+    )
+    world.store.gate, world.store.entered = threading.Event(), threading.Event()
+    world.store.gate.set()
+    writer = world.writer_with(WriterLimits())
+    writer.start()
+    assert writer.submit(first)
+    assert writer.flush(WAIT_S)
+    world.store.pin([first.hash])
+    refused = writer.write(second)
+    assert refused is not None
+    assert refused.result(WAIT_S) is WriteOutcome.NO_ROOM
+    assert writer.state() is WriteState.FULL
+    assert writer.write(second) is None
+    assert writer.stats().dropped == 1
+    assert not writer.stats().paused
+    world.store.unpin([first.hash])
+    world.clock.advance(WriterLimits().retry_min_s)
+    assert writer.state() is WriteState.READY
+    again = writer.write(second)
+    assert again is not None
+    assert again.result(WAIT_S) is WriteOutcome.STORED
+    assert writer.state() is WriteState.READY
+
+
+def test_each_block_has_its_outcome_when_the_disk_fails(world: World) -> None:
+    chain = make_chain(1, 3)
+    writer = world.writer_with(WriterLimits(group_blocks=1))
+    writer.start()
+    world.hold()
+    futures = [writer.write(block) for block in chain]
+    world.disk.writes_left = 1
+    world.store.gate.set()
+    outcomes = [future.result(WAIT_S) for future in futures if future is not None]
+    assert outcomes == [WriteOutcome.FAILED] * 3
+    assert writer.state() is WriteState.PAUSED
+    assert writer.in_flight_bytes() == 0
+
+
+def test_a_deleted_block_is_forgotten_and_nobody_waits_for_it(world: World) -> None:
+    (block,) = make_chain(1, 1)
+    written = world.writer.write(block)
+    stored = world.writer.when_written([block.hash])
+    deleted = world.writer.forget([block.hash])
+    world.writer.start()
+    assert deleted.result(WAIT_S) == 1
+    assert written is not None
+    assert written.result(WAIT_S) is WriteOutcome.FORGOTTEN
+    assert stored.result(WAIT_S) == frozenset()
+    assert world.writer.flush(WAIT_S)
+    assert world.writer.stats().dropped == 0
+
+
+def test_abandoned_blocks_fail_and_are_not_written(world: World) -> None:
+    block = make_block()
+    written = world.writer.write(block)
+    world.writer.abandon()
+    world.writer.start()
+    assert written is not None
+    assert written.result(WAIT_S) is WriteOutcome.FAILED
+    assert world.writer.in_flight_bytes() == 0
+    assert world.writer.close(WAIT_S)
+    assert not world.store.contains(block.hash)
+
+
+def test_a_closed_writer_accepts_nothing(world: World) -> None:
+    world.writer.start()
+    assert world.writer.close(WAIT_S)
+    assert world.writer.state() is WriteState.OFF
+    assert world.writer.write(make_block()) is None
 
 
 def test_a_full_disk_pauses_once_and_resumes_by_itself(world: World) -> None:
