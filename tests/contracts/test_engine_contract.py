@@ -37,6 +37,7 @@ def sink() -> CollectingSink:
 @pytest.fixture(
     params=[
         "scripted",
+        "scripted in bursts",
         pytest.param("tiny model", marks=pytest.mark.mlx),
         pytest.param("tiny model with reuse", marks=pytest.mark.mlx),
     ]
@@ -44,8 +45,10 @@ def sink() -> CollectingSink:
 def engine(
     request: pytest.FixtureRequest, sink: CollectingSink, tmp_path: Path
 ) -> Iterator[BatchEngine]:
-    if request.param == "scripted":
+    if "scripted" in request.param:
         with FakeEngine(sink, {"long": LONG_ANSWER}, max_batch_size=4) as scripted:
+            # Several tokens of a sequence in a step, as speculation gives them.
+            scripted.runner.burst = 5 if "bursts" in request.param else 1
             yield scripted
         return
     from tests.support.models.tiny_models import make_tiny_llama  # noqa: PLC0415 - needs mlx

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 
@@ -38,11 +38,10 @@ PAUSE_S = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The tokens of one engine step."""
+    """The tokens of one engine step, in the order of each sequence."""
 
     at: float
-    tokens: Many[tuple[Sequence, int, Finish | None]]
-    likelihoods: Mapping[Sequence, TokenLikelihood] = field(default_factory=dict)
+    tokens: Many[tuple[Sequence, int, Finish | None, TokenLikelihood | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +179,7 @@ class Emitter:
                 self._closing = True
 
     def _process_tokens(self, message: Tokens) -> None:
-        for sequence, token, finish in message.tokens:
-            likelihood = message.likelihoods.get(sequence)
+        for sequence, token, finish, likelihood in message.tokens:
             if sequence.unreleased is None:
                 self._process_token_safely(sequence, token, finish, message.at, likelihood)
             else:

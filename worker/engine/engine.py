@@ -282,14 +282,17 @@ class BatchEngine:
             if is_device_error(fault.error):
                 raise fault.error
         running, now = self._scheduler.running, self._clock.monotonic()
-        tokens = [(running[uid], token, finish) for uid, token, finish in step.tokens]
-        likelihoods = {running[uid]: likelihood for uid, likelihood in step.likelihoods.items()}
+        likelihoods = {uid: iter(values) for uid, values in step.likelihoods.items()}
+        tokens = [
+            (running[uid], token, finish, next(likelihoods.get(uid, iter(())), None))
+            for uid, token, finish in step.tokens
+        ]
         for uid, token, finish in step.tokens:
             running[uid].decoded.append(token)
             if finish is not None:
                 del running[uid]
         if tokens:
-            self._emitter.put(Tokens(now, tokens, likelihoods))
+            self._emitter.put(Tokens(now, tokens))
         for uid, done, total in step.prefilled:
             self._report_prefill(running.get(uid), done, total, now)
         for fault in step.faults:

@@ -143,21 +143,22 @@ class StepResult:
     """The result of one step of the batch.
 
     Attributes:
-        tokens: ``(uid, token, finish)`` for each decoding sequence; one with a ``finish`` is no
-            longer in the batch.
+        tokens: ``(uid, token, finish)`` for each token of a decoding sequence, in order; a sequence
+            has one or several, and one with a ``finish`` is no longer in the batch.
         prefilled: ``(uid, done, total)`` in tokens for each sequence whose prompt advanced; cached
             tokens count as done.
         faults: Sequences that failed alone.
         preempted: Sequences removed for lack of memory. The engine inserts them again when there
             is room; an earlier step returned their last token.
-        likelihoods: By uid, for the sequences of ``tokens`` that request log probabilities.
+        likelihoods: By uid, for the sequences of ``tokens`` that request log probabilities: one for
+            each of the sequence's tokens, in order.
     """
 
     tokens: Sequence[tuple[int, int, Finish | None]]
     prefilled: Sequence[tuple[int, int, int]] = ()
     faults: Sequence[Fault] = ()
     preempted: Sequence[int] = ()
-    likelihoods: Mapping[int, TokenLikelihood] = field(default_factory=dict)
+    likelihoods: Mapping[int, Sequence[TokenLikelihood]] = field(default_factory=dict)
 
 
 class CachedPrefix(NamedTuple):
@@ -254,7 +255,7 @@ class ModelRunner(Protocol):
         ...
 
     def step(self) -> StepResult:
-        """Decode one token of each sequence; compute at most one chunk of a prompt before.
+        """Decode a token or more of each sequence; compute at most one chunk of a prompt before.
 
         An exception concerns the whole batch, and ``reset`` must follow. Where an exception or a
         fault is an error of the device (``is_device_error``), nothing more may be called.

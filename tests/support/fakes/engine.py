@@ -52,6 +52,7 @@ class ScriptedRunner:
         answers: Answer by last message.
         gate: While cleared, every step waits.
         channel_format: How the scripted model frames its messages, if it does.
+        burst: Tokens of each sequence in a step, as far as its answer goes.
         step_error: Raised by the next step, once.
         fault: Ends the sequences of the next step.
         stepped: Set after each step.
@@ -63,6 +64,7 @@ class ScriptedRunner:
         self.channel_format: ChannelFormat | None = None
         self.gate = threading.Event()
         self.gate.set()
+        self.burst = 1
         self.step_error: BaseException | None = None
         self.fault: Exception | None = None
         self.load_error: Exception | None = None
@@ -127,14 +129,18 @@ class ScriptedRunner:
             raise error
         if self.fault is not None:
             return StepResult([], faults=[Fault(uid, self.fault) for uid in self._rows])
-        places = {uid: row[1] for uid, row in self._rows.items()}
-        tokens = [(uid, *self._next(uid)) for uid in list(self._rows)]
+        tokens: list[tuple[int, int, Finish | None]] = []
+        likelihoods: dict[int, list[TokenLikelihood]] = {}
+        for uid in list(self._rows):
+            for _ in range(self.burst):
+                place, top = self._rows[uid][1], self._tops.get(uid)
+                token, finish = self._next(uid)
+                tokens.append((uid, token, finish))
+                if top is not None:
+                    likelihoods.setdefault(uid, []).append(likelihood_of(token, place, top))
+                if finish is not None:
+                    break
         self.stepped.set()
-        likelihoods = {
-            uid: likelihood_of(token, places[uid], self._tops[uid])
-            for uid, token, _ in tokens
-            if uid in self._tops
-        }
         return StepResult(tokens, likelihoods=likelihoods)
 
     def _next(self, uid: int) -> tuple[int, Finish | None]:

@@ -130,8 +130,8 @@ class Bench:
         for uid, token, finish in step.tokens:
             self.runs[uid].tokens.append(token)
             self.runs[uid].finish = finish
-        for uid, likelihood in step.likelihoods.items():
-            self.runs[uid].likelihoods.append(likelihood)
+        for uid, likelihoods in step.likelihoods.items():
+            self.runs[uid].likelihoods += likelihoods
         for uid, done, _ in step.prefilled:
             self.runs[uid].read = done
         for fault in step.faults:

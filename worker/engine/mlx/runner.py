@@ -100,7 +100,7 @@ class BatchRunner:
         self._weights: LoadedWeights | None = None
         self._spec: ModelCacheSpec | None = None
         #: Log-probabilities of this step's tokens, by uid.
-        self._likelihoods: dict[int, TokenLikelihood] = {}
+        self._likelihoods: dict[int, list[TokenLikelihood]] = {}
         #: Sequences whose first token was returned before it was in the caches.
         self._emitted_early: set[int] = set()
         #: Whether the next step decodes without prefill: the last one returned only first tokens.
@@ -377,7 +377,7 @@ class BatchRunner:
 
     def _record_likelihood(self, uid: int, likelihood: TokenLikelihood | None) -> None:
         if likelihood is not None:
-            self._likelihoods[uid] = likelihood
+            self._likelihoods.setdefault(uid, []).append(likelihood)
 
     def _remove_all(self, uids: Sequence[int]) -> None:
         """Remove sequences; their last blocks are cached."""

@@ -54,12 +54,12 @@ def no_state(index: int) -> Any:
 
 
 @with_windows
-@pytest.mark.parametrize("longest", [2, 7, 3 * (WINDOW + SLACK)])
+@pytest.mark.parametrize("longest", [5, 3 * (WINDOW + SLACK)])
 def test_logits_are_those_of_a_ring(architecture: Architecture, longest: int) -> None:
     model, rng = architecture.make(mx.float32), random.Random(longest)
     ours, theirs = make_row_caches(model, STEP), make_prompt_cache(model)
-    prompt = pieces_of(random_tokens(400, longest), rng, longest)
-    decoded = [[token] for token in random_tokens(10 * WINDOW + SLACK, 3)]
+    prompt = pieces_of(random_tokens(250, longest), rng, longest)
+    decoded = [[token] for token in random_tokens(2 * WINDOW + SLACK, 3)]
     for piece in prompt + decoded:
         expected = logits_of(model, theirs, piece)
         assert difference(logits_of(model, ours, piece), expected) < ROUNDING
@@ -70,7 +70,7 @@ def test_trimmed_tokens_were_never_seen(architecture: Architecture) -> None:
     model, rng = architecture.make(mx.float32), random.Random(5)
     caches, seen = make_row_caches(model, STEP), random_tokens(30, 5)
     logits_of(model, caches, seen)
-    for taken_back in rng.sample(range(1, SLACK + 1), 12):
+    for taken_back in [1, SLACK, *rng.sample(range(2, SLACK), 4)]:
         for piece in pieces_of(random_tokens(taken_back, taken_back), rng, 9):
             logits_of(model, caches, piece)
         assert [leaf.trim(taken_back) for leaf in leaves(caches)] == [taken_back] * 4
