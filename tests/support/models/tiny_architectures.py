@@ -45,7 +45,9 @@ class Architecture:
     layers: tuple[LayerSpec, ...]
 
 
-def _network(module: ModuleType, config: dict[str, Any]) -> Callable[[mx.Dtype], Any]:
+def random_network(module: ModuleType, config: dict[str, Any]) -> Callable[[mx.Dtype], Any]:
+    """Return a maker of the same random network of an mlx-lm module, with weights of a dtype."""
+
     def make(dtype: mx.Dtype = mx.float32) -> Any:
         mx.random.seed(11)
         model = module.Model(
@@ -84,7 +86,7 @@ def _state(elements: int) -> LayerSpec:
 
 LLAMA = Architecture(
     "llama",
-    _network(
+    random_network(
         llama,
         _COMMON
         | {
@@ -103,17 +105,17 @@ LLAMA = Architecture(
 )
 QWEN2 = Architecture(
     "qwen2",
-    _network(qwen2, _COMMON | {"num_hidden_layers": 3, "rope_theta": 1000000.0}),
+    random_network(qwen2, _COMMON | {"num_hidden_layers": 3, "rope_theta": 1000000.0}),
     (_attention(),) * 3,
 )
 QWEN3 = Architecture(
     "qwen3",
-    _network(qwen3, _COMMON | {"num_hidden_layers": 2, "rope_theta": 1000000.0}),
+    random_network(qwen3, _COMMON | {"num_hidden_layers": 2, "rope_theta": 1000000.0}),
     (_attention(),) * 2,
 )
 GEMMA3 = Architecture(
     "gemma3",
-    _network(
+    random_network(
         gemma3_text,
         _COMMON
         | {
@@ -127,7 +129,7 @@ GEMMA3 = Architecture(
 )
 GPT_OSS = Architecture(
     "gpt_oss",
-    _network(
+    random_network(
         gpt_oss,
         _COMMON
         | {
@@ -161,14 +163,14 @@ _FALCON_H1 = _COMMON | {
 }
 FALCON_H1 = Architecture(
     "falcon_h1",
-    _network(falcon_h1, _FALCON_H1),
+    random_network(falcon_h1, _FALCON_H1),
     (_state(3 * 64 + 4 * 8 * 16), _attention()) * 2,
 )
 #: Three linear layers to one of attention, with experts.
 #: Convolution: 3 past inputs of 2 x 16 + 32 channels; state: 4 value heads of 8 by 8.
 QWEN3_NEXT = Architecture(
     "qwen3_next",
-    _network(
+    random_network(
         qwen3_next,
         _COMMON
         | {
@@ -196,7 +198,7 @@ QWEN3_NEXT = Architecture(
 #: Convolution: 3 past inputs of 32 + 2 x 16 channels; state: 4 heads of 8 by 16.
 MAMBA2 = Architecture(
     "mamba2",
-    _network(
+    random_network(
         mamba2,
         {
             "num_heads": 4,
@@ -222,7 +224,7 @@ MAMBA2 = Architecture(
 #: Heads as long as those of real models, which can be quantised; half of what it keeps are states.
 FALCON_H1_WIDE = Architecture(
     "falcon_h1_wide",
-    _network(falcon_h1, _FALCON_H1 | {"head_dim": 64}),
+    random_network(falcon_h1, _FALCON_H1 | {"head_dim": 64}),
     (_state(3 * 64 + 4 * 8 * 16), _attention(dim=64)) * 2,
 )
 

@@ -1,0 +1,1 @@
+"""Several agents on scaled models, in less memory than their contexts take."""

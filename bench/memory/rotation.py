@@ -1,0 +1,201 @@
+"""Agents that take turns within a budget, one after another or all at once."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.memory.agents import Agent, Workload, context_tokens
+from bench.memory.engine import Answered, EngineOptions, MemoryEngine
+from bench.memory.shapes import SCALED_BLOCK_TOKENS, SHAPES
+from domain.kv.spec import ModelCacheSpec
+from worker.engine.mlx.kv.probe import probe_spec
+
+#: Prompt tokens in one piece: 1,024 of the published model.
+PREFILL_STEP_TOKENS = 64
+UNLIMITED_BYTES = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """An answer after the first one of an agent."""
+
+    known: int
+    restored: int
+    first_token_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotationFigures:
+    """What a run shows. Shares are of the known tokens: the previous prompt and its answer.
+
+    Attributes:
+        budget_bytes: KV budget.
+        live_bytes: Of all contexts at their ends.
+        context_length: Longest context that the engine accepts within the budget.
+        longest_tokens: Longest context of the agents.
+        reused_median: Share of the known tokens from which a next turn starts.
+        reused_worst: The same for the worst turn.
+        recomputed_tokens: Known tokens that were computed again, after preemptions included.
+        disk_tokens: Tokens that were read from the disk.
+        joins: How often a sequence joined the batch.
+        read_bytes: Bytes of blocks read from the disk.
+        written_bytes: Bytes of blocks written.
+        stored_bytes: Bytes on disk at the end.
+        first_token_s: Median time to the first token of a next turn.
+        insert_s: Median time that the engine thread spends on one join.
+        total_s: Time of all turns.
+        peak_bytes: Peak of MLX's memory without the weights.
+        insert_peak_bytes: The same while sequences join.
+        step_bytes: Most bytes that one step took beside the contexts.
+        agent_s: Time of all turns of each agent.
+        answers: A digest of each answer, by agent and turn.
+    """
+
+    budget_bytes: int
+    live_bytes: int
+    context_length: int
+    longest_tokens: int
+    reused_median: float
+    reused_worst: float
+    recomputed_tokens: int
+    disk_tokens: int
+    joins: int
+    read_bytes: int
+    written_bytes: int
+    stored_bytes: int
+    first_token_s: float
+    insert_s: float
+    total_s: float
+    peak_bytes: int
+    insert_peak_bytes: int
+    step_bytes: int
+    agent_s: list[float]
+    answers: list[list[str]]
+
+
+def run_agents(
+    workload: Workload,
+    directory: Path,
+    *,
+    shape: str,
+    budget: str,
+    at_once: bool,
+    quick: bool,
+) -> RotationFigures:
+    """Run agents on an engine of their own.
+
+    Args:
+        workload: Of the agents.
+        directory: Of the block store.
+        shape: Name of the shape.
+        budget: ``1.05x one`` is so many times the longest context, ``0.8x all`` so many times all
+            contexts together; or ``unlimited``.
+        at_once: Whether all agents ask at once; otherwise one after another.
+        quick: Whether the network has a quarter of its layers.
+    """
+    network = SHAPES[shape]().network(quick=quick)
+    lengths = context_tokens(workload)
+    spec = probe_spec(network, SCALED_BLOCK_TOKENS)
+    lives = [_in_whole_blocks(spec, tokens) for tokens in lengths]
+    budget_bytes = _budget(budget, lives)
+    options = EngineOptions(
+        store=directory,
+        budget_bytes=budget_bytes,
+        block_tokens=SCALED_BLOCK_TOKENS,
+        prefill_step_tokens=PREFILL_STEP_TOKENS,
+    )
+    with MemoryEngine(network, options) as engine:
+        started_s = time.perf_counter()
+        conversations = _Conversations(engine, workload)
+        conversations.run(at_once=at_once)
+        total_s = time.perf_counter() - started_s
+        tier, turns = engine.flushed(), conversations.turns
+        shares = [turn.restored / turn.known for turn in turns]
+        return RotationFigures(
+            budget_bytes=budget_bytes,
+            live_bytes=sum(lives),
+            context_length=engine.context_length,
+            longest_tokens=max(lengths),
+            reused_median=statistics.median(shares),
+            reused_worst=min(shares),
+            recomputed_tokens=conversations.recomputed,
+            disk_tokens=conversations.disk,
+            joins=len(engine.memory.insert_s),
+            read_bytes=tier.store.hit_bytes,
+            written_bytes=tier.store.stored_bytes,
+            stored_bytes=tier.store.size_bytes,
+            first_token_s=statistics.median(turn.first_token_s for turn in turns),
+            insert_s=statistics.median(engine.memory.insert_s),
+            total_s=total_s,
+            peak_bytes=engine.memory.peak,
+            insert_peak_bytes=engine.memory.insert_peak,
+            step_bytes=engine.memory.step,
+            agent_s=conversations.agent_s,
+            answers=conversations.answers,
+        )
+
+
+class _Conversations:
+    def __init__(self, engine: MemoryEngine, workload: Workload) -> None:
+        self._engine = engine
+        self._workload = workload
+        self._agents = [Agent(number, workload) for number in range(workload.agents)]
+        self._lock = threading.Lock()
+        self.turns: list[Turn] = []
+        self.recomputed = self.disk = 0
+        self.agent_s = [0.0] * workload.agents
+        self.answers: list[list[str]] = [[] for _ in self._agents]
+
+    def run(self, *, at_once: bool) -> None:
+        numbers = range(self._workload.agents)
+        if at_once:
+            with ThreadPoolExecutor(self._workload.agents) as pool:
+                list(pool.map(self._converse, numbers))
+            return
+        for _ in range(self._workload.turns):
+            for number in numbers:
+                self._take_turn(number)
+
+    def _converse(self, number: int) -> None:
+        for _ in range(self._workload.turns):
+            self._take_turn(number)
+
+    def _take_turn(self, number: int) -> None:
+        agent = self._agents[number]
+        known = agent.known_tokens
+        answered = self._engine.answer(agent.request())
+        agent.record(answered.outcome.token_ids)
+        with self._lock:
+            self.agent_s[number] += answered.total_s
+            self.answers[number].append(answered.outcome.token_hash)
+            self.recomputed += _recomputed(answered, known)
+            self.disk += sum(start.disk_tokens for start in answered.starts)
+            if known:
+                restored = min(known, answered.starts[0].restored_tokens)
+                self.turns.append(Turn(known, restored, answered.first_token_s))
+
+
+def _recomputed(answered: Answered, known: int) -> int:
+    """Return how many known tokens were computed again."""
+    first, *again = answered.starts
+    # A sequence that was preempted has computed all its tokens but the last one.
+    lost = sum(start.prompt_tokens - 1 - start.restored_tokens for start in again)
+    return lost + max(0, known - first.restored_tokens)
+
+
+def _in_whole_blocks(spec: ModelCacheSpec, tokens: int) -> int:
+    """Return the bytes of the caches of a context, in whole blocks."""
+    return spec.live_bytes(spec.blocks_for(tokens) * spec.block_tokens)
+
+
+def _budget(budget: str, lives: Sequence[int]) -> int:
+    if budget == "unlimited":
+        return UNLIMITED_BYTES
+    share, of = budget.split("x ")
+    return int(float(share) * (max(lives) if of == "one" else sum(lives)))
