@@ -19,6 +19,7 @@ class AgentCacheSaved:
         blocks: Names of the whole blocks in order, 64 hex digits each.
         tail: Name of the partly filled block after them, if there is one.
         tokens: Length of the context.
+        checkpoints: Names of the stored checkpoints of window and state layers on the way.
     """
 
     job: JobId
@@ -26,6 +27,7 @@ class AgentCacheSaved:
     blocks: tuple[str, ...]
     tail: str | None
     tokens: int
+    checkpoints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

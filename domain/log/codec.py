@@ -25,6 +25,7 @@ from domain.events.event import Event
 #: Present schema versions; types not named here are at 1. A change of a type's fields increments
 #: its version, and ``tests/fixtures/events`` keeps one event of each version for good.
 SCHEMA_VERSIONS: Mapping[str, int] = {
+    "AgentCacheSaved": 2,
     "AttemptStarted": 3,
     "JobSubmitted": 4,
     "JobAttached": 2,

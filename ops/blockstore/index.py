@@ -17,6 +17,8 @@ class BlockIndex:
 
     A context that uses a block uses its ancestors too, so a block is never evicted before its
     descendants: using it moves its ancestors behind it, and the least recently used is a leaf.
+    Names are unique over all models, so a block may have an ancestor of another model: checkpoints
+    have a fingerprint of their own, and their parents are blocks.
     """
 
     def __init__(self) -> None:
@@ -38,8 +40,14 @@ class BlockIndex:
         return self._blocks.get(block_hash)
 
     def children(self, parent: BlockHash | None, model: str) -> list[BlockInfo]:
-        """Return the children of ``parent``, or the first blocks of contexts of ``model``."""
-        return [self._blocks[each] for each in self._children.get(parent or model, ())]
+        """Return the children of ``parent`` that belong to ``model``.
+
+        Args:
+            parent: A block, maybe of another model; ``None`` for first blocks of contexts.
+            model: Name of the model's directory.
+        """
+        children = (self._blocks[each] for each in self._children.get(parent or model, ()))
+        return [block for block in children if block.model == model]
 
     def add(self, block: BlockInfo) -> None:
         """Add or replace a block as the most recently used."""
@@ -111,16 +119,20 @@ class BlockIndex:
 
         Args:
             free_bytes: Bytes to free.
-            keep: Blocks that must stay, besides the pinned ones.
+            keep: Blocks that must stay, besides the pinned ones; the ancestors of all stay too.
 
         Returns:
             ``None`` if that many bytes cannot be freed.
         """
         found: list[BlockInfo] = []
+        # Parents of blocks that stay; they come later in the order than their children.
+        needed: set[BlockHash | None] = set()
         for block in self._blocks.values():
             if free_bytes <= 0:
                 break
-            if block.hash not in self._pins and block.hash not in keep:
+            if block.hash in self._pins or block.hash in keep or block.hash in needed:
+                needed.add(block.parent)
+            else:
                 found.append(block)
                 free_bytes -= block.size_bytes
         return found if free_bytes <= 0 else None
@@ -144,7 +156,7 @@ class BlockIndex:
         return [block for block in self._blocks.values() if not reached[block.hash]]
 
     def pin(self, hashes: Iterable[BlockHash]) -> None:
-        """Exclude blocks from ``victims``; each call needs its own ``unpin``."""
+        """Keep blocks and their ancestors out of ``victims``; each call needs its own ``unpin``."""
         self._pins.update(hashes)
 
     def unpin(self, hashes: Iterable[BlockHash]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from domain.kv.hashing import BlockHash
 from ops.blockstore.blocks import BlockInfo, Rejected, RejectReason, model_of
 from ops.blockstore.index import BlockIndex
 from ops.blockstore.names import BlockName, block_path
@@ -77,15 +78,41 @@ def plan_gc(
     Args:
         found: The content of the store.
         budget_bytes: Most bytes to leave.
-        models: Models whose blocks are all deleted.
+        models: Models whose blocks and checkpoints are all deleted.
     """
-    of_models = [block for block in found.blocks if block.model in models]
-    orphans = [block for block in found.orphans if block.model not in models]
-    gone = {block.hash for block in (*of_models, *orphans)}
+    doomed = {*models, *(one for one, of in companions(found.blocks).items() if of in models)}
+    of_models = [block for block in found.blocks if block.model in doomed]
     left = BlockIndex()
-    left.fill(block for block in found.blocks if block.hash not in gone)
+    left.fill(block for block in found.blocks if block.model not in doomed)
+    orphans = left.orphans()
+    for block in orphans:
+        left.remove(block.hash)
     excess = left.victims(left.size_bytes - budget_bytes)
     return {"model": of_models, "orphan": orphans, "cap": excess or []}
+
+
+def companions(blocks: Iterable[BlockInfo]) -> dict[str, str]:
+    """Return by its directory's name the model whose blocks a model continues.
+
+    These are checkpoints: they have a fingerprint of their own, and their parents are blocks.
+    """
+    blocks = list(blocks)
+    models = {block.hash: block.model for block in blocks}
+    parents = ((block.model, models.get(block.parent or block.hash)) for block in blocks)
+    return {one: of for one, of in parents if of is not None and of != one}
+
+
+def with_descendants(blocks: Iterable[BlockInfo], hashes: Collection[BlockHash]) -> list[BlockInfo]:
+    """Return the named blocks and all that build on them, checkpoints included."""
+    index = BlockIndex()
+    index.fill(blocks)
+    names, found = set(hashes), []
+    # A block is used whenever one that builds on it is, so it is at most as old.
+    for block in reversed(list(index)):
+        if block.hash in names or block.parent in names:
+            names.add(block.hash)
+            found.append(block)
+    return found
 
 
 def delete(root: Path, blocks: Iterable[BlockInfo]) -> None:

@@ -122,8 +122,8 @@ class BlockStore:
         """Return blocks that follow ``parent``: tails, and blocks whose beginning may serve.
 
         Args:
-            parent: Name of a block, ``None`` for first blocks.
-            fingerprint: Of the loaded model.
+            parent: Name of a block, maybe of another fingerprint; ``None`` for first blocks.
+            fingerprint: That of the children.
             limit: Most blocks; the most recently used come first.
         """
         with self._lock:
@@ -331,7 +331,7 @@ class BlockStore:
     # --- pin and delete --------------------------------------------------------------------
 
     def pin(self, hashes: Sequence[BlockHash]) -> None:
-        """Exclude blocks, stored or not, from eviction until ``unpin``."""
+        """Exclude blocks, stored or not, and their ancestors from eviction until ``unpin``."""
         with self._lock:
             self._index.pin(hashes)
 

@@ -8,16 +8,12 @@ may remove blocks of a manifest later, the end first; a reader uses the beginnin
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any
 
-from domain.kv.hashing import HASH_BYTES, BlockHash
+from domain.kv.hashing import BlockHash
 from worker.cachestore.writer import WriteBehind
-
-#: Most blocks that a manifest read from outside may name: 16 million tokens.
-MANIFEST_BLOCKS_MAX = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,53 +24,33 @@ class Manifest:
         fingerprint: Block fingerprint.
         blocks: Hashes of the whole blocks, in order.
         tail: Hash of the last, partial block, ``None`` if there is none.
+        checkpoints: Names of the checkpoints that were made on the way. They are files of the same
+            store, and hold text too: who erases the context deletes them.
     """
 
     fingerprint: str
     blocks: tuple[BlockHash, ...]
     tail: BlockHash | None = None
+    checkpoints: tuple[BlockHash, ...] = ()
 
     @property
     def hashes(self) -> tuple[BlockHash, ...]:
-        """All hashes, in order."""
-        return self.blocks if self.tail is None else (*self.blocks, self.tail)
+        """All names: the blocks in order, the tail, the checkpoints."""
+        tail = () if self.tail is None else (self.tail,)
+        return (*self.blocks, *tail, *self.checkpoints)
 
     def cut(self, stored: Collection[BlockHash]) -> Manifest:
-        """Return the beginning that can be restored from the blocks in ``stored``."""
+        """Return the beginning that can be restored from the blocks in ``stored``.
+
+        All stored checkpoints stay named, also those behind a block that is missing.
+        """
         count = next(
             (at for at, each in enumerate(self.blocks) if each not in stored), len(self.blocks)
         )
         whole = count == len(self.blocks)
         tail = self.tail if whole and self.tail in stored else None
-        return replace(self, blocks=self.blocks[:count], tail=tail)
-
-    def to_data(self) -> dict[str, Any]:
-        """Return the manifest as plain JSON values."""
-        return {
-            "fingerprint": self.fingerprint,
-            "blocks": [each.hex() for each in self.blocks],
-            "tail": self.tail.hex() if self.tail else None,
-        }
-
-
-def manifest_from(data: Mapping[str, Any]) -> Manifest:
-    """Return the manifest that ``to_data`` encoded.
-
-    Raises:
-        ValueError: The data is not a manifest.
-    """
-    fingerprint, blocks, tail = (data.get(name) for name in ("fingerprint", "blocks", "tail"))
-    if not isinstance(fingerprint, str) or not isinstance(blocks, list):
-        msg = "a manifest has a fingerprint and a list of blocks"
-        raise ValueError(msg)  # noqa: TRY004 - the data is wrong, not the program
-    if len(blocks) > MANIFEST_BLOCKS_MAX:
-        msg = f"a manifest of {len(blocks)} blocks is too long"
-        raise ValueError(msg)
-    return Manifest(
-        fingerprint=fingerprint,
-        blocks=tuple(_hash(each) for each in blocks),
-        tail=None if tail is None else _hash(tail),
-    )
+        checkpoints = tuple(each for each in self.checkpoints if each in stored)
+        return replace(self, blocks=self.blocks[:count], tail=tail, checkpoints=checkpoints)
 
 
 def sealed(writer: WriteBehind, manifest: Manifest) -> Future[Manifest]:
@@ -89,10 +65,3 @@ def sealed(writer: WriteBehind, manifest: Manifest) -> Future[Manifest]:
 
     writer.when_written(manifest.hashes).add_done_callback(finish)
     return result
-
-
-def _hash(digits: object) -> BlockHash:
-    if not isinstance(digits, str) or len(digits) != 2 * HASH_BYTES:
-        msg = "a block hash has 64 hex digits"
-        raise ValueError(msg)
-    return BlockHash(bytes.fromhex(digits))

@@ -173,6 +173,7 @@ class CacheEventRecorder:
             fingerprint=manifest.fingerprint,
             blocks=tuple(name.hex() for name in manifest.blocks),
             tail=manifest.tail.hex() if manifest.tail else None,
+            checkpoints=tuple(name.hex() for name in manifest.checkpoints),
             tokens=report.tokens,
         )
         self._append_agent(agent, loaded, [saved])

@@ -27,7 +27,10 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 Models = Annotated[
     list[str] | None,
-    typer.Option("--model", help="Delete all blocks of this model, as ls names it; repeatable."),
+    typer.Option(
+        "--model",
+        help="Delete all blocks and checkpoints of this model, as ls names it; repeatable.",
+    ),
 ]
 
 
@@ -167,6 +170,9 @@ def _delete(root: Path, blocks: Sequence[BlockInfo]) -> None:
 
 
 def _report(settings: Settings, found: Overview) -> dict[str, Any]:
+    from ops.blockstore.maintenance import companions  # noqa: PLC0415 - keeps --help fast
+
+    checkpoints_of = companions(found.blocks)
     by_model: dict[str, list[BlockInfo]] = {}
     for block in found.blocks:
         by_model.setdefault(block.model, []).append(block)
@@ -181,6 +187,7 @@ def _report(settings: Settings, found: Overview) -> dict[str, Any]:
         "models": [
             {
                 "model": model,
+                "checkpoints_of": checkpoints_of.get(model),
                 "blocks": len(blocks),
                 "tokens": sum(block.tokens for block in blocks),
                 "size_bytes": sum(block.size_bytes for block in blocks),
@@ -204,6 +211,7 @@ def _print_report(report: dict[str, Any]) -> None:
     rows = [
         (
             model["model"],
+            f"checkpoints of {model['checkpoints_of']}" if model["checkpoints_of"] else "blocks",
             f"{model['blocks']:,}",
             f"{model['tokens']:,}",
             _size(model["size_bytes"]),
@@ -213,7 +221,7 @@ def _print_report(report: dict[str, Any]) -> None:
     ]
     if rows:
         typer.echo()
-        print_table(("model", "blocks", "tokens", "size", "last used"), rows)
+        print_table(("model", "kind", "files", "tokens", "size", "last used"), rows)
 
 
 def _block(block: BlockInfo) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from domain.errors import LogUnavailable
+from domain.kv.hashing import BlockHash
 from domain.values import AgentId
 from ops.adapters.log_admin.erase import Erased, erase_agent
 from ops.adapters.redis.client import Keys, broker_errors, connect
@@ -103,10 +104,14 @@ def _erase_items(settings: Settings, erased: Erased) -> None:
 
 
 def _erase_blocks(settings: Settings, erased: Erased) -> int:
-    """Delete the blocks that only this agent's contexts use; return their number."""
+    """Delete the blocks that only this agent's contexts use; return their number.
+
+    What builds on them goes too: checkpoints, and blocks of jobs that never completed.
+    """
     if not erased.blocks or not settings.cache_dir.is_dir():
         return 0
     found = maintenance.overview(settings.cache_dir)
-    doomed = [one for one in found.blocks if one.hash.hex() in erased.blocks]
+    names = {BlockHash(bytes.fromhex(digits)) for digits in erased.blocks}
+    doomed = maintenance.with_descendants(found.blocks, names)
     maintenance.delete(settings.cache_dir, doomed)
     return len(doomed)

@@ -14,7 +14,12 @@ from ops.blockstore.store import BlockStore
 from ops.cli.main import build_app
 from ops.clock import SystemClock
 from ops.settings import load_settings
-from tests.support.builders.blocks import FINGERPRINT, OTHER_FINGERPRINT, make_chain
+from tests.support.builders.blocks import (
+    FINGERPRINT,
+    OTHER_FINGERPRINT,
+    make_chain,
+    make_checkpoint,
+)
 
 
 @pytest.fixture
@@ -138,4 +143,17 @@ def test_gc_deletes_a_model_or_everything(store: BlockStore, root: Path) -> None
     assert store.get(make_chain(1, 3)[0].hash, FINGERPRINT) is None
     assert _run("gc", "--model", "a1" * 8).exit_code == 1
     assert _object("gc", "--all")["blocks"] == 0
+    assert _files(root) == []
+
+
+def test_checkpoints_are_listed_with_their_model_and_deleted_with_it(root: Path) -> None:
+    store = BlockStore(root, budget_bytes=1 << 30, clock=SystemClock())
+    chain = make_chain(1, 2)
+    store.put_many([*chain, make_checkpoint(chain), make_checkpoint([])])
+    models = {each["model"]: each["checkpoints_of"] for each in _object("ls")["models"]}
+    assert models == {"a1" * 8: None, "b2" * 8: "a1" * 8}
+    assert f"checkpoints of {'a1' * 8}" in _run("ls").stdout
+    assert _object("verify")["ok"]
+    assert _object("gc", "--dry-run")["blocks"] == 4
+    assert _object("gc", "--model", "a1" * 8)["deleted"]["model"] == 4
     assert _files(root) == []

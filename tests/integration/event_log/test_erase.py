@@ -20,9 +20,12 @@ from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.log_admin.erase import erase_agent
 from ops.adapters.redis.client import Keys, connect
+from ops.blockstore.maintenance import overview
+from ops.blockstore.store import BlockStore
 from ops.cli.log import events
 from ops.clock import RandomIds, SystemClock
 from ops.supervisor.serve_record import serve_lock
+from tests.support.builders.blocks import make_chain, make_checkpoint
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_files import agent_records, new_log, raw_connection, verify
 from tests.support.processes.killed import killed_at_every_step
@@ -214,6 +217,34 @@ def test_blocks_that_others_use_too_stay(url: str) -> None:
             log.append(stream, [draft(saved(*names))], expected_version=0)
     erased = erase_agent(url, AgentId("alice"), clock=SystemClock(), ids=RandomIds())
     assert erased.blocks == {"bb" * 32, "cc" * 32}
+
+
+def test_checkpoints_and_what_builds_on_erased_blocks_go_too(url: str, data: Path) -> None:
+    shared, own = make_chain(1, 1), make_chain(1, 3)[1:]
+    named = make_checkpoint(shared)
+    unnamed = make_checkpoint(own)
+    of_both = make_checkpoint([])
+    store = BlockStore(data / "cache", budget_bytes=1 << 20, clock=SystemClock())
+    store.put_many([*shared, *own, named, unnamed, of_both])
+    with open_log(url, clock=SystemClock()) as log:
+        for agent, blocks, checkpoints in (
+            ("alice", (*shared, own[0]), (named, of_both)),
+            ("bob", shared, (of_both,)),
+        ):
+            saved = AgentCacheSaved(
+                job=JobId("job-1"),
+                fingerprint="f",
+                blocks=tuple(block.hash.hex() for block in blocks),
+                tail=None,
+                tokens=9,
+                checkpoints=tuple(block.hash.hex() for block in checkpoints),
+            )
+            log.append(StreamName(f"agent-{agent}"), [draft(saved)], expected_version=0)
+    result = _erase("--json")
+    assert result.exit_code == 0, result.output
+    left = {block.hash for block in overview(data / "cache").blocks}
+    assert left == {shared[0].hash, of_both.hash}
+    assert json.loads(result.stdout)["blocks"] == 4
 
 
 def test_an_erasing_that_is_killed_can_be_repeated(url: str, data: Path) -> None:

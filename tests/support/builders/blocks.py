@@ -60,6 +60,15 @@ def make_chain(
     return blocks
 
 
+def make_checkpoint(
+    chain: Sequence[NewBlock], *, size_bytes: int = 64, tokens: int = 1
+) -> NewBlock:
+    """Return a checkpoint after the blocks of a context; its fingerprint is not theirs."""
+    parent = chain[-1].hash if chain else None
+    ids = tuple(range(900, 900 + tokens))
+    return make_block(ids, parent=parent, fingerprint=OTHER_FINGERPRINT, size_bytes=size_bytes)
+
+
 class FailingDisk(Disk):
     """A disk that fails every write from a chosen one on, until ``heal``."""
 

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,13 @@ from ops.blockstore.blocks import (
 from ops.blockstore.disk import Disk
 from ops.blockstore.events import BlockRejected
 from tests.support.builders.block_stores import StoreWorld
-from tests.support.builders.blocks import FINGERPRINT, OTHER_FINGERPRINT, make_block
+from tests.support.builders.blocks import (
+    FINGERPRINT,
+    OTHER_FINGERPRINT,
+    make_block,
+    make_chain,
+    make_checkpoint,
+)
 
 
 @pytest.fixture
@@ -82,6 +89,38 @@ def test_a_block_that_vanished_is_a_miss_and_can_be_stored_again(world: StoreWor
     assert not world.store.contains(block.hash)
     assert world.store.stats().size_bytes == 0
     assert world.store.put(block) is PutOutcome.STORED
+
+
+def test_children_of_a_block_are_of_the_fingerprint_that_is_asked_for(world: StoreWorld) -> None:
+    chain = make_chain(1, 3)
+    checkpoints = [make_checkpoint(chain[:1], tokens=count) for count in (1, 2)]
+    first = make_checkpoint([])
+    world.store.put_many([*chain, *checkpoints, first])
+    for _ in range(2):
+        found = world.store.children(chain[0].hash, OTHER_FINGERPRINT, limit=9)
+        assert {each.hash for each in found} == {each.hash for each in checkpoints}
+        assert {each.tokens for each in found} == {1, 2}
+        (block,) = world.store.children(chain[0].hash, FINGERPRINT, limit=9)
+        assert block.hash == chain[1].hash
+        (alone,) = world.store.children(None, OTHER_FINGERPRINT, limit=9)
+        assert alone.hash == first.hash
+        world.reopen()
+
+
+def test_a_block_without_tensors_is_stored_and_names_its_tokens(world: StoreWorld) -> None:
+    chain = [replace(block, payload={}) for block in make_chain(1, 2)]
+    checkpoint = make_checkpoint(chain)
+    assert world.store.put_many([*chain, checkpoint]) == [PutOutcome.STORED] * 3
+    for _ in range(2):
+        found = world.store.get(chain[1].hash, FINGERPRINT)
+        assert isinstance(found, StoredBlock)
+        assert found.payload == {}
+        assert found.token_ids == tuple(chain[1].token_ids)
+        assert world.store.token_ids(chain[1].hash) == tuple(chain[1].token_ids)
+        assert isinstance(world.store.get(checkpoint.hash, OTHER_FINGERPRINT), StoredBlock)
+        assert world.store.get(checkpoint.hash, FINGERPRINT) is None
+        assert world.store.orphans() == []
+        world.reopen()
 
 
 def test_what_follows_a_block_is_found_without_its_hash(world: StoreWorld) -> None:

@@ -13,9 +13,15 @@ from domain.kv.hashing import BlockHash
 from ops.blockstore.blocks import NewBlock, PutOutcome
 from ops.blockstore.events import PersistencePaused, PersistenceResumed, StoreEvent
 from ops.blockstore.store import BlockStore
-from tests.support.builders.blocks import FINGERPRINT, FailingDisk, make_block, make_chain
+from tests.support.builders.blocks import (
+    FINGERPRINT,
+    OTHER_FINGERPRINT,
+    FailingDisk,
+    make_block,
+    make_chain,
+)
 from tests.support.fakes.time import FakeClock
-from worker.cachestore.manifest import Manifest, manifest_from, sealed
+from worker.cachestore.manifest import Manifest, sealed
 from worker.cachestore.write_outcome import WriteOutcome, WriteState
 from worker.cachestore.writer import WriteBehind, WriterLimits
 
@@ -359,26 +365,12 @@ def test_a_tail_counts_only_after_all_blocks_before_it() -> None:
     assert whole.cut([]) == _manifest([])
 
 
-def test_a_manifest_survives_the_log() -> None:
+def test_stored_checkpoints_stay_named_wherever_the_blocks_end() -> None:
     chain = make_chain(1, 2)
-    tail = make_block((9,), parent=chain[-1].hash)
-    for manifest in (_manifest(chain, tail), _manifest(chain), _manifest([])):
-        assert manifest_from(manifest.to_data()) == manifest
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        {},
-        {"fingerprint": "x"},
-        {"fingerprint": "x", "blocks": "abc"},
-        {"fingerprint": "x", "blocks": [1]},
-        {"fingerprint": "x", "blocks": ["../../x"]},
-        {"fingerprint": "x", "blocks": ["zz" * 32]},
-        {"fingerprint": "x", "blocks": [], "tail": "ab"},
-        {"fingerprint": "x", "blocks": ["ab" * 32] * 65_537},
-    ],
-)
-def test_what_is_no_manifest_is_refused(data: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"manifest|hex"):
-        manifest_from(data)
+    checkpoints = [make_block((at,), fingerprint=OTHER_FINGERPRINT).hash for at in range(3)]
+    whole = replace(_manifest(chain), checkpoints=tuple(checkpoints))
+    assert set(checkpoints) < set(whole.hashes)
+    stored = [chain[0].hash, checkpoints[0], checkpoints[2]]
+    cut = whole.cut(stored)
+    assert cut.blocks == (chain[0].hash,)
+    assert cut.checkpoints == (checkpoints[0], checkpoints[2])
