@@ -30,7 +30,8 @@
     │   └── Draining
     └── Failure
         ├── EngineFailure           this generation failed
-        │   └── DeviceFailed        the GPU failed or ran out of memory; the worker restarts
+        │   ├── DeviceFailed        the GPU failed or ran out of memory; the worker restarts
+        │   └── EngineLost          the engine stopped while the generation ran
         ├── GenerationCancelled     the generation was cancelled
         ├── ItemsLost               a stream cannot be resumed where its reader left
         └── CorruptLog              the chain does not verify; stop
@@ -350,6 +351,13 @@ class DeviceFailed(EngineFailure):
     """The GPU failed or ran out of memory; the worker restarts and continues its jobs."""
 
     code = "device_failed"
+    retryable = True
+
+
+class EngineLost(EngineFailure):
+    """The engine stopped while the generation ran; the next worker continues it."""
+
+    code = "engine_lost"
     retryable = True
 
 

@@ -26,12 +26,20 @@ from tests.support.models.engine_probe import (
 )
 from worker.engine.engine import BatchEngine
 
+#: Tokens of a sequence in a step of the engine that speculates.
+BURST = 5
 LONG_ANSWER = "the quick brown fox " * 20
 
 
 @pytest.fixture
 def sink() -> CollectingSink:
     return CollectingSink()
+
+
+@pytest.fixture
+def poison() -> set[int]:
+    """Tokens that make a step fail when the model reads them."""
+    return set()
 
 
 @pytest.fixture(
@@ -43,14 +51,16 @@ def sink() -> CollectingSink:
     ]
 )
 def engine(
-    request: pytest.FixtureRequest, sink: CollectingSink, tmp_path: Path
+    request: pytest.FixtureRequest, sink: CollectingSink, tmp_path: Path, poison: set[int]
 ) -> Iterator[BatchEngine]:
     if "scripted" in request.param:
         with FakeEngine(sink, {"long": LONG_ANSWER}, max_batch_size=4) as scripted:
             # Several tokens of a sequence in a step, as speculation gives them.
-            scripted.runner.burst = 5 if "bursts" in request.param else 1
+            scripted.runner.burst = BURST if "bursts" in request.param else 1
+            scripted.runner.poison = poison
             yield scripted
         return
+    from tests.support.models.poisoned_network import poisoned  # noqa: PLC0415 - needs mlx
     from tests.support.models.tiny_models import make_tiny_llama  # noqa: PLC0415 - needs mlx
     from worker.engine.mlx.model.loader import ModelSource, load_weights  # noqa: PLC0415 - needs mlx
     from worker.engine.mlx.runner import BatchRunner  # noqa: PLC0415 - needs mlx
@@ -58,7 +68,7 @@ def engine(
     source = ModelSource(id=str(make_tiny_llama(tmp_path / "tiny")), context_length=1000)
     real = BatchEngine(
         runner_factory=lambda: BatchRunner(
-            load_weights=lambda: load_weights(source),
+            load_weights=lambda: poisoned(load_weights(source), poison),
             prefill_step_tokens=64,
             kv_budget_bytes=1 << 26 if "reuse" in request.param else None,
             block_tokens=32,
@@ -137,6 +147,39 @@ def test_a_resumed_generation_emits_only_what_is_missing(
             whole.text,
             whole.next_item,
         )
+
+
+def test_a_step_that_one_generation_breaks_fails_only_that_one(
+    engine: BatchEngine, sink: CollectingSink, poison: set[int]
+) -> None:
+    requests = {
+        f"job-{n}": ask(text, max_tokens=40, sampling=Sampling(temperature=1.0, seed=n), logprobs=1)
+        for n, text in enumerate(["long", "culprit", "long"])
+    }
+    whole = {name: finished(submit(engine, f"{name}-alone", r)) for name, r in requests.items()}
+    harmless = {*whole["job-0"].token_ids, *whole["job-2"].token_ids}
+    index, token = next(
+        (index, token)
+        for index, token in enumerate(whole["job-1"].token_ids)
+        if index > 4 and token not in harmless
+    )
+    poison.add(token)
+    handles = {name: submit(engine, name, request) for name, request in requests.items()}
+    for name in ("job-0", "job-2"):
+        outcome = finished(handles[name])
+        assert (outcome.failure, outcome.token_ids) == (None, whole[name].token_ids)
+        items = sink.numbered(name)
+        assert [item.n for item in items] == list(range(1, len(items) + 1))
+        assert text_in(items) == outcome.text == whole[name].text
+    failed = finished(handles["job-1"])
+    assert failed.failure is not None
+    assert failed.failure.retryable
+    assert failed.failure.error == EngineFailure.code
+    assert failed.token_ids == whole["job-1"].token_ids[: len(failed.token_ids)]
+    assert index - BURST < len(failed.token_ids) <= index + 1
+    poison.clear()
+    later = submit(engine, "job-1", requests["job-1"], attempt=2, emitted=sink.numbered("job-1"))
+    assert finished(later).token_ids == whole["job-1"].token_ids
 
 
 def test_logprobs_cover_the_tokens_of_the_answer_on_request(

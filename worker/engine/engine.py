@@ -4,7 +4,7 @@ The way of a generation:
 
 1. ``preparation`` renders and tokenises the request, on the caller's thread.
 2. The engine thread admits sequences (``sequence_scheduler``), runs one step of the batch
-   (``ports.ModelRunner``) and commits the sampled tokens.
+   (``ports.ModelRunner``) and commits the sampled tokens (``batch_steps``).
 3. While it runs, a constraint (``grammar``, ``reasoning_limit``) masks the tokens that the answer
    may not contain.
 4. The emitter thread (``emitter``) turns token ids into items: ``text_assembler`` feeds them
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import count
 from queue import Empty, SimpleQueue
 
@@ -25,19 +26,13 @@ from domain.chat.generation import GenerationTask, PreparedPrompt
 from domain.chat.items import Failed, Progress
 from domain.chat.ports import GenerationHandle
 from domain.chat.request import ChatRequest
-from domain.errors import DeviceFailed, Draining, EngineFailure
+from domain.errors import DeviceFailed, Draining, EngineFailure, EngineLost
 from domain.job.ports import ItemSink
 from domain.ports import Clock
 from domain.values import ModelCard, StopReason
-from worker.engine.emitter import Advanced, Emitter, Ended, Released, Tokens
-from worker.engine.inbox import Cancel, Message, Remove, Stop, SubmitSequence
-from worker.engine.ports import (
-    Admission,
-    LoadedModel,
-    ModelRunner,
-    StepResult,
-    is_device_error,
-)
+from worker.engine.batch_steps import BatchSteps, ended_by
+from worker.engine.emitter import Advanced, Emitter, Ended, Released
+from worker.engine.ports import Admission, LoadedModel, ModelRunner, is_device_error
 from worker.engine.preparation import checkpoints_of, constraint_of, prepare
 from worker.engine.sequence import Handle, Sequence, SequenceTimes
 from worker.engine.sequence_scheduler import SequenceScheduler
@@ -49,6 +44,35 @@ _log = structlog.get_logger(__name__)
 LAST_ITEMS_S = 5.0
 #: Seconds that ``close`` waits for the engine thread to finish its step.
 LAST_STEP_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Submit:
+    """Run a generation."""
+
+    sequence: Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class _Cancel:
+    """End a generation at its caller's request."""
+
+    sequence: Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class _Remove:
+    """Remove a generation from the batch; the emitter has decided its outcome."""
+
+    sequence: Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    """End the engine thread."""
+
+
+_Message = _Submit | _Cancel | _Remove | _Stop
 
 _STOPPED = Failed(error=Draining.code, message="the worker stopped", retryable=True)
 
@@ -87,7 +111,7 @@ class BatchEngine:
         self._runner_factory = runner_factory
         self._on_device_failure = on_device_failure
         self._clock = clock
-        self._inbox: SimpleQueue[Message] = SimpleQueue()
+        self._inbox: SimpleQueue[_Message] = SimpleQueue()
         self._emitter = Emitter(
             sink,
             clock,
@@ -110,7 +134,7 @@ class BatchEngine:
             places=max_batch_size,
             window_s=batch_window_s,
             on_progress=self._report_progress,
-            on_failure=self._fail,
+            on_failure=self._fail_admission,
         )
         self._stopped = False
 
@@ -151,7 +175,7 @@ class BatchEngine:
         with self._live_lock:
             self._accepting = False
             self._idle.wait_for(lambda: not self._live, drain_s)
-        self._inbox.put(Stop())
+        self._inbox.put(_Stop())
         self._thread.join(LAST_STEP_S)
         if not self._emitter.close(LAST_ITEMS_S):
             _log.warning("last_items_lost")
@@ -177,7 +201,7 @@ class BatchEngine:
                 raise self._unavailable()
             self._live.add(sequence)
             if reason is None:
-                self._inbox.put(SubmitSequence(sequence))
+                self._inbox.put(_Submit(sequence))
         if reason is not None:
             # The earlier attempt emitted all items except the last one.
             self._emitter.put(Ended(sequence, self._clock.monotonic(), reason))
@@ -189,7 +213,7 @@ class BatchEngine:
             task=task,
             assembler=assembler_for(model, task),
             handle=Handle(
-                lambda: self._inbox.put(Cancel(sequence)),
+                lambda: self._inbox.put(_Cancel(sequence)),
                 lambda: self._emitter.put(Released(sequence)),
             ),
             times=SequenceTimes(self._clock.monotonic()),
@@ -200,7 +224,7 @@ class BatchEngine:
                 sampling=task.prompt.sampling,
                 label=task.job_id,
                 arrival=next(self._arrivals),
-                constraint=constraint_of(model, task),
+                constraint=constraint_of(model, task.prompt, task.emitted),
                 logprobs=task.prompt.logprobs,
                 checkpoints=checkpoints_of(task),
             ),
@@ -218,7 +242,7 @@ class BatchEngine:
             self._model = runner.load()
             self._loaded.set()
             try:
-                self._serve(runner)
+                self._serve(self._model, runner)
             except BaseException as error:
                 if not is_device_error(error):
                     runner.close()
@@ -234,7 +258,8 @@ class BatchEngine:
         self._end_all(failure)
         self._loaded.set()
 
-    def _serve(self, runner: ModelRunner) -> None:
+    def _serve(self, model: LoadedModel, runner: ModelRunner) -> None:
+        steps = BatchSteps(model, runner, self._scheduler, self._emitter, self._clock)
         while True:
             self._receive(runner)
             if self._stopped:
@@ -242,16 +267,7 @@ class BatchEngine:
             self._scheduler.admit(runner, self._clock.monotonic())
             if self._scheduler.running:
                 self._emitter.wait_for_room()
-                try:
-                    step = runner.step()
-                except Exception as error:
-                    if is_device_error(error):
-                        raise
-                    _log.exception("step_failed", running=len(self._scheduler.running))
-                    self._fail_running(error)
-                    runner.reset()
-                else:
-                    self._commit(step)
+                steps.run()
 
     def _receive(self, runner: ModelRunner) -> None:
         """Handle the messages in the inbox; wait for one if no sequence runs."""
@@ -264,81 +280,43 @@ class BatchEngine:
             wait_s = 0.0
             self._handle(message, runner)
 
-    def _handle(self, message: Message, runner: ModelRunner) -> None:
+    def _handle(self, message: _Message, runner: ModelRunner) -> None:
         match message:
-            case SubmitSequence(sequence):
+            case _Submit(sequence):
                 self._scheduler.add(sequence)
-            case Cancel(sequence):
+            case _Cancel(sequence):
                 self._scheduler.withdraw(sequence, runner)
                 self._emitter.put(Ended(sequence, self._clock.monotonic()))
-            case Remove(sequence):
+            case _Remove(sequence):
                 self._scheduler.withdraw(sequence, runner)
-            case Stop():
+            case _Stop():
                 self._stopped = True
-
-    def _commit(self, step: StepResult) -> None:
-        """Send the step's tokens to the emitter; drop finished, failed and preempted sequences."""
-        for fault in step.faults:
-            if is_device_error(fault.error):
-                raise fault.error
-        running, now = self._scheduler.running, self._clock.monotonic()
-        likelihoods = {uid: iter(values) for uid, values in step.likelihoods.items()}
-        tokens = [
-            (running[uid], token, finish, next(likelihoods.get(uid, iter(())), None))
-            for uid, token, finish in step.tokens
-        ]
-        for uid, token, finish in step.tokens:
-            running[uid].decoded.append(token)
-            if finish is not None:
-                del running[uid]
-        if tokens:
-            self._emitter.put(Tokens(now, tokens))
-        for uid, done, total in step.prefilled:
-            self._report_prefill(running.get(uid), done, total, now)
-        for fault in step.faults:
-            self._fail(running.pop(fault.uid), fault.error, retryable=fault.retryable)
-        self._scheduler.put_back(step.preempted)
-
-    def _report_prefill(self, sequence: Sequence | None, done: int, total: int, now: float) -> None:
-        if sequence is None or sequence.times.prefilled is not None:
-            return
-        if done >= total:
-            sequence.times.prefilled = now
-        else:
-            self._report_progress(sequence, Progress(phase="prefill", done=done, total=total))
 
     def _report_progress(self, sequence: Sequence, progress: Progress) -> None:
         self._emitter.put(Advanced(sequence, progress))
 
-    def _fail(self, sequence: Sequence, error: BaseException, *, retryable: bool = False) -> None:
-        message = f"the generation failed: {type(error).__name__}: {error}"
-        failure = Failed(error=EngineFailure.code, message=message, retryable=retryable)
-        now = self._clock.monotonic()
-        self._emitter.put(Ended(sequence, now, StopReason.END_TURN, failure))
-
-    def _fail_running(self, error: BaseException) -> None:
-        """Fail all generations of a broken batch retryably; their next attempts continue them."""
-        for sequence in self._scheduler.running.values():
-            self._fail(sequence, error, retryable=True)
-        self._scheduler.running.clear()
+    def _fail_admission(self, sequence: Sequence, error: Exception) -> None:
+        self._emitter.put(ended_by(error, sequence, self._clock.monotonic(), retryable=False))
 
     def _end_all(self, failure: Failed) -> None:
-        """End all generations with ``failure`` and accept no more."""
+        """End all generations and accept no more; only those in the batch get ``failure``."""
         with self._live_lock:
             self._accepting = False
-        arrived = []
+        running, waiting = self._scheduler.clear()
         while not self._inbox.empty():
             message = self._inbox.get()
-            if isinstance(message, SubmitSequence):
-                arrived.append(message.sequence)
+            if isinstance(message, _Submit):
+                waiting.append(message.sequence)
         now = self._clock.monotonic()
-        for sequence in (*self._scheduler.clear(), *arrived):
+        for sequence in running:
             self._emitter.put(Ended(sequence, now, StopReason.END_TURN, failure))
+        for sequence in waiting:
+            self._emitter.put(Ended(sequence, now, StopReason.END_TURN, _STOPPED))
 
     # -- called from other threads ---------------------------------------------------------------
 
     def _request_removal(self, sequence: Sequence) -> None:
-        self._inbox.put(Remove(sequence))
+        self._inbox.put(_Remove(sequence))
 
     def _ended(self, sequence: Sequence) -> None:
         with self._live_lock:
@@ -349,7 +327,7 @@ class BatchEngine:
         self._fatal_error = error
         with self._live_lock:
             self._accepting = False
-        self._inbox.put(Stop())
+        self._inbox.put(_Stop())
         self._abandon(_failure_of(error))
 
     def _abandon(self, failure: Failed) -> None:
@@ -368,13 +346,11 @@ class BatchEngine:
 
     def _unavailable(self) -> EngineFailure:
         failure = _STOPPED if self._fatal_error is None else _failure_of(self._fatal_error)
-        kind = DeviceFailed if failure.error == DeviceFailed.code else EngineFailure
-        error = kind(failure.message)
-        error.retryable = True
-        return error
+        kind = DeviceFailed if failure.error == DeviceFailed.code else EngineLost
+        return kind(failure.message)
 
 
 def _failure_of(cause: BaseException) -> Failed:
     message = f"the engine has stopped: {type(cause).__name__}: {cause}"
-    kind = DeviceFailed if is_device_error(cause) else EngineFailure
+    kind = DeviceFailed if is_device_error(cause) else EngineLost
     return Failed(error=kind.code, message=message, retryable=True)

@@ -82,6 +82,7 @@ class Admission:
             log probabilities.
         checkpoints: Positions among the tokens from which other sequences are likely to continue
             differently, ascending, each greater than 0 and less than ``len(tokens) - 1``.
+        is_alone: Whether no other prompt is prefilled in the same pass.
     """
 
     tokens: Sequence[int]
@@ -93,6 +94,7 @@ class Admission:
     constraint: Constraint | None = None
     logprobs: int | None = None
     checkpoints: tuple[int, ...] = ()
+    is_alone: bool = False
 
 
 class TokenLikelihood(NamedTuple):
@@ -131,11 +133,14 @@ class Fault:
         uid: Identifies the sequence in the batch.
         error: The cause.
         retryable: Whether another attempt may succeed.
+        is_shared: Whether several prompts were computed in the pass that failed, so that the cause
+            may be another one. The engine inserts each again with ``Admission.is_alone``.
     """
 
     uid: int
     error: Exception
     retryable: bool = False
+    is_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from domain.chat.generation import GenerationTask, PreparedPrompt
 from domain.chat.request import ChatRequest
 from domain.errors import PromptTooLong
@@ -49,11 +51,13 @@ def prepare(request: ChatRequest, model: LoadedModel) -> PreparedPrompt:
     return prompt
 
 
-def constraint_of(model: LoadedModel, task: GenerationTask) -> Constraint | None:
-    """Return the constraint of the answer, advanced past the tokens of earlier attempts."""
-    constraint = model.constraint(task.prompt)
+def constraint_of(
+    model: LoadedModel, prompt: PreparedPrompt, answered: Iterable[int]
+) -> Constraint | None:
+    """Return the constraint of the answer to a prompt, advanced past ``answered`` tokens."""
+    constraint = model.constraint(prompt)
     if constraint is not None:
-        for token in task.emitted:
+        for token in answered:
             constraint.accept(token)
     return constraint
 

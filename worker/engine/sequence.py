@@ -77,9 +77,10 @@ class Handle:
 class Sequence:
     """One generation.
 
-    The engine thread owns ``uid``, ``decoded``, ``admission``, ``cached_tokens``, ``kept_tokens``
-    and the times before the first token. The emitter thread owns the rest from the first message
-    about the sequence on. ``BatchEngine.submit`` fills it before either thread sees it.
+    The engine thread owns ``uid``, ``decoded``, ``admission``, ``cached_tokens``, ``kept_tokens``,
+    ``reached`` and the times before the first token. The emitter thread owns the rest from the
+    first message about the sequence on. ``BatchEngine.submit`` fills it before either thread sees
+    it.
 
     Attributes:
         task: The prompt, and what earlier attempts emitted.
@@ -92,6 +93,7 @@ class Sequence:
         decoded: Tokens generated since ``admission`` was made.
         cached_tokens: Prompt tokens that came from the cache.
         kept_tokens: Prompt tokens in whole blocks, which the cache keeps.
+        reached: Most tokens of prompt and answer that a successful step left computed.
         token_ids: Tokens generated over all attempts.
         next_item: Number of the next stream item.
         emitted_at_end: Items that an earlier attempt emitted while ending; they are skipped.
@@ -110,13 +112,30 @@ class Sequence:
     decoded: list[int] = field(default_factory=list)
     cached_tokens: int = 0
     kept_tokens: int = 0
+    reached: int = 0
     token_ids: list[int] = field(default_factory=list)
     next_item: int = 0
     emitted_at_end: int = 0
     ended: bool = False
     unreleased: list[Callable[[], None]] | None = field(default_factory=list)
 
-    def prepare_resume(self) -> None:
+    def advance(self, tokens: int) -> bool:
+        """Record that ``tokens`` are computed; return whether that is further than ever before."""
+        is_further = tokens > self.reached
+        self.reached = max(tokens, self.reached)
+        return is_further
+
+    def append(self, token: int) -> bool:
+        """Append a generated token; return what ``advance`` returns for it."""
+        self.decoded.append(token)
+        return self.advance(len(self.admission.tokens) + len(self.decoded))
+
+    @property
+    def answered(self) -> tuple[int, ...]:
+        """The tokens of the answer over all attempts, as the engine thread knows them."""
+        return (*self.admission.tokens[len(self.task.prompt.tokens) :], *self.decoded)
+
+    def prepare_resume(self, *, is_alone: bool = False) -> None:
         """Make an admission that continues after the decoded tokens."""
         decoded, admission = self.decoded, self.admission
         constraint = admission.constraint
@@ -129,6 +148,7 @@ class Sequence:
             tokens=(*admission.tokens, *decoded),
             first_index=admission.first_index + len(decoded),
             max_new_tokens=admission.max_new_tokens - len(decoded),
+            is_alone=is_alone,
         )
         self.uid, self.decoded = None, []
 

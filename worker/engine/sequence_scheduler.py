@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import structlog
 
 from domain.chat.items import Progress
 from worker.engine.ports import ModelRunner, is_device_error
+from worker.engine.scheduling.quarantine import Quarantine
 from worker.engine.scheduling.waiting_queue import WaitingQueue
 from worker.engine.sequence import Sequence
 
@@ -38,6 +39,8 @@ class SequenceScheduler:
         self._waiting: WaitingQueue[Sequence] = WaitingQueue(window_s)
         #: The sequences in the batch, by uid.
         self.running: dict[int, Sequence] = {}
+        #: The sequences of a failed step.
+        self.quarantine: Quarantine[Sequence] = Quarantine(lambda one: one.task.job_id)
 
     def set_window(self, window_s: float) -> None:
         """Set the length of the batch window, in seconds; any thread may call it."""
@@ -57,32 +60,40 @@ class SequenceScheduler:
 
     def admit(self, runner: ModelRunner, now: float) -> None:
         """Insert waiting sequences in the order of the queue, while there is room."""
+        quarantine = self.quarantine
+        places = 1 if quarantine.is_active else self._places
         self._waiting.admit(
             now,
-            self._places - len(self.running),
-            must_wait=lambda sequence: runner.must_wait(sequence.admission),
+            places - len(self.running),
+            must_wait=lambda one: not quarantine.admits(one) or runner.must_wait(one.admission),
             join=lambda sequence: self._insert(sequence, runner, now),
         )
 
-    def put_back(self, uids: Iterable[int]) -> None:
-        """Let sequences that the runner preempted wait for a place again."""
-        for uid in uids:
-            sequence = self.running.pop(uid)
-            sequence.prepare_resume()
-            self._waiting.put_back(sequence)
+    def put_back(self, sequence: Sequence, *, is_alone: bool = False) -> None:
+        """Let a sequence that left the batch wait for a place again, before all others.
+
+        Args:
+            sequence: It continues after its last token.
+            is_alone: Whether its prompt is prefilled alone then.
+        """
+        if sequence.uid is not None:
+            self.running.pop(sequence.uid, None)
+        sequence.prepare_resume(is_alone=is_alone)
+        self._waiting.put_back(sequence)
 
     def withdraw(self, sequence: Sequence, runner: ModelRunner) -> None:
         """Remove a sequence from the batch or from the queue."""
+        self.quarantine.forget(sequence)
         if sequence.uid is not None and self.running.pop(sequence.uid, None) is not None:
             runner.remove(sequence.uid)
         else:
             self._waiting.remove(sequence)
 
-    def clear(self) -> list[Sequence]:
-        """Forget all sequences and return them; the runner keeps those in the batch."""
-        sequences = [*self.running.values(), *self._waiting.clear()]
+    def clear(self) -> tuple[list[Sequence], list[Sequence]]:
+        """Forget all sequences and return those that ran and those that waited."""
+        running = list(self.running.values())
         self.running.clear()
-        return sequences
+        return running, self._waiting.clear()
 
     def _insert(self, sequence: Sequence, runner: ModelRunner, now: float) -> bool:
         try:
@@ -91,6 +102,7 @@ class SequenceScheduler:
             if is_device_error(error):
                 raise
             _log.exception("admission_failed", job=sequence.task.job_id)
+            self.quarantine.forget(sequence)
             self._on_failure(sequence, error)
             return True
         if admitted is None:

@@ -55,6 +55,8 @@ class ScriptedRunner:
         burst: Tokens of each sequence in a step, as far as its answer goes.
         step_error: Raised by the next step, once.
         fault: Ends the sequences of the next step.
+        shared_error: Error of the next step's pass over several prompts, once.
+        poison: A step that computes one of these tokens of an answer fails.
         stepped: Set after each step.
     """
 
@@ -67,6 +69,8 @@ class ScriptedRunner:
         self.burst = 1
         self.step_error: BaseException | None = None
         self.fault: Exception | None = None
+        self.shared_error: Exception | None = None
+        self.poison: frozenset[int] | set[int] = frozenset()
         self.load_error: Exception | None = None
         self.stepped = threading.Event()
         self.closed = False
@@ -129,6 +133,12 @@ class ScriptedRunner:
             raise error
         if self.fault is not None:
             return StepResult([], faults=[Fault(uid, self.fault) for uid in self._rows])
+        if self.shared_error is not None:
+            faults = [Fault(uid, self.shared_error, is_shared=True) for uid in self._rows]
+            self.shared_error = None
+            self._rows.clear()
+            return StepResult([], faults=faults)
+        self._read_poison()
         tokens: list[tuple[int, int, Finish | None]] = []
         likelihoods: dict[int, list[TokenLikelihood]] = {}
         for uid in list(self._rows):
@@ -142,6 +152,13 @@ class ScriptedRunner:
                     break
         self.stepped.set()
         return StepResult(tokens, likelihoods=likelihoods)
+
+    def _read_poison(self) -> None:
+        for answer, index, _ in self._rows.values():
+            read = answer[max(0, index - 1) : index - 1 + self.burst]
+            if self.poison & set(map(ord, read)):
+                msg = "the model does not like this token"
+                raise RuntimeError(msg)
 
     def _next(self, uid: int) -> tuple[int, Finish | None]:
         answer, index, limit = self._rows[uid]

@@ -158,7 +158,7 @@ class BatchRunner:
         if tokens_max is None:
             return None
         if cache is None:
-            join = JoinRequest(segments=[list(admission.tokens)], tokens=[])
+            join = JoinRequest(segments=[[*tokens]], tokens=[], is_alone=admission.is_alone)
             admitted = Admitted(self.sequences.insert(join))
         else:
             admitted = self._insert_restored(admission, cache, tokens_max)
@@ -270,10 +270,9 @@ class BatchRunner:
         self, admission: Admission, prefix_cache: PrefixCache, tokens_max: int
     ) -> Admitted:
         start = prefix_cache.prepare_start(admission.tokens, self.sequences, tokens_max)
+        join = JoinRequest(segments=start.segments, caches=start.caches, tokens=start.tokens)
         try:
-            uid = self.sequences.insert(
-                JoinRequest(segments=start.segments, caches=start.caches, tokens=start.tokens)
-            )
+            uid = self.sequences.insert(replace(join, is_alone=admission.is_alone))
         except Exception:
             prefix_cache.unpin(start.pinned)
             raise
@@ -301,9 +300,7 @@ class BatchRunner:
             progress += self._advance_prefill(piece)
         for piece in sequences.start_decoding():
             progress += self._advance_prefill(piece)
-        for uid, error in sequences.take_failed().items():
-            _log.warning("prompt_failed", error=repr(error))
-            faults.append(Fault(uid, error, retryable=True))
+        faults += sequences.take_failed()
         return progress
 
     def _prefill_piece(self) -> list[PrefillProgress]:

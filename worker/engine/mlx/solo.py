@@ -96,7 +96,8 @@ class SoloRun:
             for progress in self._sequences.prefill(self._step_tokens):
                 on_progress(progress.done, progress.total)
             self._sequences.start_decoding()
-            for error in self._sequences.take_failed().values():
+            for fault in self._sequences.take_failed():
+                error = fault.error
                 msg = f"the prompt cannot be computed: {type(error).__name__}: {error}"
                 raise EngineFailure(msg) from error
         return uid

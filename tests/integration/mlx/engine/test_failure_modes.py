@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,33 @@ def test_worker_exception_while_a_prompt_is_read_fails_that_one_alone(
     assert isinstance(bad.fault, RuntimeError)
     assert good.tokens == alone(bench, LLAMA, prompt, 20, GREEDY)
     assert both.reuse.memory.stats().held == 0
+
+
+def test_prompts_of_a_failed_pass_are_computed_again_alone(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute = decode_rows.prefill
+    prompts = [random_tokens(8, seed) for seed in (21, 22, 23)]
+    poison = prompts[1]
+
+    def failing(network: Any, rows: Any, pieces: Any) -> None:
+        if any(piece == poison[:-1] for piece in pieces):
+            msg = "the device does not like these tokens"
+            raise RuntimeError(msg)
+        compute(network, rows, pieces)
+
+    monkeypatch.setattr(running_sequences, "prefill", failing)
+    several = bench(LLAMA)
+    for prompt in prompts:
+        several.join(prompt)
+    faults = several.runner.step().faults
+    assert [fault.is_shared for fault in faults] == [True] * 3
+    several.runs.clear()
+    runs = [several.join_as(replace(several.admission(p), is_alone=True)) for p in prompts]
+    several.finish()
+    assert [run.fault is not None for run in runs] == [False, True, False]
+    for run in (runs[0], runs[2]):
+        assert run.tokens == alone(bench, LLAMA, run.prompt, 8, GREEDY)
 
 
 class TestCancel:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from domain.errors import DeviceFailed, EngineFailure, QueueUnavailable
+from domain.errors import DeviceFailed, Draining, EngineFailure, EngineLost, QueueUnavailable
 from domain.values import Sampling, StopReason
 from ops.clock import SystemClock
 from tests.support.fakes.engine import FakeEngine, ScriptedRunner
 from tests.support.fakes.time import FakeClock
-from tests.support.models.engine_probe import CollectingSink, ask, finished, submit, text_in
+from tests.support.models.engine_probe import (
+    PATIENCE_S,
+    CollectingSink,
+    ask,
+    finished,
+    submit,
+    text_in,
+)
 from worker.engine import outbox
 from worker.engine.engine import BatchEngine
-from worker.engine.ports import ModelLoadError
+from worker.engine.ports import Admission, Admitted, ModelLoadError, StepResult
+from worker.engine.scheduling.quarantine import CULPRITS_MAX
 
 SCRIPT = {"long": "abcdefghij" * 50, "short": "Hi!", "quiet": ""}
 
@@ -38,17 +46,80 @@ def test_the_context_limit_is_named_as_such() -> None:
     assert outcome.usage.prompt_tokens + outcome.usage.completion_tokens == 60
 
 
-def test_a_failed_step_gives_its_generations_back_and_the_engine_goes_on() -> None:
+def test_a_step_that_fails_once_strikes_no_generation() -> None:
     with FakeEngine(CollectingSink(), SCRIPT) as engine:
         engine.pause()
         handles = [submit(engine, f"job-{n}", ask("long")) for n in range(3)]
-        engine.runner.step_error = RuntimeError("out of memory")
+        engine.runner.stepped.clear()
         engine.resume()
-        failures = [finished(handle).failure for handle in handles[:1]]
-        assert failures[0] is not None
-        assert failures[0].retryable
-        assert "out of memory" in failures[0].message
+        assert engine.runner.stepped.wait(PATIENCE_S)
+        engine.runner.step_error = RuntimeError("once")
+        for handle in handles:
+            outcome = finished(handle)
+            assert (outcome.failure, outcome.text) == (None, SCRIPT["long"][:100])
+
+
+def test_a_generation_that_fails_alone_is_struck_and_the_engine_goes_on() -> None:
+    with FakeEngine(CollectingSink(), SCRIPT) as engine:
+        engine.pause()
+        handle = submit(engine, "job-a", ask("long"))
+        engine.runner.step_error = RuntimeError("nan")
+        engine.resume()
+        failure = finished(handle).failure
+        assert failure is not None
+        assert failure.retryable
+        assert "nan" in failure.message
         assert finished(submit(engine, "job-after", ask("short"))).text == "Hi!"
+
+
+def test_an_engine_that_fails_with_every_sequence_ends_as_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail() -> StepResult:
+        msg = "nothing works"
+        raise RuntimeError(msg)
+
+    with FakeEngine(CollectingSink(), SCRIPT, max_batch_size=4) as engine:
+        monkeypatch.setattr(engine.runner, "step", fail)
+        handles = [submit(engine, f"job-{n}", ask("long")) for n in range(6)]
+        failures = [finished(handle).failure for handle in handles]
+        codes = [failure.error for failure in failures if failure is not None]
+        assert len(codes) == len(handles)
+        # Two jobs failed alone; the third shows that the engine is the cause.
+        assert codes.count(EngineFailure.code) == CULPRITS_MAX - 1
+        assert codes.count(EngineLost.code) == 1
+        assert set(codes) <= {EngineFailure.code, EngineLost.code, Draining.code}
+        engine._thread.join(PATIENCE_S)
+        assert not engine.is_alive()
+
+
+def test_prompts_that_failed_in_one_pass_are_inserted_again_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with FakeEngine(CollectingSink(), SCRIPT) as engine:
+        insert, apart = engine.runner.insert, []
+
+        def recording(admission: Admission) -> Admitted:
+            apart.append(admission.is_alone)
+            return insert(admission)
+
+        monkeypatch.setattr(engine.runner, "insert", recording)
+        engine.pause()
+        handles = [submit(engine, f"job-{n}", ask("short")) for n in range(2)]
+        engine.runner.shared_error = RuntimeError("one of them")
+        engine.resume()
+        assert [finished(handle).text for handle in handles] == ["Hi!", "Hi!"]
+    assert apart.count(True) >= 1
+
+
+def test_a_cancelled_suspect_lets_the_others_continue() -> None:
+    with FakeEngine(CollectingSink(), SCRIPT) as engine:
+        engine.pause()
+        handles = [submit(engine, f"job-{n}", ask("long")) for n in range(3)]
+        engine.runner.step_error = RuntimeError("once")
+        handles[2].cancel()
+        engine.resume()
+        assert finished(handles[0]).text == finished(handles[1]).text == SCRIPT["long"][:100]
 
 
 def test_a_failed_admission_affects_no_other_sequence() -> None:
@@ -90,7 +161,9 @@ def test_a_device_error_ends_the_engine_and_no_generation_is_to_blame() -> None:
     engine.runner.step_error = RuntimeError("[METAL] Command buffer execution failed: Timeout.")
     engine.resume()
     failures = [finished(handle).failure for handle in handles]
-    assert [(one.error, one.retryable) for one in failures if one] == [("device_failed", True)] * 2
+    # The second one waited: the device did not compute it.
+    ends = [(one.error, one.retryable) for one in failures if one]
+    assert ends == [("device_failed", True), ("draining", True)]
     with pytest.raises(DeviceFailed) as refusal:
         submit(engine, "job-late", ask("short"))
     assert refusal.value.retryable

@@ -12,13 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
+import structlog
 from mlx_lm.generate import generation_stream
 
 from domain.kv.spec import BLOCK_TOKENS
 from worker.engine.mlx.kv.leaves import STATE_CLASSES, leaves
 from worker.engine.mlx.kv.window_cache import make_row_caches
 from worker.engine.mlx.rows.decode_rows import DecodeRows, Row, prefill
+from worker.engine.ports import Fault
 from worker.engine.scheduling.fair_queue import FairQueue
+
+_log = structlog.get_logger(__name__)
 
 #: Pieces' worth of short prompts that are prefilled together while no sequence decodes.
 TOGETHER_PIECES_MAX = 4
@@ -34,11 +38,13 @@ class JoinRequest:
         segments: Token ids to compute; prefill pauses after each segment.
         caches: Restored caches of the tokens before them, or ``None``.
         tokens: Ids of the tokens in ``caches``. The row takes the list over and appends to it.
+        is_alone: Whether the prompt is prefilled alone.
     """
 
     segments: Sequence[list[int]]
     caches: list[Any] | None = None
     tokens: list[int]
+    is_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,7 @@ class _PendingPrompt:
     total: int
     #: Tokens of the whole prompt, restored ones included.
     length: int
+    is_alone: bool
     done: int = 0
 
     @property
@@ -78,7 +85,12 @@ class _PendingPrompt:
     @property
     def is_short(self) -> bool:
         """Whether nothing is restored and all but the last token is one segment."""
-        return self.done == 0 and not self.row.tokens and len(self.segments[0]) == self.total - 1
+        return (
+            not self.is_alone
+            and self.done == 0
+            and not self.row.tokens
+            and len(self.segments[0]) == self.total - 1
+        )
 
 
 class RunningSequences:
@@ -110,7 +122,7 @@ class RunningSequences:
         self._next_uid = 0
         self._prompts: dict[int, _PendingPrompt] = {}
         self._queue: FairQueue[int] = FairQueue()
-        self._failed: dict[int, Exception] = {}
+        self._failed: list[Fault] = []
         self._steps = 0
         self.stream = generation_stream
         self._rows = DecodeRows(network, sampler, ragged=ragged)
@@ -178,7 +190,9 @@ class RunningSequences:
         if caches is None:
             caches = make_row_caches(self._network, self._block_tokens)
         row = Row(uid, caches, join.tokens)
-        self._prompts[uid] = _PendingPrompt(row, segments, total, len(join.tokens) + total)
+        self._prompts[uid] = _PendingPrompt(
+            row, segments, total, len(join.tokens) + total, join.is_alone
+        )
         self._queue.add(uid, cost=total, now=0.0)
         return uid
 
@@ -227,9 +241,9 @@ class RunningSequences:
         with mx.stream(self.stream):
             return self._rows.first_tokens(uids)
 
-    def take_failed(self) -> dict[int, Exception]:
-        """Return the sequences removed since the last call because prefill failed, with errors."""
-        failed, self._failed = self._failed, {}
+    def take_failed(self) -> list[Fault]:
+        """Return the sequences removed since the last call because prefill failed."""
+        failed, self._failed = self._failed, []
         return failed
 
     def decode(self) -> list[tuple[int, int]]:
@@ -280,7 +294,11 @@ class RunningSequences:
             with mx.stream(self.stream):
                 work()
         except Exception as error:  # noqa: BLE001 - the others go on
-            self._failed.update((prompt.row.uid, error) for prompt in prompts)
+            _log.warning("prompt_failed", error=repr(error))
+            is_shared = len(prompts) > 1
+            for prompt in prompts:
+                fault = Fault(prompt.row.uid, error, retryable=True, is_shared=is_shared)
+                self._failed.append(fault)
             self.remove([prompt.row.uid for prompt in prompts])
             return False
         return True

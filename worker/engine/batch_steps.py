@@ -1,0 +1,164 @@
+"""Run steps of the batch and commit their results.
+
+A step that fails harms no sequence but its cause: the others return to the queue with their tokens,
+and ``Quarantine`` finds the one that fails alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import structlog
+
+from domain.chat.items import Failed, Progress
+from domain.errors import EngineFailure, EngineLost
+from domain.ports import Clock
+from domain.values import StopReason
+from worker.engine.emitter import Advanced, Emitter, Ended, Tokens
+from worker.engine.ports import (
+    Fault,
+    Finish,
+    LoadedModel,
+    ModelRunner,
+    StepResult,
+    is_device_error,
+)
+from worker.engine.preparation import constraint_of
+from worker.engine.sequence import Sequence
+from worker.engine.sequence_scheduler import SequenceScheduler
+
+_log = structlog.get_logger(__name__)
+
+
+class BatchSteps:
+    """The steps of one runner. Only the engine thread uses it.
+
+    Args:
+        model: The loaded model.
+        runner: Computes the sequences of the batch.
+        scheduler: Holds the sequences that run and wait.
+        emitter: Receives tokens, progress and failures.
+        clock: For timings.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        runner: ModelRunner,
+        scheduler: SequenceScheduler,
+        emitter: Emitter,
+        clock: Clock,
+    ) -> None:
+        self._model = model
+        self._runner = runner
+        self._scheduler = scheduler
+        self._quarantine = scheduler.quarantine
+        self._emitter = emitter
+        self._clock = clock
+
+    def run(self) -> None:
+        """Compute a step of the sequences in the batch, and commit its results.
+
+        Raises:
+            EngineLost: The engine fails with every sequence.
+            Exception: An error of the device.
+        """
+        try:
+            step = self._runner.step()
+        except Exception as error:
+            if is_device_error(error):
+                raise
+            _log.exception("step_failed", running=len(self._scheduler.running))
+            self._recover(error)
+        else:
+            self._commit(step)
+
+    def _commit(self, step: StepResult) -> None:
+        """Send the step's tokens to the emitter; drop finished, failed and preempted sequences."""
+        running, now = self._scheduler.running, self._clock.monotonic()
+        likelihoods = {uid: iter(values) for uid, values in step.likelihoods.items()}
+        tokens = [
+            (running[uid], token, finish, next(likelihoods.get(uid, iter(())), None))
+            for uid, token, finish in step.tokens
+        ]
+        prefilled = [(running.get(uid), done, total) for uid, done, total in step.prefilled]
+        advanced = {one for one, done, _ in prefilled if one is not None and one.advance(done)}
+        advanced |= {one for one, token, _, _ in tokens if one.append(token)}
+        self._remove_finished(step.tokens)
+        if tokens:
+            self._emitter.put(Tokens(now, tokens))
+        for sequence, done, total in prefilled:
+            if sequence is not None and sequence.uid in running:
+                self._report_prefill(sequence, done, total, now)
+        for fault in step.faults:
+            self._handle_fault(fault)
+        for uid in step.preempted:
+            self._put_back(running[uid])
+        self._end_trial(advanced)
+
+    def _remove_finished(self, tokens: Iterable[tuple[int, int, Finish | None]]) -> None:
+        for uid, _, finish in tokens:
+            if finish is not None:
+                self._quarantine.forget(self._scheduler.running.pop(uid))
+
+    def _report_prefill(self, sequence: Sequence, done: int, total: int, now: float) -> None:
+        if sequence.times.prefilled is not None:
+            return
+        if done >= total:
+            sequence.times.prefilled = now
+        else:
+            progress = Progress(phase="prefill", done=done, total=total)
+            self._emitter.put(Advanced(sequence, progress))
+
+    def _handle_fault(self, fault: Fault) -> None:
+        if is_device_error(fault.error):
+            raise fault.error
+        sequence = self._scheduler.running[fault.uid]
+        if fault.is_shared:
+            self._put_back(sequence, is_alone=True)
+            return
+        del self._scheduler.running[fault.uid]
+        if self._quarantine.is_active:
+            # The only sequence that runs has failed: it is the culprit.
+            self._quarantine.record_failure([sequence])
+        self._fail(sequence, fault.error, retryable=fault.retryable)
+
+    def _end_trial(self, advanced: set[Sequence]) -> None:
+        cleared = self._quarantine.record_success(advanced)
+        if cleared is not None and cleared.uid is not None:
+            self._runner.remove(cleared.uid)
+            self._put_back(cleared)
+
+    def _recover(self, error: Exception) -> None:
+        """Return the sequences of a failed step to the queue; fail one that failed alone."""
+        sequences = sorted(self._scheduler.running.values(), key=lambda one: one.admission.arrival)
+        culprit = self._quarantine.record_failure(sequences)
+        if self._quarantine.is_hopeless():
+            msg = f"every step fails: {type(error).__name__}: {error}"
+            raise EngineLost(msg) from error
+        self._scheduler.running.clear()
+        self._runner.reset()
+        for sequence in reversed(sequences):
+            if sequence is culprit:
+                self._fail(sequence, error, retryable=True)
+            else:
+                self._put_back(sequence)
+
+    def _put_back(self, sequence: Sequence, *, is_alone: bool = False) -> None:
+        constraint, answered = sequence.admission.constraint, sequence.answered
+        if constraint is not None and constraint.accepted_count > len(answered):
+            # A failed step drew a token that is not committed, and the constraint accepted it.
+            fresh = constraint_of(self._model, sequence.task.prompt, answered)
+            sequence.admission = replace(sequence.admission, constraint=fresh)
+        self._scheduler.put_back(sequence, is_alone=is_alone)
+
+    def _fail(self, sequence: Sequence, error: Exception, *, retryable: bool) -> None:
+        self._emitter.put(ended_by(error, sequence, self._clock.monotonic(), retryable=retryable))
+
+
+def ended_by(error: Exception, sequence: Sequence, at: float, *, retryable: bool) -> Ended:
+    """Return the end of a sequence that an error of its own caused."""
+    message = f"the generation failed: {type(error).__name__}: {error}"
+    failure = Failed(error=EngineFailure.code, message=message, retryable=retryable)
+    return Ended(sequence, at, StopReason.END_TURN, failure)
