@@ -1,8 +1,8 @@
-"""How long do acceptance, start, recovery and cancellation of a job take?
+"""How long do acceptance, start and cancellation of a job take?
 
 ``python -m bench.promises`` prints Markdown. A service of its own on the demo model: the time until
-a job is durably accepted, until the engine starts it, until a killed worker's job continues, and
-until a cancelled job stops.
+a job is durably accepted, until the engine starts it, and until a cancelled job stops. The pause
+after ``kill -9`` is measured by ``bench.recovery``.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ import httpx
 
 from bench.experiments.report import print_conditions, print_table
 from bench.figures import percentile
-from ops.supervisor.restart_policy import HEALTHY_AFTER_S
 from tests.support.processes.service import Service
 
 LONG_PROMPT: Final = "Tell me a long story about a fox."
 ENDS_WITHIN_S: Final = 120.0
 #: A job counts as running once it has emitted this many pieces of text.
-PIECES_BEFORE_A_FAULT: Final = 3
+PIECES_BEFORE_CANCEL: Final = 3
 #: Clients that submit at once in the burst.
 BURST_CLIENTS: Final = 8
 
@@ -35,8 +34,7 @@ BURST_CLIENTS: Final = 8
 class Bench:
     """Measurements on one running service; times in milliseconds."""
 
-    def __init__(self, service: Service, client: httpx.Client) -> None:
-        self._service = service
+    def __init__(self, client: httpx.Client) -> None:
         self._client = client
 
     def accept_one_by_one(self, jobs: int) -> tuple[list[float], list[float]]:
@@ -68,28 +66,6 @@ class Bench:
         self._until(lambda: self._open_jobs() == 0)
         return times
 
-    def recover_from_kills(self, kills: int) -> tuple[list[float], list[float]]:
-        """Kill the worker in the middle of an answer, repeatedly.
-
-        Returns:
-            From the kill to ``AttemptStarted`` of the next attempt, and the part of it in which the
-            new worker loads its model.
-        """
-        resumed, loading = [], []
-        for _ in range(kills):
-            worker = self._service.part("worker.main")
-            # The supervisor delays the restart of a worker that died soon after its start.
-            time.sleep(max(0.0, HEALTHY_AFTER_S + 1 - (time.time() - worker.create_time())))
-            job_id = self._submit(LONG_PROMPT, seed=7)
-            self._wait_for_text(job_id)
-            killed_at = time.time()
-            worker.kill()
-            self._end_of(job_id)
-            second = self._events(job_id)["AttemptStarted"][1]
-            resumed.append(1000 * (_instant(second) - killed_at))
-            loading.append(self._last_load_ms())
-        return resumed, loading
-
     def cancel_running(self, cancels: int) -> list[float]:
         """Cancel a running job; return the time from the request to the end of its stream."""
         times = []
@@ -109,10 +85,6 @@ class Bench:
         answer = self._client.post("/v1/jobs", json={"prompt": prompt, "temperature": 0, **body})
         assert answer.status_code == httpx.codes.ACCEPTED, answer.text
         return str(answer.json()["id"])
-
-    def _wait_for_text(self, job_id: str) -> None:
-        with self._client.stream("GET", f"/v1/jobs/{job_id}/stream") as stream:
-            _read_text(stream.iter_lines())
 
     def _end_of(self, job_id: str) -> None:
         def ended() -> bool:
@@ -136,10 +108,6 @@ class Bench:
             kinds.setdefault(event["type"], []).append(event)
         return kinds
 
-    def _last_load_ms(self) -> float:
-        page = self._client.get("/v1/events", params={"type": "ModelLoaded", "limit": 1000}).json()
-        return float(page["data"][-1]["data"]["load_ms"])
-
     @staticmethod
     def _until(fits: Callable[[], bool]) -> None:
         deadline = time.monotonic() + ENDS_WITHIN_S
@@ -157,7 +125,7 @@ def _read_text(lines: Iterator[str]) -> None:
     pieces = 0
     for line in lines:
         pieces += line.startswith("data:") and json.loads(line[5:]).get("kind") == "text"
-        if pieces >= PIECES_BEFORE_A_FAULT:
+        if pieces >= PIECES_BEFORE_CANCEL:
             return
     raise AssertionError("the stream ended with too little text")
 
@@ -181,7 +149,6 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--jobs", type=int, default=200)
-    parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--cancels", type=int, default=50)
     asked = parser.parse_args()
     began = time.monotonic()
@@ -189,7 +156,7 @@ def main() -> None:
         service = Service(Path(folder) / "data").start()
         try:
             with httpx.Client(base_url=service.base_url, timeout=60) as client:
-                bench = Bench(service, client)
+                bench = Bench(client)
                 bench.accept_one_by_one(5)  # connections, first pages of the log
                 accepted, taken = bench.accept_one_by_one(asked.jobs)
                 rows = [
@@ -201,9 +168,6 @@ def main() -> None:
                     ),
                     _row("cancel to the end of the stream", bench.cancel_running(asked.cancels)),
                 ]
-                resumed, loading = bench.recover_from_kills(asked.kills)
-                rows.append(_row("kill -9 of the worker to the next attempt", resumed))
-                rows.append(_row("of which loading the model", loading))
         finally:
             service.stop()
     print_table(["what, ms", ">of", ">p50", ">p99", ">most"], rows)

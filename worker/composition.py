@@ -16,7 +16,7 @@ from ops.blockstore.store import BlockStore
 from ops.clock import RandomIds, SystemClock
 from ops.logs import Logger
 from ops.settings import Settings
-from worker.cache_gauge import CacheGauge
+from worker.cachestore.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier, Storage
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, load_weights

@@ -41,7 +41,7 @@ from ops.logs import Logger
 from ops.settings import Settings
 from worker.active_jobs import ActiveJobs, cancel_if_recorded, cancel_where_recorded
 from worker.actors import declare_actors
-from worker.cache_gauge import CacheGauge
+from worker.cachestore.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier
 from worker.composition import build_engine, open_cache
 from worker.consumers import Consumers

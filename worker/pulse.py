@@ -12,7 +12,7 @@ from domain.job.ports import WorkerPulse, WorkerPulses
 from domain.values import WorkerId
 from ops.exit_codes import ExitCode
 from ops.logs import Logger
-from worker.cache_gauge import CacheGauge
+from worker.cachestore.cache_gauge import CacheGauge
 from worker.engine.engine import BatchEngine
 
 #: Seconds between two pulses.

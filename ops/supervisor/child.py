@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from ops.heartbeat import HEARTBEAT_ENV
 from ops.parent_watch import LIFELINE_ENV
+from ops.standby import STANDBY_ENV
 from ops.supervisor.output import LineWriter, pump
 from ops.supervisor.parts import Part
 
@@ -30,14 +31,22 @@ class Child:
         part: The part.
         process: Its process.
         heartbeat: Read end of its heartbeat pipe; closed by ``sweep``.
+        activation: Write end of the pipe on which a standby waits.
     """
 
-    def __init__(self, part: Part, process: subprocess.Popen[bytes], heartbeat: int) -> None:
+    def __init__(
+        self,
+        part: Part,
+        process: subprocess.Popen[bytes],
+        heartbeat: int,
+        activation: int | None = None,
+    ) -> None:
         self.part = part
         self.pid = process.pid
         self.started_at = time.monotonic()
         self._process = process
         self._heartbeat: int | None = heartbeat
+        self._activation = activation
         self._exit = asyncio.ensure_future(asyncio.to_thread(process.wait))
 
     @classmethod
@@ -49,6 +58,7 @@ class Child:
         lifeline: int,
         writer: LineWriter,
         prefix: str,
+        standby: bool = False,
     ) -> Child:
         """Start ``part``.
 
@@ -61,36 +71,58 @@ class Child:
             lifeline: Read end of the pipe that ends with the supervisor.
             writer: Receives its output lines.
             prefix: Put before each line.
+            standby: Start its standby instead, which waits for ``activate``.
 
         Raises:
             OSError: It cannot be executed.
         """
         heartbeat, theirs = os.pipe()
         os.set_blocking(heartbeat, False)
-        pipes = {LIFELINE_ENV: str(lifeline), HEARTBEAT_ENV: str(theirs)}
+        inherited = {LIFELINE_ENV: lifeline, HEARTBEAT_ENV: theirs}
+        activation = None
+        if standby:
+            inherited[STANDBY_ENV], activation = os.pipe()
         try:
             process = subprocess.Popen(
-                part.argv,
+                part.standby_argv if standby else part.argv,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env={**environment, **pipes},
-                pass_fds=(lifeline, theirs),
+                env={**environment, **{name: str(end) for name, end in inherited.items()}},
+                pass_fds=tuple(inherited.values()),
                 start_new_session=True,
             )
         except OSError:
-            os.close(heartbeat)
+            _close(heartbeat, activation)
             raise
         finally:
-            os.close(theirs)
+            _close(theirs, inherited.get(STANDBY_ENV))
         assert process.stdout is not None  # noqa: S101 - requested above; narrows the type
         pump(process.stdout, prefix, writer)
-        return cls(part, process, heartbeat)
+        return cls(part, process, heartbeat, activation)
 
     @property
     def lived_s(self) -> float:
         """Seconds since the start."""
         return time.monotonic() - self.started_at
+
+    def activate(self) -> bool:
+        """Let a standby work as the part from now on; return whether it still ran."""
+        assert self._activation is not None  # noqa: S101 - called once, on a standby
+        activation, self._activation = self._activation, None
+        self.started_at = time.monotonic()
+        try:
+            os.write(activation, b".")
+        except BrokenPipeError:
+            return False
+        finally:
+            os.close(activation)
+        return not self._exit.done()
+
+    def discard(self) -> None:
+        """Kill a process that is not needed."""
+        self.kill()
+        self._close_pipes()
 
     async def wait(self) -> int:
         """Return the exit code, negative for a signal, once the process has ended."""
@@ -140,9 +172,7 @@ class Child:
 
     async def sweep(self) -> None:
         """End the processes that the part left in its session: SIGTERM, a pause, SIGKILL."""
-        if self._heartbeat is not None:
-            os.close(self._heartbeat)
-            self._heartbeat = None
+        self._close_pipes()
         if not self._signal_session(signal.SIGTERM):
             return
         deadline = time.monotonic() + SWEEP_GRACE_S
@@ -152,6 +182,10 @@ class Child:
                 return
         self._signal_session(signal.SIGKILL)
 
+    def _close_pipes(self) -> None:
+        _close(self._heartbeat, self._activation)
+        self._heartbeat = self._activation = None
+
     def _signal_session(self, number: int) -> bool:
         """Signal the process group of the session; return whether it exists."""
         try:
@@ -159,3 +193,9 @@ class Child:
         except (ProcessLookupError, PermissionError):
             return False  # macOS returns EPERM where only zombies are left
         return True
+
+
+def _close(*descriptors: int | None) -> None:
+    for descriptor in descriptors:
+        if descriptor is not None:
+            os.close(descriptor)

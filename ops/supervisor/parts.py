@@ -8,11 +8,16 @@ from dataclasses import dataclass
 from ops.settings import Settings
 
 BROKER, WORKER, API = "broker", "worker", "api"
+#: Name of the worker's standby in the record of the service.
+STANDBY = "standby"
 
 #: Time after its drain deadline before the api is killed, in seconds.
 API_MARGIN_S = 5.0
 #: The same for the worker, which joins its threads in turn and appends its last events.
 WORKER_MARGIN_S = 15.0
+#: Age of a worker at which its standby starts, in seconds: after the load of a small model, and not
+#: within a crash loop.
+STANDBY_AFTER_S = 5.0
 #: Time for the broker to write its data, in seconds.
 BROKER_GRACE_S = 10.0
 
@@ -26,12 +31,17 @@ class Part:
         argv: Its command.
         grace_s: Seconds it has to end after SIGTERM.
         silence_max_s: Longest pause between two heartbeats, in seconds; 0 disables the check.
+        standby_argv: Command of its standby, which becomes the part once it is activated; empty
+            for a part without one.
+        standby_after_s: Age of the part at which its standby starts, in seconds.
     """
 
     name: str
     argv: tuple[str, ...]
     grace_s: float
     silence_max_s: float = 0.0
+    standby_argv: tuple[str, ...] = ()
+    standby_after_s: float = STANDBY_AFTER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +76,7 @@ def parts_of(settings: Settings) -> Parts:
             argv=module_argv("worker.main"),
             grace_s=settings.server.drain_s + WORKER_MARGIN_S,
             silence_max_s=settings.jobs.worker_silence_s,
+            standby_argv=module_argv("worker.standby") if settings.jobs.keeps_standby else (),
         ),
         api=Part(
             name=API,

@@ -22,7 +22,7 @@ from ops.settings import Settings
 from ops.supervisor.child import Child
 from ops.supervisor.environment import allocator_environment, child_environment, with_keys
 from ops.supervisor.output import LineWriter
-from ops.supervisor.parts import API, BROKER, WORKER, Part, Parts
+from ops.supervisor.parts import API, BROKER, STANDBY, WORKER, Part, Parts
 from ops.supervisor.probes import (
     broker_answers,
     forget_broker_url,
@@ -33,6 +33,7 @@ from ops.supervisor.probes import (
 from ops.supervisor.process_monitor import ProcessMonitor
 from ops.supervisor.restart_policy import GiveUp
 from ops.supervisor.serve_record import CannotServe, PartRecord, ServeRecord, write_record
+from ops.supervisor.standby import StandbySlot
 from ops.supervisor.startup_banner import StartupBanner
 
 #: Time for a broker to answer after its start, in seconds.
@@ -93,6 +94,7 @@ class Supervisor:
         self._out = outlets
         self._extra_environment = extra_environment
         self._monitors: dict[str, ProcessMonitor] = {}
+        self._standby = self._standby_slot() if parts.worker.standby_argv else None
         self._broker_url = settings.redis.url
         #: Drawn by each supervisor: it may know only digests of the other keys.
         self._own_key = secrets.token_urlsafe(32)
@@ -195,21 +197,49 @@ class Supervisor:
         self._monitors[part.name] = monitor
         return monitor.start()
 
+    def _standby_slot(self) -> StandbySlot:
+        return StandbySlot(
+            self._parts.worker,
+            launch=partial(self._start_child, standby=True),
+            on_change=self._note_standby,
+            logger=self._out.logger,
+        )
+
     def _launch(self, part: Part) -> Child:
-        extra = dict(self._extra_environment)
+        environment = self._environment_of(part)
         if part.name == BROKER:
             forget_broker_url(self._settings.data_dir)
-        elif self._broker_url is not None:
+        if part.name == WORKER and self._standby is not None:
+            child = self._standby.take(environment) or self._start_child(part, environment)
+            self._standby.refill(environment)
+            return child
+        return self._start_child(part, environment)
+
+    def _environment_of(self, part: Part) -> Mapping[str, str]:
+        extra = dict(self._extra_environment)
+        if part.name != BROKER and self._broker_url is not None:
             extra["SEMANTIC_REDIS__URL"] = self._broker_url
         if part.name == WORKER:
             extra |= allocator_environment(os.environ)
+        return child_environment(os.environ, self._settings_of(part), extra)
+
+    def _start_child(
+        self, part: Part, environment: Mapping[str, str], *, standby: bool = False
+    ) -> Child:
         return Child.start(
             part,
-            environment=child_environment(os.environ, self._settings_of(part), extra),
+            environment=environment,
             lifeline=self._lifeline,
             writer=self._out.writer,
             prefix=self._out.prefixes.get(part.name, ""),
+            standby=standby,
         )
+
+    def _note_standby(self, child: Child | None) -> None:
+        parts = {name: part for name, part in self._record.parts.items() if name != STANDBY}
+        if child is not None:
+            parts[STANDBY] = PartRecord.of(child.pid, restarts=0)
+        self._note(parts=parts)
 
     def _settings_of(self, part: Part) -> Settings:
         """Return the settings of a part; only the api gets keys, also the supervisor's own."""
@@ -249,7 +279,10 @@ class Supervisor:
 
     def _note(self, **changes: object) -> None:
         self._record = replace(self._record, **changes)  # type: ignore[arg-type] # names of fields
-        write_record(self._settings.data_dir, self._record)
+        try:
+            write_record(self._settings.data_dir, self._record)
+        except OSError as error:  # a full disk must not prevent the restart of a part
+            self._out.logger.warning("serve.json is out of date", why=str(error))
 
     async def _drain(self) -> None:
         """Stop the parts in turn, the api first."""
@@ -258,5 +291,7 @@ class Supervisor:
         for part in self._parts.last_to_first():
             if (monitor := self._monitors.get(part.name)) is not None:
                 await monitor.stop(self._hurry)
+        if self._standby is not None:  # afterwards: until now the worker may have been restarted
+            self._standby.close()
         os.close(self._write_end)
         os.close(self._lifeline)

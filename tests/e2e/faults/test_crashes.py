@@ -20,6 +20,7 @@ import httpx
 import psutil
 import pytest
 
+from ops.supervisor.serve_record import PartRecord, read_record
 from tests.support.clients.job_reader import WAIT_S, JobReader
 from tests.support.models.tiny_models import make_tiny_llama
 from tests.support.processes.service import Service
@@ -46,6 +47,7 @@ def crashing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         env={
             "SEMANTIC_MODEL__ID": str(model),
             "SEMANTIC_JOBS__WORKER_SILENCE_S": SILENCE_S,
+            "SEMANTIC_JOBS__WORKER_STANDBY": "true",
         },
     ).start()
     yield service
@@ -118,6 +120,26 @@ def test_killed_worker_is_a_pause_of_the_same_stream(
     second = next(e for e in events(http, job_id) if e["data"].get("attempt") == 2)
     pause = datetime.fromisoformat(second["recorded_at"]) - killed_at
     _log.info("next attempt after %.3f s", pause.total_seconds())
+
+
+def test_standby_continues_the_answer_of_a_killed_worker(
+    crashing: Service, http: httpx.Client, undisturbed: dict[str, str]
+) -> None:
+    standby = until(lambda: parts(crashing).get("standby"))
+    job_id = submitted(http, "sampled")
+    with JobReader(crashing.base_url, job_id) as reader:
+        reader.wait_for(20)
+        crashing.part("worker").kill()
+        assert reader.whole() == undisturbed["sampled"]
+    assert reader.attempts == {1, 2}
+    assert parts(crashing)["worker"].pid == standby.pid
+    assert "activated the standby" in crashing.log()
+
+
+def parts(service: Service) -> dict[str, PartRecord]:
+    record = read_record(service.data_dir)
+    assert record is not None
+    return record.parts
 
 
 def test_killed_worker_leaves_no_hole_in_likelihoods(crashing: Service, http: httpx.Client) -> None:

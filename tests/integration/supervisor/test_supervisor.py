@@ -19,6 +19,7 @@ import pytest
 
 _DEADLINE_S = 60.0
 _ROOT = Path(__file__).parents[3]
+WITH_STANDBY = {"SEMANTIC_JOBS__WORKER_STANDBY": "true"}
 
 
 def _until(holds: Callable[[], Any]) -> Any:
@@ -54,6 +55,7 @@ class Stage:
             "SEMANTIC_DATA_DIR": str(self.data_dir),
             "SEMANTIC_SERVER__PORT": "0",
             "SEMANTIC_SERVER__DRAIN_S": "5",
+            "SEMANTIC_JOBS__WORKER_STANDBY": "false",
         }
         with (
             self._output("stdout", len(self.started)).open("w") as out,
@@ -77,7 +79,7 @@ class Stage:
             return values if values.get("ready") else None
 
         values: dict[str, Any] = _until(record)
-        self.seen |= {part["pid"] for part in values["parts"].values()}
+        self.seen |= {part["pid"] for name, part in values["parts"].items() if name != "standby"}
         # A stand-in for the api does not wait for the worker as the real one does.
         _until(lambda: self.seen <= {pid for _, pid in self.journal("start")})
         return values
@@ -89,6 +91,16 @@ class Stage:
 
     def starts_of(self, role: str) -> list[int]:
         return [pid for who, pid in self.journal("start") if who == role]
+
+    def standby(self) -> int:
+        """Wait for a standby and return its pid."""
+
+        def waiting() -> int | None:
+            part = self.ready()["parts"].get("standby")
+            pid: int | None = part and part["pid"]
+            return pid if ("worker", pid) in self.journal("standby") else None
+
+        return int(_until(waiting))
 
     def text(self, name: str) -> str:
         """Return what the latest supervisor wrote; an earlier one may still be writing."""
@@ -109,7 +121,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     stage = Stage(tmp_path)
     yield stage
     stage.close()
-    started = {pid for _, pid in stage.journal("start")}
+    started = {pid for word in ("start", "standby") for _, pid in stage.journal(word)}
     _until(lambda: not any(_runs(pid) for pid in started))
 
 
@@ -162,6 +174,57 @@ def test_kill_9_of_a_part_starts_it_again(stage: Stage, role: str) -> None:
     assert again["pid"] != first
     others = {"broker", "worker", "api"} - {role}
     assert all(len(stage.starts_of(other)) == 1 for other in others)
+
+
+def test_part_starts_again_where_the_record_cannot_be_written(stage: Stage) -> None:
+    stage.serve()
+    worker = stage.ready()["parts"]["worker"]["pid"]
+    (stage.data_dir / "serve.json.new").mkdir()
+    os.kill(worker, signal.SIGKILL)
+    _until(lambda: len(stage.starts_of("worker")) == 2)
+    assert '"serve.json is out of date"' in stage.text("stderr")
+
+
+def test_standby_replaces_a_killed_worker_and_gets_a_successor(stage: Stage) -> None:
+    stage.serve(**WITH_STANDBY)
+    standby = stage.standby()
+    worker = stage.ready()["parts"]["worker"]["pid"]
+    assert stage.starts_of("worker") == [worker]
+    os.kill(worker, signal.SIGKILL)
+    _until(lambda: stage.starts_of("worker") == [worker, standby])
+    again = _until(lambda: (part := stage.ready()["parts"]["worker"])["restarts"] == 1 and part)
+    assert again["pid"] == standby
+    assert stage.standby() not in {worker, standby}
+    assert '"activated the standby"' in stage.text("stderr")
+
+
+def test_worker_starts_cold_where_its_standby_was_killed(stage: Stage) -> None:
+    stage.serve(**WITH_STANDBY)
+    standby, worker = stage.standby(), stage.ready()["parts"]["worker"]["pid"]
+    os.kill(standby, signal.SIGKILL)
+    _until(lambda: "standby" not in stage.ready()["parts"])
+    os.kill(worker, signal.SIGKILL)
+    _until(lambda: len(stage.starts_of("worker")) == 2)
+    assert standby not in stage.starts_of("worker")
+    assert '"the standby ended"' in stage.text("stderr")
+
+
+def test_standby_ends_with_the_service(stage: Stage) -> None:
+    supervisor = stage.serve(**WITH_STANDBY)
+    standby = stage.standby()
+    supervisor.terminate()
+    assert supervisor.wait(_DEADLINE_S) == 0
+    assert not _runs(standby)
+    assert ("worker", standby) not in stage.journal("start")
+
+
+def test_standby_ends_with_a_killed_supervisor(stage: Stage) -> None:
+    supervisor = stage.serve(**WITH_STANDBY)
+    standby = stage.standby()
+    supervisor.kill()
+    supervisor.wait()
+    _until(lambda: not _runs(standby))
+    assert ("worker", standby) not in stage.journal("start")
 
 
 def test_kill_9_of_a_part_takes_its_own_children_along(stage: Stage) -> None:

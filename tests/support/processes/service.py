@@ -15,6 +15,8 @@ from pathlib import Path
 import httpx
 import psutil
 
+from ops.supervisor.serve_record import read_record
+
 READY_WITHIN_S = 180.0
 STOPPED_WITHIN_S = 120.0
 
@@ -94,7 +96,15 @@ class Service:
         return self.log_file.read_text(errors="replace")[-8000:]
 
     def part(self, name: str) -> psutil.Process:
-        """Return the child whose command line names its part."""
+        """Return the process of a part: the recorded one, or the child that runs the module.
+
+        A worker that was a standby has another command line than one that was started cold.
+        """
+        record = read_record(self.data_dir)
+        part = record.parts.get(name.partition(".")[0]) if record else None
+        if part is not None:
+            assert part.is_alive(), f"{name} has ended:\n{self.log()}"
+            return psutil.Process(part.pid)
         for child in psutil.Process(self.process.pid).children(recursive=True):
             if any(argument.startswith(name) for argument in child.cmdline()[1:]):
                 return child

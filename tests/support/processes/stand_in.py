@@ -2,7 +2,8 @@
 
 Each role records its start and its SIGTERM in ``$STAND_IN_DIR/journal``, and beats. A file
 ``$STAND_IN_DIR/ROLE.exit`` makes it exit at once with the code in it; ``ROLE.deaf`` makes it
-ignore SIGTERM; ``ROLE.child`` makes it leave a child process behind.
+ignore SIGTERM; ``ROLE.child`` makes it leave a child process behind. A standby records
+``standby`` and starts only once it is activated.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 from ops.heartbeat import take_heartbeat
 from ops.parent_watch import watch_lifeline
+from ops.standby import STANDBY_ENV, wait_for_activation
 
 _BEAT_S = 0.1
 _ROLE = sys.argv[1]
@@ -75,6 +77,10 @@ def beat_for_ever() -> None:
 
 
 def main() -> None:
+    if STANDBY_ENV in os.environ:
+        note("standby")
+    if not wait_for_activation():
+        return
     watch_lifeline(lambda: os._exit(9))
     threading.Thread(target=beat_for_ever, daemon=True).start()
     signal.signal(signal.SIGTERM, on_term)

@@ -11,12 +11,21 @@ from ops.settings import Settings, load_settings
 from ops.supervisor.parts import API, BROKER, WORKER, Part, Parts
 from ops.supervisor.serve import serve
 
+STANDBY_AFTER_S = 0.1
+
 
 def stand_ins(settings: Settings) -> Parts:
     def part(name: str) -> Part:
         argv = (sys.executable, "-m", "tests.support.processes.stand_in", name)
-        silence_s = settings.jobs.worker_silence_s if name == WORKER else 0
-        return Part(name=name, argv=argv, grace_s=settings.server.drain_s, silence_max_s=silence_s)
+        jobs, is_worker = settings.jobs, name == WORKER
+        return Part(
+            name=name,
+            argv=argv,
+            grace_s=settings.server.drain_s,
+            silence_max_s=jobs.worker_silence_s if is_worker else 0,
+            standby_argv=argv if is_worker and jobs.keeps_standby else (),
+            standby_after_s=STANDBY_AFTER_S,
+        )
 
     return Parts(broker=part(BROKER), worker=part(WORKER), api=part(API))
 

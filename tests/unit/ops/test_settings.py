@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from ops.cli.service.origins import origins
-from ops.setting_groups import DEMO_MODEL
+from ops.setting_groups import DEMO_MODEL, JobSettings
 from ops.settings import load_settings, user_config_file
 
 
@@ -128,3 +129,15 @@ def test_present_name_of_a_setting_beats_the_old_one(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("SEMANTIC_JOBS__DEDUP_GRACE_S", "3")
     with pytest.warns(FutureWarning, match="settle_s is now dedup_grace_s"):
         assert load_settings().jobs.dedup_grace_s == 3
+
+
+@pytest.mark.parametrize(
+    ("memory_gb", "chosen", "keeps"),
+    [(5.9, None, False), (6.1, None, True), (5.9, True, True), (6.1, False, False)],
+)
+def test_standby_needs_memory_unless_it_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, memory_gb: float, *, chosen: bool | None, keeps: bool
+) -> None:
+    memory = SimpleNamespace(total=int(memory_gb * 1e9))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
+    assert JobSettings(worker_standby=chosen).keeps_standby is keeps

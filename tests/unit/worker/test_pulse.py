@@ -13,7 +13,7 @@ from domain.values import WorkerId
 from tests.support.fakes.broker import FakeItems
 from tests.support.fakes.engine import FakeEngine
 from tests.support.models.engine_probe import ask, submit
-from worker.cache_gauge import CacheGauge
+from worker.cachestore.cache_gauge import CacheGauge
 from worker.pulse import PulseReporter, WorkerState
 from worker.turn_scheduler import TurnScheduler
 

@@ -10,7 +10,7 @@ from ops.blockstore.disk import Disk
 from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
 from tests.support.builders.blocks import make_chain
-from worker.cache_gauge import CacheGauge
+from worker.cachestore.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier
 
 WAIT_S = 60.0

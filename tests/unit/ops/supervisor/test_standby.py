@@ -1,0 +1,180 @@
+"""The slot of a standby, with a stand-in for its process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from ops.supervisor import standby
+from ops.supervisor.child import Child
+from ops.supervisor.parts import Part
+from ops.supervisor.standby import StandbySlot
+
+_PART = Part(name="worker", argv=("w",), grace_s=1.0, standby_argv=("s",), standby_after_s=0.0)
+_ENVIRONMENT = {"MODEL": "demo"}
+
+
+class FakeChild:
+    """``Child`` as far as a slot uses it."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.activated = self.discarded = False
+        self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def activate(self) -> bool:
+        self.activated = True
+        return not self.ended.done()
+
+    def discard(self) -> None:
+        self.discarded = True
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self.ended)
+
+
+class Stage:
+    """A slot, the children that it started, and the standbys that it reported."""
+
+    def __init__(self, part: Part = _PART) -> None:
+        self.children: list[FakeChild] = []
+        self.changes: list[int | None] = []
+        self.refused = False
+        self.slot = StandbySlot(
+            part,
+            launch=self._launch,
+            on_change=lambda child: self.changes.append(child.pid if child else None),
+            logger=structlog.stdlib.get_logger(),
+        )
+
+    def _launch(self, _part: Part, _environment: Mapping[str, str]) -> Child:
+        if self.refused:
+            raise OSError("no memory")
+        self.children.append(FakeChild(100 + len(self.children)))
+        return cast("Child", self.children[-1])
+
+    async def filled(self) -> FakeChild:
+        self.slot.refill(_ENVIRONMENT)
+        await turns()
+        return self.children[-1]
+
+
+async def turns() -> None:
+    """Let the tasks of the loop run."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def run(story: Callable[[], Any]) -> None:
+    asyncio.run(story())
+
+
+def test_standby_is_activated_once() -> None:
+    async def story() -> None:
+        stage = Stage()
+        child = await stage.filled()
+        assert not child.activated
+        assert stage.slot.take(_ENVIRONMENT) is cast("Child", child)
+        assert child.activated
+        assert not child.discarded
+        assert stage.slot.take(_ENVIRONMENT) is None
+        assert stage.changes == [100, None]
+
+    run(story)
+
+
+def test_standby_with_other_settings_is_killed() -> None:
+    async def story() -> None:
+        stage = Stage()
+        child = await stage.filled()
+        assert stage.slot.take({"MODEL": "another"}) is None
+        assert child.discarded
+        assert not child.activated
+        assert stage.changes == [100, None]
+
+    run(story)
+
+
+def test_standby_that_has_just_ended_is_not_used() -> None:
+    async def story() -> None:
+        stage = Stage()
+        child = await stage.filled()
+        child.ended.set_result(-9)
+        assert stage.slot.take(_ENVIRONMENT) is None
+        assert child.discarded
+
+    run(story)
+
+
+def test_part_that_dies_young_has_no_standby() -> None:
+    async def story() -> None:
+        stage = Stage(Part(name="worker", argv=("w",), grace_s=1.0, standby_argv=("s",)))
+        for _ in range(3):
+            stage.slot.refill(_ENVIRONMENT)
+            await turns()
+            assert stage.slot.take(_ENVIRONMENT) is None
+        assert not stage.children
+        stage.slot.close()
+
+    run(story)
+
+
+def test_refill_and_close_leave_no_standby_behind() -> None:
+    async def story() -> None:
+        stage = Stage()
+        first, second = await stage.filled(), await stage.filled()
+        assert first.discarded
+        assert not second.discarded
+        stage.slot.close()
+        await turns()
+        assert second.discarded
+        assert len(stage.children) == 2
+        assert stage.changes == [100, None, 101, None]
+
+    run(story)
+
+
+def test_standby_that_ends_is_reported_and_replaced_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(standby, "STANDBY_RETRY_S", 0.0)
+
+    async def story() -> None:
+        stage = Stage()
+        child = await stage.filled()
+        with capture_logs() as lines:
+            child.ended.set_result(-9)
+            await turns()
+        assert [(line["event"], line["returncode"]) for line in lines] == [
+            ("the standby ended", -9)
+        ]
+        assert child.discarded
+        assert stage.changes == [100, None, 101]
+        stage.slot.close()
+
+    run(story)
+
+
+def test_standby_that_cannot_be_started_is_tried_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standby, "STANDBY_RETRY_S", 0.0)
+
+    async def story() -> None:
+        stage = Stage()
+        stage.refused = True
+        with capture_logs() as lines:
+            stage.slot.refill(_ENVIRONMENT)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert lines[0]["why"] == "no memory"
+        stage.refused = False
+        await turns()
+        assert [child.pid for child in stage.children] == [100]
+        stage.slot.close()
+
+    run(story)

@@ -1,0 +1,28 @@
+"""A standby waits on its pipe."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from ops.standby import STANDBY_ENV, wait_for_activation
+
+
+def test_process_that_is_no_standby_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(STANDBY_ENV, raising=False)
+    assert wait_for_activation()
+
+
+@pytest.mark.parametrize(("written", "activated"), [(b".", True), (b"", False)])
+def test_byte_activates_and_end_of_file_ends(
+    monkeypatch: pytest.MonkeyPatch, written: bytes, *, activated: bool
+) -> None:
+    read_end, write_end = os.pipe()
+    monkeypatch.setenv(STANDBY_ENV, str(read_end))
+    os.write(write_end, written)
+    os.close(write_end)
+    assert wait_for_activation() is activated
+    assert STANDBY_ENV not in os.environ
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(read_end)
