@@ -8,6 +8,7 @@ The baseline in the first row writes or reads one plain file for each block.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import statistics
 import tempfile
@@ -38,7 +39,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=100_000)
     parser.add_argument("--dir", type=Path, default=None, help="on the disk to measure")
     given = parser.parse_args()
-    blocks = _make_blocks(given.blocks)
+    blocks = make_blocks(given.blocks)
     with tempfile.TemporaryDirectory(dir=given.dir) as name:
         _print_rates(Path(name), blocks, given.rounds)
         print()
@@ -48,9 +49,11 @@ def main() -> None:
         _print_scan(Path(name), given.files)
 
 
-def _make_blocks(count: int) -> list[NewBlock]:
+def make_blocks(count: int, layers: int = SHAPE[0]) -> list[NewBlock]:
+    """Return the blocks of one context with random bytes, as ``SHAPE`` with other layers."""
     blocks: list[NewBlock] = []
-    half_bytes = 2 * SHAPE[0] * SHAPE[1] * SHAPE[2] * SHAPE[3]
+    shape = (layers, *SHAPE[1:])
+    half_bytes = 2 * math.prod(shape)
     for at in range(count):
         parent = blocks[-1].hash if blocks else None
         ids = range(at, at + 256)
@@ -61,7 +64,7 @@ def _make_blocks(count: int) -> list[NewBlock]:
                 fingerprint=FINGERPRINT,
                 token_ids=ids,
                 payload={
-                    name: RawTensor("BF16", SHAPE, os.urandom(half_bytes))
+                    name: RawTensor("BF16", shape, os.urandom(half_bytes))
                     for name in ("keys", "values")
                 },
             )
