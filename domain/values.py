@@ -32,6 +32,20 @@ class Priority(StrEnum):
     BATCH = "batch"
 
 
+class WaitingFor(StrEnum):
+    """What a job needs before it can run.
+
+    ``place``: a place in the batch. ``memory``: memory for its context. ``prefix``: the beginning
+    of its prompt, which another job computes. ``disk``: the beginning of its prompt, which is read
+    from the disk.
+    """
+
+    PLACE = "place"
+    MEMORY = "memory"
+    PREFIX = "prefix"
+    DISK = "disk"
+
+
 class JobStatus(StrEnum):
     """Status of a job; the last four are terminal."""
 
@@ -161,6 +175,21 @@ class ModelCard:
     context_length: int
     description: str
     created_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingJob:
+    """A job that a worker has handed to its engine, and that does not run.
+
+    Attributes:
+        id: The job.
+        waiting_for: Why it does not run.
+        position: Number of the engine's waiting jobs that start before it.
+    """
+
+    id: JobId
+    waiting_for: WaitingFor
+    position: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -205,7 +205,7 @@ class JobSettings(_Group):
         default=64, ge=1, le=1024, description="batch jobs in a worker's hands at once"
     )
     interactive_reserved: int = Field(
-        default=2, ge=0, description="places of the batch that batch jobs never take"
+        default=2, ge=0, description="places that batch jobs give up while interactive jobs wait"
     )
     reconcile_s: float = Field(default=5.0, gt=0)
     worker_deaths_max: int = Field(

@@ -72,6 +72,7 @@ class PulseReporter:
             model=self.engine.card() if is_ready else None,
             cache=self.gauge.read(),
             turns=self._turn_state() if is_ready else None,
+            waiting=self.engine.waiting_jobs(),
         )
         if not self.pulses.beat(pulse):
             self.on_forgotten()

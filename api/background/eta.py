@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -22,7 +22,7 @@ from domain.job.eta import (
 )
 from domain.job.fair_scheduler import TurnState
 from domain.job.listing import QueueViews
-from domain.job.ports import WorkerPulses
+from domain.job.ports import WorkerPulse, WorkerPulses
 from domain.ports import Clock
 from domain.values import JobId, Priority
 
@@ -99,9 +99,10 @@ class LiveEta:
     def _forecast_all(self) -> _Snapshot:
         began = self._clock.monotonic()
         try:
-            state = self._turns()
+            pulses = self._pulses.alive()
         except QueueUnavailable:
             return _Snapshot(forecasts={}, at=began, took_s=0.0)
+        state = _turns_of(pulses)
         forecasts = forecast_jobs(
             QueueSnapshot(
                 state=state or _NO_WORKER,
@@ -111,6 +112,7 @@ class LiveEta:
                     for job in self._queue.queued(priority, limit=QUEUED_JOBS_MAX)
                 ],
                 running=[(job, self._age_s(job)) for job in self._queue.running(limit=RUNNING_MAX)],
+                waiting=[job for pulse in pulses for job in pulse.waiting],
                 pace=None if state is None else self._measured_pace(began),
             )
         )
@@ -121,18 +123,19 @@ class LiveEta:
             self._pace = pace_of(self._queue.measured(limit=MEASURED_JOBS)), now
         return self._pace[0]
 
-    def _turns(self) -> TurnState | None:
-        """Return the turns of all workers; ``None`` while none is ready."""
-        turns = [pulse.turns for pulse in self._pulses.alive() if pulse.turns is not None]
-        if not turns:
-            return None
-        return replace(
-            turns[0],
-            slots=sum(one.slots for one in turns),
-            interactive_reserved=sum(one.interactive_reserved for one in turns),
-            running=tuple(job_id for one in turns for job_id in one.running),
-        )
-
     def _age_s(self, job: RunningJob) -> float:
         begun = datetime.fromisoformat(job.started_at)
         return (self._clock.now() - begun).total_seconds()
+
+
+def _turns_of(pulses: Iterable[WorkerPulse]) -> TurnState | None:
+    """Return the turns of all workers; ``None`` while none is ready."""
+    turns = [pulse.turns for pulse in pulses if pulse.turns is not None]
+    if not turns:
+        return None
+    return replace(
+        turns[0],
+        slots=sum(one.slots for one in turns),
+        interactive_reserved=sum(one.interactive_reserved for one in turns),
+        running=tuple(job_id for one in turns for job_id in one.running),
+    )

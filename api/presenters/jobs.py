@@ -8,13 +8,13 @@ from typing import Literal, cast
 from api.background.webhooks import webhook_object
 from api.presenters.cache_diagnostics import cache_object
 from api.protocols.shared.logprobs import response_logprobs
-from api.schemas.replies import JobEstimate, JobObject, JobOutput, JobToolCall
+from api.schemas.replies import JobEstimate, JobObject, JobOutput, JobToolCall, WaitingName
 from domain.chat.generation import EmittedCall
 from domain.chat.stored_answer import StoredAnswer
 from domain.job.eta import Forecast
 from domain.job.view import JobView
 from domain.usecases.cache_diagnostics import CacheDiagnosis
-from domain.values import JobStatus
+from domain.values import JobStatus, WaitingFor
 from domain.webhook.delivery import Webhook
 
 
@@ -25,7 +25,7 @@ def job_object(view: JobView, forecast: Forecast | None) -> JobObject:
         view: The job.
         forecast: Its forecast, if it is open and has one.
     """
-    usage = view.usage
+    usage, waiting = view.usage, _waiting(view, forecast)
     path = f"/v1/jobs/{view.id}"
     return {
         "id": view.id,
@@ -67,7 +67,8 @@ def job_object(view: JobView, forecast: Forecast | None) -> JobObject:
             "cancel": f"{path}/cancel",
             "retry": f"{path}/retry",
         },
-        "queue_position": _queue_position(view, forecast),
+        "queue_position": None if waiting is None else waiting.position,
+        "waiting_for": _waiting_for(waiting),
         "estimate": _estimate(view, forecast),
     }
 
@@ -106,10 +107,19 @@ def _tool_call(call: EmittedCall) -> JobToolCall:
     }
 
 
-def _queue_position(view: JobView, forecast: Forecast | None) -> int | None:
-    if forecast is None or view.status is not JobStatus.QUEUED:
+def _waiting(view: JobView, forecast: Forecast | None) -> Forecast | None:
+    """Return the forecast of a job that waits; it may have begun after the forecast was made."""
+    if forecast is None or forecast.position is None:
         return None
-    return forecast.position
+    is_in_engine = forecast.waiting_for is not None and view.status is JobStatus.RUNNING
+    return forecast if is_in_engine or view.status is JobStatus.QUEUED else None
+
+
+def _waiting_for(waiting: Forecast | None) -> WaitingName | None:
+    """Return why a job waits; one that has no turn yet waits for a place."""
+    if waiting is None:
+        return None
+    return (waiting.waiting_for or WaitingFor.PLACE).value
 
 
 def _estimate(view: JobView, forecast: Forecast | None) -> JobEstimate | None:

@@ -15,7 +15,7 @@ from api.streaming.item_buffer import ItemBuffer
 from api.streaming.job_stream import JobStream
 from domain.chat.items import Progress, StreamItem
 from domain.errors import SemanticError
-from domain.values import JobId
+from domain.values import JobId, WaitingFor
 
 _CURSOR: Final = {"type": "string", "pattern": CURSOR_PATTERN}
 AFTER: Final = query(
@@ -54,7 +54,7 @@ def _cursor(request: Request) -> int:
 
 
 async def _queue_progress(job_id: JobId, jobs: JobService) -> StreamItem | None:
-    """Return the place of a job in its queue and its estimates, ``None`` if it has begun."""
+    """Return the place of a waiting job and its estimates, ``None`` if it runs."""
     try:
         foreseen = await jobs.call(jobs.eta.of, job_id)
     except SemanticError:
@@ -67,5 +67,6 @@ async def _queue_progress(job_id: JobId, jobs: JobService) -> StreamItem | None:
         total=foreseen.position,
         starts_in_s=rounded(foreseen.start_s),
         finishes_in_s=rounded(foreseen.end_s),
+        waiting_for=foreseen.waiting_for or WaitingFor.PLACE,
     )
     return StreamItem(n=None, attempt=1, body=body)

@@ -242,11 +242,14 @@ class JobCache(TypedDict):
     divergence: JobDivergence | None
 
 
+WaitingName = Literal["place", "memory", "prefix", "disk"]
+
+
 class JobObject(TypedDict):
     """A job; lists leave out the optional keys.
 
     ``queue_position`` counts the waiting jobs that will begin before this one, in the queue and in
-    the workers.
+    the workers. ``waiting_for`` is what a waiting job needs before it runs.
     """
 
     id: str
@@ -271,6 +274,7 @@ class JobObject(TypedDict):
     error: JobError | None
     links: JobLinks
     queue_position: int | None
+    waiting_for: WaitingName | None
     estimate: JobEstimate | None
     output: NotRequired[JobOutput | None]
     cache: NotRequired[JobCache | None]

@@ -143,8 +143,8 @@ class JobStream(Generic[ItemT]):
         encoder: The protocol.
         ping_s: Most seconds of silence.
         reading: Records how this connection ended; ``None`` for a job that runs on without it.
-        news: Awaited with each ping until the first numbered item; may return an item that
-            describes the wait.
+        news: Awaited with each ping until the first item after ``Started``; may return an item
+            that describes the wait.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class JobStream(Generic[ItemT]):
         """Wait for events to send; progress items have none, so a ping may come due."""
         while True:
             items = await self._items.batch(max(0.0, self._ping_at_s - self._loop.time()))
-            if any(item.n is not None for item in items):
+            if any(item.n for item in items):
                 self._news = None
             parts = [part for item in items for part in self._encoder.item(item)]
             if items and items[-1].is_terminal:

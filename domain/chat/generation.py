@@ -8,7 +8,7 @@ from typing import Any
 
 from domain.chat.items import Failed
 from domain.chat.logprobs import TokenLogprob
-from domain.values import JobId, Sampling, StopReason, Timings, Usage
+from domain.values import JobId, Priority, Sampling, StopReason, Timings, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +69,7 @@ class GenerationTask:
         first_item: Number of the first item to write.
         stop: Texts that end the generation.
         known: Log-probabilities of ``emitted`` from earlier attempts, by index.
+        priority: Batch work waits for interactive work, and makes room for it.
     """
 
     job_id: JobId
@@ -78,6 +79,7 @@ class GenerationTask:
     first_item: int
     stop: tuple[str, ...]
     known: Mapping[int, TokenLogprob] = field(default_factory=dict)
+    priority: Priority = Priority.INTERACTIVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

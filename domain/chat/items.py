@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from domain.chat.logprobs import TokenLogprob
-from domain.values import StopReason, Usage
+from domain.values import StopReason, Usage, WaitingFor
 
 #: Marks a field that is encoded only if it is not empty.
 OPTIONAL: Final = "optional"
@@ -40,6 +40,7 @@ class Progress:
         total: Tokens to compute; while the job waits, the number of jobs that start before it.
         starts_in_s: Estimated seconds until the start of a waiting job, if known.
         finishes_in_s: Estimated seconds until the end of the job, if known.
+        waiting_for: Why a waiting job does not run, if known.
     """
 
     phase: Literal["queued", "prefill"]
@@ -47,6 +48,7 @@ class Progress:
     total: int
     starts_in_s: float | None = None
     finishes_in_s: float | None = None
+    waiting_for: WaitingFor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from domain.job.fair_scheduler import TurnOrder, TurnState
-from domain.values import JobId, Priority
+from domain.values import JobId, Priority, WaitingFor, WaitingJob
 
 #: Number of recent jobs that the rates are computed from.
 MEASURED_JOBS = 64
@@ -157,6 +157,7 @@ class Forecast:
     Attributes:
         priority: Its queue.
         position: Number of waiting jobs that start before it; ``None`` if it runs.
+        waiting_for: Why it waits in an engine; ``None`` if it runs or has no turn yet.
         start_s: Seconds until it starts; ``None`` if it runs, or nothing was measured.
         end_s: Seconds until it ends; ``None`` if nothing was measured.
     """
@@ -165,6 +166,7 @@ class Forecast:
     position: int | None
     start_s: float | None
     end_s: float | None
+    waiting_for: WaitingFor | None = None
 
     def after(self, seconds: float) -> Forecast:
         """Return the forecast as of ``seconds`` later."""
@@ -178,13 +180,15 @@ class QueueSnapshot:
     Attributes:
         state: The state of the scheduler; its slots are the sequences that compute at once.
         queued: The waiting jobs.
-        running: The running jobs, each with the seconds since its start.
+        running: The jobs whose attempt has begun, each with the seconds since then.
+        waiting: Those of ``running`` that wait in an engine.
         pace: Measured rates; ``None`` before the first measurement.
     """
 
     state: TurnState
     queued: Sequence[QueuedJob]
     running: Sequence[tuple[RunningJob, float]] = ()
+    waiting: Sequence[WaitingJob] = ()
     pace: Pace | None = None
 
 
@@ -251,19 +255,26 @@ class _QueueSimulation:
     def place_running(self) -> None:
         """Occupy slots for the jobs that run, or that have their turn and are about to start."""
         pace = self._snapshot.pace
+        in_engine = {job.id: job for job in self._snapshot.waiting}
         for job, running_s in self._snapshot.running:
             left_s = None if pace is None else pace.left_of(job, running_s)
             self._occupy(job.id, job.priority, left_s)
+            waiting = in_engine.get(job.id)
+            self._begun += waiting is not None
             self.forecasts[job.id] = Forecast(
-                priority=job.priority, position=None, start_s=None, end_s=left_s
+                priority=job.priority,
+                position=None if waiting is None else waiting.position,
+                start_s=None,
+                end_s=left_s,
+                waiting_for=None if waiting is None else waiting.waiting_for,
             )
         for job_id in self._snapshot.state.running:
             called = self._queued.get(job_id)
             if called is not None:
                 self._occupy(job_id, called.priority, self._begin(called, 0.0))
-        for waiting in self._queued.values():
-            if waiting.id not in self.forecasts:
-                self._order.add(waiting.id, agent=waiting.agent, priority=waiting.priority)
+        for queued in self._queued.values():
+            if queued.id not in self.forecasts:
+                self._order.add(queued.id, agent=queued.agent, priority=queued.priority)
 
     def run(self) -> None:
         """Start one job after another until none waits."""

@@ -15,6 +15,7 @@ from domain.values import (
     JobId,
     ModelCard,
     Priority,
+    WaitingJob,
     WorkerId,
 )
 
@@ -149,6 +150,7 @@ class WorkerPulse:
         model: The served model, once it is ready.
         cache: Figures of its KV cache, once it is ready.
         turns: State of its scheduler, with the places of its batch as slots, once it is ready.
+        waiting: The jobs that wait in its engine, in their order.
     """
 
     worker: WorkerId
@@ -157,6 +159,7 @@ class WorkerPulse:
     model: ModelCard | None
     cache: CacheFigures | None = None
     turns: TurnState | None = None
+    waiting: tuple[WaitingJob, ...] = ()
 
 
 class WorkerPulses(Protocol):

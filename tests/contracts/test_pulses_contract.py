@@ -11,7 +11,15 @@ import redis
 from domain.errors import QueueUnavailable
 from domain.job.fair_scheduler import AgentQueueState, TurnState
 from domain.job.ports import WorkerPulse, WorkerPulses
-from domain.values import CacheFigures, JobId, ModelCard, Priority, WorkerId
+from domain.values import (
+    CacheFigures,
+    JobId,
+    ModelCard,
+    Priority,
+    WaitingFor,
+    WaitingJob,
+    WorkerId,
+)
 from ops.adapters.redis.client import Keys, connect
 from ops.adapters.redis.control import ControlListener, RedisControlSignals, RedisWorkerPulses
 from tests.support.fakes.broker import FakeWorkerPulses
@@ -36,7 +44,13 @@ TURNS = TurnState(
     passed_batch=1,
 )
 READY = WorkerPulse(
-    worker=WorkerId("engine-1"), pid=8, state="ready", model=CARD, cache=CACHE, turns=TURNS
+    worker=WorkerId("engine-1"),
+    pid=8,
+    state="ready",
+    model=CARD,
+    cache=CACHE,
+    turns=TURNS,
+    waiting=(WaitingJob(id=JobId("job-2"), waiting_for=WaitingFor.MEMORY, position=0),),
 )
 #: So long that nobody fades while a test looks.
 LASTING_MS = 600_000

@@ -169,8 +169,9 @@ class Emitter:
                 self._process_tokens(message)
             case Advanced(sequence, progress):
                 if sequence.unreleased is None:
-                    item = StreamItem(n=None, attempt=sequence.task.attempt, body=progress)
-                    self._outbox.add(sequence, item)
+                    self._add_progress(sequence, progress)
+                elif progress.phase == "queued":
+                    sequence.unreleased.append(partial(self._add_progress, sequence, progress))
             case Ended():
                 self._process_ended(message)
             case Released(sequence):
@@ -188,6 +189,11 @@ class Emitter:
                         self._process_token_safely, sequence, token, finish, message.at, likelihood
                     )
                 )
+
+    def _add_progress(self, sequence: Sequence, progress: Progress) -> None:
+        if not sequence.ended:
+            item = StreamItem(n=None, attempt=sequence.task.attempt, body=progress)
+            self._outbox.add(sequence, item)
 
     def _release(self, sequence: Sequence) -> None:
         unreleased, sequence.unreleased = sequence.unreleased or [], None

@@ -29,7 +29,7 @@ from domain.chat.request import ChatRequest
 from domain.errors import DeviceFailed, Draining, EngineFailure, EngineLost
 from domain.job.ports import ItemSink
 from domain.ports import Clock
-from domain.values import ModelCard, StopReason
+from domain.values import ModelCard, StopReason, WaitingJob
 from worker.engine.batch_steps import BatchSteps, ended_by
 from worker.engine.emitter import Advanced, Emitter, Ended, Released
 from worker.engine.ports import Admission, LoadedModel, ModelRunner, is_device_error
@@ -133,6 +133,7 @@ class BatchEngine:
         self._scheduler = SequenceScheduler(
             places=max_batch_size,
             window_s=batch_window_s,
+            cached_prefix=lambda tokens: self._require_model().cached_prefix(tokens),
             on_progress=self._report_progress,
             on_failure=self._fail_admission,
         )
@@ -162,6 +163,10 @@ class BatchEngine:
         """Set the length of the batch window, in seconds, from now on."""
         assert window_s >= 0, "a window is not negative"
         self._scheduler.set_window(window_s)
+
+    def waiting_jobs(self) -> tuple[WaitingJob, ...]:
+        """Return the submitted jobs that wait for room in the batch, in their order."""
+        return self._scheduler.waiting_jobs()
 
     def is_alive(self) -> bool:
         """Whether both threads run."""
@@ -227,6 +232,7 @@ class BatchEngine:
                 constraint=constraint_of(model, task.prompt, task.emitted),
                 logprobs=task.prompt.logprobs,
                 checkpoints=checkpoints_of(task),
+                priority=task.priority,
             ),
             context_length=model.card.context_length,
         )

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from domain.chat.generation import PreparedPrompt
 from domain.chat.request import ChatRequest
 from domain.errors import EngineFailure
-from domain.values import ModelCard, Sampling
+from domain.values import ModelCard, Priority, Sampling, WaitingFor
 from worker.engine.grammar.ports import Constraint
 from worker.engine.output.channel_format import ChannelFormat
 from worker.engine.output.detokenizer import Detokenizer
@@ -83,6 +83,7 @@ class Admission:
         checkpoints: Positions among the tokens from which other sequences are likely to continue
             differently, ascending, each greater than 0 and less than ``len(tokens) - 1``.
         is_alone: Whether no other prompt is prefilled in the same pass.
+        priority: Batch work makes room for interactive work.
     """
 
     tokens: Sequence[int]
@@ -95,6 +96,7 @@ class Admission:
     logprobs: int | None = None
     checkpoints: tuple[int, ...] = ()
     is_alone: bool = False
+    priority: Priority = Priority.INTERACTIVE
 
 
 class TokenLikelihood(NamedTuple):
@@ -172,10 +174,12 @@ class CachedPrefix(NamedTuple):
     Attributes:
         tokens: Its length in tokens.
         source: ``none``, ``ram``, or ``disk`` if at least one block is on disk only.
+        resident: How many of the tokens are in memory.
     """
 
     tokens: int = 0
     source: str = "none"
+    resident: int = 0
 
 
 class RenderedPrompt(NamedTuple):
@@ -243,19 +247,19 @@ class ModelRunner(Protocol):
         """
         ...
 
-    def must_wait(self, admission: Admission) -> bool:
-        """Return whether cache blocks that the sequence can reuse will be ready soon.
+    def must_wait(self, admission: Admission) -> WaitingFor | None:
+        """Return ``PREFIX`` or ``DISK`` if blocks that the sequence can reuse will be ready soon.
 
         A running sequence computes them, or they are being read from disk (also while no sequence
-        runs). The engine retries soon. The result becomes false within a bounded time.
+        runs). The engine retries soon. The result becomes ``None`` within a bounded time.
         """
         ...
 
     def insert(self, admission: Admission) -> Admitted | None:
         """Add a sequence to the batch for the next step; return ``None`` if it does not fit now.
 
-        A sequence fits at the latest when the batch is empty. An exception concerns this sequence
-        alone and leaves the batch unchanged.
+        A sequence fits at the latest when the batch is empty and everything is on disk. ``None``
+        evicts nothing. An exception concerns this sequence alone and leaves the batch unchanged.
         """
         ...
 
@@ -268,7 +272,10 @@ class ModelRunner(Protocol):
         ...
 
     def remove(self, uid: int) -> None:
-        """Remove a sequence from the batch, if it is there."""
+        """Remove a sequence from the batch, if it is there.
+
+        The cache keeps its context, so that a sequence that is inserted again reads little of it.
+        """
         ...
 
     def reset(self) -> None:

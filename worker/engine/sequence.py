@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from domain.chat.generation import GenerationTask, Outcome
 from domain.chat.items import Body, Failed, StreamItem
 from domain.kv.hashing import hash_ids
-from domain.values import StopReason, Timings, Usage
+from domain.values import StopReason, Timings, Usage, WaitingFor
 from worker.engine.ports import Admission
 from worker.engine.text_assembler import TextAssembler
 
@@ -77,10 +77,10 @@ class Handle:
 class Sequence:
     """One generation.
 
-    The engine thread owns ``uid``, ``decoded``, ``admission``, ``cached_tokens``, ``kept_tokens``,
-    ``reached`` and the times before the first token. The emitter thread owns the rest from the
-    first message about the sequence on. ``BatchEngine.submit`` fills it before either thread sees
-    it.
+    The engine thread owns ``uid``, ``decoded``, ``preemptions``, ``reported``, ``admission``,
+    ``cached_tokens``, ``kept_tokens``, ``reached`` and the times before the first token. The
+    emitter thread owns the rest from the first message about the sequence on.
+    ``BatchEngine.submit`` fills it before either thread sees it.
 
     Attributes:
         task: The prompt, and what earlier attempts emitted.
@@ -91,6 +91,8 @@ class Sequence:
         context_length: The model's context length in tokens, which decides the stop reason.
         uid: Identifies the sequence in the runner while it is in the batch.
         decoded: Tokens generated since ``admission`` was made.
+        preemptions: How often it made room for interactive work.
+        reported: Why it waits and its position, as reported last; ``None`` while it runs.
         cached_tokens: Prompt tokens that came from the cache.
         kept_tokens: Prompt tokens in whole blocks, which the cache keeps.
         reached: Most tokens of prompt and answer that a successful step left computed.
@@ -110,6 +112,8 @@ class Sequence:
     context_length: int
     uid: int | None = None
     decoded: list[int] = field(default_factory=list)
+    preemptions: int = 0
+    reported: tuple[WaitingFor, int] | None = None
     cached_tokens: int = 0
     kept_tokens: int = 0
     reached: int = 0

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from collections.abc import Sequence as Many
 
 import structlog
 
 from domain.chat.items import Progress
-from worker.engine.ports import ModelRunner, is_device_error
+from domain.values import Priority, WaitingFor, WaitingJob
+from worker.engine.ports import CachedPrefix, ModelRunner, is_device_error
 from worker.engine.scheduling.quarantine import Quarantine
-from worker.engine.scheduling.waiting_queue import WaitingQueue
+from worker.engine.scheduling.waiting_queue import BatchRoom, WaitingQueue
 from worker.engine.sequence import Sequence
 
 _log = structlog.get_logger(__name__)
+
+#: Cost of reading a token from the disk, as a share of the cost of computing it.
+READ_COST = 0.05
+#: Longest time for which the costs of waiting sequences stay as they are, in seconds.
+COSTS_FRESH_S = 1.0
+#: Least time between two reports of the places of waiting sequences, in seconds.
+REPORT_S = 0.25
+#: How often one batch sequence makes room for interactive work; then it runs to its end.
+PREEMPTIONS_MAX = 3
+#: Time in which the disk saves what a preempted sequence leaves, so that its memory can be
+#: evicted, before the next one is preempted; in seconds.
+PREEMPTION_PAUSE_S = 0.05
 
 
 class SequenceScheduler:
     """Admits waiting sequences to the batch. Only the engine thread uses it.
 
+    Sequences whose context is in memory are preferred, so that contexts that do not fit together
+    take turns; ``FairQueue`` bounds how long the others wait. Interactive work comes before batch
+    work, and preempts the youngest batch sequence where it lacks memory or a place.
+
     Args:
         places: Most sequences that run at once.
         window_s: Length of the ``BatchWindow``, in seconds.
+        cached_prefix: Returns how much of a prompt is in the cache now.
         on_progress: Reports the place of a waiting sequence.
         on_failure: Ends a sequence that the runner refuses.
     """
@@ -30,13 +50,21 @@ class SequenceScheduler:
         *,
         places: int,
         window_s: float,
+        cached_prefix: Callable[[Many[int]], CachedPrefix],
         on_progress: Callable[[Sequence, Progress], None],
         on_failure: Callable[[Sequence, Exception], None],
     ) -> None:
         self._places = places
+        self._cached_prefix = cached_prefix
         self._on_progress = on_progress
         self._on_failure = on_failure
         self._waiting: WaitingQueue[Sequence] = WaitingQueue(window_s)
+        #: The running sequences, by uid, when the costs of the waiting ones were computed.
+        self._costs_with: set[int] = set()
+        #: Until when the costs are used.
+        self._costs_fresh_until = -math.inf
+        self._reported_at = -math.inf
+        self._preempted_at = -math.inf
         #: The sequences in the batch, by uid.
         self.running: dict[int, Sequence] = {}
         #: The sequences of a failed step.
@@ -46,6 +74,13 @@ class SequenceScheduler:
         """Set the length of the batch window, in seconds; any thread may call it."""
         self._waiting.window.window_s = window_s
 
+    def waiting_jobs(self) -> tuple[WaitingJob, ...]:
+        """Return the waiting jobs in their order; any thread may call it."""
+        return tuple(
+            WaitingJob(id=sequence.task.job_id, waiting_for=reason, position=position)
+            for position, (sequence, reason) in enumerate(self._waiting.reasons.items())
+        )
+
     def wait_s(self, now: float) -> float | None:
         """Return the seconds until there is work; ``None`` until the next message."""
         return 0.0 if self.running else self._waiting.wait_s(now)
@@ -53,24 +88,25 @@ class SequenceScheduler:
     def add(self, sequence: Sequence) -> None:
         """Let a new sequence wait for a place."""
         cost = len(sequence.admission.tokens) - sequence.task.prompt.cached_tokens
-        self._waiting.add(sequence, cost=cost, at=sequence.times.submitted)
-        ahead = len(self.running) + len(self._waiting) - self._places
-        if ahead > 0:
-            self._on_progress(sequence, Progress(phase="queued", done=0, total=ahead))
+        self._waiting.add(sequence, cost=cost, at=sequence.times.submitted, rank=_rank(sequence))
 
     def admit(self, runner: ModelRunner, now: float) -> None:
         """Insert waiting sequences in the order of the queue, while there is room."""
-        quarantine = self.quarantine
-        places = 1 if quarantine.is_active else self._places
-        self._waiting.admit(
-            now,
-            places - len(self.running),
-            must_wait=lambda one: not quarantine.admits(one) or runner.must_wait(one.admission),
-            join=lambda sequence: self._insert(sequence, runner, now),
+        if not len(self._waiting):
+            return
+        places = self._free_places()
+        if places > 0 and len(self._waiting) > 1:
+            self._refresh_costs(now)
+        room: BatchRoom[Sequence] = BatchRoom(
+            has_place=lambda sequence: self._has_place(sequence, runner, now),
+            must_wait=lambda sequence: self._must_wait(sequence, runner),
+            join=lambda sequence: self._join(sequence, runner, now),
         )
+        self._waiting.admit(now, places, room)
+        self._report(now)
 
     def put_back(self, sequence: Sequence, *, is_alone: bool = False) -> None:
-        """Let a sequence that left the batch wait for a place again, before all others.
+        """Let a sequence that left the batch wait for a place again, first of its priority.
 
         Args:
             sequence: It continues after its last token.
@@ -79,7 +115,7 @@ class SequenceScheduler:
         if sequence.uid is not None:
             self.running.pop(sequence.uid, None)
         sequence.prepare_resume(is_alone=is_alone)
-        self._waiting.put_back(sequence)
+        self._waiting.put_back(sequence, rank=_rank(sequence))
 
     def withdraw(self, sequence: Sequence, runner: ModelRunner) -> None:
         """Remove a sequence from the batch or from the queue."""
@@ -94,6 +130,63 @@ class SequenceScheduler:
         running = list(self.running.values())
         self.running.clear()
         return running, self._waiting.clear()
+
+    def _free_places(self) -> int:
+        return (1 if self.quarantine.is_active else self._places) - len(self.running)
+
+    def _must_wait(self, sequence: Sequence, runner: ModelRunner) -> WaitingFor | None:
+        if not self.quarantine.admits(sequence):
+            return WaitingFor.PLACE
+        return runner.must_wait(sequence.admission)
+
+    def _refresh_costs(self, now: float) -> None:
+        """Compute the costs again if other contexts may be in memory than before."""
+        if self.running.keys() != self._costs_with or now >= self._costs_fresh_until:
+            self._waiting.set_costs(self._cost)
+            self._costs_with = set(self.running)
+            self._costs_fresh_until = now + COSTS_FRESH_S
+
+    def _cost(self, sequence: Sequence) -> float:
+        tokens = sequence.admission.tokens
+        known = self._cached_prefix(tokens)
+        return len(tokens) - known.tokens + READ_COST * (known.tokens - known.resident)
+
+    def _has_place(self, sequence: Sequence, runner: ModelRunner, now: float) -> bool:
+        if self._free_places() > 0:
+            return True
+        victim = self._victim_for(sequence)
+        if victim is None or self._must_wait(sequence, runner) is not None:
+            return False
+        self._preempt(victim, runner, now)
+        return True
+
+    def _join(self, sequence: Sequence, runner: ModelRunner, now: float) -> bool:
+        if self._insert(sequence, runner, now):
+            return True
+        victim = self._victim_for(sequence)
+        if victim is None or now - self._preempted_at < PREEMPTION_PAUSE_S:
+            return False
+        self._preempt(victim, runner, now)
+        return self._insert(sequence, runner, now)
+
+    def _victim_for(self, sequence: Sequence) -> Sequence | None:
+        """Return the youngest batch sequence if it may be preempted for ``sequence``."""
+        if sequence.task.priority is not Priority.INTERACTIVE:
+            return None
+        victims = [
+            one
+            for one in self.running.values()
+            if one.task.priority is Priority.BATCH and one.preemptions < PREEMPTIONS_MAX
+        ]
+        return max(victims, key=lambda one: one.admission.arrival, default=None)
+
+    def _preempt(self, sequence: Sequence, runner: ModelRunner, now: float) -> None:
+        assert sequence.uid is not None, "only a running sequence can be preempted"
+        _log.info("preempted_for_interactive", job=sequence.task.job_id)
+        runner.remove(sequence.uid)
+        sequence.preemptions += 1
+        self.put_back(sequence)
+        self._preempted_at = now
 
     def _insert(self, sequence: Sequence, runner: ModelRunner, now: float) -> bool:
         try:
@@ -113,6 +206,23 @@ class SequenceScheduler:
             sequence.cached_tokens = min(admitted.cached_tokens, prompt_tokens)
             if admitted.block_tokens:
                 sequence.kept_tokens = prompt_tokens - prompt_tokens % admitted.block_tokens
-        sequence.uid = admitted.uid
+        sequence.uid, sequence.reported = admitted.uid, None
         self.running[admitted.uid] = sequence
         return True
+
+    def _report(self, now: float) -> None:
+        """Report the places that have changed, at intervals; a first place at once."""
+        is_due = now - self._reported_at >= REPORT_S
+        if is_due:
+            self._reported_at = now
+        for position, (sequence, reason) in enumerate(self._waiting.reasons.items()):
+            place = reason, position
+            if place == sequence.reported or not (is_due or sequence.reported is None):
+                continue
+            sequence.reported = place
+            progress = Progress(phase="queued", done=0, total=position, waiting_for=reason)
+            self._on_progress(sequence, progress)
+
+
+def _rank(sequence: Sequence) -> int:
+    return int(sequence.task.priority is Priority.BATCH)

@@ -182,6 +182,7 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
         first_item=max(1, emitted.next_item),
         stop=request.stop,
         known=emitted.logprobs,
+        priority=job.submitted.priority,
     )
     try:
         handle = runner.engine.submit(task)

@@ -13,7 +13,7 @@ import redis
 
 from domain.job.fair_scheduler import AgentQueueState, TurnState
 from domain.job.ports import WorkerPulse
-from domain.values import CacheFigures, JobId, ModelCard, Priority, WorkerId
+from domain.values import CacheFigures, JobId, ModelCard, Priority, WaitingFor, WaitingJob, WorkerId
 from ops.adapters.redis.client import Keys, broker_errors
 
 #: A worker without a heartbeat for this long counts as gone.
@@ -162,8 +162,11 @@ class RedisWorkerPulses:
 
 
 def _pulse(data: dict[str, Any]) -> WorkerPulse:
-    # A worker of an older version reports neither its cache nor its turns.
+    # A worker of an older version reports neither its cache nor its turns nor what waits.
     model, cache, turns = data["model"], data.get("cache"), data.get("turns")
+    waiting = [
+        {**job, "waiting_for": WaitingFor(job["waiting_for"])} for job in data.get("waiting", ())
+    ]
     return WorkerPulse(
         worker=WorkerId(data["worker"]),
         pid=data["pid"],
@@ -171,6 +174,7 @@ def _pulse(data: dict[str, Any]) -> WorkerPulse:
         model=None if model is None else ModelCard(**model),
         cache=None if cache is None else CacheFigures(**cache),
         turns=None if turns is None else _turns(turns),
+        waiting=tuple(WaitingJob(**job) for job in waiting),
     )
 
 

@@ -187,6 +187,8 @@ def _expected(job: dict[str, Any]) -> str:
     estimate = job.get("estimate") or {}
     position = job.get("queue_position")
     parts = [] if position is None else [f"{position} before it"]
+    if (needed := job.get("waiting_for")) not in {None, "place"}:
+        parts.append(f"waits for {needed}")
     for name, words in (("starts_in_s", "starts"), ("finishes_in_s", "done")):
         if (seconds := estimate.get(name)) is not None:
             parts.append(f"{words} in about {seconds:,.0f} s" if seconds >= 1 else f"{words} now")

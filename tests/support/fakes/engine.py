@@ -11,7 +11,7 @@ from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest
 from domain.job.ports import ItemSink
 from domain.ports import Clock
-from domain.values import ModelCard
+from domain.values import ModelCard, WaitingFor
 from ops.clock import SystemClock
 from worker.engine.engine import BatchEngine
 from worker.engine.output.channel_format import ChannelFormat
@@ -104,9 +104,9 @@ class ScriptedRunner:
             channel_format=self.channel_format,
         )
 
-    def must_wait(self, admission: Admission) -> bool:
+    def must_wait(self, admission: Admission) -> WaitingFor | None:
         del admission
-        return False
+        return None
 
     def insert(self, admission: Admission) -> Admitted:
         if admission.sampling.seed > 2**63 - 1:

@@ -18,6 +18,7 @@ import mlx.core as mx
 from domain.kv.hashing import ID_BYTES, BlockHash, BlockHasher, pack_ids
 from domain.kv.pool import BlockId
 from domain.kv.spec import BLOCK_TOKENS
+from domain.values import WaitingFor
 from worker.cachestore.manifest import Manifest
 from worker.cachestore.reports import ContextSaved, ContextStarted, OnContext, ignore
 from worker.cachestore.tier import DiskTier, Storage
@@ -83,21 +84,20 @@ class PrefixCache:
     def cached_prefix(self, token_ids: Sequence[int]) -> CachedPrefix:
         """Return how many tokens of a prompt are cached at the moment; from any thread."""
         in_memory = self.memory.known_tokens(token_ids[:-1])
-        tokens = in_memory
-        if self._disk is not None:
-            tokens = max(in_memory, self._disk.known_tokens(token_ids[:-1]))
+        on_disk = 0 if self._disk is None else self._disk.known_tokens(token_ids[:-1])
+        tokens = max(in_memory, on_disk)
         if tokens < RESTORED_TOKENS_MIN:
             return CachedPrefix()
-        return CachedPrefix(tokens, "disk" if tokens > in_memory else "ram")
+        return CachedPrefix(tokens, "disk" if tokens > in_memory else "ram", in_memory)
 
-    def must_wait(self, token_ids: Sequence[int]) -> bool:
-        """Return whether blocks of this prompt are being computed or read from the disk.
+    def must_wait(self, token_ids: Sequence[int]) -> WaitingFor | None:
+        """Return ``PREFIX`` or ``DISK`` while blocks of this prompt are being computed or read.
 
         A call with the same object as before is cheap until the answer may have changed.
         """
         if self._is_being_computed(token_ids):
-            return True
-        return self._disk is not None and self._disk.must_wait(token_ids)
+            return WaitingFor.PREFIX
+        return WaitingFor.DISK if self._disk and self._disk.must_wait(token_ids) else None
 
     def _is_being_computed(self, token_ids: Sequence[int]) -> bool:
         if not self._pending:

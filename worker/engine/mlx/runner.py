@@ -14,6 +14,7 @@ import structlog
 from domain.kv.hashing import BlockHash
 from domain.kv.pool import PoolStats
 from domain.kv.spec import BLOCK_TOKENS, ModelCacheSpec
+from domain.values import WaitingFor
 from worker.cachestore.reports import OnContext, ignore
 from worker.cachestore.tier import DiskTier
 from worker.engine.mlx.admission import AdmissionControl
@@ -145,9 +146,9 @@ class BatchRunner:
             )
         return model if cache is None else replace(model, cached_prefix=cache.cached_prefix)
 
-    def must_wait(self, admission: Admission) -> bool:
-        """Return whether a running sequence or the disk will soon provide blocks of the prompt."""
-        return self._prefix_cache is not None and self._prefix_cache.must_wait(admission.tokens)
+    def must_wait(self, admission: Admission) -> WaitingFor | None:
+        """Return what will soon provide blocks of the prompt: another sequence or the disk."""
+        return None if (cache := self._prefix_cache) is None else cache.must_wait(admission.tokens)
 
     def insert(self, admission: Admission) -> Admitted | None:
         """Add a sequence to the next step; return ``None`` if its memory is not available now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,24 +12,32 @@ import pytest
 from api.background.eta import FRESH_S
 from api.http.messages import Reply, StreamReply
 from api.submission.job_rules import JobRules
-from domain.chat.items import Finished, Started
+from domain.chat.items import Finished, Started, Text
 from domain.job.commands import CompleteAttempt
 from domain.job.fair_scheduler import TurnState
 from domain.job.ports import WorkerPulse
 from domain.usecases.jobs.commit import commit
-from domain.values import JobId, StopReason, Timings, Usage, WorkerId, digest_of
-from tests.support.builders.api import CARD, FakeApi, fake_api, first_piece, pieces_of
+from domain.values import (
+    JobId,
+    StopReason,
+    Timings,
+    Usage,
+    WaitingFor,
+    WaitingJob,
+    WorkerId,
+    digest_of,
+)
+from tests.support.builders.api import CARD, FakeApi, fake_api, first_piece, leave, pieces_of
 from tests.support.clients.sse import events_in
 
 #: A job of the pace that ``measured`` leaves: a second to read its prompt, two to answer.
 JOB_S = 3.0
 
 
-def worker_is_ready(api: FakeApi, *, places: int = 1) -> None:
+def worker_is_ready(api: FakeApi, *waiting: WaitingJob, places: int = 1) -> None:
     turns = TurnState(slots=places, interactive_reserved=0)
-    api.broker.pulses.beat(
-        WorkerPulse(worker=WorkerId("w1"), pid=1, state="ready", model=CARD, turns=turns)
-    )
+    pulse = WorkerPulse(worker=WorkerId("w1"), pid=1, state="ready", model=CARD, turns=turns)
+    api.broker.pulses.beat(replace(pulse, waiting=waiting))
 
 
 async def new_job(api: FakeApi, agent: str | None = None) -> Any:
@@ -92,13 +101,39 @@ def test_running_job_has_an_estimate_and_an_ended_one_has_none() -> None:
             job_id = JobId((await new_job(api))["id"])
             api.start(job_id)
             shown = await api.json("GET", f"/v1/jobs/{job_id}")
-            assert shown["queue_position"] is None
+            assert (shown["queue_position"], shown["waiting_for"]) == (None, None)
             assert shown["estimate"]["starts_in_s"] is None
             assert shown["estimate"]["finishes_in_s"] == pytest.approx(JOB_S, rel=0.2)
             await api.json("POST", f"/v1/jobs/{job_id}/cancel")
             api.complete(job_id, "x")
             ended = await api.json("GET", f"/v1/jobs/{job_id}")
             assert (ended["queue_position"], ended["estimate"]) == (None, None)
+
+    asyncio.run(scenario())
+
+
+def test_job_that_waits_in_an_engine_has_a_reason_and_a_position() -> None:
+    async def scenario() -> None:
+        async with fake_api(ping_s=0.02) as api:
+            await measured(api)
+            job_id = JobId((await new_job(api))["id"])
+            api.start(job_id)
+            worker_is_ready(api, WaitingJob(id=job_id, waiting_for=WaitingFor.MEMORY, position=0))
+            queued = await new_job(api)
+            shown = await api.json("GET", f"/v1/jobs/{job_id}")
+            assert (shown["status"], shown["queue_position"]) == ("running", 0)
+            assert shown["waiting_for"] == "memory"
+            behind = await api.json("GET", f"/v1/jobs/{queued['id']}")
+            assert (behind["queue_position"], behind["waiting_for"]) == (1, "place")
+
+            api.publish(job_id, Started(prompt_tokens=5, cached_tokens=2))
+            reply = await api.send("GET", f"/v1/jobs/{job_id}/stream")
+            assert isinstance(reply, StreamReply)
+            pieces = [await first_piece(reply) for _ in range(3)]
+            progress = events_in(pieces[-1])[0].json
+            assert (progress["kind"], progress["total"]) == ("progress", 0)
+            assert progress["waiting_for"] == "memory"
+            await leave(reply)
 
     asyncio.run(scenario())
 
@@ -153,11 +188,11 @@ def test_native_stream_has_the_wait_with_its_pings_until_the_first_item() -> Non
             progress = event.json
             assert (progress["phase"], progress["done"], progress["total"]) == ("queued", 0, 1)
             assert 0 < progress["starts_in_s"] < progress["finishes_in_s"]
-            api.publish(job_id, Started(prompt_tokens=5, cached_tokens=2))
-            while events_in(piece := await first_piece(reply))[-1].event != "started":
+            api.publish(job_id, Started(prompt_tokens=5, cached_tokens=2), Text(text="x", ids=(1,)))
+            while events_in(piece := await first_piece(reply))[-1].event != "text":
                 assert b"progress" in piece
             assert await first_piece(reply) == b": ping\n"
-            api.publish(job_id, Finished(stop_reason=StopReason.END_TURN, usage=Usage()), first=1)
+            api.publish(job_id, Finished(stop_reason=StopReason.END_TURN, usage=Usage()), first=2)
             assert b"progress" not in await pieces_of(reply)
 
     asyncio.run(scenario())

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from domain.values import WaitingFor
 from worker.engine.scheduling.batch_window import BatchWindow
 from worker.engine.scheduling.fair_queue import PASSES_MAX, WAIT_S_MAX, FairQueue
 from worker.engine.scheduling.prefill_pace import CHUNK_TOKENS_MIN, DECODE_SHARE, PrefillPace
-from worker.engine.scheduling.waiting_queue import WaitingQueue
+from worker.engine.scheduling.waiting_queue import RETRY_S, BatchRoom, WaitingQueue
 
 FOREVER = math.inf
 
@@ -44,6 +45,26 @@ class TestFairQueue:
         assert 7 in queue
         assert queue.clear() == [7, 0, 1]
         assert not len(queue)
+
+    def test_lower_rank_is_first_and_time_changes_only_the_order_within_a_rank(self) -> None:
+        queue = queue_of(9, wait_s_max=WAIT_S_MAX)
+        queue.add(1, cost=5, now=0.0, rank=1)
+        queue.add(2, cost=1, now=0.0, rank=1)
+        queue.put_back(3, rank=1)
+        assert queue.order(0.0) == [0, 3, 2, 1]
+        queue.add(4, cost=1, now=WAIT_S_MAX)
+        assert queue.order(WAIT_S_MAX) == [0, 4, 3, 1, 2]
+        assert [turn.is_due for turn in queue.turns(WAIT_S_MAX)] == [True, False, True, True, True]
+
+    def test_item_of_a_higher_rank_is_passed_as_often_as_others(self) -> None:
+        queue: FairQueue[int] = FairQueue(wait_s_max=FOREVER)
+        queue.put_back(-1, rank=1)
+        for name in range(2 * PASSES_MAX):
+            queue.add(name, cost=1, now=0.0)
+            chosen = queue.order(0.0)[0]
+            assert (chosen == -1) == (name == PASSES_MAX)
+            queue.record_served(chosen, 0.0)
+            queue.remove(chosen)
 
     def test_blocked_item_is_not_passed(self) -> None:
         queue = queue_of(9)
@@ -141,63 +162,171 @@ class TestBatchWindow:
         assert window.wait_s(0.6) == 0
 
 
+class Batch:
+    """A batch with a number of places and an amount of memory; each item needs its size.
+
+    Attributes:
+        waits: Items whose blocks are being computed.
+        joined: The items in the batch, in the order in which they joined.
+        refused: The items that found no memory, in the order in which they were tried.
+    """
+
+    def __init__(self, *, places: int = 8, memory: int = 1000) -> None:
+        self.places, self.memory = places, memory
+        self.sizes: dict[str, int] = {}
+        self.waits: set[str] = set()
+        self.joined: list[str] = []
+        self.refused: list[str] = []
+
+    def has_place(self, item: str) -> bool:
+        del item
+        return len(self.joined) < self.places
+
+    def must_wait(self, item: str) -> WaitingFor | None:
+        return WaitingFor.PREFIX if item in self.waits else None
+
+    def join(self, item: str) -> bool:
+        used = sum(self.sizes.get(one, 1) for one in self.joined)
+        if used + self.sizes.get(item, 1) > self.memory:
+            self.refused.append(item)
+            return False
+        self.joined.append(item)
+        return True
+
+    def admit(self, waiting: WaitingQueue[str], now: float = 0.0) -> list[str]:
+        """Return the items that joined."""
+        before = len(self.joined)
+        room = BatchRoom(has_place=self.has_place, must_wait=self.must_wait, join=self.join)
+        waiting.admit(now, self.places - before, room)
+        return self.joined[before:]
+
+
+def waiting_for(*costs: tuple[str, int]) -> WaitingQueue[str]:
+    """Return a queue without a window, whose items arrived in this order."""
+    waiting: WaitingQueue[str] = WaitingQueue(0)
+    for name, cost in costs:
+        waiting.add(name, cost=cost, at=0.0)
+    return waiting
+
+
 class TestWaitingQueue:
-    def admitted(
-        self,
-        waiting: WaitingQueue[str],
-        now: float,
-        places: int = 8,
-        *,
-        waits: str = "",
-        no_room: str = "",
-    ) -> list[str]:
-        joined: list[str] = []
-
-        def join(item: str) -> bool:
-            if item in no_room:
-                return False
-            joined.append(item)
-            return True
-
-        waiting.admit(now, places, must_wait=lambda item: item in waits, join=join)
-        return joined
-
     def test_cheapest_items_take_the_free_places(self) -> None:
-        waiting: WaitingQueue[str] = WaitingQueue(0)
-        for name, cost in (("a", 30), ("b", 10), ("c", 20)):
-            waiting.add(name, cost=cost, at=0.0)
-        assert self.admitted(waiting, 0.0, places=2) == ["b", "c"]
-        assert len(waiting) == 1
+        waiting = waiting_for(("a", 30), ("b", 10), ("c", 20))
+        assert Batch(places=2).admit(waiting) == ["b", "c"]
+        assert waiting.reasons == {"a": WaitingFor.PLACE}
 
-    def test_no_item_overtakes_one_that_does_not_fit(self) -> None:
-        waiting: WaitingQueue[str] = WaitingQueue(0)
-        waiting.add("a", cost=1, at=0.0)
-        waiting.add("b", cost=2, at=0.0)
-        assert self.admitted(waiting, 0.0, no_room="a") == []
-        assert self.admitted(waiting, 0.0) == ["a", "b"]
+    def test_items_can_change_their_cost(self) -> None:
+        waiting = waiting_for(("a", 30), ("b", 10))
+        waiting.set_costs({"a": 1, "b": 2}.__getitem__)
+        assert Batch(places=1).admit(waiting) == ["a"]
+
+    def test_item_that_fits_overtakes_one_that_does_not_until_that_is_due(self) -> None:
+        waiting, batch = waiting_for(("big", 1)), Batch(memory=4)
+        batch.sizes["big"] = 4
+        batch.joined.append("old")
+        for name in (f"small-{n}" for n in range(PASSES_MAX)):
+            waiting.add(name, cost=2, at=0.0)
+            assert batch.admit(waiting) == [name]
+            batch.joined.remove(name)
+            assert waiting.reasons == {"big": WaitingFor.MEMORY}
+        waiting.add("late", cost=0, at=0.0)
+        assert batch.admit(waiting) == []
+        assert waiting.reasons == {"big": WaitingFor.MEMORY, "late": WaitingFor.MEMORY}
+        batch.joined.clear()
+        assert batch.admit(waiting) == ["big"]
+        batch.joined.clear()
+        assert batch.admit(waiting) == ["late"]
+
+    def test_item_that_waited_long_lets_the_batch_drain(self) -> None:
+        waiting, batch = waiting_for(("big", 1)), Batch(memory=4)
+        batch.sizes["big"] = 4
+        batch.joined.append("old")
+        waiting.add("small", cost=2, at=WAIT_S_MAX)
+        assert batch.admit(waiting, WAIT_S_MAX) == []
+
+    def test_batch_item_does_not_take_the_memory_that_an_interactive_one_waits_for(self) -> None:
+        waiting, batch = waiting_for(("big", 1)), Batch(memory=4)
+        batch.sizes["big"] = 4
+        batch.joined.append("old")
+        waiting.add("batch", cost=0, at=0.0, rank=1)
+        waiting.add("small", cost=9, at=0.0)
+        assert batch.admit(waiting) == ["small"]
+        assert list(waiting.reasons) == ["big", "batch"]
+
+    def test_few_items_are_tried_in_one_attempt(self) -> None:
+        waiting, batch = waiting_for(*((str(n), n) for n in range(9))), Batch(memory=0)
+        assert batch.admit(waiting) == []
+        assert batch.refused == ["0", "1", "2"]
+        assert set(waiting.reasons.values()) == {WaitingFor.MEMORY}
 
     def test_later_items_overtake_one_that_must_wait(self) -> None:
-        waiting: WaitingQueue[str] = WaitingQueue(0)
-        waiting.add("a", cost=1, at=0.0)
-        waiting.add("b", cost=2, at=0.0)
-        assert self.admitted(waiting, 0.0, waits="a") == ["b"]
+        waiting, batch = waiting_for(("a", 1), ("b", 2)), Batch()
+        batch.waits.add("a")
+        assert batch.admit(waiting) == ["b"]
+        assert waiting.reasons == {"a": WaitingFor.PREFIX}
+        assert waiting.wait_s(0.0) == RETRY_S
 
     def test_arrivals_in_a_window_join_together_when_it_closes(self) -> None:
         waiting: WaitingQueue[str] = WaitingQueue(0.010)
+        batch = Batch()
         waiting.add("a", cost=1, at=0.0)
-        assert self.admitted(waiting, 0.0) == ["a"]
+        assert batch.admit(waiting) == ["a"]
         waiting.add("b", cost=1, at=0.002)
         waiting.add("c", cost=1, at=0.009)
-        assert self.admitted(waiting, 0.009) == []
+        assert batch.admit(waiting, 0.009) == []
         assert waiting.wait_s(0.009) == pytest.approx(0.003)
-        assert self.admitted(waiting, 0.0121) == ["b", "c"]
+        assert batch.admit(waiting, 0.0121) == ["b", "c"]
         assert waiting.wait_s(0.02) is None
 
     def test_window_closes_when_the_waiting_items_fill_the_batch(self) -> None:
         waiting: WaitingQueue[str] = WaitingQueue(10.0)
         waiting.add("a", cost=1, at=0.0)
         waiting.add("b", cost=1, at=0.0)
-        assert self.admitted(waiting, 0.0, places=2) == ["a", "b"]
+        assert Batch(places=2).admit(waiting) == ["a", "b"]
+
+    @given(
+        st.lists(
+            st.tuples(
+                st.integers(1, 4),
+                st.integers(0, 100),
+                st.sampled_from((0, 0, 1)),
+                st.booleans(),
+                st.booleans(),
+            ),
+            min_size=1,
+            max_size=40,
+        )
+    )
+    def test_every_item_joins_after_a_bounded_number_of_others(
+        self, arrivals: list[tuple[int, int, int, bool, bool]]
+    ) -> None:
+        """Items of several sizes arrive and leave at random; costs change all the time."""
+        waiting: WaitingQueue[str] = WaitingQueue(0)
+        batch = Batch(places=3, memory=4)
+        #: Of each waiting item: how many later arrivals joined.
+        passed: dict[str, int] = {}
+        for number, (size, cost, rank, reprices, leaves) in enumerate(arrivals):
+            name = str(number)
+            batch.sizes[name], passed[name] = size, 0
+            waiting.add(name, cost=cost, at=0.0, rank=rank)
+            if reprices:
+                waiting.set_costs(lambda item: -batch.sizes[item])
+            if leaves and batch.joined:
+                batch.joined.pop(0)
+            self._count(batch.admit(waiting), passed)
+        while len(waiting):
+            assert batch.joined, "nothing runs, and nothing joins"
+            batch.joined.pop(0)
+            self._count(batch.admit(waiting), passed)
+            assert len(waiting.reasons) == len(waiting)
+        assert not passed
+
+    def _count(self, joined: list[str], passed: dict[str, int]) -> None:
+        for name in joined:
+            del passed[name]
+            for other in [other for other in passed if int(other) < int(name)]:
+                passed[other] += 1
+                assert passed[other] <= PASSES_MAX
 
 
 class TestPrefillPace:
