@@ -17,17 +17,25 @@ that is larger than the bound is read alone.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 import structlog
 
 from domain.kv.hashing import BlockHash
 from ops.blockstore.blocks import StoredBlock
 from ops.blockstore.store import BlockStore
-from worker.cachestore.loader import Loaded
+from worker.cachestore.continuation import longest_usable
+from worker.cachestore.loader import Continuation, Loaded
 
 _log = structlog.get_logger(__name__)
+
+#: Finds the names of the blocks to be read; opens files.
+Search: TypeAlias = Callable[[], tuple[BlockHash, ...]]
+#: Stands for the index of a block where the names have to be found first.
+_SEARCH = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +60,19 @@ class BlockRead:
     useless without it; its result is the last one. The consumer takes all results or cancels.
     """
 
-    def __init__(self, owner: ReadAhead, names: tuple[BlockHash, ...], fingerprint: str) -> None:
+    def __init__(
+        self,
+        owner: ReadAhead,
+        names: tuple[BlockHash, ...],
+        fingerprint: str,
+        search: Search | None = None,
+    ) -> None:
         self._owner = owner
-        self.names = names
         self.fingerprint = fingerprint
         # The owner's lock guards what follows.
+        self.names = names
+        #: Finds the names on a reading thread; ``None`` once they are known.
+        self.search = search
         self.started = 0
         self.running = 0
         #: Number of results that come; lower than the number of names after a failure.
@@ -78,7 +94,7 @@ class BlockRead:
     @property
     def done(self) -> bool:
         """Whether nothing more comes, and ``take`` was called after the last result."""
-        return self.taken >= self.total and not self.lent_bytes
+        return self.is_over and not self.lent_bytes
 
     def cancel(self) -> None:
         """Read no further and drop what was not taken; of no effect at the end."""
@@ -92,9 +108,14 @@ class BlockRead:
         return self._owner.wait(self, timeout_s)
 
     @property
+    def is_over(self) -> bool:
+        """Whether every result was taken."""
+        return self.search is None and self.taken >= self.total
+
+    @property
     def is_read(self) -> bool:
         """Whether no file is being read and none is left."""
-        return self.started >= self.total and not self.running
+        return self.search is None and self.started >= self.total and not self.running
 
 
 class ReadAhead:
@@ -157,15 +178,28 @@ class ReadAhead:
             ``None`` if too many reads are open.
         """
         read = BlockRead(self, tuple(names), fingerprint)
+        return read if read.is_over or self._open(read) else None
+
+    def read_continuation(self, wanted: Continuation) -> BlockRead | None:
+        """Start to read the stored block that covers most of a context's continuation.
+
+        The block is found on a reading thread, because files of candidates are opened.
+
+        Returns:
+            A read of one block, or of none if none is usable; ``None`` if too many reads are open.
+        """
+        search = partial(longest_usable, self._store, wanted)
+        read = BlockRead(self, (), wanted.fingerprint, search)
+        return read if self._open(read) else None
+
+    def _open(self, read: BlockRead) -> bool:
         with self._changed:
             if self._closing or len(self._reads) >= self._limits.reads:
-                return None
-            if not read.names:
-                return read
+                return False
             self._store.pin(read.names)
             self._reads.append(read)
             self._changed.notify_all()
-        return read
+        return True
 
     # --- for BlockRead ---------------------------------------------------------------------
 
@@ -185,12 +219,13 @@ class ReadAhead:
     def cancel(self, read: BlockRead) -> None:
         """See ``BlockRead.cancel``."""
         with self._changed:
-            read.total = read.taken
+            read.search, read.total = None, read.taken
             self._drop_after_end(read)
             self._take_back(read)
             self._close_if_done(read)
             if not read.running:
                 self._unpin(read)
+            self._changed.notify_all()
 
     def wait(self, read: BlockRead, timeout_s: float) -> bool:
         """See ``BlockRead.wait``."""
@@ -198,7 +233,7 @@ class ReadAhead:
             self._take_back(read)
             self._close_if_done(read)
             return self._changed.wait_for(
-                lambda: read.taken in read.ready or read.taken >= read.total, timeout_s
+                lambda: read.taken in read.ready or read.is_over, timeout_s
             )
 
     # --- the reading threads ---------------------------------------------------------------
@@ -220,6 +255,9 @@ class ReadAhead:
     def _pick(self) -> tuple[BlockRead, int, int] | None:
         share_bytes = self._ahead_bytes // (1 + len(self._reads))
         for place, read in enumerate(self._reads):
+            if read.search is not None and not read.running:
+                read.running = 1
+                return read, _SEARCH, 0
             if read.started >= read.total:
                 continue
             size_bytes = self._store.file_bytes(read.names[read.started])
@@ -237,7 +275,26 @@ class ReadAhead:
             return read, read.started - 1, size_bytes
         return None
 
+    def _find(self, read: BlockRead) -> None:
+        """Find the names of a read, which is cancelled meanwhile if its search is gone."""
+        search = read.search
+        names: tuple[BlockHash, ...] = ()
+        try:
+            names = () if search is None else search()
+        except Exception as error:  # noqa: BLE001 - the context is computed instead
+            _log.warning("search_failed", why=repr(error))
+        with self._changed:
+            read.running = 0
+            if read.search is not None:
+                read.search, read.names, read.total = None, names, len(names)
+                self._store.pin(names)
+            self._close_if_done(read)
+            self._changed.notify_all()
+
     def _serve(self, read: BlockRead, index: int, size_bytes: int) -> None:
+        if index == _SEARCH:
+            self._find(read)
+            return
         result: Loaded = None
         try:
             result = self._store.get(read.names[index], read.fingerprint)

@@ -174,6 +174,10 @@ class DiskTier:
         """Read blocks of one context, each available as soon as it is read; see ``ReadAhead``."""
         return self._read_ahead.read(names, fingerprint)
 
+    def read_continuation(self, wanted: Continuation) -> BlockRead | None:
+        """Read the block that covers most of a continuation; see ``ReadAhead``."""
+        return self._read_ahead.read_continuation(wanted)
+
     def read_bytes(self) -> int:
         """Return the bytes in memory that are being read, or are read and not copied yet."""
         return self._read_ahead.held_bytes()

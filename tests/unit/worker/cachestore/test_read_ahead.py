@@ -17,11 +17,17 @@ from ops.blockstore.store import BlockStore
 from tests.support.builders.blocks import FINGERPRINT, FailingDisk, make_block, make_chain
 from tests.support.fakes.time import FakeClock
 from tests.support.polling import wait_until
-from worker.cachestore.loader import Loaded
+from worker.cachestore.loader import Continuation, Loaded
 from worker.cachestore.read_ahead import BlockRead, ReadAhead, ReadLimits
 
 WAIT_S = 60.0
 _BIG = 4000
+_CONTINUATION = Continuation(
+    parent=None,
+    token_ids=(1, 2, 3),
+    fingerprint=FINGERPRINT,
+    usable_tokens=lambda _stored, agreeing: agreeing,
+)
 
 
 class HeldStore(BlockStore):
@@ -225,6 +231,45 @@ def test_too_many_reads_are_refused_until_one_ends(make_world: Callable[..., Wor
 
 def test_a_read_of_nothing_is_done(make_world: Callable[..., World]) -> None:
     assert make_world().open([]).done
+
+
+def test_a_continuation_is_cancelled_before_during_and_after_its_search(
+    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(threads=1)
+    (block,) = world.stored([make_block((1, 2, 3))])
+    searching, go_on = threading.Event(), threading.Event()
+
+    def token_ids(_: BlockHash) -> tuple[int, ...]:
+        searching.set()
+        assert go_on.wait(WAIT_S)
+        return (1, 2, 3)
+
+    monkeypatch.setattr(world.store, "token_ids", token_ids)
+    reads = [world.ahead.read_continuation(_CONTINUATION) for _ in range(3)]
+    before, during, after = [read for read in reads if read is not None]
+    before.cancel()
+    world.ahead.start()
+    assert searching.wait(WAIT_S)
+    during.cancel()
+    assert before.done
+    assert during.done
+    go_on.set()
+    assert after.wait(WAIT_S)
+    assert world.store.entered == [block.hash]
+    after.cancel()
+
+
+def test_a_search_that_fails_finds_nothing(
+    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world()
+    world.stored([make_block((1, 2, 3))])
+    monkeypatch.setattr(world.store, "token_ids", lambda _: 1 / 0)
+    read = world.ahead.read_continuation(_CONTINUATION)
+    world.ahead.start()
+    assert read is not None
+    assert _all(read) == []
 
 
 def test_blocks_of_an_open_read_are_not_evicted(tmp_path: Path) -> None:

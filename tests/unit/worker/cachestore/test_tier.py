@@ -163,7 +163,7 @@ def test_continuation_is_the_block_that_serves_most(
     world: World, wanted: tuple[int, ...], known: int, expected: tuple[int, ...] | None
 ) -> None:
     tier = world.filled([make_block(ids) for ids in ((1, 2, 7), (1, 2, 3), (5, 6))])
-    future = tier.load_continuation(
+    read = tier.read_continuation(
         Continuation(
             parent=None,
             token_ids=wanted,
@@ -172,8 +172,10 @@ def test_continuation_is_the_block_that_serves_most(
             known_tokens=known,
         )
     )
-    assert future is not None
-    found = [block.token_ids for block in future.result(WAIT_S) if isinstance(block, StoredBlock)]
+    assert read is not None
+    assert read.wait(WAIT_S)
+    found = [block.token_ids for block in read.take() if isinstance(block, StoredBlock)]
+    read.cancel()
     if expected is None:
         assert found == []
     else:
