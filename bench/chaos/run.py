@@ -42,6 +42,7 @@ def environment(model: Path) -> dict[str, str]:
         "SEMANTIC_JOBS__ATTEMPTS_MAX": "100",
         "SEMANTIC_JOBS__WORKER_DEATHS_MAX": "100",
         "SEMANTIC_SERVER__DRAIN_S": "2",
+        "SEMANTIC_JOBS__WORKER_STANDBY": "true",
     }
 
 

@@ -61,6 +61,8 @@ class Service:
         env |= {
             "SEMANTIC_DATA_DIR": str(self.data_dir),
             "SEMANTIC_SERVER__PORT": str(self.port),
+            # Its imports would compete with the test for the processors.
+            "SEMANTIC_JOBS__WORKER_STANDBY": "false",
         } | self._env
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
