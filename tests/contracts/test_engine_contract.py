@@ -15,6 +15,7 @@ from domain.errors import EngineFailure, PromptTooLong
 from domain.values import Sampling, StopReason
 from ops.clock import SystemClock
 from tests.support.fakes.engine import FakeEngine
+from tests.support.fakes.memory_runner import SmallMemoryRunner
 from tests.support.models.engine_probe import (
     CollectingSink,
     ask,
@@ -46,6 +47,7 @@ def poison() -> set[int]:
     params=[
         "scripted",
         "scripted in bursts",
+        "scripted with little memory",
         pytest.param("tiny model", marks=pytest.mark.mlx),
         pytest.param("tiny model with reuse", marks=pytest.mark.mlx),
     ]
@@ -54,7 +56,10 @@ def engine(
     request: pytest.FixtureRequest, sink: CollectingSink, tmp_path: Path, poison: set[int]
 ) -> Iterator[BatchEngine]:
     if "scripted" in request.param:
-        with FakeEngine(sink, {"long": LONG_ANSWER}, max_batch_size=4) as scripted:
+        answers = {"long": LONG_ANSWER}
+        # Of the longest answers two fit.
+        small = SmallMemoryRunner(answers, memory_tokens=850) if "memory" in request.param else None
+        with FakeEngine(sink, answers, max_batch_size=4, runner=small) as scripted:
             # Several tokens of a sequence in a step, as speculation gives them.
             scripted.runner.burst = BURST if "bursts" in request.param else 1
             scripted.runner.poison = poison
@@ -129,7 +134,10 @@ def test_more_generations_than_places_all_end(engine: BatchEngine, sink: Collect
     handles = [submit(engine, f"job-{n}", ask("long", max_tokens=12)) for n in range(11)]
     texts = {finished(handle).text for handle in handles}
     assert len(texts) == 1
-    assert any(progress.phase == "queued" for progress in sink.progress("job-10"))
+    waits = [progress for progress in sink.progress("job-10") if progress.phase == "queued"]
+    assert waits
+    assert all(wait.waiting_for is not None and 0 <= wait.total < 11 for wait in waits)
+    assert engine.waiting_jobs() == ()
 
 
 def test_a_resumed_generation_emits_only_what_is_missing(

@@ -91,7 +91,7 @@ class Sequence:
         context_length: The model's context length in tokens, which decides the stop reason.
         uid: Identifies the sequence in the runner while it is in the batch.
         decoded: Tokens generated since ``admission`` was made.
-        preemptions: How often it made room for interactive work.
+        preemptions: How often it made room for interactive work, up to ``PREEMPTIONS_MAX``.
         reported: Why it waits and its position, as reported last; ``None`` while it runs.
         cached_tokens: Prompt tokens that came from the cache.
         kept_tokens: Prompt tokens in whole blocks, which the cache keeps.

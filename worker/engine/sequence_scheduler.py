@@ -11,6 +11,7 @@ import structlog
 from domain.chat.items import Progress
 from domain.values import Priority, WaitingFor, WaitingJob
 from worker.engine.ports import CachedPrefix, ModelRunner, is_device_error
+from worker.engine.scheduling.fair_queue import Turn
 from worker.engine.scheduling.quarantine import Quarantine
 from worker.engine.scheduling.waiting_queue import BatchRoom, WaitingQueue
 from worker.engine.sequence import Sequence
@@ -23,7 +24,8 @@ READ_COST = 0.05
 COSTS_FRESH_S = 1.0
 #: Least time between two reports of the places of waiting sequences, in seconds.
 REPORT_S = 0.25
-#: How often one batch sequence makes room for interactive work; then it runs to its end.
+#: How often one batch sequence makes room for interactive work; then it runs to its end. One that
+#: was passed too often while it waited is not preempted either.
 PREEMPTIONS_MAX = 3
 #: Time in which the disk saves what a preempted sequence leaves, so that its memory can be
 #: evicted, before the next one is preempted; in seconds.
@@ -100,7 +102,7 @@ class SequenceScheduler:
         room: BatchRoom[Sequence] = BatchRoom(
             has_place=lambda sequence: self._has_place(sequence, runner, now),
             must_wait=lambda sequence: self._must_wait(sequence, runner),
-            join=lambda sequence: self._join(sequence, runner, now),
+            join=lambda turn: self._join(turn, runner, now),
         )
         self._waiting.admit(now, places, room)
         self._report(now)
@@ -160,7 +162,11 @@ class SequenceScheduler:
         self._preempt(victim, runner, now)
         return True
 
-    def _join(self, sequence: Sequence, runner: ModelRunner, now: float) -> bool:
+    def _join(self, turn: Turn[Sequence], runner: ModelRunner, now: float) -> bool:
+        sequence = turn.item
+        if _rank(sequence) > turn.rank:
+            # Interactive work has passed it often enough.
+            sequence.preemptions = PREEMPTIONS_MAX
         if self._insert(sequence, runner, now):
             return True
         victim = self._victim_for(sequence)

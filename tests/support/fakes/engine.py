@@ -108,7 +108,7 @@ class ScriptedRunner:
         del admission
         return None
 
-    def insert(self, admission: Admission) -> Admitted:
+    def insert(self, admission: Admission) -> Admitted | None:
         if admission.sampling.seed > 2**63 - 1:
             msg = "seed out of range"
             raise ValueError(msg)
@@ -192,6 +192,7 @@ class FakeEngine(BatchEngine):
         clock: For timings.
         channel_format: How the scripted model frames its messages, if it does.
         on_device_failure: Called before the engine dies of an error of the device.
+        runner: In place of one that follows ``answers``.
     """
 
     def __init__(
@@ -204,8 +205,9 @@ class FakeEngine(BatchEngine):
         clock: Clock | None = None,
         channel_format: ChannelFormat | None = None,
         on_device_failure: Callable[[], None] = lambda: None,
+        runner: ScriptedRunner | None = None,
     ) -> None:
-        self.runner = ScriptedRunner(answers, context=context)
+        self.runner = runner or ScriptedRunner(answers, context=context)
         self.runner.channel_format = channel_format
         factory: Callable[[], ScriptedRunner] = lambda: self.runner  # noqa: E731 - typed on purpose
         super().__init__(

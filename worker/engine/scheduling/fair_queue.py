@@ -24,7 +24,7 @@ class Turn(NamedTuple, Generic[T]):
 
     Attributes:
         item: The item.
-        rank: The rank with which it was added.
+        rank: The rank among whose items it stands: its own, or 0 if it is due by its passes.
         is_due: Whether no item after it may be served before it.
     """
 
@@ -88,7 +88,7 @@ class FairQueue(Generic[T]):
         keyed = [(self._place(entry, now), entry) for entry in self._entries]
         # Equal places keep the order of arrival.
         keyed.sort(key=lambda pair: pair[0])
-        return [Turn(entry.item, entry.rank, place[1] < _BY_COST) for place, entry in keyed]
+        return [Turn(entry.item, rank, group < _BY_COST) for (rank, group, _), entry in keyed]
 
     def order(self, now: float) -> list[T]:
         """Return the items of ``turns``."""

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from domain.values import WaitingFor
 from worker.engine.scheduling.batch_window import BatchWindow
-from worker.engine.scheduling.fair_queue import FairQueue
+from worker.engine.scheduling.fair_queue import FairQueue, Turn
 
 #: Seconds between two admission attempts while sequences wait for the disk or for memory and
 #: nothing runs.
@@ -28,12 +28,12 @@ class BatchRoom(Generic[T]):
         has_place: Whether there is a place for an item; may free one for it.
         must_wait: Why an item should wait although there may be room, if it should; later ones may
             overtake it.
-        join: Adds an item; returns ``False`` if there is no memory for it.
+        join: Adds the item of a turn; returns ``False`` if there is no memory for it.
     """
 
     has_place: Callable[[T], bool]
     must_wait: Callable[[T], WaitingFor | None]
-    join: Callable[[T], bool]
+    join: Callable[[Turn[T]], bool]
 
 
 class WaitingQueue(Generic[T]):
@@ -119,7 +119,7 @@ class WaitingQueue(Generic[T]):
             elif (reason := room.must_wait(item)) is not None:
                 reasons[item] = reason
                 blocked.append(item)
-            elif room.join(item):
+            elif room.join(turn):
                 some_due = self._queue.record_served(item, now, blocked)
                 self._queue.remove(item)
                 if some_due:

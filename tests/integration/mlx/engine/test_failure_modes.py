@@ -280,7 +280,7 @@ def test_long_prompt_among_a_stream_of_short_ones_gets_its_turn(
         joined: list[str] = []
         insert = engine.runner.insert
 
-        def recording(admission: Admission) -> Admitted:
+        def recording(admission: Admission) -> Admitted | None:
             joined.append(admission.label)
             return insert(admission)
 

@@ -99,7 +99,7 @@ def test_prompts_that_failed_in_one_pass_are_inserted_again_apart(
     with FakeEngine(CollectingSink(), SCRIPT) as engine:
         insert, apart = engine.runner.insert, []
 
-        def recording(admission: Admission) -> Admitted:
+        def recording(admission: Admission) -> Admitted | None:
             apart.append(admission.is_alone)
             return insert(admission)
 

@@ -196,7 +196,11 @@ class Batch:
     def admit(self, waiting: WaitingQueue[str], now: float = 0.0) -> list[str]:
         """Return the items that joined."""
         before = len(self.joined)
-        room = BatchRoom(has_place=self.has_place, must_wait=self.must_wait, join=self.join)
+        room = BatchRoom(
+            has_place=self.has_place,
+            must_wait=self.must_wait,
+            join=lambda turn: self.join(turn.item),
+        )
         waiting.admit(now, self.places - before, room)
         return self.joined[before:]
 
