@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.memory.agents import Agent, Workload, context_tokens
@@ -37,8 +37,9 @@ class RotationFigures:
     Attributes:
         budget_bytes: KV budget.
         live_bytes: Of all contexts at their ends.
-        context_length: Longest context that the engine accepts within the budget.
-        longest_tokens: Longest context of the agents.
+        wanted_tokens: Longest context of the workload.
+        longest_tokens: Longest context of the agents: shorter where the engine accepts less within
+            the budget.
         reused_median: Share of the known tokens from which a next turn starts.
         reused_worst: The same for the worst turn.
         recomputed_tokens: Known tokens that were computed again, after preemptions included.
@@ -59,7 +60,7 @@ class RotationFigures:
 
     budget_bytes: int
     live_bytes: int
-    context_length: int
+    wanted_tokens: int
     longest_tokens: int
     reused_median: float
     reused_worst: float
@@ -111,40 +112,21 @@ def run_agents(
         prefill_step_tokens=PREFILL_STEP_TOKENS,
     )
     with MemoryEngine(network, options) as engine:
+        wanted = max(lengths)
+        workload = _fitting(workload, wanted - engine.context_length)
+        lengths = context_tokens(workload)
         started_s = time.perf_counter()
         conversations = _Conversations(engine, workload)
         conversations.run(at_once=at_once)
         total_s = time.perf_counter() - started_s
-        tier, turns = engine.flushed(), conversations.turns
-        shares = [turn.restored / turn.known for turn in turns]
-        return RotationFigures(
-            budget_bytes=budget_bytes,
-            live_bytes=sum(lives),
-            context_length=engine.context_length,
-            longest_tokens=max(lengths),
-            reused_median=statistics.median(shares),
-            reused_worst=min(shares),
-            recomputed_tokens=conversations.recomputed,
-            disk_tokens=conversations.disk,
-            joins=len(engine.memory.insert_s),
-            read_bytes=tier.store.hit_bytes,
-            written_bytes=tier.store.stored_bytes,
-            stored_bytes=tier.store.size_bytes,
-            first_token_s=statistics.median(turn.first_token_s for turn in turns),
-            insert_s=statistics.median(engine.memory.insert_s),
-            total_s=total_s,
-            peak_bytes=engine.memory.peak,
-            insert_peak_bytes=engine.memory.insert_peak,
-            step_bytes=engine.memory.step,
-            agent_s=conversations.agent_s,
-            answers=conversations.answers,
-        )
+        live = sum(spec.live_bytes(tokens) for tokens in lengths)
+        return _figures(conversations, live, wanted, budget_bytes, total_s)
 
 
 class _Conversations:
     def __init__(self, engine: MemoryEngine, workload: Workload) -> None:
-        self._engine = engine
-        self._workload = workload
+        self.engine = engine
+        self.workload = workload
         self._agents = [Agent(number, workload) for number in range(workload.agents)]
         self._lock = threading.Lock()
         self.turns: list[Turn] = []
@@ -153,23 +135,23 @@ class _Conversations:
         self.answers: list[list[str]] = [[] for _ in self._agents]
 
     def run(self, *, at_once: bool) -> None:
-        numbers = range(self._workload.agents)
+        numbers = range(self.workload.agents)
         if at_once:
-            with ThreadPoolExecutor(self._workload.agents) as pool:
+            with ThreadPoolExecutor(self.workload.agents) as pool:
                 list(pool.map(self._converse, numbers))
             return
-        for _ in range(self._workload.turns):
+        for _ in range(self.workload.turns):
             for number in numbers:
                 self._take_turn(number)
 
     def _converse(self, number: int) -> None:
-        for _ in range(self._workload.turns):
+        for _ in range(self.workload.turns):
             self._take_turn(number)
 
     def _take_turn(self, number: int) -> None:
         agent = self._agents[number]
         known = agent.known_tokens
-        answered = self._engine.answer(agent.request())
+        answered = self.engine.answer(agent.request())
         agent.record(answered.outcome.token_ids)
         with self._lock:
             self.agent_s[number] += answered.total_s
@@ -179,6 +161,41 @@ class _Conversations:
             if known:
                 restored = min(known, answered.starts[0].restored_tokens)
                 self.turns.append(Turn(known, restored, answered.first_token_s))
+
+
+def _figures(
+    conversations: _Conversations, live_bytes: int, wanted: int, budget_bytes: int, total_s: float
+) -> RotationFigures:
+    engine, turns = conversations.engine, conversations.turns
+    tier, memory = engine.flushed().store, engine.memory
+    shares = [turn.restored / turn.known for turn in turns]
+    return RotationFigures(
+        budget_bytes=budget_bytes,
+        live_bytes=live_bytes,
+        wanted_tokens=wanted,
+        longest_tokens=max(context_tokens(conversations.workload)),
+        reused_median=statistics.median(shares),
+        reused_worst=min(shares),
+        recomputed_tokens=conversations.recomputed,
+        disk_tokens=conversations.disk,
+        joins=len(memory.insert_s),
+        read_bytes=tier.hit_bytes,
+        written_bytes=tier.stored_bytes,
+        stored_bytes=tier.size_bytes,
+        first_token_s=statistics.median(turn.first_token_s for turn in turns),
+        insert_s=statistics.median(memory.insert_s),
+        total_s=total_s,
+        peak_bytes=memory.peak,
+        insert_peak_bytes=memory.insert_peak,
+        step_bytes=memory.step,
+        agent_s=conversations.agent_s,
+        answers=conversations.answers,
+    )
+
+
+def _fitting(workload: Workload, over: int) -> Workload:
+    """Return the workload with shorter contexts where they are ``over`` tokens too long."""
+    return replace(workload, task=workload.task - max(0, over))
 
 
 def _recomputed(answered: Answered, known: int) -> int:

@@ -18,7 +18,7 @@ QUICK_WORKLOAD = Workload(agents=3, turns=3, system=64, task=160, result=32, ans
 HEADER = (
     *("shape", "budget", "agents", ">reused median", ">worst", ">recomputed", ">read MB"),
     *(">written MB", ">disk / live", ">first token ms", ">total s", ">of unlimited"),
-    *(">peak MB", ">budget MB", ">step MB", ">equal answers"),
+    *(">peak MB", ">live MB", ">budget MB", ">step MB", ">equal answers"),
 )
 
 
@@ -68,7 +68,7 @@ def rows(runs: Iterator[Rotation], done: list[Rotation]) -> Iterator[tuple[objec
         unlimited = _unlimited(run, done)
         yield (
             run.shape,
-            _fitting(run),
+            _budget(run),
             f"{run.agents} {'at once' if run.at_once else 'in turn'}",
             f"{figures['reused_median']:.1%}",
             f"{figures['reused_worst']:.1%}",
@@ -80,6 +80,7 @@ def rows(runs: Iterator[Rotation], done: list[Rotation]) -> Iterator[tuple[objec
             f"{figures['total_s']:.1f}",
             _time_ratio(run, unlimited),
             _mb(figures["peak_bytes"]),
+            _mb(figures["live_bytes"]),
             "-" if run.budget == UNLIMITED else _mb(figures["budget_bytes"]),
             _mb(unlimited.figures["step_bytes"]),
             equal_answers(run, _in_turn(run, done)),
@@ -87,7 +88,13 @@ def rows(runs: Iterator[Rotation], done: list[Rotation]) -> Iterator[tuple[objec
 
 
 def equal_answers(run: Rotation, unlimited: Rotation) -> str:
-    """Return how many answers are those of the unlimited run, of how many."""
+    """Return how many answers are those of the unlimited run, of how many.
+
+    Returns:
+        ``-`` where the contexts had to be shorter than in the unlimited run.
+    """
+    if run.figures["longest_tokens"] < run.figures["wanted_tokens"]:
+        return "-"
     pairs = [
         (ours, theirs)
         for agent, agent_answers in enumerate(run.figures["answers"])
@@ -118,10 +125,10 @@ def _time_ratio(run: Rotation, unlimited: Rotation) -> str:
     return f"{run.figures['total_s'] / sum(unlimited.figures['agent_s'][: run.agents]):.2f}"
 
 
-def _fitting(run: Rotation) -> str:
-    """Return the budget, with the longest context that it holds where an agent has a longer one."""
-    accepted, longest = run.figures["context_length"], run.figures["longest_tokens"]
-    return run.budget if accepted >= longest else f"{run.budget}: {accepted} of {longest} tokens"
+def _budget(run: Rotation) -> str:
+    """Return the budget, with the share of the contexts' length that the engine accepts within."""
+    accepted, wanted = run.figures["longest_tokens"], run.figures["wanted_tokens"]
+    return run.budget if accepted == wanted else f"{run.budget}, {accepted} of {wanted} tokens"
 
 
 def _mb(size_bytes: int) -> str:
