@@ -42,6 +42,7 @@ from worker.turn_scheduler import TurnScheduler
 Log = SqlEventLog | InMemoryEventLog
 
 STREAMS = 4
+KV_BUDGET_BYTES = 1 << 31
 QUESTION = "Tell me a long story about a fox. This is story number {number}."
 
 
@@ -123,7 +124,7 @@ def started_engine(broker: FakeBroker) -> BatchEngine:
         runner_factory=lambda: BatchRunner(
             load_weights=lambda: load_weights(ModelSource(id=DEMO_MODEL)),
             prefill_step_tokens=settings.prefill_step_tokens,
-            kv_budget_bytes=settings.kv_budget_bytes,
+            kv_budget_bytes=KV_BUDGET_BYTES,
         ),
         sink=broker.items,
         clock=SystemClock(),

@@ -148,8 +148,8 @@ class EngineSettings(_Group):
         default=None,
         ge=1,
         description="2^20 bytes for all contexts, those that run and those kept to start from;"
-        " never exceeded, and the model's context is lowered to what fits; default: a quarter of"
-        " the machine's memory",
+        " never exceeded, and the model's context is lowered to what fits; default: what the"
+        " weights and a step leave of the device's memory, measured at the start",
     )
     wire_memory: bool = Field(
         default=False,
@@ -163,11 +163,9 @@ class EngineSettings(_Group):
     )
 
     @property
-    def kv_budget_bytes(self) -> int:
-        """What all contexts may take."""
-        if self.kv_budget_mb is None:
-            return psutil.virtual_memory().total // 4
-        return self.kv_budget_mb * 2**20
+    def kv_budget_bytes(self) -> int | None:
+        """What all contexts may take; ``None`` for what is measured."""
+        return None if self.kv_budget_mb is None else self.kv_budget_mb * 2**20
 
 
 class CacheSettings(_Group):

@@ -19,6 +19,9 @@ from ops.settings import Settings
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier, Storage
 from worker.engine.engine import BatchEngine
+from worker.engine.mlx.memory.at_load import DeviceBudget
+from worker.engine.mlx.memory.device import ProcessDevice
+from worker.engine.mlx.memory.step_file import StepFile
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
 from worker.recording.cache_event_recorder import CacheEventRecorder
@@ -118,13 +121,19 @@ def build_engine(
         digest_cache=settings.data_dir / "digests.json",
         wire_memory=settings.engine.wire_memory,
     )
+    budget = DeviceBudget(
+        device=ProcessDevice(),
+        batch=settings.engine.max_batch_size,
+        pinned_bytes=settings.engine.kv_budget_bytes,
+        steps=StepFile(settings.data_dir / "steps.json"),
+    )
     return BatchEngine(
         runner_factory=lambda: cache.gauge.watch(
             BatchRunner(
-                load_weights=lambda: load_weights(source, answers),
+                load_weights=lambda: load_weights(source, answers, budget.check_weights),
                 prefill_step_tokens=settings.engine.prefill_step_tokens,
                 gap_max_ms=settings.engine.gap_max_ms,
-                kv_budget_bytes=settings.engine.kv_budget_bytes,
+                kv_budget_bytes=budget,
                 reuse=settings.engine.reuse,
                 tier=cache.tier,
                 on_context=cache.recorder.record,

@@ -25,6 +25,7 @@ from worker.engine.mlx.runner import BatchRunner
 
 ANSWER_WITHIN_S = 600.0
 STORE_BYTES = 1 << 34
+KV_BUDGET_BYTES = 1 << 31
 
 
 class DemoEngine:
@@ -49,7 +50,7 @@ class DemoEngine:
             runner_factory=lambda: BatchRunner(
                 load_weights=lambda: load_weights(ModelSource(id=DEMO_MODEL)),
                 prefill_step_tokens=settings.prefill_step_tokens,
-                kv_budget_bytes=settings.kv_budget_bytes,
+                kv_budget_bytes=KV_BUDGET_BYTES,
                 tier=self._tier,
             ),
             sink=CollectingSink(),

@@ -4,14 +4,15 @@ The plan counts each token of each context once: in memory while the context is 
 disk. It assumes that the contexts take turns and that all have the same length:
 
     device     = memory that the GPU may use
-    KV budget  = 0.9 x device - weights - working set of one step
+    usable     = the part of it that is planned, usually 0.9
+    KV budget  = usable - weights - working set of one step
     resident   = KV budget // live bytes of one context
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from domain.kv.spec import LayerKind, ModelCacheSpec
@@ -26,7 +27,7 @@ _GIB = 1 << 30
 _LARGE_MAC_BYTES = 36 * _GIB
 #: Smaller sizes are written in MB.
 _GB_BYTES_MIN = 10**8
-#: Share of the device that weights, steps and contexts use, in tenths; the rest is left free.
+#: Share of the device that weights, steps and contexts take by plan, in tenths.
 _USED_TENTHS = 9
 
 
@@ -47,6 +48,42 @@ def metal_working_set(memory_bytes: int) -> int:
     if memory_bytes < _LARGE_MAC_BYTES:
         return memory_bytes * 2 // 3
     return memory_bytes * 3 // 4
+
+
+def planned_share(size_bytes: int) -> int:
+    """Return the part of a memory that is planned; the rest is left to steps that exceed theirs."""
+    return size_bytes * _USED_TENTHS // 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory:
+    """Memory of a machine.
+
+    Attributes:
+        memory_bytes: All of its memory.
+        device_bytes: The part that weights, steps and contexts may take, never exceeded.
+        usable_bytes: The part of ``device_bytes`` that is planned.
+        source: What limits ``usable_bytes``.
+    """
+
+    memory_bytes: int
+    device_bytes: int
+    usable_bytes: int
+    source: str
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.usable_bytes <= self.device_bytes, "a part of the device is usable"
+
+
+def planned_mac(memory_bytes: int) -> DeviceMemory:
+    """Return the memory of a Mac of that size."""
+    device_bytes = metal_working_set(memory_bytes)
+    return DeviceMemory(
+        memory_bytes=memory_bytes,
+        device_bytes=device_bytes,
+        usable_bytes=planned_share(device_bytes),
+        source="0.9 of what Metal recommends, estimated",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +148,7 @@ class MemoryPlan:
 
     Attributes:
         device_bytes: Memory that the GPU may use.
+        usable_bytes: The part of it that is planned.
         weights_bytes: Size of the weights.
         step_bytes: Working set of one step on a context of the planned length.
         kv_budget_bytes: What remains for contexts; 0 where nothing does.
@@ -130,6 +168,7 @@ class MemoryPlan:
     """
 
     device_bytes: int
+    usable_bytes: int
     weights_bytes: int
     step_bytes: int
     kv_budget_bytes: int
@@ -147,22 +186,64 @@ class MemoryPlan:
     notes: tuple[str, ...]
 
 
-def plan_memory(model: ModelFootprint, workload: Workload, device_bytes: int) -> MemoryPlan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextCosts:
+    """What the contexts of a model share the memory with, and what they take.
+
+    Attributes:
+        weights_bytes: Size of the weights.
+        step: Working set of one step.
+        live_bytes: From the tokens of a context to the bytes of its caches.
+        context_length: Longest context, in tokens.
+    """
+
+    weights_bytes: int
+    step: StepMemory
+    live_bytes: Callable[[int], int]
+    context_length: int
+
+
+def kv_budget(costs: ContextCosts, device: DeviceMemory, tokens: int) -> tuple[int, int]:
+    """Return the bytes for contexts, and the longest context that fits alone, in tokens.
+
+    The step that the budget leaves room for is one on a context of ``tokens``. A step on the
+    longest context may take more, but together with a full budget never more than the device has.
+    Both are 0 where the weights and a step leave nothing.
+
+    Args:
+        costs: Weights, caches and steps of the model.
+        device: The memory.
+        tokens: Usual length of a context.
+    """
+    assert tokens > 0, "a context has tokens"
+    step, beside_weights = costs.step, device.usable_bytes - costs.weights_bytes
+    # The free memory falls and the context grows with its length, so a bisection finds the end.
+    longest = bisect_right(
+        range(1, costs.context_length + 1),
+        beside_weights,
+        key=lambda length: costs.live_bytes(length) + step.bytes_at(length),
+    )
+    hard = device.device_bytes - costs.weights_bytes - step.bytes_at(max(tokens, longest))
+    return max(0, min(beside_weights - step.bytes_at(tokens), hard)), longest
+
+
+def plan_memory(model: ModelFootprint, workload: Workload, device: DeviceMemory) -> MemoryPlan:
     """Return the plan of a model on a device.
 
     Args:
         model: Weights, caches and steps of the model.
         workload: Number and length of the contexts.
-        device_bytes: Memory that the GPU may use.
+        device: The memory.
     """
-    arithmetic = _Arithmetic(model, workload, device_bytes)
+    arithmetic = _Arithmetic(model, workload, device)
     tokens, context_bytes = workload.context_tokens, arithmetic.context_bytes
     fits = arithmetic.longest >= tokens
     resident = min(workload.agents, arithmetic.budget // context_bytes) if fits else 0
     moves = fits and resident < workload.agents
     restored_bytes = model.spec.context_bytes(tokens) if moves else 0
     return MemoryPlan(
-        device_bytes=device_bytes,
+        device_bytes=device.device_bytes,
+        usable_bytes=device.usable_bytes,
         weights_bytes=model.weights_bytes,
         step_bytes=model.step.bytes_at(tokens),
         kv_budget_bytes=arithmetic.budget,
@@ -184,27 +265,23 @@ def plan_memory(model: ModelFootprint, workload: Workload, device_bytes: int) ->
 class _Arithmetic:
     """The sizes that the plan and its notes share."""
 
-    def __init__(self, model: ModelFootprint, workload: Workload, device_bytes: int) -> None:
+    def __init__(self, model: ModelFootprint, workload: Workload, device: DeviceMemory) -> None:
         tokens = workload.context_tokens
         self.model = model
         self.workload = workload
-        self.usable = device_bytes * _USED_TENTHS // 10
-        self.budget = max(0, self.free_at(tokens))
+        self.usable = device.usable_bytes
+        costs = ContextCosts(
+            weights_bytes=model.weights_bytes,
+            step=model.step,
+            live_bytes=model.spec.live_bytes,
+            context_length=model.context_length,
+        )
+        self.budget, self.longest = kv_budget(costs, device, tokens)
         self.context_bytes = model.spec.live_bytes(tokens)
         self.token_bytes = sum(
             layer.token_bytes for layer in model.spec.layers if layer.kind is LayerKind.FULL
         )
         self.disk_bytes = workload.agents * model.spec.context_bytes(tokens)
-        # The free memory falls and the context grows with its length, so a bisection finds the end.
-        lengths = range(1, model.context_length + 1)
-        self.longest = bisect_right(lengths, 0, key=self._missing_at)
-
-    def free_at(self, tokens: int) -> int:
-        """Return the bytes beside the weights and a step on ``tokens``; negative if none are."""
-        return self.usable - self.model.weights_bytes - self.model.step.bytes_at(tokens)
-
-    def _missing_at(self, tokens: int) -> int:
-        return self.model.spec.live_bytes(tokens) - self.free_at(tokens)
 
 
 def _notes(sizes: _Arithmetic, resident: int) -> Iterator[str]:
@@ -215,12 +292,12 @@ def _notes(sizes: _Arithmetic, resident: int) -> Iterator[str]:
             f"The model reads at most {model.context_length:,} tokens: contexts of {tokens:,}"
             " tokens are refused."
         )
-    if sizes.free_at(1) <= 0:
+    if not sizes.longest:
         weights, step = size_text(model.weights_bytes), size_text(model.step.bytes_at(tokens))
         yield (
             f"The model does not fit: the weights ({weights}) and one step ({step}) need more"
-            f" than {size_text(sizes.usable)}, which is 0.9 of the usable memory. Take a smaller"
-            " model or fewer bits per weight."
+            f" than the {size_text(sizes.usable)} that are usable. Take a smaller model or fewer"
+            " bits per weight."
         )
     elif sizes.longest < min(tokens, model.context_length):
         yield (

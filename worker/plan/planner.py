@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from domain.errors import SemanticError
-from domain.kv.plan import ModelFootprint, Workload, plan_memory
+from domain.kv.plan import DeviceMemory, ModelFootprint, Workload, plan_memory, planned_mac
 from ops.exit_codes import ExitCode
+from worker.engine.mlx.memory.device import ProcessDevice
 from worker.engine.mlx.model.sizing import size_model
 from worker.plan.config_file import read_config
-from worker.plan.device import DeviceMemory, planned_mac, this_machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def plan_of(request: PlanRequest, model: ModelFootprint) -> dict[str, Any]:
         disk_bytes_per_s=request.disk_bytes_per_s,
         disk_budget_bytes=request.disk_budget_bytes,
     )
-    plan = plan_memory(model, workload, device.device_bytes)
+    plan = plan_memory(model, workload, device)
     return {
         "model": request.model,
         "bits": request.bits,
@@ -79,7 +79,9 @@ def plan_of(request: PlanRequest, model: ModelFootprint) -> dict[str, Any]:
 
 
 def _device(request: PlanRequest) -> DeviceMemory:
-    return this_machine() if request.memory_bytes is None else planned_mac(request.memory_bytes)
+    if request.memory_bytes is None:
+        return ProcessDevice().memory()
+    return planned_mac(request.memory_bytes)
 
 
 def main() -> int:

@@ -166,13 +166,13 @@ def _rows(planned: dict[str, Any]) -> Iterator[tuple[str, str]]:
     bits = "" if planned["bits"] is None else f", at {planned['bits']} bits"
     yield "model", planned["model"] + bits
     yield "contexts", f"{agents} x {tokens:,} tokens"
-    usable = f"{size_text(planned['device_bytes'])} usable ({planned['device_source']})"
+    usable = f"{size_text(planned['usable_bytes'])} usable ({planned['device_source']})"
     yield "memory", f"{planned['memory_bytes'] / _GIB:,.0f} GiB, {usable}"
     yield "weights", size_text(planned["weights_bytes"])
-    yield "one step", f"{size_text(planned['step_bytes'])} (upper estimate)"
+    yield "one step", f"{size_text(planned['step_bytes'])} (estimate)"
     yield (
         "for contexts",
-        f"{size_text(planned['kv_budget_bytes'])} (0.9 x usable - weights - one step)",
+        f"{size_text(planned['kv_budget_bytes'])} (usable - weights - one step)",
     )
     yield "KV per token", f"{planned['kv_token_bytes']:,} bytes"
     if planned["kv_fixed_bytes"]:

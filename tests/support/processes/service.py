@@ -63,6 +63,8 @@ class Service:
             "SEMANTIC_SERVER__PORT": str(self.port),
             # Its imports would compete with the test for the processors.
             "SEMANTIC_JOBS__WORKER_STANDBY": "false",
+            # Pinned: what is free differs from run to run, and a measure takes time.
+            "SEMANTIC_ENGINE__KV_BUDGET_MB": "1024",
         } | self._env
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(

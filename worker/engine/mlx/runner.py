@@ -18,9 +18,7 @@ from domain.values import WaitingFor
 from worker.cachestore.reports import OnContext, ignore
 from worker.cachestore.tier import DiskTier
 from worker.engine.mlx.admission import AdmissionControl
-from worker.engine.mlx.kv.leaves import UnsupportedCache
-from worker.engine.mlx.kv.probe import probe_spec
-from worker.engine.mlx.memory_report import report_memory
+from worker.engine.mlx.memory.at_load import DeviceBudget, memory_at_load
 from worker.engine.mlx.prefix_cache import PrefixCache
 from worker.engine.mlx.rows.ragged_attention import install_ragged_attention
 from worker.engine.mlx.rows.running_sequences import (
@@ -66,9 +64,9 @@ class BatchRunner:
         prefill_step_tokens: Most prompt tokens computed in one piece.
         gap_max_ms: Longest pause between two tokens of a stream while a prompt is prefilled, in
             milliseconds; pieces are shortened accordingly. 0 leaves them whole.
-        kv_budget_bytes: Bytes for the caches of running sequences and cached blocks together.
-            ``load`` lowers the model's context length to what fits. ``None`` means no limit, and
-            no blocks are cached.
+        kv_budget_bytes: Bytes for the caches of running sequences and cached blocks together, or
+            what measures them at load. ``load`` lowers the model's context length to what fits.
+            ``None`` means no limit, and no blocks are cached.
         reuse: Whether blocks are cached; otherwise every prompt is computed whole.
         block_tokens: Tokens in a block.
         tier: Stores blocks on the disk; ``None`` keeps them in memory only.
@@ -81,7 +79,7 @@ class BatchRunner:
         load_weights: Callable[[], LoadedWeights],
         prefill_step_tokens: int,
         gap_max_ms: float = 0.0,
-        kv_budget_bytes: int | None = None,
+        kv_budget_bytes: int | DeviceBudget | None = None,
         reuse: bool = True,
         block_tokens: int = BLOCK_TOKENS,
         tier: DiskTier | None = None,
@@ -90,8 +88,9 @@ class BatchRunner:
         self._load_weights = load_weights
         self._prefill_step_tokens = prefill_step_tokens
         self._gap_max_s = gap_max_ms / 1000
-        self._kv_budget_bytes = kv_budget_bytes
-        self._caches_prefixes = reuse and kv_budget_bytes is not None
+        self._budget = kv_budget_bytes
+        self._kv_budget_bytes: int | None = None
+        self._caches_prefixes = reuse
         self._block_tokens = block_tokens
         self._tier = tier
         self._on_context = on_context
@@ -128,22 +127,25 @@ class BatchRunner:
             ModelLoadError: The model cannot be loaded, or the budget holds no block of it.
         """
         self._weights = self._load_weights()
-        self._spec = self._probed_spec(self._weights.network)
-        self._prefix_cache = self._new_prefix_cache(self._weights)
-        self._admission = AdmissionControl(self._spec, self._prefix_cache, self._kv_budget_bytes)
+        model, network = self._weights.model, self._weights.network
         # Once for each model: the check computes several forward passes.
-        self._ragged = install_ragged_attention(self._weights.network)
+        self._ragged = install_ragged_attention(network)
+        memory = memory_at_load(
+            network,
+            model.card,
+            block_tokens=self._block_tokens,
+            piece_tokens=self._prefill_step_tokens,
+            ragged=self._ragged,
+            budget=self._budget,
+        )
+        self._spec = memory.spec
+        self._kv_budget_bytes = memory.kv_bytes
+        self._prefix_cache = cache = self._new_prefix_cache(self._weights)
+        self._admission = AdmissionControl(self._spec, cache, self._kv_budget_bytes)
         self.reset()
-        mx.eval(self._weights.network(mx.array([[0]])))
-        cache, model = self._prefix_cache, self._weights.model
-        model = replace(model, card=self._admission.fit_context(model.card))
-        if self._spec is not None and self._kv_budget_bytes is not None:
-            report_memory(
-                self._weights.network,
-                self._spec,
-                budget_bytes=self._kv_budget_bytes,
-                context_length=model.card.context_length,
-            )
+        fitting = replace(model.card, context_length=memory.costs.context_length)
+        model = replace(model, card=self._admission.fit_context(fitting))
+        memory.report(model.card.context_length)
         return model if cache is None else replace(model, cached_prefix=cache.cached_prefix)
 
     def must_wait(self, admission: Admission) -> WaitingFor | None:
@@ -246,13 +248,6 @@ class BatchRunner:
 
     def _new_pace(self) -> PrefillPace:
         return PrefillPace(gap_max_s=self._gap_max_s, step_tokens=self._prefill_step_tokens)
-
-    def _probed_spec(self, network: Any) -> ModelCacheSpec | None:  # noqa: ANN401 - mlx-lm ships no types
-        try:
-            return probe_spec(network, self._block_tokens)
-        except UnsupportedCache as error:
-            _log.warning("prefix_cache_off", why=str(error))
-            return None
 
     def _new_prefix_cache(self, weights: LoadedWeights) -> PrefixCache | None:
         if not self._caches_prefixes or self._spec is None or self._kv_budget_bytes is None:

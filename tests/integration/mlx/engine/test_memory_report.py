@@ -5,30 +5,53 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import pytest
-from mlx.nn.layers.linear import Linear
 from structlog.testing import capture_logs
 
 import worker.demo_model
-from domain.kv.spec import LayerKind, LayerSpec, ModelCacheSpec
-from worker.engine.mlx import memory_report
-from worker.engine.mlx.memory_report import report_memory
+from domain.kv.plan import ContextCosts, DeviceMemory, StepMemory
+from worker.engine.mlx.memory import at_load
+from worker.engine.mlx.memory.at_load import DeviceBudget
+from worker.engine.mlx.memory.device import ProcessDevice
+from worker.engine.mlx.memory.report import measured_budget, report_memory
+from worker.engine.mlx.memory.step_file import StepFile
 from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.model.sizing import size_model
 from worker.engine.mlx.runner import BatchRunner
+from worker.engine.ports import ModelLoadError
+from worker.plan.config_file import read_config
 
-#: 1 kB a token, so 20 MB for a context of 20,000 tokens.
-SPEC = ModelCacheSpec(
-    layers=(LayerSpec(kind=LayerKind.FULL, kv_heads=5, key_dim=50, value_dim=50, element_bytes=2),),
-    dtype="float16",
-)
 MB = 10**6
+DEMO = Path(worker.demo_model.__file__).parent
 
 
-def reported(budget_mb: int, context_length: int = 100_000) -> list[Any]:
-    network = Linear(1000, 2500, bias=False)  # 10 MB in float32
+def costs(context_length: int = 100_000) -> ContextCosts:
+    """Return a model of 10 MB with 1 kB a token, so 20 MB for a context of 20,000 tokens."""
+    return ContextCosts(
+        weights_bytes=10 * MB,
+        step=StepMemory(fixed_bytes=2 * MB, token_bytes=100),
+        live_bytes=lambda tokens: 1000 * tokens,
+        context_length=context_length,
+    )
+
+
+def device(size_mb: int) -> DeviceMemory:
+    size = size_mb * MB
+    return DeviceMemory(
+        memory_bytes=2 * size, device_bytes=size, usable_bytes=size * 9 // 10, source="a test"
+    )
+
+
+def reported(
+    budget_mb: int, context_length: int = 100_000, *, is_pinned: bool = True, device_mb: int = 1000
+) -> list[Any]:
     with capture_logs() as lines:
-        report_memory(network, SPEC, budget_bytes=budget_mb * MB, context_length=context_length)
+        report_memory(
+            costs(context_length),
+            budget_bytes=budget_mb * MB,
+            is_pinned=is_pinned,
+            device=device(device_mb),
+        )
     return lines
 
 
@@ -37,12 +60,20 @@ def test_contexts_that_fit_are_reported_without_a_warning() -> None:
     assert line == {
         "event": "memory_planned",
         "log_level": "info",
+        "usable_gb": 0.9,
+        "usable": "a test",
         "weights_gb": 0.01,
         "kv_budget_gb": 0.1,
+        "kv_budget": "engine.kv_budget_mb",
         "context_tokens": 20_000,
         "context_gb": 0.02,
         "contexts_in_memory": "5 of 5",
     }
+
+
+def test_a_measured_budget_is_named_with_its_terms() -> None:
+    (line,) = reported(100, is_pinned=False)
+    assert (line["kv_budget"], line["step_gb"]) == ("usable - weights - step", 0.0)
 
 
 def test_contexts_that_do_not_fit_together_are_warned_of() -> None:
@@ -57,28 +88,119 @@ def test_contexts_are_at_most_as_long_as_the_service_accepts() -> None:
     assert (line["context_tokens"], line["contexts_in_memory"]) == (1000, "5 of 5")
 
 
-def test_a_budget_beyond_the_device_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_report, "recommended_working_set", lambda: 110 * MB)
-    assert len(reported(100)) == 1
-    assert reported(101)[-1]["event"] == "budget_exceeds_device"
+def test_a_budget_beyond_the_device_is_warned_of() -> None:
+    assert len(reported(100, device_mb=114)) == 1
+    assert reported(101, device_mb=114)[-1]["event"] == "budget_exceeds_device"
 
 
-@pytest.mark.parametrize("on_metal", [True, False])
-def test_the_working_set_is_that_of_metal(
-    monkeypatch: pytest.MonkeyPatch, *, on_metal: bool
-) -> None:
-    monkeypatch.setattr(mx.metal, "is_available", lambda: on_metal)
-    info = {"max_recommended_working_set_size": 7}
-    monkeypatch.setattr(mx, "device_info", lambda: info)
-    assert memory_report.recommended_working_set() == (7 if on_metal else None)
+def test_a_measured_budget_is_what_weights_and_a_step_leave() -> None:
+    expected = (90 * MB - 10 * MB - 4 * MB, (90 - 10 - 2) * MB // 1100)
+    assert measured_budget(costs(), device(100), block_bytes=1) == expected
 
 
-def test_a_loaded_model_is_reported() -> None:
-    source = ModelSource(id=str(Path(worker.demo_model.__file__).parent))
+@pytest.mark.parametrize("size_mb", [1, 11, 13, 15])
+def test_a_device_without_room_for_a_block_is_refused_with_all_terms(size_mb: int) -> None:
+    with pytest.raises(ModelLoadError) as refusal:
+        measured_budget(costs(), device(size_mb), block_bytes=256_000)
+    for term in (f"{0.9 * size_mb:.1f} MB are usable", "10.0 MB", "4.0 MB", "kv_budget_mb"):
+        assert term in refusal.value.message
+
+
+class SmallDevice(ProcessDevice):
+    """A device of that size, whatever other tests hold in this process."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__()
+        self._size_bytes = size_bytes
+        self.limits: list[tuple[int, int]] = []
+
+    def memory(self) -> DeviceMemory:
+        size = self._size_bytes
+        return DeviceMemory(
+            memory_bytes=size, device_bytes=size, usable_bytes=size, source="a test"
+        )
+
+    def limit(self, *, memory_bytes: int, cache_bytes: int) -> None:
+        self.limits.append((memory_bytes, cache_bytes))
+
+
+def loaded(budget: int | DeviceBudget, context_length: int = 1000) -> tuple[Any, int]:
+    """Return the line about the memory of the demo model, and the length of its contexts."""
+    source = ModelSource(id=str(DEMO), context_length=context_length)
     runner = BatchRunner(
-        load_weights=lambda: load_weights(source), prefill_step_tokens=64, kv_budget_bytes=2**30
+        load_weights=lambda: load_weights(source),
+        prefill_step_tokens=64,
+        kv_budget_bytes=budget,
     )
     with capture_logs() as lines:
-        runner.load()
+        model = runner.load()
     (line,) = [line for line in lines if line["event"] == "memory_planned"]
+    return line, model.card.context_length
+
+
+def test_a_pinned_budget_is_reported_and_measures_nothing() -> None:
+    line, _ = loaded(2**30)
     assert line["kv_budget_gb"] == 1.07
+    assert "usable_gb" not in line
+
+
+def test_a_loaded_model_has_the_budget_that_it_leaves() -> None:
+    small = SmallDevice(10**9)
+    line, context = loaded(DeviceBudget(device=small, batch=4))
+    planned = size_model(read_config(str(DEMO)), piece_tokens=64, batch=4)
+    assert context == 1000
+    assert line["weights_gb"] == round(planned.weights_bytes / 1e9, 2)
+    # Weights and a step are a few MB.
+    assert 0.97 <= line["kv_budget_gb"] <= 1.01
+    ((memory_bytes, cache_bytes),) = small.limits
+    assert memory_bytes == 10**9
+    assert 0 < cache_bytes < 10**8
+
+
+def test_a_pinned_budget_stays_and_the_device_is_reported() -> None:
+    budget = DeviceBudget(device=SmallDevice(10**9), batch=4, pinned_bytes=2**28)
+    line, _ = loaded(budget)
+    assert (line["kv_budget_gb"], line["kv_budget"]) == (0.27, "engine.kv_budget_mb")
+    assert line["usable"] == "a test"
+
+
+def test_a_step_is_measured_once_for_each_shape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measures: list[int] = []
+
+    def counted(*_: object, batch: int, **__: object) -> StepMemory:
+        measures.append(batch)
+        return StepMemory(fixed_bytes=5 * MB, token_bytes=7)
+
+    monkeypatch.setattr(at_load, "measure_step", counted)
+    steps = StepFile(tmp_path / "steps.json")
+    lines = [
+        loaded(DeviceBudget(device=SmallDevice(10**9), batch=batch, steps=steps))[0]
+        for batch in (2, 2, 3)
+    ]
+    assert measures == [2, 3]
+    assert lines[0]["step_gb"] == lines[1]["step_gb"] == 0.01
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"key": 1}', '{"key": {"other": 1}}'])
+def test_a_garbled_file_of_steps_is_empty(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "steps.json"
+    file.write_text(content)
+    assert StepFile(file).get("key") is None
+    StepFile(file).put("key", StepMemory(fixed_bytes=1))
+    assert StepFile(file).get("key") == StepMemory(fixed_bytes=1)
+    assert StepFile(tmp_path / "none" / "steps.json").get("key") is None
+
+
+def test_a_context_is_lowered_to_what_the_device_holds() -> None:
+    # Weights of 6 MB, contexts of 0.9 kB a token, and steps.
+    budget = DeviceBudget(device=SmallDevice(18 * MB), batch=1)
+    _, lowered = loaded(budget, context_length=8192)
+    assert 0 < lowered < 8192
+
+
+def test_weights_beyond_the_device_are_refused_before_they_are_read() -> None:
+    budget = DeviceBudget(device=SmallDevice(MB), batch=1)
+    with pytest.raises(ModelLoadError, match=r"its weights take .* 1\.0 MB are usable \(a test\)"):
+        load_weights(ModelSource(id=str(DEMO)), check_dir=budget.check_weights)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 
 from domain.kv.plan import (
+    ContextCosts,
+    DeviceMemory,
     MemoryPlan,
     ModelFootprint,
     StepMemory,
     Workload,
+    kv_budget,
     metal_working_set,
     plan_memory,
+    planned_share,
     size_text,
 )
 from domain.kv.spec import LayerKind, LayerSpec, ModelCacheSpec
@@ -35,6 +39,15 @@ def footprint(
     )
 
 
+def of_size(device_bytes: int) -> DeviceMemory:
+    return DeviceMemory(
+        memory_bytes=2 * device_bytes,
+        device_bytes=device_bytes,
+        usable_bytes=planned_share(device_bytes),
+        source="a test",
+    )
+
+
 def planned(
     model: ModelFootprint,
     device: int,
@@ -46,7 +59,7 @@ def planned(
     workload = Workload(
         agents=agents, context_tokens=tokens, disk_bytes_per_s=100, disk_budget_bytes=disk_budget
     )
-    return plan_memory(model, workload, device)
+    return plan_memory(model, workload, of_size(device))
 
 
 @pytest.mark.parametrize(
@@ -63,6 +76,18 @@ def test_budget_is_nine_tenths_of_the_device_without_weights_and_step() -> None:
     plan = planned(footprint(step=StepMemory(fixed_bytes=30, token_bytes=2)), 2000)
     assert plan.step_bytes == 30 + 10 * 2
     assert plan.kv_budget_bytes == 1800 - 600 - 50
+
+
+def test_budget_and_a_step_on_the_longest_context_never_exceed_the_device() -> None:
+    costs = ContextCosts(
+        weights_bytes=600,
+        step=StepMemory(fixed_bytes=0, token_bytes=5),
+        live_bytes=lambda tokens: 20 * tokens,
+        context_length=1000,
+    )
+    # 1,200 of 1,800 beside the weights hold a context of 48 tokens and its step.
+    assert kv_budget(costs, of_size(2000), tokens=4) == (2000 - 600 - 48 * 5, 48)
+    assert kv_budget(costs, of_size(2000), tokens=48) == (1800 - 600 - 48 * 5, 48)
 
 
 def test_contexts_that_fit_together_stay_in_memory() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -67,18 +67,25 @@ class ModelSource:
     wire_memory: bool = False
 
 
-def load_weights(source: ModelSource, answers: RecordedAnswers | None = None) -> LoadedWeights:
+def load_weights(
+    source: ModelSource,
+    answers: RecordedAnswers | None = None,
+    check_dir: Callable[[Path], None] | None = None,
+) -> LoadedWeights:
     """Load a model on the calling thread, which must be the engine thread.
 
     Args:
         source: Which model.
         answers: Answers recorded in the log, so that prompts continue them token for token;
             ``None`` to render every request whole.
+        check_dir: Raises ``ModelLoadError`` for the directory of a model that must not be loaded.
 
     Raises:
         ModelLoadError: The model is not found or cannot be loaded; the message lists the attempts.
     """
     model_dir = find_model(source.id)
+    if check_dir is not None:
+        check_dir(model_dir)
     if source.wire_memory:
         mlx_lm.utils.maybe_set_recommended_wired_limit()
     try:

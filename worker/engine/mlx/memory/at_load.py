@@ -1,0 +1,243 @@
+"""The memory of a model when it is loaded: measures, limits, budget and watch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+import mlx.core as mx
+import structlog
+
+from domain.kv.plan import ContextCosts, DeviceMemory, StepMemory, size_text
+from domain.kv.spec import ModelCacheSpec
+from domain.values import ModelCard
+from worker.engine.mlx.kv.computation import computation_of
+from worker.engine.mlx.kv.growth import GrowthSizes
+from worker.engine.mlx.kv.leaves import UnsupportedCache
+from worker.engine.mlx.kv.probe import probe_spec
+from worker.engine.mlx.memory.device import Device
+from worker.engine.mlx.memory.report import (
+    measured_budget,
+    parameter_bytes,
+    report_memory,
+    usual_tokens,
+)
+from worker.engine.mlx.memory.step import measure_step
+from worker.engine.mlx.memory.step_file import StepFile
+from worker.engine.mlx.memory.watch import MemoryWatch
+from worker.engine.ports import ModelLoadError, is_device_error
+
+_log = structlog.get_logger(__name__)
+
+#: Freed buffers kept for reuse where the budget is pinned and no step is measured.
+PINNED_CACHE_BYTES = 512 << 20
+
+
+class ContextSizes(Protocol):
+    """Sizes of the contexts of a model: ``ModelCacheSpec``, or an estimate."""
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens by which sizes grow at once."""
+        ...
+
+    def live_bytes(self, tokens: int) -> int:
+        """Return the size of the caches of a running sequence of ``tokens``."""
+        ...
+
+    def blocks_for(self, tokens: int) -> int:
+        """Return how many blocks a context of ``tokens`` takes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedMemory:
+    """The memory of a loaded model.
+
+    Attributes:
+        spec: Layers and sizes of its caches; ``None`` where a cache cannot be restored.
+        sizes: Sizes of its contexts: ``spec``, or estimates.
+        kv_bytes: Budget of all contexts; ``None`` for no limit.
+        costs: Weights, caches and steps; the context length is the longest that fits.
+        device: The device after the model was loaded; ``None`` where it was not read.
+        is_pinned: Whether the settings give the budget.
+        watch: Compares memory and accounts before each step; ``None`` where nothing was measured.
+    """
+
+    spec: ModelCacheSpec | None
+    sizes: ContextSizes
+    kv_bytes: int | None
+    costs: ContextCosts
+    device: DeviceMemory | None = None
+    is_pinned: bool = True
+    watch: MemoryWatch | None = None
+
+    def report(self, context_length: int) -> None:
+        """Log the memory, with the context length that is in force, in tokens."""
+        if self.kv_bytes is not None:
+            report_memory(
+                replace(self.costs, context_length=context_length),
+                budget_bytes=self.kv_bytes,
+                is_pinned=self.is_pinned,
+                device=self.device,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceBudget:
+    """Makes the budget of a loaded model from the memory of its device.
+
+    Attributes:
+        device: Where the model runs.
+        batch: Sequences decoded in one step.
+        pinned_bytes: Budget that the settings give; then no step is measured.
+        steps: Remembers measured steps; ``None`` measures at each load.
+    """
+
+    device: Device
+    batch: int
+    pinned_bytes: int | None = None
+    steps: StepFile | None = None
+
+    def check_weights(self, model_dir: Path) -> None:
+        """Refuse weights that the device cannot hold, before they are read.
+
+        A budget of the settings refuses nothing: memory that is available now is an estimate.
+
+        Raises:
+            ModelLoadError: The files of the weights are larger than the memory.
+        """
+        if self.pinned_bytes is not None:
+            return
+        memory = self.device.memory()
+        size_bytes = sum(file.stat().st_size for file in model_dir.glob("*.safetensors"))
+        if size_bytes > memory.device_bytes:
+            msg = (
+                f"the model does not fit: its weights take {size_text(size_bytes)},"
+                f" {size_text(memory.usable_bytes)} are usable ({memory.source})."
+                " Take a smaller model or fewer bits per weight, or close other programs"
+            )
+            raise ModelLoadError(msg)
+
+    def after_load(
+        self,
+        network: Any,  # noqa: ANN401 - mlx-lm ships no types
+        loaded: LoadedMemory,
+        *,
+        fingerprint: str,
+        piece_tokens: int,
+        ragged: bool,
+    ) -> LoadedMemory:
+        """Measure a step, set the limits of the device and return budget and watch.
+
+        Raises:
+            ModelLoadError: Weights and a step leave no room for contexts.
+        """
+        costs, kv_bytes, step_bytes = loaded.costs, self.pinned_bytes, None
+        cache_bytes = PINNED_CACHE_BYTES
+        if kv_bytes is None:
+            step = self._step(network, fingerprint, piece_tokens, ragged=ragged)
+            # A step frees what it took, and the next one takes it again: more need not be kept.
+            cache_bytes = step_bytes = step.bytes_at(usual_tokens(costs.context_length))
+            costs = replace(costs, step=step)
+        mx.clear_cache()
+        memory = self.device.memory()
+        if kv_bytes is None:
+            block_bytes = loaded.sizes.live_bytes(loaded.sizes.block_tokens)
+            kv_bytes, longest = measured_budget(costs, memory, block_bytes)
+            costs = replace(costs, context_length=longest)
+        self.device.limit(memory_bytes=memory.device_bytes, cache_bytes=cache_bytes)
+        watch = MemoryWatch(
+            weights_bytes=self.device.active_bytes(),
+            step_bytes=step_bytes,
+            budget_bytes=kv_bytes,
+            peak_bytes=self.device.peak_bytes(),
+        )
+        is_pinned = self.pinned_bytes is not None
+        return replace(
+            loaded, kv_bytes=kv_bytes, costs=costs, device=memory, is_pinned=is_pinned, watch=watch
+        )
+
+    def _step(
+        self,
+        network: Any,  # noqa: ANN401 - as above
+        fingerprint: str,
+        piece_tokens: int,
+        *,
+        ragged: bool,
+    ) -> StepMemory:
+        """Return the remembered or measured step; either way the network is warm."""
+        shape = f"{piece_tokens} {self.batch} {ragged} mlx {version('mlx')}"
+        name = mx.device_info().get("device_name", "")
+        key = f"{fingerprint} {computation_of(network)} {name} {shape}"
+        if self.steps is not None and (known := self.steps.get(key)) is not None:
+            warm_up(network)
+            return known
+        try:
+            step = measure_step(network, ragged=ragged, piece_tokens=piece_tokens, batch=self.batch)
+        except Exception as error:
+            if is_device_error(error):
+                msg = f"the model does not fit: its first step failed: {error}"
+                raise ModelLoadError(msg) from error
+            raise
+        if self.steps is not None:
+            self.steps.put(key, step)
+        return step
+
+
+def warm_up(network: Any) -> None:  # noqa: ANN401 - as above
+    """Compute one token, so that the first request finds weights and kernels loaded."""
+    mx.eval(network(mx.array([[0]])))
+
+
+def memory_at_load(
+    network: Any,  # noqa: ANN401 - as above
+    card: ModelCard,
+    *,
+    block_tokens: int,
+    piece_tokens: int,
+    ragged: bool,
+    budget: int | DeviceBudget | None,
+) -> LoadedMemory:
+    """Probe the caches of a network, warm it up and return its memory.
+
+    Args:
+        network: An mlx-lm model.
+        card: Its description.
+        block_tokens: Tokens in a block.
+        piece_tokens: Most prompt tokens computed in one piece.
+        ragged: Whether the network computes rows of unequal length in one pass.
+        budget: Bytes of all contexts, ``None`` for no limit, or what measures them.
+
+    Raises:
+        ModelLoadError: Weights and a step leave no room for contexts.
+    """
+    spec = _probed_spec(network, block_tokens)
+    sizes = spec or GrowthSizes(network, block_tokens=block_tokens, piece_tokens=piece_tokens)
+    costs = ContextCosts(
+        weights_bytes=parameter_bytes(network),
+        step=StepMemory(fixed_bytes=0),
+        live_bytes=sizes.live_bytes,
+        context_length=card.context_length,
+    )
+    if isinstance(budget, DeviceBudget):
+        loaded = LoadedMemory(spec=spec, sizes=sizes, kv_bytes=None, costs=costs)
+        return budget.after_load(
+            network,
+            loaded,
+            fingerprint=card.fingerprint,
+            piece_tokens=piece_tokens,
+            ragged=ragged,
+        )
+    warm_up(network)
+    return LoadedMemory(spec=spec, sizes=sizes, kv_bytes=budget, costs=costs)
+
+
+def _probed_spec(network: Any, block_tokens: int) -> ModelCacheSpec | None:  # noqa: ANN401 - as above
+    try:
+        return probe_spec(network, block_tokens)
+    except UnsupportedCache as error:
+        _log.warning("prefix_cache_off", why=str(error))
+        return None

@@ -1,0 +1,108 @@
+"""The memory of a loaded model: its budget for contexts, and the report at the start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+from mlx.utils import tree_flatten
+
+from domain.kv.plan import (
+    AGENTS_DEFAULT,
+    CONTEXT_TOKENS_DEFAULT,
+    ContextCosts,
+    DeviceMemory,
+    kv_budget,
+    size_text,
+)
+from worker.engine.ports import ModelLoadError
+
+_log = structlog.get_logger(__name__)
+
+
+def parameter_bytes(network: Any) -> int:  # noqa: ANN401 - mlx-lm ships no types
+    """Return the size of a network's weights; evaluates nothing."""
+    arrays: list[tuple[str, Any]] = tree_flatten(network.parameters())  # type: ignore[assignment]
+    return sum(array.nbytes for _, array in arrays)
+
+
+def usual_tokens(context_length: int) -> int:
+    """Return the length of a context that budgets and reports are made for, in tokens."""
+    return min(CONTEXT_TOKENS_DEFAULT, context_length)
+
+
+def measured_budget(costs: ContextCosts, device: DeviceMemory, block_bytes: int) -> tuple[int, int]:
+    """Return the bytes that are left for contexts, and the longest that fits alone, in tokens.
+
+    Args:
+        costs: Weights, caches and measured steps of the model.
+        device: The memory, with what this process holds.
+        block_bytes: Size of the shortest context that is of use.
+
+    Raises:
+        ModelLoadError: Less than that is left; the message has all terms.
+    """
+    tokens = usual_tokens(costs.context_length)
+    budget_bytes, longest = kv_budget(costs, device, tokens)
+    step_bytes = costs.step.bytes_at(tokens)
+    if budget_bytes < block_bytes or not longest:
+        msg = (
+            f"the model does not fit: {size_text(device.usable_bytes)} are usable"
+            f" ({device.source}), the weights take {size_text(costs.weights_bytes)} and a step"
+            f" {size_text(step_bytes)}, so that {size_text(budget_bytes)} are left for contexts."
+            " Take a smaller model or fewer bits per weight, close other programs, or set"
+            " engine.kv_budget_mb"
+        )
+        raise ModelLoadError(msg)
+    return budget_bytes, longest
+
+
+def report_memory(
+    costs: ContextCosts, *, budget_bytes: int, is_pinned: bool, device: DeviceMemory | None
+) -> None:
+    """Log the memory of a loaded model, and warn where the usual contexts do not fit.
+
+    Args:
+        costs: Weights, caches and steps of the model; the context length is the one in force.
+        budget_bytes: Budget of all contexts.
+        is_pinned: Whether ``engine.kv_budget_mb`` sets it.
+        device: The memory; ``None`` where it was not read.
+    """
+    tokens = usual_tokens(costs.context_length)
+    context_bytes, step_bytes = costs.live_bytes(tokens), costs.step.bytes_at(tokens)
+    resident = min(AGENTS_DEFAULT, budget_bytes // max(1, context_bytes))
+    on_device: dict[str, float | str] = {}
+    if device is not None:
+        on_device = {"usable_gb": _gb(device.usable_bytes), "usable": device.source}
+    if not is_pinned:
+        on_device["step_gb"] = _gb(step_bytes)
+    _log.info(
+        "memory_planned",
+        **on_device,
+        weights_gb=_gb(costs.weights_bytes),
+        kv_budget_gb=_gb(budget_bytes),
+        kv_budget="engine.kv_budget_mb" if is_pinned else "usable - weights - step",
+        context_tokens=tokens,
+        context_gb=_gb(context_bytes),
+        contexts_in_memory=f"{resident} of {AGENTS_DEFAULT}",
+    )
+    if resident < AGENTS_DEFAULT:
+        _log.warning(
+            "contexts_exceed_memory",
+            why=f"{resident} of {AGENTS_DEFAULT} contexts of {tokens} tokens fit in the KV budget",
+            advice="raise engine.kv_budget_mb as far as `semantic models plan` allows"
+            if is_pinned
+            else "other contexts are read back from the disk; `semantic models plan` compares",
+        )
+    taken = costs.weights_bytes + step_bytes + budget_bytes
+    if device is not None and taken > device.device_bytes:
+        _log.warning(
+            "budget_exceeds_device",
+            why=f"weights, a step and the KV budget take {_gb(taken)} GB of"
+            f" {_gb(device.device_bytes)} GB",
+            advice="lower engine.kv_budget_mb",
+        )
+
+
+def _gb(size_bytes: int) -> float:
+    return round(size_bytes / 1e9, 2)

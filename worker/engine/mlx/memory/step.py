@@ -1,0 +1,110 @@
+"""Measures the working set of a step on the loaded network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+
+from domain.kv.plan import StepMemory
+from domain.values import Sampling
+from worker.engine.mlx.rows.running_sequences import (
+    TOGETHER_PIECES_MAX,
+    JoinRequest,
+    RunningSequences,
+)
+from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow
+
+#: Most prompt tokens that are computed to measure a piece. A longer piece is extrapolated: what a
+#: layer keeps is proportional to the tokens of the piece.
+PROBE_TOKENS = 128
+#: Token ids of the prompts are below this number.
+_IDS = 16
+#: A sampling with each filter, so that the sampler keeps all of its copies of the logits.
+_SAMPLING = Sampling(temperature=1.0, top_p=0.9, top_k=40, min_p=0.01, seed=1)
+
+
+def measure_step(
+    network: Any,  # noqa: ANN401 - mlx-lm ships no types
+    *,
+    ragged: bool,
+    piece_tokens: int,
+    batch: int,
+) -> StepMemory:
+    """Return the working set of the largest prefill piece and of a decode step, beside the caches.
+
+    Two pieces of one prompt are computed: attention scores that are stored show as the difference
+    of their peaks, and grow with the context. This is also the warm-up of the network.
+
+    Args:
+        network: An mlx-lm model.
+        ragged: Whether it computes rows of unequal length in one pass.
+        piece_tokens: Prompt tokens computed in one piece.
+        batch: Sequences decoded in one step.
+    """
+    probe = _Probe(network, ragged=ragged)
+    tokens = min(piece_tokens, PROBE_TOKENS)
+    first, second = probe.prefill_peaks(tokens)
+    slope = max(0, second - first) / tokens
+    fixed = max(0.0, first - slope * tokens)
+    scale = piece_tokens / tokens
+    # Short prompts are prefilled together, in several pieces' worth of tokens.
+    together = TOGETHER_PIECES_MAX if ragged else 1
+    return StepMemory(
+        fixed_bytes=int(scale * max(fixed * together, first)) + probe.decode_peak(batch),
+        token_bytes=int(scale * slope),
+    )
+
+
+class _Probe:
+    def __init__(self, network: Any, *, ragged: bool) -> None:  # noqa: ANN401 - as above
+        self._sampler = BatchSampler(lambda _: self._sequences.sampled)
+        self._sequences = RunningSequences(
+            network, self._sampler, row_bytes=lambda _: 0, ragged=ragged
+        )
+
+    def prefill_peaks(self, tokens: int) -> tuple[int, int]:
+        """Return the working sets of the first and of the second piece of a prompt."""
+        uid = self._insert(2 * tokens + 1)
+        peaks = [_peak_of(lambda: self._sequences.prefill(tokens)) for _ in range(2)]
+        self._raise_failed()
+        self._sequences.remove([uid])
+        mx.clear_cache()
+        return peaks[0], peaks[1]
+
+    def decode_peak(self, batch: int) -> int:
+        """Return the working set of a decode step of short sequences."""
+        sequences = self._sequences
+        uids = [self._insert(2) for _ in range(batch)]
+        for uid in uids:
+            self._sampler.add(uid, SamplerRow(_SAMPLING, 0, None))
+        while sequences.is_prefilling:
+            sequences.prefill(1)
+            sequences.start_decoding()
+            self._raise_failed()
+        sequences.decode()
+        before = mx.get_active_memory()
+        mx.reset_peak_memory()
+        # The pass that the first call starts ends in the second.
+        for _ in range(2):
+            sequences.decode()
+        peak = mx.get_peak_memory() - before
+        sequences.remove(uids)
+        mx.clear_cache()
+        return max(0, peak)
+
+    def _insert(self, tokens: int) -> int:
+        prompt = [index % _IDS for index in range(tokens)]
+        return self._sequences.insert(JoinRequest(segments=[prompt], tokens=[]))
+
+    def _raise_failed(self) -> None:
+        for fault in self._sequences.take_failed():
+            raise fault.error
+
+
+def _peak_of(work: Callable[[], object]) -> int:
+    """Return the most bytes that ``work`` needed beyond what it leaves."""
+    mx.reset_peak_memory()
+    work()
+    return max(0, mx.get_peak_memory() - mx.get_active_memory())
