@@ -130,7 +130,11 @@ class EngineSettings(_Group):
     """The batch."""
 
     max_batch_size: int = Field(default=8, ge=1, le=256)
-    prefill_step_tokens: int = Field(default=256, ge=1, description="most in one piece of a prompt")
+    prefill_step_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="most in one piece of a prompt; default: 2048 on a GPU, 256 on a CPU",
+    )
     gap_max_ms: float = Field(
         default=100.0,
         ge=0,

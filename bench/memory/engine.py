@@ -145,14 +145,14 @@ class EngineOptions:
         store: Directory of the block store.
         budget_bytes: KV budget.
         block_tokens: Tokens in a block.
-        prefill_step_tokens: Most prompt tokens in one piece.
+        prefill_step_tokens: Most prompt tokens in one piece; ``None``: the device's default.
         gap_max_ms: Longest pause of a stream, 0 for any.
     """
 
     store: Path
     budget_bytes: int
     block_tokens: int
-    prefill_step_tokens: int
+    prefill_step_tokens: int | None
     gap_max_ms: float = 0.0
 
 

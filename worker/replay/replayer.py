@@ -31,6 +31,7 @@ from ops.logs import configure_logging
 from ops.settings import Settings, load_settings
 from worker.engine.mlx.model.loader import ModelSource
 from worker.engine.mlx.model.model_handles import ModelHandles
+from worker.engine.mlx.rows.piece_tokens import piece_tokens
 from worker.recording.worker_event_recorder import library_versions
 from worker.replay.comparison import Pieces, replay
 
@@ -128,7 +129,8 @@ def run(settings: Settings, command: dict[str, Any], write: Write) -> None:
         context_length=settings.model.context_length,
         digest_cache=settings.data_dir / "digests.json",
     )
-    pieces = Pieces(step_tokens=settings.engine.prefill_step_tokens, cuts=settings.engine.reuse)
+    step_tokens = piece_tokens(settings.engine.prefill_step_tokens)
+    pieces = Pieces(step_tokens=step_tokens, cuts=settings.engine.reuse)
     with open_as_of(settings.log_url) as log:
         answers = LoggedAnswers(log=log, payloads=log)
         with closing(ModelHandles(source, answers, only=command["only"])) as models:

@@ -25,6 +25,9 @@ _UNITS = {"gb": _GIB, "gib": _GIB, "mb": 1 << 20, "mib": 1 << 20, "tb": 1 << 40,
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
 #: Widths that MLX packs weights into.
 _BITS = (2, 3, 4, 5, 6, 8)
+#: Prompt tokens of the planned step, whose attention scores count. A GPU computes larger pieces,
+#: and stores no scores for common head sizes.
+_PIECE_TOKENS = 256
 
 Agents = Annotated[int, typer.Option("--agents", min=1, help="Contexts that take turns.")]
 Context = Annotated[int, typer.Option("--context", min=1, help="Tokens of each context.")]
@@ -106,7 +109,7 @@ def plan(
         "agents": agents,
         "context_tokens": context,
         "bits": bits,
-        "piece_tokens": settings.engine.prefill_step_tokens,
+        "piece_tokens": settings.engine.prefill_step_tokens or _PIECE_TOKENS,
         "batch": settings.engine.max_batch_size,
         "disk_bytes_per_s": disk_rate * 1e9,
         "disk_budget_bytes": settings.cache.disk_budget_bytes if settings.cache.persist else None,

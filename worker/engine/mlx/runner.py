@@ -20,6 +20,7 @@ from worker.cachestore.tier import DiskTier
 from worker.engine.mlx.admission import AdmissionControl
 from worker.engine.mlx.memory.at_load import DeviceBudget, memory_at_load
 from worker.engine.mlx.prefix_cache import PrefixCache
+from worker.engine.mlx.rows.piece_tokens import is_on_gpu, piece_tokens
 from worker.engine.mlx.rows.ragged_attention import install_ragged_attention
 from worker.engine.mlx.rows.running_sequences import (
     JoinRequest,
@@ -61,7 +62,7 @@ class BatchRunner:
 
     Args:
         load_weights: Loads the model.
-        prefill_step_tokens: Most prompt tokens computed in one piece.
+        prefill_step_tokens: Most prompt tokens in one piece; ``None``: the default of the device.
         gap_max_ms: Longest pause between two tokens of a stream while a prompt is prefilled, in
             milliseconds; pieces are shortened accordingly. 0 leaves them whole.
         kv_budget_bytes: Bytes for the caches of running sequences and cached blocks together, or
@@ -77,7 +78,7 @@ class BatchRunner:
         self,
         *,
         load_weights: Callable[[], LoadedWeights],
-        prefill_step_tokens: int,
+        prefill_step_tokens: int | None,
         gap_max_ms: float = 0.0,
         kv_budget_bytes: int | DeviceBudget | None = None,
         reuse: bool = True,
@@ -86,7 +87,7 @@ class BatchRunner:
         on_context: OnContext = ignore,
     ) -> None:
         self._load_weights = load_weights
-        self._prefill_step_tokens = prefill_step_tokens
+        self._prefill_step_tokens = piece_tokens(prefill_step_tokens)
         self._gap_max_s = gap_max_ms / 1000
         self._budget = kv_budget_bytes
         self._kv_budget_bytes: int | None = None
@@ -247,7 +248,8 @@ class BatchRunner:
         return None if prefix_cache is None else prefix_cache.memory.stats()
 
     def _new_pace(self) -> PrefillPace:
-        return PrefillPace(gap_max_s=self._gap_max_s, step_tokens=self._prefill_step_tokens)
+        tokens = self._prefill_step_tokens
+        return PrefillPace(gap_max_s=self._gap_max_s, step_tokens=tokens, on_gpu=is_on_gpu())
 
     def _new_prefix_cache(self, weights: LoadedWeights) -> PrefixCache | None:
         if not self._caches_prefixes or self._spec is None or self._kv_budget_bytes is None:
@@ -301,14 +303,16 @@ class BatchRunner:
 
     def _prefill_piece(self) -> list[PrefillProgress]:
         sequences = self.sequences
-        tokens_max = self._pace.chunk_tokens(streams=sequences.decoding)
+        streams = sequences.decoding
+        tokens_max = self._pace.chunk_tokens(streams=streams)
         if not tokens_max:
             return []
         before, started = sequences.tokens_prefilled, time.perf_counter()
         piece = sequences.prefill(tokens_max)
         if sequences.tokens_prefilled > before:
             seconds = time.perf_counter() - started
-            self._pace.record_chunk(sequences.tokens_prefilled - before, seconds)
+            tokens = sequences.tokens_prefilled - before
+            self._pace.record_chunk(tokens, seconds, streams=streams)
         return piece
 
     def _advance_prefill(self, piece: PrefillProgress) -> list[tuple[int, int, int]]:
@@ -333,7 +337,7 @@ class BatchRunner:
         """
         started_uids = {uid for uid, done, total in prefilled if done == total}
         started_uids -= self._sampler.faults.keys()
-        if not started_uids or mx.default_device() != mx.Device(mx.cpu):
+        if not started_uids or is_on_gpu():
             # On a GPU the next step is computed while this one's tokens are emitted.
             return []
         assert self._weights is not None, "nothing is loaded"

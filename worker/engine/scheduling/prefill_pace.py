@@ -7,17 +7,100 @@ from __future__ import annotations
 
 import math
 
-#: Smallest chunk beside running streams, and the multiple of which chunks are. Smaller chunks cost
-#: far more for each token than they shorten the gap.
+#: Smallest chunk beside running streams. Smaller chunks cost far more for each token than they
+#: shorten the gap; on a GPU the launches of one pass already take as long as many tokens.
 CHUNK_TOKENS_MIN = 16
+GPU_CHUNK_TOKENS_MIN = 64
+#: Difference between two chunk sizes that shows how the duration grows.
+SPREAD_TOKENS = 16
 #: Share of the longest gap that a chunk is planned to fill; the rest absorbs slow chunks.
 GAP_SHARE = 0.8
+#: The same for a chunk whose size shows how the duration grows.
+PROBE_SHARE = 0.9
 #: Time for decode steps while a prompt is computed, as a share of the time for its chunks.
 DECODE_SHARE = 0.25
 #: Most decode steps between two chunks.
 DECODES_MAX = 32
 #: Weight of the newest measurement in the moving average.
 NEWEST = 0.5
+#: Weight of a chunk relative to the one after it.
+CHUNK_DECAY = 0.75
+#: A chunk that takes so many times the expected duration is ignored, unless the next one does too.
+SLOW = 2.0
+
+
+class ChunkTimes:
+    """The duration of chunks as a line: ``a + b·n`` seconds for ``n`` tokens.
+
+    The line is fitted by least squares, newer chunks with more weight. Chunks of one size show no
+    slope: then the line keeps the slope it had, at first the one through zero.
+    """
+
+    def __init__(self) -> None:
+        self._weight = 0.0
+        self._tokens = 0.0
+        self._seconds = 0.0
+        self._variance = 0.0
+        self._covariance = 0.0
+        self._slope: float | None = None
+        self._was_slow = False
+        self._smallest = self._largest = 0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a chunk was recorded."""
+        return self._slope is not None
+
+    @property
+    def has_slope(self) -> bool:
+        """Whether chunks of different sizes were recorded."""
+        return self._largest - self._smallest >= SPREAD_TOKENS
+
+    @property
+    def token_s(self) -> float:
+        """Seconds for each further token (``b``), positive."""
+        assert self._slope is not None, "no chunk was recorded"
+        # No start of a chunk takes negative time.
+        return min(self._slope, self._seconds / self._tokens)
+
+    @property
+    def start_s(self) -> float:
+        """Seconds for a chunk of any size (``a``), not negative."""
+        return max(0.0, self._seconds - self.token_s * self._tokens)
+
+    def certain_tokens(self, seconds: float) -> int:
+        """Return the largest chunk that takes at most ``seconds`` on any line through the mean."""
+        return int(self._tokens * seconds / self._seconds)
+
+    def record(self, tokens: int, seconds: float) -> None:
+        """Record a chunk."""
+        if self._slope is not None:
+            expected = self.start_s + self.token_s * tokens
+            is_slow = seconds > SLOW * expected
+            if is_slow and not self._was_slow:
+                self._was_slow = True
+                return
+            self._was_slow = is_slow
+        self._smallest = min(tokens, self._smallest or tokens)
+        self._largest = max(tokens, self._largest)
+        self._update(tokens, seconds)
+        through_zero = self._seconds / self._tokens
+        before = through_zero if self._slope is None else self._slope
+        # As much as two chunks with that difference would show.
+        trust = SPREAD_TOKENS**2 / 4
+        slope = (self._covariance + trust * before) / (self._variance + trust)
+        self._slope = slope if slope > 0 else through_zero
+
+    def _update(self, tokens: int, seconds: float) -> None:
+        """Update the weighted means, variance and covariance."""
+        self._weight = 1 + CHUNK_DECAY * self._weight
+        share = 1 / self._weight
+        from_tokens, from_seconds = tokens - self._tokens, seconds - self._seconds
+        self._tokens += share * from_tokens
+        self._seconds += share * from_seconds
+        kept = 1 - share
+        self._variance = kept * (self._variance + share * from_tokens**2)
+        self._covariance = kept * (self._covariance + share * from_tokens * from_seconds)
 
 
 class PrefillPace:
@@ -30,14 +113,19 @@ class PrefillPace:
     Args:
         gap_max_s: Longest gap between two tokens of a stream, in seconds; 0 for no limit.
         step_tokens: Most tokens in a chunk.
+        on_gpu: Whether a decode step is in flight when a chunk starts. The duration of the chunk
+            then contains that step, and the next decode step takes no time of its own.
     """
 
-    def __init__(self, *, gap_max_s: float, step_tokens: int) -> None:
+    def __init__(self, *, gap_max_s: float, step_tokens: int, on_gpu: bool = False) -> None:
         self._gap_max_s = gap_max_s
         self._step_tokens = step_tokens
-        self._token_s: float | None = None
+        self._on_gpu = on_gpu
+        self._tokens_min = min(GPU_CHUNK_TOKENS_MIN if on_gpu else CHUNK_TOKENS_MIN, step_tokens)
+        self._times = ChunkTimes()
         self._decode_s: float | None = None
         self._decodes_left = 0
+        self._is_decode_done = False
 
     def chunk_tokens(self, *, streams: int) -> int:
         """Return the size of the next chunk beside ``streams`` running streams; 0 for no chunk."""
@@ -45,25 +133,33 @@ class PrefillPace:
             return self._step_tokens
         if self._decodes_left > 0:
             return 0
-        if self._token_s is None:
-            return min(CHUNK_TOKENS_MIN, self._step_tokens)
-        available_s = self._gap_max_s * GAP_SHARE - (self._decode_s or 0.0)
-        fitting = int(max(0.0, available_s) / self._token_s)
-        rounded = fitting - fitting % CHUNK_TOKENS_MIN
-        return min(max(rounded, CHUNK_TOKENS_MIN), self._step_tokens)
+        if not self._times.is_known:
+            return self._tokens_min
+        decode_s = self._decode_s or 0.0
+        available_s = self._gap_max_s * GAP_SHARE - decode_s - self._times.start_s
+        tokens = max(int(available_s / self._times.token_s), self._tokens_min)
+        if not self._times.has_slope:
+            # A larger chunk shows how the duration grows; the gap is certain to hold it.
+            certain = self._times.certain_tokens(self._gap_max_s * PROBE_SHARE - decode_s)
+            tokens = max(tokens, min(certain, self._tokens_min + SPREAD_TOKENS))
+        return min(tokens, self._step_tokens)
 
-    def record_chunk(self, tokens: int, seconds: float) -> None:
-        """Record how long a chunk took."""
+    def record_chunk(self, tokens: int, seconds: float, *, streams: int = 0) -> None:
+        """Record how long a chunk took beside ``streams`` running streams."""
         assert tokens > 0, "an empty chunk has no speed"
-        self._token_s = _average(self._token_s, seconds / tokens)
+        self._is_decode_done = self._on_gpu and streams > 0
+        if self._is_decode_done:
+            # At least a part of the chunk is its own.
+            seconds = max(seconds - (self._decode_s or 0.0), seconds * (1 - GAP_SHARE))
+        self._times.record(tokens, seconds)
         wanted = math.ceil(DECODE_SHARE * seconds / self._decode_s) if self._decode_s else 1
         self._decodes_left = min(max(wanted, 1), DECODES_MAX)
 
     def record_decode(self, seconds: float) -> None:
         """Record how long a decode step took."""
         self._decodes_left -= 1
-        self._decode_s = _average(self._decode_s, seconds)
-
-
-def _average(known: float | None, newest: float) -> float:
-    return newest if known is None else (1 - NEWEST) * known + NEWEST * newest
+        if self._is_decode_done:
+            self._is_decode_done = False
+            return
+        known = self._decode_s
+        self._decode_s = seconds if known is None else (1 - NEWEST) * known + NEWEST * seconds

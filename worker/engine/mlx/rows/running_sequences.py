@@ -24,8 +24,10 @@ from worker.engine.scheduling.fair_queue import FairQueue
 
 _log = structlog.get_logger(__name__)
 
-#: Pieces' worth of short prompts that are prefilled together while no sequence decodes.
+#: Pieces' worth of short prompts that are prefilled together while no sequence decodes, and most
+#: tokens of such a pass if a piece is smaller, so that it takes no more memory than a large piece.
 TOGETHER_PIECES_MAX = 4
+TOGETHER_TOKENS_MAX = 1024
 #: Decode steps between two calls of ``mx.clear_cache``, as in mlx-lm.
 STEPS_PER_CLEARING = 512
 
@@ -274,7 +276,8 @@ class RunningSequences:
         if self._together and first.is_short and first.remaining - 1 <= tokens_max:
             longest = first.remaining - 1
             # While no sequence decodes, a larger pass delays no token.
-            room = tokens_max if self.decoding else TOGETHER_PIECES_MAX * tokens_max
+            several = min(TOGETHER_PIECES_MAX * tokens_max, TOGETHER_TOKENS_MAX)
+            room = tokens_max if self.decoding else max(tokens_max, several)
             for other in order[1:]:
                 longest = max(longest, other.remaining - 1)
                 fits = longest <= tokens_max and longest * (len(prompts) + 1) <= room

@@ -1,4 +1,4 @@
-"""Scheduling: cheapest first without starvation, batch window, chunk sizes beside streams."""
+"""Scheduling: cheapest first without starvation, batch window."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from domain.values import WaitingFor
 from worker.engine.scheduling.batch_window import BatchWindow
 from worker.engine.scheduling.fair_queue import PASSES_MAX, WAIT_S_MAX, FairQueue
-from worker.engine.scheduling.prefill_pace import CHUNK_TOKENS_MIN, DECODE_SHARE, PrefillPace
 from worker.engine.scheduling.waiting_queue import RETRY_S, BatchRoom, WaitingQueue
 
 FOREVER = math.inf
@@ -331,53 +330,3 @@ class TestWaitingQueue:
             for other in [other for other in passed if int(other) < int(name)]:
                 passed[other] += 1
                 assert passed[other] <= PASSES_MAX
-
-
-class TestPrefillPace:
-    def pace(self, gap_max_s: float = 0.1) -> PrefillPace:
-        return PrefillPace(gap_max_s=gap_max_s, step_tokens=256)
-
-    def test_chunks_are_whole_without_streams_or_without_a_limit(self) -> None:
-        assert self.pace().chunk_tokens(streams=0) == 256
-        assert self.pace(0.0).chunk_tokens(streams=3) == 256
-
-    def test_first_chunk_beside_a_stream_is_small(self) -> None:
-        assert self.pace().chunk_tokens(streams=1) == CHUNK_TOKENS_MIN
-
-    @given(st.floats(1e-5, 0.02), st.floats(1e-4, 0.05))
-    def test_gap_of_chunks_at_a_steady_pace_stays_under_the_limit(
-        self, token_s: float, decode_s: float
-    ) -> None:
-        pace = self.pace()
-        for number in range(50):
-            pace.record_decode(decode_s)
-            tokens = pace.chunk_tokens(streams=1)
-            if tokens:
-                assert tokens % CHUNK_TOKENS_MIN == 0
-                if number:
-                    gap = tokens * token_s + decode_s
-                    assert gap <= 0.1 or tokens == CHUNK_TOKENS_MIN
-                pace.record_chunk(tokens, tokens * token_s)
-
-    def test_chunk_shrinks_when_prefill_gets_slower(self) -> None:
-        pace = self.pace()
-        sizes = []
-        for token_s in (0.0003, 0.001, 0.001, 0.004, 0.004):
-            pace.record_chunk(64, 64 * token_s)
-            pace.record_decode(1.0)
-            pace.record_decode(0.001)
-            for _ in range(40):
-                pace.record_decode(0.001)
-            sizes.append(pace.chunk_tokens(streams=2))
-        assert sizes == sorted(sizes, reverse=True)
-        assert sizes[0] > sizes[-1]
-
-    def test_streams_keep_their_share_of_the_time(self) -> None:
-        pace = self.pace()
-        pace.record_decode(0.005)
-        pace.record_chunk(64, 0.080)
-        decodes = 0
-        while not pace.chunk_tokens(streams=1):
-            pace.record_decode(0.005)
-            decodes += 1
-        assert decodes * 0.005 == pytest.approx(DECODE_SHARE * 0.080)
