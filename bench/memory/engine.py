@@ -160,7 +160,7 @@ class MemoryEngine:
     """A started engine; leaving the context stops it.
 
     Args:
-        network: An mlx-lm model, evaluated.
+        network: Makes the network; called on the engine thread, which alone may use it.
         options: Settings.
     """
 
@@ -178,7 +178,7 @@ class MemoryEngine:
         self._engine = BatchEngine(
             runner_factory=lambda: WatchedRunner(
                 self.memory,
-                load_weights=lambda: LoadedWeights(network, frozenset(), _model()),
+                load_weights=lambda: LoadedWeights(network(), frozenset(), _model()),
                 prefill_step_tokens=options.prefill_step_tokens,
                 gap_max_ms=options.gap_max_ms,
                 kv_budget_bytes=options.budget_bytes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench.memory.agents import Agent, Workload
@@ -77,7 +78,7 @@ def _started(shape: str, directory: Path, *, quick: bool) -> MemoryEngine:
         block_tokens=SCALED_BLOCK_TOKENS,
         prefill_step_tokens=PREFILL_STEP_TOKENS,
     )
-    return MemoryEngine(SHAPES[shape]().network(quick=quick), options)
+    return MemoryEngine(partial(SHAPES[shape]().network, quick=quick), options)
 
 
 def _converse(engine: MemoryEngine, agent: Agent, turns: int) -> list[tuple[int, ...]]:

@@ -147,7 +147,7 @@ def _started(directory: Path) -> MemoryEngine:
         prefill_step_tokens=settings.prefill_step_tokens,
         gap_max_ms=settings.gap_max_ms,
     )
-    return MemoryEngine(long_network(), options)
+    return MemoryEngine(long_network, options)
 
 
 def _turn(engine: MemoryEngine, answered: Answered) -> LongTurn:

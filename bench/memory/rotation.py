@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from bench.memory.agents import Agent, Workload, context_tokens
@@ -100,9 +101,9 @@ def run_agents(
         at_once: Whether all agents ask at once; otherwise one after another.
         quick: Whether the network has a quarter of its layers.
     """
-    network = SHAPES[shape]().network(quick=quick)
+    network = partial(SHAPES[shape]().network, quick=quick)
     lengths = context_tokens(workload)
-    spec = probe_spec(network, SCALED_BLOCK_TOKENS)
+    spec = probe_spec(network(), SCALED_BLOCK_TOKENS)
     lives = [_in_whole_blocks(spec, tokens) for tokens in lengths]
     budget_bytes = _budget(budget, lives)
     options = EngineOptions(
