@@ -23,7 +23,8 @@ from domain.values import ModelCard, Sampling
 from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
 from worker.cachestore.tier import DiskTier
-from worker.engine.mlx.runner import BatchRunner, LoadedWeights
+from worker.engine.mlx.model.loaded_weights import LoadedWeights
+from worker.engine.mlx.runner import BatchRunner
 from worker.engine.output.detokenizer import ByteDetokenizer
 from worker.engine.ports import Admission, LoadedModel, RenderedPrompt
 

@@ -215,6 +215,27 @@ class CacheFigures:
     disk_budget_bytes: int = 0
 
 
+@dataclass(slots=True, kw_only=True)
+class DraftFigures:
+    """What speculation has done since the worker started.
+
+    Attributes:
+        drafts: Drafts that were verified.
+        drafted_tokens: Tokens of these drafts.
+        accepted_tokens: How many of them the model drew.
+    """
+
+    drafts: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+
+    def record(self, drafted: int, accepted: int) -> None:
+        """Count one more draft."""
+        self.drafts += 1
+        self.drafted_tokens += drafted
+        self.accepted_tokens += accepted
+
+
 def digest_of(payload: bytes) -> Digest:
     """Return the content address of ``payload``."""
     return Digest("sha256:" + hashlib.sha256(payload).hexdigest())

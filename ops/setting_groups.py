@@ -155,6 +155,10 @@ class EngineSettings(_Group):
         " never exceeded, and the model's context is lowered to what fits; default: what the"
         " weights and a step leave of the device's memory, measured at the start",
     )
+    speculation: bool = Field(
+        default=True,
+        description="draft tokens that repeat the prompt or the answer; the text stays the same",
+    )
     wire_memory: bool = Field(
         default=False,
         description="Metal: wire the model's memory; machines short of memory have crashed with it",

@@ -127,18 +127,22 @@ def build_engine(
         pinned_bytes=settings.engine.kv_budget_bytes,
         steps=StepFile(settings.data_dir / "steps.json"),
     )
+
+    def new_runner() -> BatchRunner:
+        runner = BatchRunner(
+            load_weights=lambda: load_weights(source, answers, budget.check_weights),
+            prefill_step_tokens=settings.engine.prefill_step_tokens,
+            gap_max_ms=settings.engine.gap_max_ms,
+            kv_budget_bytes=budget,
+            reuse=settings.engine.reuse,
+            tier=cache.tier,
+            on_context=cache.recorder.record,
+        )
+        runner.speculates = settings.engine.speculation
+        return cache.gauge.watch(runner)
+
     return BatchEngine(
-        runner_factory=lambda: cache.gauge.watch(
-            BatchRunner(
-                load_weights=lambda: load_weights(source, answers, budget.check_weights),
-                prefill_step_tokens=settings.engine.prefill_step_tokens,
-                gap_max_ms=settings.engine.gap_max_ms,
-                kv_budget_bytes=budget,
-                reuse=settings.engine.reuse,
-                tier=cache.tier,
-                on_context=cache.recorder.record,
-            )
-        ),
+        runner_factory=new_runner,
         sink=sink,
         clock=SystemClock(),
         max_batch_size=settings.engine.max_batch_size,

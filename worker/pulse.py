@@ -71,6 +71,7 @@ class PulseReporter:
             state=state.value,
             model=self.engine.card() if is_ready else None,
             cache=self.gauge.read(),
+            drafts=self.gauge.read_drafts(),
             turns=self._turn_state() if is_ready else None,
             waiting=self.engine.waiting_jobs(),
         )

@@ -26,7 +26,8 @@ from tests.support.models.engine_probe import submit_prompt
 from worker.cachestore.reports import ContextReport, ContextStarted
 from worker.cachestore.tier import DiskTier, TierFigures
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.runner import BatchRunner, LoadedWeights
+from worker.engine.mlx.model.loaded_weights import LoadedWeights
+from worker.engine.mlx.runner import BatchRunner
 from worker.engine.output.detokenizer import ByteDetokenizer
 from worker.engine.ports import Admission, Admitted, LoadedModel, RenderedPrompt, StepResult
 

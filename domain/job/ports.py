@@ -12,6 +12,7 @@ from domain.chat.ports import Cancellable
 from domain.job.fair_scheduler import TurnState
 from domain.values import (
     CacheFigures,
+    DraftFigures,
     JobId,
     ModelCard,
     Priority,
@@ -149,6 +150,7 @@ class WorkerPulse:
         state: ``loading``, ``ready`` or ``draining``.
         model: The served model, once it is ready.
         cache: Figures of its KV cache, once it is ready.
+        drafts: What speculation has done, once it is ready.
         turns: State of its scheduler, with the places of its batch as slots, once it is ready.
         waiting: The jobs that wait in its engine, in their order.
     """
@@ -158,6 +160,7 @@ class WorkerPulse:
     state: str
     model: ModelCard | None
     cache: CacheFigures | None = None
+    drafts: DraftFigures | None = None
     turns: TurnState | None = None
     waiting: tuple[WaitingJob, ...] = ()
 

@@ -13,6 +13,7 @@ from domain.job.fair_scheduler import AgentQueueState, TurnState
 from domain.job.ports import WorkerPulse, WorkerPulses
 from domain.values import (
     CacheFigures,
+    DraftFigures,
     JobId,
     ModelCard,
     Priority,
@@ -49,6 +50,7 @@ READY = WorkerPulse(
     state="ready",
     model=CARD,
     cache=CACHE,
+    drafts=DraftFigures(drafts=2, drafted_tokens=9, accepted_tokens=7),
     turns=TURNS,
     waiting=(WaitingJob(id=JobId("job-2"), waiting_for=WaitingFor.MEMORY, position=0),),
 )

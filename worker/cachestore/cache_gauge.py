@@ -1,17 +1,23 @@
-"""Reads how much KV cache this worker holds, for its pulse."""
+"""Reads how much KV cache this worker holds, and what its drafts won, for its pulse."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from domain.kv.pool import PoolStats
-from domain.values import CacheFigures
+from domain.values import CacheFigures, DraftFigures
 from worker.cachestore.tier import DiskTier
 
 
 class HasMemory(Protocol):
-    """A runner that reports its blocks in memory."""
+    """A runner that reports its blocks in memory and its drafts."""
+
+    @property
+    def drafts(self) -> DraftFigures:
+        """What speculation has done so far; from any thread."""
+        ...
 
     def memory(self) -> PoolStats | None:
         """Return the figures, ``None`` if no blocks are cached; from any thread."""
@@ -65,3 +71,7 @@ class CacheGauge:
             disk_used_bytes=disk.store.size_bytes,
             disk_budget_bytes=disk.store.budget_bytes,
         )
+
+    def read_drafts(self) -> DraftFigures | None:
+        """Return what speculation has done; ``None`` before there is a runner."""
+        return None if self._runner is None else replace(self._runner.drafts)

@@ -27,7 +27,7 @@ from domain.job.replay import (
 from domain.kv.hashing import hash_ids
 from domain.log.ports import PayloadStore
 from domain.values import Digest, StopReason
-from worker.engine.mlx.runner import LoadedWeights
+from worker.engine.mlx.model.loaded_weights import LoadedWeights
 from worker.engine.mlx.solo import SoloRun
 from worker.engine.ports import LoadedModel
 from worker.engine.preparation import prepare

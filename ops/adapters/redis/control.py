@@ -13,7 +13,16 @@ import redis
 
 from domain.job.fair_scheduler import AgentQueueState, TurnState
 from domain.job.ports import WorkerPulse
-from domain.values import CacheFigures, JobId, ModelCard, Priority, WaitingFor, WaitingJob, WorkerId
+from domain.values import (
+    CacheFigures,
+    DraftFigures,
+    JobId,
+    ModelCard,
+    Priority,
+    WaitingFor,
+    WaitingJob,
+    WorkerId,
+)
 from ops.adapters.redis.client import Keys, broker_errors
 
 #: A worker without a heartbeat for this long counts as gone.
@@ -162,17 +171,19 @@ class RedisWorkerPulses:
 
 
 def _pulse(data: dict[str, Any]) -> WorkerPulse:
-    # A worker of an older version reports neither its cache nor its turns nor what waits.
+    # A worker of an older version reports no cache, drafts, turns or waiting jobs.
     model, cache, turns = data["model"], data.get("cache"), data.get("turns")
     waiting = [
         {**job, "waiting_for": WaitingFor(job["waiting_for"])} for job in data.get("waiting", ())
     ]
+    drafts = data.get("drafts")
     return WorkerPulse(
         worker=WorkerId(data["worker"]),
         pid=data["pid"],
         state=data["state"],
         model=None if model is None else ModelCard(**model),
         cache=None if cache is None else CacheFigures(**cache),
+        drafts=None if drafts is None else DraftFigures(**drafts),
         turns=None if turns is None else _turns(turns),
         waiting=tuple(WaitingJob(**job) for job in waiting),
     )

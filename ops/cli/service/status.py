@@ -60,19 +60,19 @@ def _report(settings: Settings) -> dict[str, Any]:
         "pid": record.pid if record else None,
         "started_at": record.started_at if record else None,
         "parts": {name: _part(part) for name, part in record.parts.items()} if record else {},
-        "cache": _cache(settings, record) if record else None,
     }
-    return report | log
+    return report | _figures(settings, record) | log
 
 
 def _part(part: PartRecord) -> dict[str, Any]:
     return {"pid": part.pid, "restarts": part.restarts, "alive": part.is_alive()}
 
 
-def _cache(settings: Settings, record: ServeRecord) -> dict[str, Any] | None:
-    """Return the cache figures of the worker's last pulse."""
-    if not record.broker_url:
-        return None
+def _figures(settings: Settings, record: ServeRecord | None) -> dict[str, Any]:
+    """Return the figures of cache and drafts in the worker's last pulse."""
+    nothing: dict[str, Any] = {"cache": None, "drafts": None}
+    if record is None or not record.broker_url:
+        return nothing
     from dataclasses import asdict  # noqa: PLC0415 - keeps --help fast
 
     from domain.errors import QueueUnavailable  # noqa: PLC0415 - the same
@@ -83,10 +83,12 @@ def _cache(settings: Settings, record: ServeRecord) -> dict[str, Any] | None:
     try:
         pulses = RedisWorkerPulses(client, Keys(settings.redis.prefix)).alive()
     except QueueUnavailable:
-        return None
+        return nothing
     finally:
         client.close()
-    return next((asdict(pulse.cache) for pulse in pulses if pulse.cache is not None), None)
+    cache = next((asdict(pulse.cache) for pulse in pulses if pulse.cache is not None), None)
+    drafts = next((asdict(pulse.drafts) for pulse in pulses if pulse.drafts is not None), None)
+    return {"cache": cache, "drafts": drafts}
 
 
 def _is_ready(settings: Settings, record: ServeRecord) -> bool:
@@ -145,7 +147,14 @@ def _lines(report: dict[str, Any]) -> list[tuple[str, str]]:
         first = [("service", "not running; start it: semantic serve")]
     parts = [(name, _part_line(part)) for name, part in report["parts"].items()]
     data = ("data", report["data_dir"])
-    return [*first, *_process_names(parts), *_cache_lines(report), data, *_log_lines(report)]
+    return [
+        *first,
+        *_process_names(parts),
+        *_cache_lines(report),
+        *_draft_lines(report),
+        data,
+        *_log_lines(report),
+    ]
 
 
 def _process_names(parts: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -171,6 +180,15 @@ def _cache_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("contexts in memory", ram),
         ("contexts on disk", "off" if cache["disk"] == "off" else disk),
     ]
+
+
+def _draft_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
+    drafts = report["drafts"]
+    if drafts is None or not drafts["drafts"]:
+        return []
+    accepted, drafted = drafts["accepted_tokens"], drafts["drafted_tokens"]
+    line = f"{accepted:,} of {drafted:,} accepted · {drafts['drafts']:,} drafts"
+    return [("drafted tokens", line)]
 
 
 def _of(used_bytes: int, budget_bytes: int) -> str:

@@ -13,8 +13,9 @@ from domain.values import ModelCard, Sampling
 from tests.support.models.tiny_architectures import Architecture
 from worker.cachestore.reports import OnContext, ignore
 from worker.cachestore.tier import DiskTier
+from worker.engine.mlx.model.loaded_weights import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
-from worker.engine.mlx.runner import BatchRunner, LoadedWeights
+from worker.engine.mlx.runner import BatchRunner
 from worker.engine.output.detokenizer import ByteDetokenizer
 from worker.engine.ports import Admission, Finish, LoadedModel, RenderedPrompt, TokenLikelihood
 

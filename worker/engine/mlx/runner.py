@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import mlx.core as mx
 import structlog
@@ -14,20 +13,18 @@ import structlog
 from domain.kv.hashing import BlockHash
 from domain.kv.pool import PoolStats
 from domain.kv.spec import BLOCK_TOKENS, ModelCacheSpec
-from domain.values import WaitingFor
+from domain.values import DraftFigures, WaitingFor
 from worker.cachestore.reports import OnContext, ignore
 from worker.cachestore.tier import DiskTier
 from worker.engine.mlx.admission import AdmissionControl
 from worker.engine.mlx.memory.at_load import DeviceBudget, memory_at_load
+from worker.engine.mlx.model.loaded_weights import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
 from worker.engine.mlx.rows.piece_tokens import is_on_gpu, piece_tokens
 from worker.engine.mlx.rows.ragged_attention import install_ragged_attention
-from worker.engine.mlx.rows.running_sequences import (
-    JoinRequest,
-    PrefillProgress,
-    RunningSequences,
-)
+from worker.engine.mlx.rows.running_sequences import JoinRequest, PrefillProgress, RunningSequences
 from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow
+from worker.engine.mlx.speculation.speculation import Speculation
 from worker.engine.ports import (
     Admission,
     Admitted,
@@ -40,21 +37,6 @@ from worker.engine.ports import (
 from worker.engine.scheduling.prefill_pace import PrefillPace
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedWeights:
-    """A loaded model.
-
-    Attributes:
-        network: An mlx-lm model; only the thread that loaded it may use it.
-        end_ids: Token ids that end an answer.
-        model: Tokenizer, renderer and model card, for any thread.
-    """
-
-    network: Any
-    end_ids: frozenset[int]
-    model: LoadedModel
 
 
 class BatchRunner:
@@ -72,6 +54,10 @@ class BatchRunner:
         block_tokens: Tokens in a block.
         tier: Stores blocks on the disk; ``None`` keeps them in memory only.
         on_context: Receives reports of restored and saved contexts; must not block.
+
+    Attributes:
+        speculates: Whether rows draft tokens from their own text, as of the next ``reset``.
+        drafts: What speculation has done so far; read from any thread.
     """
 
     def __init__(
@@ -95,6 +81,8 @@ class BatchRunner:
         self._block_tokens = block_tokens
         self._tier = tier
         self._on_context = on_context
+        self.speculates = True
+        self.drafts = DraftFigures()
         self._prefix_cache: PrefixCache | None = None
         #: Tokens that each sequence may still decode, by uid.
         self._remaining: dict[int, int] = {}
@@ -194,8 +182,7 @@ class BatchRunner:
         faults += [Fault(uid, error) for uid, error in self._sampler.faults.items()]
         self._sampler.faults.clear()
         faulty = {fault.uid for fault in faults}
-        for uid in faulty:
-            self.remove(uid)
+        self._remove_all(list(faulty))
         return StepResult(
             [entry for entry in tokens if entry[0] not in faulty],
             [entry for entry in prefilled if entry[0] not in faulty],
@@ -220,12 +207,15 @@ class BatchRunner:
         self._admission.ledger.reserve(0)
         self._sampler = BatchSampler(self._rows_of)
         self._pace = self._new_pace()
+        ends, take_back = self._weights.end_ids, self._sampler.take_back
+        speculation = Speculation(self._draft_room, take_back, ends, self.drafts.record)
         self._sequences = RunningSequences(
             self._weights.network,
             self._sampler,
             self._admission.row_bytes,
             ragged=self._ragged,
             block_tokens=self._block_tokens,
+            speculation=speculation if self.speculates else None,
         )
         mx.clear_cache()
 
@@ -244,12 +234,21 @@ class BatchRunner:
 
     def memory(self) -> PoolStats | None:
         """Return the figures of the blocks in memory; from any thread."""
-        prefix_cache = self._prefix_cache
-        return None if prefix_cache is None else prefix_cache.memory.stats()
+        cache = self._prefix_cache
+        return None if cache is None else cache.memory.stats()
 
     def _new_pace(self) -> PrefillPace:
         tokens = self._prefill_step_tokens
         return PrefillPace(gap_max_s=self._gap_max_s, step_tokens=tokens, on_gpu=is_on_gpu())
+
+    def _draft_room(self, uid: int, tokens: int) -> int:
+        """Return how many tokens may be drafted for a row with ``tokens`` in its caches.
+
+        Memory is reserved up to the end of the block of the next token.
+        """
+        if self._sampler.is_restricted(uid):
+            return 0
+        return min(self._remaining[uid] - 1, -(tokens + 1) % self._block_tokens)
 
     def _new_prefix_cache(self, weights: LoadedWeights) -> PrefixCache | None:
         if not self._caches_prefixes or self._spec is None or self._kv_budget_bytes is None:

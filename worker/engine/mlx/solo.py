@@ -12,8 +12,8 @@ from domain.kv.spec import BLOCK_TOKENS
 from domain.values import Sampling
 from worker.engine.grammar.ports import Constraint
 from worker.engine.mlx.kv.live import cut_at_borders
+from worker.engine.mlx.model.loaded_weights import LoadedWeights
 from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
-from worker.engine.mlx.runner import LoadedWeights
 from worker.engine.mlx.sampling.logprobs import logprobs_of
 from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow, draw_scores
 

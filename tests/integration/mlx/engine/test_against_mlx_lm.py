@@ -22,7 +22,8 @@ from ops.clock import SystemClock
 from tests.support.models.engine_probe import PATIENCE_S, CollectingSink, finished, submit_prompt
 from tests.support.models.tiny_architectures import ARCHITECTURES, VOCABULARY, Architecture
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.runner import BatchRunner, LoadedWeights
+from worker.engine.mlx.model.loaded_weights import LoadedWeights
+from worker.engine.mlx.runner import BatchRunner
 from worker.engine.output.detokenizer import ByteDetokenizer
 from worker.engine.ports import LoadedModel, RenderedPrompt, StepResult
 

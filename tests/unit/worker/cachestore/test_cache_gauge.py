@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from domain.kv.pool import PoolStats
+from domain.values import DraftFigures
 from ops.blockstore.disk import Disk
 from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
@@ -29,6 +30,7 @@ STATS = PoolStats(
 class Memory:
     def __init__(self, stats: PoolStats | None) -> None:
         self.stats = stats
+        self.drafts = DraftFigures(drafts=1, drafted_tokens=4, accepted_tokens=3)
 
     def memory(self) -> PoolStats | None:
         return self.stats
@@ -39,6 +41,12 @@ def test_without_a_prefix_cache_there_are_no_figures() -> None:
     assert gauge.read() is None
     gauge.watch(Memory(None))
     assert gauge.read() is None
+
+
+def test_drafts_are_those_of_the_runner() -> None:
+    gauge = CacheGauge(None, lambda *_: None)
+    assert gauge.read_drafts() is None
+    assert gauge.watch(Memory(None)).drafts == gauge.read_drafts()
 
 
 def test_memory_alone_reports_the_disk_as_off() -> None:

@@ -17,6 +17,8 @@ from worker.engine.mlx.kv.window_cache import WindowKVCache
 # Compared by exact class, because a subclass may store other data in the same attributes.
 SLIDING_CLASSES = (WindowKVCache,)
 STATE_CLASSES = (ArraysCache,)
+#: Those that can take back their last ``WINDOW_SLACK_TOKENS`` at any length.
+TRIMMABLE_CLASSES = (KVCache, *SLIDING_CLASSES)
 
 
 class UnsupportedCache(Exception):

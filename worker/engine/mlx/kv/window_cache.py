@@ -127,7 +127,7 @@ class WindowKVCache:
 
         Args:
             N: New tokens.
-            return_array: Whether several tokens need an array even where ``"causal"`` says it.
+            return_array: Whether several tokens need an array even where ``"causal"`` would do.
             window_size: Window of the layer that asks; by default the cache's own.
         """
         window = window_size or self.window

@@ -23,11 +23,11 @@ from worker.engine.grammar.channel_constraint import ChannelConstraints
 from worker.engine.grammar.constraints import Constraints
 from worker.engine.grammar.guidance import grammars_for
 from worker.engine.mlx.fingerprint import fingerprint
+from worker.engine.mlx.model.loaded_weights import LoadedWeights
 from worker.engine.mlx.model.tool_families import channel_format_of, end_ids_of, tool_format_of
 from worker.engine.mlx.model.vocabulary import detokenizer_factory, spelling_of
 from worker.engine.mlx.prompt.incremental_prompt import IncrementalPrompts
 from worker.engine.mlx.prompt.renderer import PromptRenderer
-from worker.engine.mlx.runner import LoadedWeights
 from worker.engine.output.output_parser import ThinkTags
 from worker.engine.ports import LoadedModel, ModelLoadError
 from worker.engine.reasoning_limit import with_reasoning_limit

@@ -11,8 +11,8 @@ import mlx.core as mx
 from domain.chat.ports import RecordedAnswers
 from domain.job.replay import Refusal, ReplayRefused
 from worker.engine.mlx.fingerprint import fingerprint
+from worker.engine.mlx.model.loaded_weights import LoadedWeights
 from worker.engine.mlx.model.loader import ModelSource, find_model, load_weights
-from worker.engine.mlx.runner import LoadedWeights
 from worker.engine.ports import ModelLoadError
 
 _FINGERPRINT_CHARS = len("sha256:") + 12

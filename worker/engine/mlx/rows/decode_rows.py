@@ -1,7 +1,8 @@
 """Decode of running rows: one forward pass for all of them, one token each.
 
 As in mlx-lm, the pass that computes the next tokens is started before the present ones are read, so
-that the device computes while the host handles tokens.
+that the device computes while the host handles tokens. A pass that verifies drafts
+(``worker.engine.mlx.speculation``) needs the present tokens first.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import mlx.core as mx
 
 from worker.engine.mlx.kv.leaves import STATE_CLASSES, leaves
 from worker.engine.mlx.rows.ragged_cache import nest, ragged_caches
+from worker.engine.mlx.speculation.speculation import Speculation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +43,8 @@ class DecodeRows:
         sampler: Draws a token id for each row of log-probabilities, [rows, vocabulary] to [rows].
             ``sampled`` names the rows.
         ragged: Whether the network computes rows of unequal length in one pass.
+        speculation: Drafts tokens of the rows, whose caches must all be trimmable; ``None`` for
+            one token of each row in a pass. Needs ``ragged``.
     """
 
     def __init__(
@@ -49,10 +53,13 @@ class DecodeRows:
         sampler: Callable[[mx.array], mx.array],
         *,
         ragged: bool,
+        speculation: Speculation | None = None,
     ) -> None:
+        assert ragged or speculation is None, "drafts of several rows have unequal lengths"
         self._network = network
         self._sampler = sampler
         self._ragged = ragged
+        self._speculation = speculation
         self.rows: list[Row] = []
         #: Uids of the rows that are being sampled, in order.
         self.sampled: list[int] = []
@@ -66,9 +73,10 @@ class DecodeRows:
 
     def start(self, row: Row, last_token: int) -> None:
         """Add a row whose prompt is in its caches but for the last token; draw its first token."""
+        self.interrupt()
         self.sampled = [row.uid]
         tokens = mx.array([last_token])
-        drawn = self._draw(self._network(tokens[:, None], cache=row.caches))
+        drawn = self._draw(self._network(tokens[:, None], cache=row.caches)[:, -1])
         mx.async_eval(drawn)  # type: ignore[no-untyped-call]  # mlx has no types for it
         row.tokens.append(last_token)
         if self._ragged:
@@ -87,20 +95,71 @@ class DecodeRows:
         return [(row.uid, token) for row, token in pairs if row.uid in uids]
 
     def next(self) -> list[tuple[int, int]]:
-        """Return ``(uid, token)`` of every row, and start the pass that draws the tokens after."""
+        """Return ``(uid, token)`` of the tokens that are in the caches now, in order.
+
+        A row has one, or several where a part of its draft was drawn.
+        """
         if self._next is None:
             return []
-        tokens = self._next
+        drafts = self._drafts(self._next)
+        return self._advance(self._next) if drafts is None else self._verify(*drafts)
+
+    def interrupt(self) -> None:
+        """Note that something else is computed before the next pass."""
+        if self._speculation is not None:
+            self._speculation.times.interrupt()
+
+    def _advance(self, tokens: mx.array) -> list[tuple[int, int]]:
+        """Start the pass that draws the next tokens, and read the present ones."""
         self.sampled = [row.uid for row in self.rows]
-        self._next = self._draw(self._forward(tokens))
+        self._next = self._draw(self._forward(tokens)[:, -1])
         mx.async_eval(self._next)  # type: ignore[no-untyped-call]  # as above
         drawn: list[int] = tokens.tolist()  # type: ignore[assignment]  # one axis
         for row, token in zip(self.rows, drawn, strict=True):
             row.tokens.append(token)
+        if self._speculation is not None:
+            self._speculation.times.record_plain(len(self.rows))
         return list(zip(self.sampled, drawn, strict=True))
+
+    def _drafts(self, tokens: mx.array) -> tuple[list[int], list[list[int]]] | None:
+        """Return the present token and the draft of each row; ``None`` where none is drafted."""
+        if self._speculation is None:
+            return None
+        guesses = self._speculation.guess(self.rows)
+        if not guesses:
+            return None
+        drawn: list[int] = tokens.tolist()  # type: ignore[assignment]  # one axis
+        drafts = self._speculation.confirm(self.rows, drawn, guesses)
+        return (drawn, drafts) if any(drafts) else None
+
+    def _verify(self, drawn: list[int], drafts: list[list[int]]) -> list[tuple[int, int]]:
+        """Compute the present tokens and their drafts; keep what the sampler draws again."""
+        assert self._speculation is not None, "there are drafts"
+        assert self._next is not None, "rows have a next token"
+        pieces = [[token, *draft] for token, draft in zip(drawn, drafts, strict=True)]
+        lengths = [len(piece) for piece in pieces]
+        self.sampled = [
+            row.uid for row, length in zip(self.rows, lengths, strict=True) for _ in range(length)
+        ]
+        logits = _forward_pieces(self._network, self.rows, pieces)
+        places = [logits[at, :length] for at, length in enumerate(lengths)]
+        draws: list[int] = self._draw(mx.concatenate(places)).tolist()  # type: ignore[assignment]  # one axis
+        accepted = self._speculation.settle(self.rows, drafts, draws)
+        first, following, returned = 0, [], []
+        for row, piece, count in zip(self.rows, pieces, accepted, strict=True):
+            following.append(draws[first + count])
+            first += len(piece)
+            kept = piece[: 1 + count]
+            _trim(row, len(piece) - len(kept))
+            row.tokens.extend(kept)
+            returned += [(row.uid, token) for token in kept]
+        self._next = mx.array(following, dtype=self._next.dtype)
+        return returned
 
     def remove(self, uids: AbstractSet[int]) -> None:
         """Remove rows; unknown uids are ignored."""
+        if self._speculation is not None:
+            self._speculation.drop(uids)
         keep = [at for at, row in enumerate(self.rows) if row.uid not in uids]
         if len(keep) == len(self.rows):
             return
@@ -148,8 +207,8 @@ class DecodeRows:
         return logits
 
     def _draw(self, logits: mx.array) -> mx.array:
-        last = logits[:, -1, :]
-        return self._sampler(last - mx.logsumexp(last, axis=-1, keepdims=True))
+        """Return a token for each row of logits, [rows, vocabulary] to [rows]."""
+        return self._sampler(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
 
 
 def prefill(
@@ -162,17 +221,32 @@ def prefill(
     Several rows need a network that computes ragged rows and has no recurrent layer.
     """
     assert len(rows) == len(pieces), "one piece for each row"
-    if len(rows) == 1:
-        network(mx.array([list(pieces[0])]), cache=rows[0].caches)
-    else:
-        lengths = [len(piece) for piece in pieces]
-        padded = [list(piece) + [0] * (max(lengths) - len(piece)) for piece in pieces]
-        caches = ragged_caches([row.caches for row in rows], lengths, _no_state)
-        network(mx.array(padded), cache=caches)
+    _forward_pieces(network, rows, pieces)
     mx.eval([leaf.state for row in rows for leaf in leaves(row.caches)])
     mx.clear_cache()
     for row, piece in zip(rows, pieces, strict=True):
         row.tokens.extend(piece)
+
+
+def _forward_pieces(
+    network: Any,  # noqa: ANN401 - as above
+    rows: Sequence[Row],
+    pieces: Sequence[Sequence[int]],
+) -> mx.array:
+    """Return the logits of a piece of each row, [rows, longest piece, vocabulary]."""
+    if len(rows) == 1:
+        return network(mx.array([list(pieces[0])]), cache=rows[0].caches)  # type: ignore[no-any-return]  # mlx-lm ships no types
+    lengths = [len(piece) for piece in pieces]
+    padded = [list(piece) + [0] * (max(lengths) - len(piece)) for piece in pieces]
+    caches = ragged_caches([row.caches for row in rows], lengths, _no_state)
+    return network(mx.array(padded), cache=caches)  # type: ignore[no-any-return]  # mlx-lm ships no types
+
+
+def _trim(row: Row, tokens: int) -> None:
+    """Take back the last tokens of a row."""
+    for leaf in leaves(row.caches) if tokens else ():
+        trimmed = leaf.trim(tokens)
+        assert trimmed == tokens, "a draft fits what a cache can take back"
 
 
 def _no_state(index: int) -> Any:  # noqa: ANN401 - never returns

@@ -16,9 +16,10 @@ import structlog
 from mlx_lm.generate import generation_stream
 
 from domain.kv.spec import BLOCK_TOKENS
-from worker.engine.mlx.kv.leaves import STATE_CLASSES, leaves
+from worker.engine.mlx.kv.leaves import STATE_CLASSES, TRIMMABLE_CLASSES, leaves
 from worker.engine.mlx.kv.window_cache import make_row_caches
 from worker.engine.mlx.rows.decode_rows import DecodeRows, Row, prefill
+from worker.engine.mlx.speculation.speculation import Speculation
 from worker.engine.ports import Fault
 from worker.engine.scheduling.fair_queue import FairQueue
 
@@ -107,6 +108,8 @@ class RunningSequences:
         ragged: Whether the network computes rows of unequal length in one pass, as
             ``install_ragged_attention`` returns; otherwise rows decode one by one.
         block_tokens: Tokens by which the buffers of a sequence grow.
+        speculation: Drafts tokens of the sequences that decode; used where ``ragged`` and where
+            no layer has a recurrent state.
     """
 
     def __init__(
@@ -117,6 +120,7 @@ class RunningSequences:
         *,
         ragged: bool,
         block_tokens: int = BLOCK_TOKENS,
+        speculation: Speculation | None = None,
     ) -> None:
         self._network = network
         self._block_tokens = block_tokens
@@ -127,10 +131,14 @@ class RunningSequences:
         self._failed: list[Fault] = []
         self._steps = 0
         self.stream = generation_stream
-        self._rows = DecodeRows(network, sampler, ragged=ragged)
         found = leaves(make_row_caches(network))
+        stateless = all(type(leaf) not in STATE_CLASSES for leaf in found)
         #: Whether several prompts can be prefilled in one pass.
-        self._together = ragged and all(type(leaf) not in STATE_CLASSES for leaf in found)
+        self._together = ragged and stateless
+        drafts = ragged and all(type(leaf) in TRIMMABLE_CLASSES for leaf in found)
+        self._rows = DecodeRows(
+            network, sampler, ragged=ragged, speculation=speculation if drafts else None
+        )
         #: Prompt tokens computed so far, the last one of each prompt not counted.
         self.tokens_prefilled = 0
 
@@ -210,6 +218,7 @@ class RunningSequences:
         prompts = self._next_prompts(tokens_max)
         if not prompts:
             return []
+        self._rows.interrupt()
         pieces = [prompt.segments[0][:tokens_max] for prompt in prompts]
         rows = [prompt.row for prompt in prompts]
         if not self._run_isolated(prompts, lambda: prefill(self._network, rows, pieces)):
@@ -249,7 +258,7 @@ class RunningSequences:
         return failed
 
     def decode(self) -> list[tuple[int, int]]:
-        """Run one decode step; return ``(uid, token)`` for every sequence that decodes."""
+        """Run one decode step; return ``(uid, token)`` for every token that it added, in order."""
         with mx.stream(self.stream):
             tokens = self._rows.next()
         self._steps += 1

@@ -56,6 +56,10 @@ class LogitMasks:
         self._unnormalised.discard(uid)
         self._drawn.pop(uid, None)
 
+    def restricts(self, uid: int) -> bool:
+        """Return whether a sequence has a constraint that is not free yet."""
+        return uid in self._constraints
+
     def apply(
         self, uids: Sequence[int], logprobs: mx.array, faults: dict[int, Exception]
     ) -> mx.array:

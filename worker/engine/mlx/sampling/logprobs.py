@@ -92,6 +92,12 @@ class LogprobRows:
         for place, row in enumerate(logged_rows):
             self._drawn[uids[row]].append((known, place))
 
+    def take_back(self, uid: int, draws: int) -> None:
+        """Forget the last values of a sequence, whose tokens were rejected."""
+        if uid in self._drawn:
+            for _ in range(draws):
+                self._drawn[uid].pop()
+
     def first(self, uid: int) -> TokenLikelihood | None:
         """Return the values of a sequence's next token, and keep them."""
         if not self._drawn.get(uid):

@@ -69,6 +69,8 @@ class BatchSampler:
         #: Errors of sequences that could not draw, until the runner clears them; their tokens are
         #: meaningless.
         self.faults: dict[int, Exception] = {}
+        #: Whether the last draw used a key of each row.
+        self._used_keys = False
         #: The rows of the last draw, masked by their constraints.
         self.drawn_from: mx.array | None = None
 
@@ -86,8 +88,21 @@ class BatchSampler:
         self._masks.drop(uid)
         self.logprob_rows.drop(uid)
 
+    def is_restricted(self, uid: int) -> bool:
+        """Return whether a constraint still restricts what a sequence may draw."""
+        return self._masks.restricts(uid)
+
+    def take_back(self, uid: int, draws: int) -> None:
+        """Forget the last draws of a sequence in the last call; they are drawn again."""
+        if self._used_keys:
+            self._rows[uid].index -= draws
+        self.logprob_rows.take_back(uid, draws)
+
     def __call__(self, logprobs: mx.array) -> mx.array:
         """Return one token id per row.
+
+        Several rows may belong to one sequence: its next tokens, in order. Such a sequence has no
+        constraint.
 
         Args:
             logprobs: Normalised log-probabilities, [rows, vocabulary].
@@ -108,6 +123,7 @@ class BatchSampler:
         return tokens
 
     def _drawn(self, rules: _Rules | None, uids: Sequence[int], logprobs: mx.array) -> mx.array:
+        self._used_keys = rules is not None
         if rules is None:
             return mx.argmax(logprobs, axis=-1)
         keys = mx.array([self._key(uid) for uid in uids], dtype=mx.uint32)

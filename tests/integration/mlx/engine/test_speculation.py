@@ -1,0 +1,255 @@
+"""With drafts, the tokens are those without; the drafts come from an oracle that errs at times."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from domain.kv.spec import LayerKind
+from domain.values import Sampling
+from tests.support.models.kv_sequences import random_tokens
+from tests.support.models.runner_probe import BLOCK, Bench, Run
+from tests.support.models.tiny_architectures import (
+    ARCHITECTURES,
+    GEMMA3,
+    GPT_OSS,
+    LLAMA,
+    QWEN3,
+    VOCABULARY,
+    Architecture,
+)
+from worker.engine.grammar.ports import Constraint
+from worker.engine.mlx.kv.leaves import leaves
+from worker.engine.mlx.speculation import speculation as module
+from worker.engine.ports import Finish
+
+GREEDY = Sampling(temperature=0)
+SAMPLED = Sampling(temperature=0.9, top_p=0.95, top_k=40, seed=5)
+#: Prompts that end before, at and after a border of blocks, and one beyond the windows.
+LENGTHS = (5, 2 * BLOCK, 3 * BLOCK + 7, 200)
+TOKENS = 60
+#: Rounding of float32, with the last digit that is told.
+BOUND = 1e-4
+
+drafting = pytest.mark.parametrize(
+    "architecture", [LLAMA, QWEN3, GEMMA3, GPT_OSS], ids=lambda a: a.name
+)
+
+
+class Oracle:
+    """Knows the answers of an earlier run.
+
+    Args:
+        seed: Of its errors.
+        errors: Share of its tokens that are wrong.
+    """
+
+    def __init__(self, seed: int = 1, errors: float = 0.2) -> None:
+        self.answers: dict[tuple[int, ...], list[int]] = {}
+        self._rng = random.Random(seed)
+        self._errors = errors
+
+    def learn(self, *runs: Run) -> None:
+        for run in runs:
+            self.answers[tuple(run.prompt)] = [*run.tokens, 0, 0]
+
+    def guess(self, tokens: Sequence[int], count: int) -> list[int]:
+        for prompt, answer in self.answers.items():
+            if tuple(tokens[: len(prompt)]) == prompt:
+                start = len(tokens) - len(prompt)
+                return [self._token(token) for token in answer[start : start + count]]
+        return []
+
+    def _token(self, token: int) -> int:
+        return (token + 1) % VOCABULARY if self._rng.random() < self._errors else token
+
+
+@pytest.fixture
+def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
+    oracle = Oracle()
+
+    class Lookup:
+        def __init__(self, tokens: Sequence[int]) -> None:
+            self._tokens = tokens
+
+        def propose(self, count: int) -> list[int]:
+            return oracle.guess(self._tokens, count)
+
+    class Pace:
+        def limit_at(self, tokens: int) -> int:
+            return tokens % 9
+
+        def record(self, *_: object, **__: object) -> None:
+            pass
+
+    monkeypatch.setattr(module, "PromptLookup", Lookup)
+    monkeypatch.setattr(module, "DraftPace", Pace)
+    return oracle
+
+
+def without_drafts(architecture: Architecture, ends: frozenset[int] = frozenset()) -> Bench:
+    bench = Bench(architecture, ends=ends)
+    bench.runner.speculates = False
+    bench.runner.reset()
+    return bench
+
+
+def asked(bench: Bench, prompt: list[int], tokens: int, sampling: Sampling, **rules: object) -> Run:
+    admission = bench.admission(prompt, tokens, sampling)
+    return bench.join_as(replace(admission, **rules))  # type: ignore[arg-type]
+
+
+def same_values(run: Run, other: Run) -> bool:
+    pairs = zip(run.likelihoods, other.likelihoods, strict=True)
+    return all(abs(one.logprob - two.logprob) < BOUND for one, two in pairs)
+
+
+@drafting
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_tokens_and_their_logprobs_are_those_without_drafts(
+    oracle: Oracle, architecture: Architecture, sampling: Sampling
+) -> None:
+    cold, bench = without_drafts(architecture), Bench(architecture)
+    prompts = [random_tokens(length, length) for length in LENGTHS]
+    expected = [asked(cold, prompt, TOKENS, sampling, logprobs=3) for prompt in prompts]
+    cold.finish()
+    oracle.learn(*expected)
+    alone = asked(bench, prompts[0], TOKENS, sampling, logprobs=3)
+    bench.finish()
+    assert alone.tokens == expected[0].tokens
+    together = [asked(bench, prompt, TOKENS, sampling, logprobs=3) for prompt in prompts]
+    while not all(run.ended for run in together):
+        bench.step()
+        bench.check()
+        for run in (run for run in together if not run.ended):
+            found = bench.runner.sequences.find(run.uid)
+            if found is not None:
+                assert {leaf.offset for leaf in leaves(found[0])} == {len(found[1])}
+    assert [run.tokens for run in together] == [run.tokens for run in expected]
+    assert all(map(same_values, together, expected))
+    counts = bench.runner.drafts
+    assert TOKENS < counts.accepted_tokens < counts.drafted_tokens < 8 * counts.drafts
+    assert cold.runner.drafts.drafts == 0
+
+
+@drafting
+def test_an_end_inside_a_draft_ends_the_sequence_and_its_blocks(
+    oracle: Oracle, architecture: Architecture
+) -> None:
+    prompts = [random_tokens(length, length) for length in LENGTHS]
+    cold = without_drafts(architecture)
+    runs = [cold.join(prompt, TOKENS, SAMPLED) for prompt in prompts]
+    cold.finish()
+    oracle.learn(*runs)
+    ends = frozenset(run.tokens[at] for at, run in enumerate(runs, 9))
+    for limit in (17, TOKENS):
+        cold, bench = without_drafts(architecture, ends), Bench(architecture, ends=ends)
+        expected = [cold.join(prompt, limit, SAMPLED) for prompt in prompts]
+        cold.finish()
+        drafted = [bench.join(prompt, limit, SAMPLED) for prompt in prompts]
+        bench.drain()
+        for run, other in zip(drafted, expected, strict=True):
+            assert (run.tokens, run.finish) == (other.tokens, other.finish)
+            following = [*run.prompt, *run.tokens, 1, 2]
+            known = cold.reuse.memory.known_tokens(following)
+            assert bench.reuse.memory.known_tokens(following) == known > len(run.prompt) - 1
+
+
+@drafting
+def test_a_resumed_sequence_goes_on_with_the_same_tokens(
+    oracle: Oracle, architecture: Architecture
+) -> None:
+    bench, prompt = Bench(architecture), random_tokens(37, 3)
+    whole = without_drafts(architecture).run_alone(prompt, TOKENS, SAMPLED)
+    for cut in (1, 10, 33):
+        given = [*prompt, *whole.tokens[:cut]]
+        oracle.answers[tuple(given)] = whole.tokens[cut:]
+        run = bench.join(given, TOKENS - cut, SAMPLED, first_index=cut)
+        bench.finish(run)
+        assert run.tokens == whole.tokens[cut:]
+    assert bench.runner.drafts.accepted_tokens
+
+
+def test_a_preempted_sequence_goes_on_with_the_same_tokens(oracle: Oracle) -> None:
+    size = Bench(LLAMA).reuse._spec.block_bytes
+    cold, bench = without_drafts(LLAMA), Bench(LLAMA, budget_bytes=9 * size)
+    prompts = [random_tokens(20 + 15 * (n % 4), 70 + n) for n in range(6)]
+    expected = [cold.join(prompt, 30, SAMPLED) for prompt in prompts]
+    cold.finish()
+    oracle.learn(*expected)
+    runs = [bench.wait(prompt, 30, SAMPLED) for prompt in prompts]
+    bench.drain()
+    assert any(run.paused for run in runs)
+    assert [run.tokens for run in runs] == [run.tokens for run in expected]
+
+
+class _OnlyEven:
+    """A constraint that rules out every other token."""
+
+    accepted_count = 0
+    is_over = False
+    is_free = False
+
+    def accept(self, token: int) -> None:
+        assert token % 2 == 0
+        self.accepted_count += 1
+
+    def mask(self) -> bytes | None:
+        return bytes([0b01010101]) * (VOCABULARY // 8)
+
+
+def test_a_restricted_sequence_gets_no_drafts_beside_one_that_does(oracle: Oracle) -> None:
+    cold, bench = without_drafts(LLAMA), Bench(LLAMA)
+    first, second = random_tokens(12, 3), random_tokens(30, 4)
+    pairs = []
+    for one in (cold, bench):
+        form: Constraint = _OnlyEven()
+        restricted = asked(one, first, TOKENS, SAMPLED, constraint=form)
+        if one is bench:
+            one.finish()
+            assert one.runner.drafts.drafts == 0
+            form = _OnlyEven()
+            restricted = asked(one, first, TOKENS, SAMPLED, constraint=form)
+        free = one.join(second, TOKENS, SAMPLED)
+        one.finish()
+        oracle.learn(restricted, free)
+        pairs.append((restricted.tokens, free.tokens))
+    assert pairs[0] == pairs[1]
+    assert bench.runner.drafts.accepted_tokens
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
+def test_nothing_is_drafted_where_a_cache_cannot_be_trimmed(
+    oracle: Oracle, architecture: Architecture
+) -> None:
+    bench, prompt = Bench(architecture), random_tokens(20, 8)
+    expected = without_drafts(architecture).run_alone(prompt, 12)
+    oracle.learn(expected)
+    assert bench.run_alone(prompt, 12).tokens == expected.tokens
+    drafts = all(layer.kind is not LayerKind.STATE for layer in architecture.layers)
+    assert (bench.runner.drafts.drafts > 0) is drafts
+
+
+def test_a_repetition_is_found_in_the_sequence_itself() -> None:
+    prompt = random_tokens(8, 8) * 6
+    expected, bench = without_drafts(LLAMA).run_alone(prompt, 200), Bench(LLAMA)
+    assert bench.run_alone(prompt, 200).tokens == expected.tokens
+    assert bench.runner.drafts.accepted_tokens > 0
+
+
+def test_a_step_returns_the_tokens_of_a_draft_in_order(oracle: Oracle) -> None:
+    prompt = random_tokens(20, 2)
+    expected = without_drafts(LLAMA).run_alone(prompt, 12)
+    oracle.learn(expected)
+    bench = Bench(LLAMA)
+    run = bench.join(prompt, 12)
+    returned = []
+    while not run.ended:
+        before = len(run.tokens)
+        bench.step()
+        returned.append(len(run.tokens) - before)
+    assert max(returned) > 1
+    assert (run.tokens, run.finish) == (expected.tokens, Finish.LENGTH)

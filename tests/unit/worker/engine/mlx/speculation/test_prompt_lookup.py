@@ -1,0 +1,102 @@
+"""What a sequence is guessed to go on with."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker.engine.mlx.speculation import prompt_lookup
+from worker.engine.mlx.speculation.prompt_lookup import PromptLookup
+
+
+def test_a_copy_is_continued() -> None:
+    tokens = [*range(100, 120), 7, 8, 100, 101]
+    lookup = PromptLookup(tokens)
+    assert lookup.propose(4) == []
+    tokens.append(102)
+    assert lookup.propose(4) == [103, 104, 105, 106]
+    tokens += [103, 104]
+    assert lookup.propose(2) == [105, 106]
+
+
+def test_after_an_edit_the_copy_is_found_again() -> None:
+    tokens = [*range(100, 120), 7, 8, *range(100, 104)]
+    lookup = PromptLookup(tokens)
+    assert lookup.propose(1) == [104]
+    tokens.append(55)
+    assert lookup.propose(1) == []
+    tokens += [105, 106]
+    assert lookup.propose(1) == []
+    tokens.append(107)
+    assert lookup.propose(3) == [108, 109, 110]
+
+
+def test_a_place_that_guesses_right_is_kept_although_a_later_one_matches() -> None:
+    tokens = [1, 2, 3, 4, 5, 6, 70, 3, 4, 5, 99, 1, 2, 3]
+    lookup = PromptLookup(tokens)
+    assert lookup.propose(1) == [4]
+    tokens += [4, 5]
+    assert lookup.propose(2) == [6, 70]
+    assert PromptLookup(tokens).propose(1) == [99]
+
+
+def test_a_repetition_goes_on_over_its_own_end() -> None:
+    assert PromptLookup([1, 2, 1, 2, 1]).propose(5) == [2, 1, 2, 1, 2]
+    assert PromptLookup([9] * 4).propose(3) == [9, 9, 9]
+
+
+def test_a_long_prompt_is_indexed_in_pieces() -> None:
+    rng = random.Random(1)
+    tokens = [rng.randrange(50_000) for _ in range(2 * prompt_lookup.GRAMS_PER_CALL)]
+    copied = tokens[-20:-10]
+    tokens += copied
+    lookup = PromptLookup(tokens)
+    assert lookup.propose(1) == []
+    assert lookup.entries == prompt_lookup.GRAMS_PER_CALL
+    lookup.propose(1)
+    assert lookup.propose(2) == tokens[-20:-18]
+
+
+def test_the_index_forgets_its_oldest_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_lookup, "GRAMS_MAX", 100)
+    tokens = list(range(1000))
+    lookup = PromptLookup(tokens)
+    for token in range(1000, 1500):
+        tokens.append(token)
+        lookup.propose(0)
+        assert lookup.entries <= 2 * (100 + prompt_lookup.GRAMS_PER_CALL)
+    for token in range(1500, 1700):
+        tokens.append(token)
+        lookup.propose(0)
+    assert lookup.entries <= 200
+    tokens += [5, 6, 7]
+    assert lookup.propose(1) == []
+    tokens += [1640, 1641, 1642]
+    assert lookup.propose(1) == [1643]
+
+
+@given(st.lists(st.integers(0, 2), max_size=60), st.integers(0, 9))
+def test_a_guess_follows_three_tokens_that_stood_there_before(
+    appended: list[int], count: int
+) -> None:
+    tokens: list[int] = []
+    lookup = PromptLookup(tokens)
+    for token in appended:
+        tokens.append(token)
+        guess = lookup.propose(count)
+        last = tokens[-3:]
+        places = [at for at in range(3, len(tokens)) if tokens[at - 3 : at] == last]
+        if not places or not count:
+            assert guess == []
+        else:
+            assert len(guess) == count
+            assert guess[0] in {tokens[at] for at in places}
+
+
+def test_ids_beyond_the_key_do_not_mix_up_places() -> None:
+    big = 1 << 21
+    tokens = [0, big, 5, 7, 1, 0, 5]
+    assert PromptLookup(tokens).propose(1) == []

@@ -1,0 +1,1 @@
+"""Prompt-lookup speculation: drafts of the next tokens, copied from the prompt or the answer."""

@@ -1,0 +1,152 @@
+"""The drafts of the rows that decode: what to verify in the next pass, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Protocol
+
+from worker.engine.mlx.speculation.draft_pace import DraftPace
+from worker.engine.mlx.speculation.pass_times import COST_MIN, PassTimes
+from worker.engine.mlx.speculation.prompt_lookup import PromptLookup
+
+
+class SpeculatedRow(Protocol):
+    """A row as ``Speculation`` needs it."""
+
+    @property
+    def uid(self) -> int:
+        """Its name."""
+        ...
+
+    @property
+    def tokens(self) -> list[int]:
+        """Ids of the tokens in its caches."""
+        ...
+
+
+@dataclass(slots=True)
+class _Sequence:
+    lookup: PromptLookup
+    pace: DraftPace = field(default_factory=DraftPace)
+
+
+class Speculation:
+    """Drafts the next tokens of each row from its own tokens.
+
+    Args:
+        room: From the uid of a row and its tokens in the caches to the most tokens that may be
+            drafted for it.
+        take_back: Called with the uid of a row and the number of its draws that were rejected; the
+            sampler draws them again.
+        end_ids: Tokens that end an answer; nothing is drafted after one.
+        on_draft: Called with the length of a draft that was verified, and how many of its tokens
+            were drawn.
+        times: Measures the passes.
+    """
+
+    def __init__(
+        self,
+        room: Callable[[int, int], int],
+        take_back: Callable[[int, int], None],
+        end_ids: frozenset[int],
+        on_draft: Callable[[int, int], None],
+        times: PassTimes | None = None,
+    ) -> None:
+        self._room = room
+        self._take_back = take_back
+        self._end_ids = end_ids
+        self._on_draft = on_draft
+        self.times = PassTimes() if times is None else times
+        self._sequences: dict[int, _Sequence] = {}
+
+    def drop(self, uids: Iterable[int]) -> None:
+        """Forget sequences; unknown uids are ignored."""
+        for uid in uids:
+            self._sequences.pop(uid, None)
+
+    def guess(self, rows: Sequence[SpeculatedRow]) -> dict[int, list[int]]:
+        """Return guesses by uid: the token that is drawn but not read yet, and a draft after it.
+
+        No guess costs nothing but the look-up: the pass that draws the next tokens can be started
+        before the present ones are read.
+        """
+        guesses: dict[int, list[int]] = {}
+        for row in rows:
+            sequence = self._sequences.get(row.uid)
+            if sequence is None:
+                sequence = self._sequences[row.uid] = _Sequence(PromptLookup(row.tokens))
+            tokens = len(row.tokens)
+            limit = min(sequence.pace.limit_at(tokens), self._room(row.uid, tokens))
+            # During a pause too, the index keeps up with the sequence.
+            guess = sequence.lookup.propose(max(limit, 0) + 1)
+            if limit > 0 and guess:
+                guesses[row.uid] = guess
+        return guesses
+
+    def confirm(
+        self,
+        rows: Sequence[SpeculatedRow],
+        drawn: Sequence[int],
+        guesses: Mapping[int, Sequence[int]],
+    ) -> list[list[int]]:
+        """Return the draft of each row, now that the drawn tokens are read; empty for none."""
+        self.times.record_reading()
+        drafts = []
+        for row, token in zip(rows, drawn, strict=True):
+            guess = guesses.get(row.uid, ())
+            draft = self._until_end(guess) if guess and guess[0] == token else []
+            if guess and not draft:
+                pace = self._sequences[row.uid].pace
+                pace.record(len(row.tokens), drafted=0, accepted=0, cost=COST_MIN)
+            drafts.append(draft)
+        return drafts
+
+    def settle(
+        self, rows: Sequence[SpeculatedRow], drafts: Sequence[Sequence[int]], draws: Sequence[int]
+    ) -> list[int]:
+        """Record a pass with drafts; return how many tokens of each draft were drawn.
+
+        Args:
+            rows: The rows.
+            drafts: The draft of each row.
+            draws: The tokens drawn after the present token of a row and after each of its draft,
+                row by row.
+        """
+        lengths = [len(draft) + 1 for draft in drafts]
+        drafting = sum(map(bool, drafts))
+        cost = self.times.record_drafts(len(rows), drafting, sum(lengths))
+        accepted, first = [], 0
+        for row, draft, length in zip(rows, drafts, lengths, strict=True):
+            count = _agreeing(draft, draws[first : first + length])
+            accepted.append(count)
+            first += length
+            if draft:
+                self._record(row, len(draft), count, cost)
+        return accepted
+
+    def _record(self, row: SpeculatedRow, drafted: int, accepted: int, cost: float) -> None:
+        self._on_draft(drafted, accepted)
+        if accepted < drafted:
+            self._take_back(row.uid, drafted - accepted)
+        after = len(row.tokens) + 1 + accepted
+        pace = self._sequences[row.uid].pace
+        pace.record(after, drafted=drafted, accepted=accepted, cost=cost)
+
+    def _until_end(self, guess: Sequence[int]) -> list[int]:
+        """Return the draft of a guess, up to the first token that ends an answer."""
+        draft: list[int] = []
+        for before, token in pairwise(guess):
+            if before in self._end_ids:
+                break
+            draft.append(token)
+        return draft
+
+
+def _agreeing(draft: Sequence[int], draws: Sequence[int]) -> int:
+    """Return how many drafted tokens were drawn before the first other one."""
+    for at, token in enumerate(draft):
+        if draws[at] != token:
+            return at
+    return len(draft)
