@@ -126,6 +126,7 @@ def build_engine(
         batch=settings.engine.max_batch_size,
         pinned_bytes=settings.engine.kv_budget_bytes,
         steps=StepFile(settings.data_dir / "steps.json"),
+        disk_bytes=settings.cache.disk_budget_bytes if settings.cache.persist else None,
     )
 
     def new_runner() -> BatchRunner:

@@ -126,6 +126,13 @@ class SmallDevice(ProcessDevice):
 
 def loaded(budget: int | DeviceBudget, context_length: int = 1000) -> tuple[Any, int]:
     """Return the line about the memory of the demo model, and the length of its contexts."""
+    lines, context_length = logged(budget, context_length)
+    (line,) = [line for line in lines if line["event"] == "memory_planned"]
+    return line, context_length
+
+
+def logged(budget: int | DeviceBudget, context_length: int = 1000) -> tuple[list[Any], int]:
+    """Return all lines of loading the demo model, and the length of its contexts."""
     source = ModelSource(id=str(DEMO), context_length=context_length)
     runner = BatchRunner(
         load_weights=lambda: load_weights(source),
@@ -134,8 +141,7 @@ def loaded(budget: int | DeviceBudget, context_length: int = 1000) -> tuple[Any,
     )
     with capture_logs() as lines:
         model = runner.load()
-    (line,) = [line for line in lines if line["event"] == "memory_planned"]
-    return line, model.card.context_length
+    return lines, model.card.context_length
 
 
 def test_a_pinned_budget_is_reported_and_measures_nothing() -> None:
@@ -155,6 +161,19 @@ def test_a_loaded_model_has_the_budget_that_it_leaves() -> None:
     ((memory_bytes, cache_bytes),) = small.limits
     assert memory_bytes == 10**9
     assert 0 < cache_bytes < 10**8
+
+
+@pytest.mark.parametrize(
+    ("disk_bytes", "warns"), [(None, False), (0, True), (10**6, True), (10**8, False)]
+)
+def test_a_disk_that_does_not_hold_the_usual_contexts_is_warned_of(
+    disk_bytes: int | None, *, warns: bool
+) -> None:
+    # Five contexts of 1,000 tokens take a few MB.
+    lines, _ = logged(DeviceBudget(device=SmallDevice(10**9), batch=4, disk_bytes=disk_bytes))
+    found = [line for line in lines if line["event"] == "contexts_exceed_disk"]
+    assert [line["log_level"] for line in found] == ["warning"] * warns
+    assert all("5 contexts of 1000 tokens" in line["why"] for line in found)
 
 
 def test_a_pinned_budget_stays_and_the_device_is_reported() -> None:

@@ -21,6 +21,7 @@ from worker.engine.mlx.memory.device import Device
 from worker.engine.mlx.memory.report import (
     measured_budget,
     parameter_bytes,
+    report_disk,
     report_memory,
     usual_tokens,
 )
@@ -64,6 +65,7 @@ class LoadedMemory:
         device: The device after the model was loaded; ``None`` where it was not read.
         is_pinned: Whether the settings give the budget.
         watch: Compares memory and accounts before each step; ``None`` where nothing was measured.
+        disk_bytes: Limit of the files of all contexts; ``None`` where none are written.
     """
 
     spec: ModelCacheSpec | None
@@ -73,6 +75,7 @@ class LoadedMemory:
     device: DeviceMemory | None = None
     is_pinned: bool = True
     watch: MemoryWatch | None = None
+    disk_bytes: int | None = None
 
     def report(self, context_length: int) -> None:
         """Log the memory, with the context length that is in force, in tokens."""
@@ -82,6 +85,12 @@ class LoadedMemory:
                 budget_bytes=self.kv_bytes,
                 is_pinned=self.is_pinned,
                 device=self.device,
+            )
+        if self.spec is not None and self.disk_bytes is not None:
+            report_disk(
+                self.spec.context_bytes(usual_tokens(context_length)),
+                context_length=context_length,
+                budget_bytes=self.disk_bytes,
             )
 
 
@@ -94,12 +103,14 @@ class DeviceBudget:
         batch: Sequences decoded in one step.
         pinned_bytes: Budget that the settings give; then no step is measured.
         steps: Remembers measured steps; ``None`` measures at each load.
+        disk_bytes: Limit of the files of all contexts; ``None`` where none are written.
     """
 
     device: Device
     batch: int
     pinned_bytes: int | None = None
     steps: StepFile | None = None
+    disk_bytes: int | None = None
 
     def check_weights(self, model_dir: Path) -> None:
         """Refuse weights that the device cannot hold, before they are read.
@@ -223,7 +234,9 @@ def memory_at_load(
         context_length=card.context_length,
     )
     if isinstance(budget, DeviceBudget):
-        loaded = LoadedMemory(spec=spec, sizes=sizes, kv_bytes=None, costs=costs)
+        loaded = LoadedMemory(
+            spec=spec, sizes=sizes, kv_bytes=None, costs=costs, disk_bytes=budget.disk_bytes
+        )
         return budget.after_load(
             network,
             loaded,

@@ -104,5 +104,24 @@ def report_memory(
         )
 
 
+def report_disk(stored_bytes: int, *, context_length: int, budget_bytes: int) -> None:
+    """Warn where the disk does not hold the usual contexts.
+
+    Args:
+        stored_bytes: Files of one context of the usual length.
+        context_length: Longest context that the service accepts, in tokens.
+        budget_bytes: Limit of all files.
+    """
+    if AGENTS_DEFAULT * stored_bytes <= budget_bytes:
+        return
+    _log.warning(
+        "contexts_exceed_disk",
+        why=f"{AGENTS_DEFAULT} contexts of {usual_tokens(context_length)} tokens take"
+        f" {_gb(AGENTS_DEFAULT * stored_bytes)} GB of files, cache.disk_budget_gb allows"
+        f" {_gb(budget_bytes)}",
+        advice="raise cache.disk_budget_gb; contexts that are deleted are computed again",
+    )
+
+
 def _gb(size_bytes: int) -> float:
     return round(size_bytes / 1e9, 2)
