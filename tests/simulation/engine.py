@@ -13,7 +13,9 @@ from domain.chat.request import ChatRequest
 from domain.errors import Draining, EngineFailure, InvalidRequest, PromptTooLong, QueueUnavailable
 from domain.job.ports import ItemSink
 from domain.ports import Clock
-from domain.values import JobId, ModelCard, Sampling, StopReason, Timings, Usage
+from domain.values import JobId, ModelCard, Priority, Sampling, StopReason, Timings, Usage
+from worker.engine.scheduling.fair_queue import Turn
+from worker.engine.scheduling.waiting_queue import BatchRoom, WaitingQueue
 
 #: Tokens in one item; a crash can come between the two.
 ITEM_TOKENS = 2
@@ -22,6 +24,10 @@ OUTAGE_S_MAX = 30.0
 #: The only message that is refused.
 REFUSED = "<refused>"
 CONTEXT = 1000
+#: Characters of all prompts that run at once; of the longest, only one fits.
+MEMORY = 20
+#: The bounds of the real queue, but small, so that a short life meets them.
+PASSES_MAX, WAIT_S_MAX = 1, 0.5
 
 
 def answer_to(prompt: str) -> str:
@@ -47,11 +53,13 @@ class _Generation:
     pending: list[int] = field(default_factory=list)
     ending: tuple[StopReason, Failed | None] | None = None
     is_cancelled: bool = False
+    since: float = 0.0
+    passed: int = 0
     outcome: Outcome | None = None
 
 
 class StepEngine:
-    """Computes in ``advance`` and publishes in ``publish``.
+    """Computes in ``advance`` and publishes in ``publish``; admits with the real queue.
 
     Args:
         sink: Where items go.
@@ -66,11 +74,15 @@ class StepEngine:
         clock: Clock,
         pause: Callable[[str, Callable[[], bool]], object],
         *,
-        places: int = 2,
+        places: int = 3,
     ) -> None:
         self._sink, self._clock, self._pause = sink, clock, pause
         self._places = places
         self._live: list[_Generation] = []
+        self._waiting: WaitingQueue[_Generation] = WaitingQueue(
+            0.0, passes_max=PASSES_MAX, wait_s_max=WAIT_S_MAX
+        )
+        self._running: list[_Generation] = []
         self._outbox: list[tuple[_Generation, StreamItem]] = []
         self._away_since: float | None = None
         self._is_closed = False
@@ -117,8 +129,11 @@ class StepEngine:
             answer=answer_to(prompt)[: task.prompt.max_tokens],
             tokens=list(task.emitted),
             next_item=task.first_item,
+            since=self._clock.monotonic(),
         )
         self._live.append(generation)
+        rank = int(task.priority is Priority.BATCH)
+        self._waiting.add(generation, cost=len(prompt), at=generation.since, rank=rank)
         return _Handle(self, generation, self._pause)
 
     # -- what a test does with it ----------------------------------------------------------------
@@ -126,8 +141,13 @@ class StepEngine:
     def advance(self, steps: int) -> None:
         """Compute ``steps`` steps of the batch without publishing."""
         for _ in range(steps):
-            running = [one for one in self._live if one.ending is None][: self._places]
-            for generation in running:
+            room: BatchRoom[_Generation] = BatchRoom(
+                has_place=lambda _: len(self._running) < self._places,
+                must_wait=lambda _: None,
+                join=self._join,
+            )
+            self._waiting.admit(self._clock.monotonic(), self._places - len(self._running), room)
+            for generation in [*self._running]:
                 self._step(generation)
 
     def publish(self, *, loses_reply: bool = False) -> None:
@@ -176,12 +196,43 @@ class StepEngine:
                 self._emit(generation)
             else:
                 self._take_back(generation)
-            generation.ending = (StopReason.CANCELLED, None)
+            self._end(generation, StopReason.CANCELLED, None)
+
+    def _join(self, turn: Turn[_Generation]) -> bool:
+        generation = turn.item
+        prompts = [one.task.prompt.tokens for one in (*self._running, generation)]
+        if self._running and sum(map(len, prompts)) > MEMORY:
+            return False
+        self._check_turn(generation)
+        self._running.append(generation)
+        return True
+
+    def _check_turn(self, joining: _Generation) -> None:
+        """Assert that a generation that joins passes no one that has waited too long."""
+        now, is_batch = self._clock.monotonic(), joining.task.priority is Priority.BATCH
+        left = [one for one in self._live if one.ending is None and one not in self._running]
+        for one in left[: left.index(joining)]:
+            one.passed += 1
+            assert one.passed <= PASSES_MAX, f"{one.task.job_id} was passed too often"
+            is_equal = is_batch or one.task.priority is Priority.INTERACTIVE
+            is_due = now - one.since >= WAIT_S_MAX and is_equal
+            assert not is_due, f"{joining.task.job_id} passed {one.task.job_id}, which was due"
+        if is_batch and joining.passed < PASSES_MAX:
+            interactive = [one for one in left if one.task.priority is Priority.INTERACTIVE]
+            assert not interactive, f"{joining.task.job_id} took the memory of interactive work"
+
+    def _end(self, generation: _Generation, reason: StopReason, failure: Failed | None) -> None:
+        generation.ending = (reason, failure)
+        self._leave(generation)
+
+    def _leave(self, generation: _Generation) -> None:
+        self._waiting.remove(generation)
+        self._running = [one for one in self._running if one is not generation]
 
     def _step(self, generation: _Generation) -> None:
         if len(generation.tokens) >= len(generation.answer):
             self._emit(generation)
-            generation.ending = (StopReason.END_TURN, None)
+            self._end(generation, StopReason.END_TURN, None)
             return
         token = ord(generation.answer[len(generation.tokens)])
         generation.tokens.append(token)
@@ -207,7 +258,7 @@ class StepEngine:
             if generation.ending is None:
                 if generation.held is not None:
                     self._take_back(generation)
-                generation.ending = (StopReason.END_TURN, failure)
+                self._end(generation, StopReason.END_TURN, failure)
 
     @staticmethod
     def _take_back(generation: _Generation) -> None:
@@ -228,6 +279,7 @@ class StepEngine:
 
     def _resolve(self, generation: _Generation, stop: StopReason, failure: Failed | None) -> None:
         self._live.remove(generation)
+        self._leave(generation)
         tokens = tuple(generation.tokens)
         generation.outcome = Outcome(
             next_item=generation.next_item,

@@ -24,6 +24,8 @@ from tests.simulation.truth import Reader
 from tests.support.fakes.job_queue import FakeJobQueue
 from worker import actors
 from worker.active_jobs import ActiveJobs
+from worker.engine.scheduling.fair_queue import FairQueue, Turn
+from worker.engine.scheduling.waiting_queue import WaitingQueue
 
 Plant = Callable[[], AbstractContextManager[Any]]
 
@@ -113,6 +115,25 @@ def _the_terminal_item_follows_lost_items() -> AbstractContextManager[Any]:
     return mock.patch.object(terminal_item, "_is_whole", return_value=True)
 
 
+def _no_prompt_is_ever_due() -> AbstractContextManager[Any]:
+    turns = FairQueue.turns
+
+    def never_due(self: FairQueue[Any], now: float) -> list[Turn[Any]]:
+        return [turn._replace(is_due=False) for turn in turns(self, now)]
+
+    return mock.patch.object(FairQueue, "turns", never_due)
+
+
+def _batch_work_takes_the_memory_of_interactive_work() -> AbstractContextManager[Any]:
+    add = WaitingQueue.add
+
+    def equal(self: WaitingQueue[Any], item: Any, *, cost: float, at: float, rank: int = 0) -> None:
+        del rank
+        add(self, item, cost=cost, at=at)
+
+    return mock.patch.object(WaitingQueue, "add", equal)
+
+
 PLANTED: Mapping[str, Plant] = {
     "the attempt of a command is not checked": _commands_ignore_the_attempt,
     "a job that has ended can be changed": _an_end_is_not_final,
@@ -128,4 +149,6 @@ PLANTED: Mapping[str, Plant] = {
     "a nudge is believed without the log": _a_nudge_is_believed,
     "readers do not look into the log": _readers_wait_for_the_broker,
     "an end follows lost items": _the_terminal_item_follows_lost_items,
+    "a due prompt holds no other back": _no_prompt_is_ever_due,
+    "batch work takes memory first": _batch_work_takes_the_memory_of_interactive_work,
 }

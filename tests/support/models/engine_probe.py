@@ -14,7 +14,7 @@ from domain.chat.logprobs import TokenLogprob
 from domain.chat.ports import GenerationHandle, InferenceEngine
 from domain.chat.request import ChatRequest, Message, ToolChoice
 from domain.errors import QueueUnavailable
-from domain.values import JobId, Sampling, SamplingWish
+from domain.values import JobId, Priority, Sampling, SamplingWish
 
 #: Longest wait for anything in an engine test, in seconds.
 PATIENCE_S = 60.0
@@ -94,11 +94,18 @@ def submit(
     *,
     attempt: int = 1,
     emitted: Sequence[StreamItem] = (),
+    priority: Priority = Priority.INTERACTIVE,
 ) -> GenerationHandle:
     """Submit a request as the attempt after one that emitted ``emitted``, and release it."""
     prompt = engine.prepare(request)
     return submit_prompt(
-        engine, job_id, prompt, attempt=attempt, emitted=emitted, stop=request.stop
+        engine,
+        job_id,
+        prompt,
+        attempt=attempt,
+        emitted=emitted,
+        stop=request.stop,
+        priority=priority,
     )
 
 
@@ -110,6 +117,7 @@ def submit_prompt(
     attempt: int = 1,
     emitted: Sequence[StreamItem] = (),
     stop: tuple[str, ...] = (),
+    priority: Priority = Priority.INTERACTIVE,
 ) -> GenerationHandle:
     """Submit a rendered prompt and release it."""
     handle = engine.submit(
@@ -121,6 +129,7 @@ def submit_prompt(
             first_item=len(emitted) + 1,
             stop=stop,
             known=known_of(emitted),
+            priority=priority,
         )
     )
     handle.release()

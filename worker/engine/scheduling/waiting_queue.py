@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from domain.values import WaitingFor
 from worker.engine.scheduling.batch_window import BatchWindow
-from worker.engine.scheduling.fair_queue import FairQueue, Turn
+from worker.engine.scheduling.fair_queue import PASSES_MAX, WAIT_S_MAX, FairQueue, Turn
 
 #: Seconds between two admission attempts while sequences wait for the disk or for memory and
 #: nothing runs.
@@ -41,11 +41,15 @@ class WaitingQueue(Generic[T]):
 
     Args:
         window_s: Length of the batch window in seconds.
+        passes_max: As for ``FairQueue``.
+        wait_s_max: As for ``FairQueue``.
     """
 
-    def __init__(self, window_s: float) -> None:
+    def __init__(
+        self, window_s: float, *, passes_max: int = PASSES_MAX, wait_s_max: float = WAIT_S_MAX
+    ) -> None:
         self.window = BatchWindow(window_s)
-        self._queue: FairQueue[T] = FairQueue()
+        self._queue: FairQueue[T] = FairQueue(passes_max=passes_max, wait_s_max=wait_s_max)
         self._postponed = False
         self._reasons: Mapping[T, WaitingFor] = {}
 

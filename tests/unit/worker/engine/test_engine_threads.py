@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from domain.chat.generation import GenerationTask
 from domain.errors import DeviceFailed, Draining, EngineFailure, EngineLost, QueueUnavailable
-from domain.values import Sampling, StopReason
+from domain.values import JobId, Sampling, StopReason, WaitingFor
 from ops.clock import SystemClock
 from tests.support.fakes.engine import FakeEngine, ScriptedRunner
 from tests.support.fakes.time import FakeClock
@@ -260,3 +261,29 @@ def test_the_outcome_follows_the_last_item() -> None:
         for n in range(20):
             outcome = finished(submit(engine, f"job-{n}", ask("short")))
             assert len(sink.numbered(f"job-{n}")) == outcome.next_item - 1
+
+
+def test_wait_that_is_reported_before_the_release_is_published_after_it() -> None:
+    sink = CollectingSink()
+    with FakeEngine(sink, SCRIPT, max_batch_size=1) as engine:
+        engine.pause()
+        submit(engine, "job-running", ask("long"))
+        prompt = engine.prepare(ask("short"))
+        task = GenerationTask(
+            job_id=JobId("job-waiting"),
+            attempt=1,
+            prompt=prompt,
+            emitted=(),
+            first_item=1,
+            stop=(),
+        )
+        waiting = engine.submit(task)
+        engine.runner.stepped.clear()
+        engine.resume()
+        assert engine.runner.stepped.wait(PATIENCE_S)
+        assert sink.progress("job-waiting") == []
+        waiting.release()
+        finished(waiting)
+    (progress, *_) = sink.progress("job-waiting")
+    assert (progress.phase, progress.total) == ("queued", 0)
+    assert progress.waiting_for is WaitingFor.PLACE
