@@ -52,6 +52,7 @@ class RotationFigures:
         first_token_s: Median time to the first token of a next turn.
         insert_s: Median time that the engine thread spends on one join.
         total_s: Time of all turns.
+        cpu_s: Processor time of all turns, which other programs change less.
         peak_bytes: Peak of MLX's memory without the weights.
         insert_peak_bytes: The same while sequences join.
         step_bytes: Most bytes that one step took beside the contexts.
@@ -74,6 +75,7 @@ class RotationFigures:
     first_token_s: float
     insert_s: float
     total_s: float
+    cpu_s: float
     peak_bytes: int
     insert_peak_bytes: int
     step_bytes: int
@@ -116,12 +118,12 @@ def run_agents(
         wanted = max(lengths)
         workload = _fitting(workload, wanted - engine.context_length)
         lengths = context_tokens(workload)
-        started_s = time.perf_counter()
+        started_s, cpu_started_s = time.perf_counter(), time.process_time()
         conversations = _Conversations(engine, workload)
         conversations.run(at_once=at_once)
-        total_s = time.perf_counter() - started_s
+        seconds = time.perf_counter() - started_s, time.process_time() - cpu_started_s
         live = sum(spec.live_bytes(tokens) for tokens in lengths)
-        return _figures(conversations, live, wanted, budget_bytes, total_s)
+        return _figures(conversations, live, wanted, budget_bytes, seconds)
 
 
 class _Conversations:
@@ -165,7 +167,11 @@ class _Conversations:
 
 
 def _figures(
-    conversations: _Conversations, live_bytes: int, wanted: int, budget_bytes: int, total_s: float
+    conversations: _Conversations,
+    live_bytes: int,
+    wanted: int,
+    budget_bytes: int,
+    seconds: tuple[float, float],
 ) -> RotationFigures:
     engine, turns = conversations.engine, conversations.turns
     tier, memory = engine.flushed().store, engine.memory
@@ -185,7 +191,8 @@ def _figures(
         stored_bytes=tier.size_bytes,
         first_token_s=statistics.median(turn.first_token_s for turn in turns),
         insert_s=statistics.median(memory.insert_s),
-        total_s=total_s,
+        total_s=seconds[0],
+        cpu_s=seconds[1],
         peak_bytes=memory.peak,
         insert_peak_bytes=memory.insert_peak,
         step_bytes=memory.step,

@@ -17,7 +17,7 @@ BUDGETS = ((UNLIMITED, 5), ("0.8x all", 5), ("1.35x one", 3), ("1.05x one", 3))
 QUICK_WORKLOAD = Workload(agents=3, turns=3, system=64, task=160, result=32, answer=4)
 HEADER = (
     *("shape", "budget", "agents", ">reused median", ">worst", ">recomputed", ">read MB"),
-    *(">written MB", ">disk / live", ">first token ms", ">total s", ">of unlimited"),
+    *(">written MB", ">disk / live", ">first token ms", ">total s", ">of unlimited", ">CPU s"),
     *(">peak MB", ">live MB", ">budget MB", ">step MB", ">equal answers"),
 )
 
@@ -79,6 +79,7 @@ def rows(runs: Iterator[Rotation], done: list[Rotation]) -> Iterator[tuple[objec
             f"{1000 * figures['first_token_s']:,.0f}",
             f"{figures['total_s']:.1f}",
             _time_ratio(run, unlimited),
+            f"{figures['cpu_s']:.1f}",
             _mb(figures["peak_bytes"]),
             _mb(figures["live_bytes"]),
             "-" if run.budget == UNLIMITED else _mb(figures["budget_bytes"]),
