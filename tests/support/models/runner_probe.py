@@ -13,6 +13,7 @@ from domain.values import ModelCard, Sampling
 from tests.support.models.tiny_architectures import Architecture
 from worker.cachestore.reports import OnContext, ignore
 from worker.cachestore.tier import DiskTier
+from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.model.loaded_weights import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
 from worker.engine.mlx.runner import BatchRunner
@@ -50,7 +51,7 @@ class Bench:
 
     Args:
         architecture: Of the network.
-        budget_bytes: For all contexts; ``None`` for no limit and no reuse.
+        budget_bytes: For all contexts, or what measures it; ``None`` for no limit and no reuse.
         reuse: Whether blocks are kept.
         step_tokens: Prompt tokens computed in a step.
         ends: Tokens that end a turn.
@@ -63,7 +64,7 @@ class Bench:
         self,
         architecture: Architecture,
         *,
-        budget_bytes: int | None = 1 << 26,
+        budget_bytes: int | DeviceBudget | None = 1 << 26,
         step_tokens: int = BLOCK,
         ends: frozenset[int] = frozenset(),
         network: Any = None,

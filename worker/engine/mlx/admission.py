@@ -10,6 +10,7 @@ import structlog
 from domain.kv.ledger import KvBudget, NoBlockCapacity
 from domain.kv.spec import ModelCacheSpec
 from domain.values import ModelCard
+from worker.engine.mlx.memory.at_load import ContextSizes
 from worker.engine.mlx.prefix_cache import PrefixCache
 from worker.engine.ports import ModelLoadError
 
@@ -23,14 +24,15 @@ class AdmissionControl:
     """The KV budget of one model, shared by running sequences and cached blocks.
 
     Args:
-        spec: Sizes of the model's caches; ``None`` for unsupported caches, which count 0 bytes.
+        spec: Sizes of the model's caches, estimated where they cannot be restored; ``None`` before
+            a model is loaded.
         prefix_cache: Holds the cached blocks; ``None`` where prefixes are not cached.
         budget_bytes: For sequences and blocks together; ``None`` for no limit.
     """
 
     def __init__(
         self,
-        spec: ModelCacheSpec | None,
+        spec: ContextSizes | None,
         prefix_cache: PrefixCache | None,
         budget_bytes: int | None,
     ) -> None:
@@ -83,8 +85,9 @@ class AdmissionControl:
         growth = self.row_bytes(0 if self._spec is None else self._spec.block_tokens)
         growth -= self.row_bytes(0)
         wanted = live_bytes + self.row_bytes(tokens) + growth * running
-        if self._prefix_cache is None or self._spec is None:
-            return None if wanted > self.ledger.room_bytes() else 0
+        if self._prefix_cache is None or not isinstance(self._spec, ModelCacheSpec):
+            # Estimates may have grown since the context length was lowered to what fits alone.
+            return 0 if not running or wanted <= self.ledger.room_bytes() else None
         while True:
             blocks = (self.ledger.room_bytes() - wanted) // self._spec.block_bytes
             tokens_max = blocks * self._spec.block_tokens
@@ -92,6 +95,12 @@ class AdmissionControl:
                 return tokens_max
             if not self._prefix_cache.release_waiting():
                 return tokens_max if blocks >= 0 and not running else None
+
+    def accounted_bytes(self, live_bytes: int) -> int:
+        """Return the bytes of sequences and blocks together."""
+        return live_bytes + (
+            0 if self._prefix_cache is None else self._prefix_cache.memory.used_bytes()
+        )
 
     def reserve_or_evict(self, live_bytes: int, by_age: list[int]) -> bool:
         """Reserve bytes for the running sequences, evicting blocks; return whether that succeeds.
@@ -104,7 +113,12 @@ class AdmissionControl:
             live_bytes: Bytes of the running sequences' caches after the next step.
             by_age: Uids of the running sequences, the oldest first.
         """
-        releasable = by_age if len(by_age) == 1 else by_age[:-1]
+        releasable = by_age
+        if len(by_age) > 1:
+            releasable = by_age[:-1]
+        else:
+            # To preempt a lone sequence would free nothing for it.
+            live_bytes = min(live_bytes, self.ledger.budget_bytes)
         while not self.ledger.reserve(live_bytes):
             if self._prefix_cache is None:
                 return False

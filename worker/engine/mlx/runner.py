@@ -17,7 +17,7 @@ from domain.values import DraftFigures, WaitingFor
 from worker.cachestore.reports import OnContext, ignore
 from worker.cachestore.tier import DiskTier
 from worker.engine.mlx.admission import AdmissionControl
-from worker.engine.mlx.memory.at_load import DeviceBudget, memory_at_load
+from worker.engine.mlx.memory.at_load import DeviceBudget, LoadedMemory, memory_at_load
 from worker.engine.mlx.model.loaded_weights import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
 from worker.engine.mlx.rows.piece_tokens import is_on_gpu, piece_tokens
@@ -77,6 +77,7 @@ class BatchRunner:
         self._gap_max_s = gap_max_ms / 1000
         self._budget = kv_budget_bytes
         self._kv_budget_bytes: int | None = None
+        self._loaded: LoadedMemory | None = None
         self._caches_prefixes = reuse
         self._block_tokens = block_tokens
         self._tier = tier
@@ -119,7 +120,7 @@ class BatchRunner:
         model, network = self._weights.model, self._weights.network
         # Once for each model: the check computes several forward passes.
         self._ragged = install_ragged_attention(network)
-        memory = memory_at_load(
+        self._loaded = memory = memory_at_load(
             network,
             model.card,
             block_tokens=self._block_tokens,
@@ -127,10 +128,9 @@ class BatchRunner:
             ragged=self._ragged,
             budget=self._budget,
         )
-        self._spec = memory.spec
-        self._kv_budget_bytes = memory.kv_bytes
+        self._spec, self._kv_budget_bytes = memory.spec, memory.kv_bytes
         self._prefix_cache = cache = self._new_prefix_cache(self._weights)
-        self._admission = AdmissionControl(self._spec, cache, self._kv_budget_bytes)
+        self._admission = AdmissionControl(memory.sizes, cache, self._kv_budget_bytes)
         self.reset()
         fitting = replace(model.card, context_length=memory.costs.context_length)
         model = replace(model, card=self._admission.fit_context(fitting))
@@ -154,7 +154,7 @@ class BatchRunner:
             admitted = Admitted(self.sequences.insert(join))
         else:
             admitted = self._insert_restored(admission, cache, tokens_max)
-        reserved = self._admission.ledger.reserve(self.sequences.live_bytes())
+        reserved = self._admission.reserve_or_evict(self.sequences.live_bytes(), [*self._remaining])
         assert reserved, "max_restorable has checked the budget"
         self._arrivals[admitted.uid] = admission.arrival
         self._remaining[admitted.uid] = admission.max_new_tokens
@@ -280,7 +280,10 @@ class BatchRunner:
         """Reserve memory for the next step; preempt the youngest sequences if it is short."""
         preempted: list[int] = []
         by_age = sorted(self._remaining, key=lambda uid: self._arrivals[uid])
-        while not self._admission.reserve_or_evict(self.sequences.live_bytes(), by_age):
+        assert self._loaded is not None, "nothing is loaded"
+        accounted = self._admission.accounted_bytes(self.sequences.live_bytes())
+        over = self._loaded.over_bytes(accounted, self.sequences, by_age)
+        while not self._admission.reserve_or_evict(self.sequences.live_bytes() + over, by_age):
             assert by_age, "an empty batch needs no memory"
             _log.info("preempted", running=len(by_age))
             preempted.append(by_age.pop())

@@ -15,10 +15,11 @@ from worker.engine.mlx.kv.leaves import leaves
 #: Tokens in the forward passes of the probe. The caches of mlx-lm grow by 256 tokens at once, so
 #: the first pass shows a whole step of growth, and the others the true slope.
 _PROBE = (1, 256, 256)
-#: Attributes by which the caches of mlx-lm bound the tokens that they keep.
-_BOUNDS = ("max_size", "chunk_size")
-#: Tokens by which a bounded cache may exceed its bound, beside those of a piece.
-_BOUND_SLACK = 256
+#: Attributes by which the caches of mlx-lm bound the tokens that they keep, and the tokens by which
+#: they may exceed the bound beside those of a piece.
+_BOUNDS = {"max_size": 0, "chunk_size": 256}
+
+_KV_AXES = 4
 
 
 class FoundRows(Protocol):
@@ -32,8 +33,8 @@ class FoundRows(Protocol):
 class GrowthSizes:
     """Upper estimates of what contexts take, corrected by what running sequences really take.
 
-    Each cache is a line through its measured sizes: its bytes after the first token, and its
-    steepest growth. A cache that announces a bound grows no further.
+    Each cache is a line: its bytes after the first token, and its steepest growth. A cache that
+    announces a bound grows no further.
 
     Args:
         network: An mlx-lm model with caches of any class.
@@ -82,10 +83,22 @@ def _measured_lines(network: Any, piece_tokens: int) -> list[tuple[int, float, f
     lines = []
     for leaf, at in zip(found, zip(*sizes, strict=True), strict=True):
         growths = [(b - a) / n for a, b, n in zip(at, at[1:], _PROBE[1:], strict=False)]
-        bounds = [bound for name in _BOUNDS if (bound := getattr(leaf, name, None))]
-        most = min(bounds) + piece_tokens + _BOUND_SLACK if bounds else math.inf
-        lines.append((at[0], max(0.0, *growths), most))
+        # A bounded cache may drop old tokens while it grows.
+        growths.append(_token_bytes(leaf))
+        bounds = [
+            bound + slack + piece_tokens
+            for name, slack in _BOUNDS.items()
+            if (bound := getattr(leaf, name, None))
+        ]
+        lines.append((at[0], max(growths), min(bounds, default=math.inf)))
     return lines
+
+
+def _token_bytes(leaf: Any) -> float:  # noqa: ANN401 - as above
+    """Return the bytes of one token in arrays of the shape [1, heads, tokens, head_dim]."""
+    arrays = [getattr(leaf, name, None) for name in ("keys", "values")]
+    shaped = [array for array in arrays if isinstance(array, mx.array) and array.ndim == _KV_AXES]
+    return sum(array.nbytes / array.shape[2] for array in shaped if array.shape[2])
 
 
 def _cache_bytes(leaf: Any) -> int:  # noqa: ANN401 - as above

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +15,7 @@ from domain.kv.plan import ContextCosts, DeviceMemory, StepMemory, size_text
 from domain.kv.spec import ModelCacheSpec
 from domain.values import ModelCard
 from worker.engine.mlx.kv.computation import computation_of
-from worker.engine.mlx.kv.growth import GrowthSizes
+from worker.engine.mlx.kv.growth import FoundRows, GrowthSizes
 from worker.engine.mlx.kv.leaves import UnsupportedCache
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.memory.device import Device
@@ -34,6 +35,27 @@ _log = structlog.get_logger(__name__)
 
 #: Freed buffers kept for reuse where the budget is pinned and no step is measured.
 PINNED_CACHE_BYTES = 512 << 20
+
+
+class MemoryGuard:
+    """``MemoryWatch`` on a device.
+
+    Args:
+        device: Where the model runs.
+        watch: Decides.
+    """
+
+    def __init__(self, device: Device, watch: MemoryWatch) -> None:
+        self._device = device
+        self._watch = watch
+
+    def over_bytes(self, accounted: int) -> int:
+        """Return the bytes of contexts to shed before the next step."""
+        return self._watch.over_bytes(
+            active=self._device.active_bytes(),
+            peak=self._device.peak_bytes(),
+            accounted=accounted,
+        )
 
 
 class ContextSizes(Protocol):
@@ -64,7 +86,7 @@ class LoadedMemory:
         costs: Weights, caches and steps; the context length is the longest that fits.
         device: The device after the model was loaded; ``None`` where it was not read.
         is_pinned: Whether the settings give the budget.
-        watch: Compares memory and accounts before each step; ``None`` where nothing was measured.
+        guard: Compares memory and accounts before each step; ``None`` where the device is not read.
         disk_bytes: Limit of the files of all contexts; ``None`` where none are written.
     """
 
@@ -74,8 +96,20 @@ class LoadedMemory:
     costs: ContextCosts
     device: DeviceMemory | None = None
     is_pinned: bool = True
-    watch: MemoryWatch | None = None
+    guard: MemoryGuard | None = None
     disk_bytes: int | None = None
+
+    def over_bytes(self, accounted: int, rows: FoundRows, uids: Iterable[int]) -> int:
+        """Return the bytes of contexts to shed before the next step. Call once before each step.
+
+        Args:
+            accounted: Bytes of rows, parked contexts and copies in flight.
+            rows: The running sequences.
+            uids: Their uids.
+        """
+        if isinstance(self.sizes, GrowthSizes):
+            self.sizes.observe(rows, uids)
+        return 0 if self.guard is None else self.guard.over_bytes(accounted)
 
     def report(self, context_length: int) -> None:
         """Log the memory, with the context length that is in force, in tokens."""
@@ -166,9 +200,13 @@ class DeviceBudget:
             budget_bytes=kv_bytes,
             peak_bytes=self.device.peak_bytes(),
         )
-        is_pinned = self.pinned_bytes is not None
         return replace(
-            loaded, kv_bytes=kv_bytes, costs=costs, device=memory, is_pinned=is_pinned, watch=watch
+            loaded,
+            kv_bytes=kv_bytes,
+            costs=costs,
+            device=memory,
+            is_pinned=self.pinned_bytes is not None,
+            guard=MemoryGuard(self.device, watch),
         )
 
     def _step(

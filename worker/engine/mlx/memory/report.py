@@ -43,7 +43,11 @@ def measured_budget(costs: ContextCosts, device: DeviceMemory, block_bytes: int)
         ModelLoadError: Less than that is left; the message has all terms.
     """
     tokens = usual_tokens(costs.context_length)
-    budget_bytes, longest = kv_budget(costs, device, tokens)
+    _, longest = kv_budget(costs, device, tokens)
+    if longest:
+        # Longer contexts are not accepted, so no step is on one.
+        tokens = min(tokens, longest)
+    budget_bytes, _ = kv_budget(costs, device, tokens)
     step_bytes = costs.step.bytes_at(tokens)
     if budget_bytes < block_bytes or not longest:
         msg = (

@@ -19,6 +19,9 @@ from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow
 #: Most prompt tokens that are computed to measure a piece. A longer piece is extrapolated: what a
 #: layer keeps is proportional to the tokens of the piece.
 PROBE_TOKENS = 128
+#: Pieces of the prompt. Buffers are freed by other threads, so that a peak varies by a tenth: the
+#: difference of the first and the last is divided by their distance.
+_PIECES = 4
 #: Token ids of the prompts are below this number.
 _IDS = 16
 #: A sampling with each filter, so that the sampler keeps all of its copies of the logits.
@@ -34,8 +37,8 @@ def measure_step(
 ) -> StepMemory:
     """Return the working set of the largest prefill piece and of a decode step, beside the caches.
 
-    Two pieces of one prompt are computed: attention scores that are stored show as the difference
-    of their peaks, and grow with the context. This is also the warm-up of the network.
+    Pieces of one prompt are computed: attention scores that are stored show as the difference of
+    their peaks, and grow with the context. This is also the warm-up of the network.
 
     Args:
         network: An mlx-lm model.
@@ -45,8 +48,8 @@ def measure_step(
     """
     probe = _Probe(network, ragged=ragged)
     tokens = min(piece_tokens, PROBE_TOKENS)
-    first, second = probe.prefill_peaks(tokens)
-    slope = max(0, second - first) / tokens
+    first, *_, last = probe.prefill_peaks(tokens)
+    slope = max(0, last - first) / ((_PIECES - 1) * tokens)
     fixed = max(0.0, first - slope * tokens)
     scale = piece_tokens / tokens
     # Short prompts are prefilled together, in several pieces' worth of tokens.
@@ -64,14 +67,14 @@ class _Probe:
             network, self._sampler, row_bytes=lambda _: 0, ragged=ragged
         )
 
-    def prefill_peaks(self, tokens: int) -> tuple[int, int]:
-        """Return the working sets of the first and of the second piece of a prompt."""
-        uid = self._insert(2 * tokens + 1)
-        peaks = [_peak_of(lambda: self._sequences.prefill(tokens)) for _ in range(2)]
+    def prefill_peaks(self, tokens: int) -> list[int]:
+        """Return the working sets of the pieces of a prompt."""
+        uid = self._insert(_PIECES * tokens + 1)
+        peaks = [_peak_of(lambda: self._sequences.prefill(tokens)) for _ in range(_PIECES)]
         self._raise_failed()
         self._sequences.remove([uid])
         mx.clear_cache()
-        return peaks[0], peaks[1]
+        return peaks
 
     def decode_peak(self, batch: int) -> int:
         """Return the working set of a decode step of short sequences."""

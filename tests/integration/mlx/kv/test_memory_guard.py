@@ -1,0 +1,81 @@
+"""Memory that the accounts do not know is taken from the contexts."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import pytest
+
+from domain.kv.plan import DeviceMemory
+from tests.support.models.runner_probe import Bench
+from tests.support.models.tiny_architectures import LLAMA, VOCABULARY
+from worker.engine.mlx.memory.at_load import DeviceBudget
+from worker.engine.mlx.memory.device import ProcessDevice
+
+MB = 1 << 20
+#: Of the tiny network: 256 bytes a token.
+BUDGET = 64 << 10
+
+
+class Device(ProcessDevice):
+    """This process, with memory of a fixed size and without limits that other tests would feel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unknown_bytes = 0
+
+    def memory(self) -> DeviceMemory:
+        return DeviceMemory(
+            memory_bytes=1 << 40, device_bytes=1 << 40, usable_bytes=1 << 40, source="a test"
+        )
+
+    def limit(self, *, memory_bytes: int, cache_bytes: int) -> None:
+        del memory_bytes, cache_bytes
+
+    def active_bytes(self) -> int:
+        return mx.get_active_memory() + self.unknown_bytes
+
+
+def test_contexts_are_shed_as_far_as_unknown_memory_takes_their_budget() -> None:
+    device = Device()
+    bench = Bench(LLAMA, budget_bytes=DeviceBudget(device=device, batch=4, pinned_bytes=BUDGET))
+    for n in range(4):
+        bench.run_alone([(5 * n + i) % VOCABULARY for i in range(32)], 4)
+    memory = bench.reuse.memory
+    kept = memory.used_bytes()
+    assert kept > BUDGET // 4
+    # Far more than a step may take, and far more than the budget: nothing of it can stay.
+    device.unknown_bytes = 100 * MB
+    run = bench.run_alone([1, 2, 3], 4)
+    assert len(run.tokens) == 4, "a lone sequence goes on"
+    assert memory.used_bytes() < kept
+    device.unknown_bytes = 0
+    bench.close()
+
+
+def test_memory_within_the_accounts_sheds_nothing() -> None:
+    bench = Bench(LLAMA, budget_bytes=DeviceBudget(device=Device(), batch=4, pinned_bytes=BUDGET))
+    for n in range(2):
+        bench.run_alone([(5 * n + i) % VOCABULARY for i in range(32)], 4)
+    kept = bench.reuse.memory.stats().evicted_total
+    bench.run_alone([1, 2, 3], 4)
+    assert bench.reuse.memory.stats().evicted_total == kept
+    bench.close()
+
+
+@pytest.mark.parametrize("piece", [64, 256])
+def test_measured_step_covers_the_steps_that_are_run(piece: int) -> None:
+    # A budget without a limit: all rows join.
+    device = Device()
+    bench = Bench(LLAMA, budget_bytes=DeviceBudget(device=device, batch=4), step_tokens=piece)
+    assert bench.runner._loaded is not None
+    step_bytes = bench.runner._loaded.costs.step.bytes_at(4 * piece)
+    prompts = [[(7 * n + i) % VOCABULARY for i in range(3 * piece)] for n in range(4)]
+    runs = [bench.join(prompt) for prompt in prompts]
+    most = 0
+    while not all(run.ended for run in runs):
+        mx.reset_peak_memory()
+        before = mx.get_active_memory()
+        bench.step()
+        most = max(most, mx.get_peak_memory() - max(before, mx.get_active_memory()))
+    assert 0 < most <= step_bytes
+    bench.close()
