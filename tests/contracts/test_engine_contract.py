@@ -131,10 +131,11 @@ def test_a_cancelled_generation_keeps_what_it_emitted(
 
 
 def test_more_generations_than_places_all_end(engine: BatchEngine, sink: CollectingSink) -> None:
-    handles = [submit(engine, f"job-{n}", ask("long", max_tokens=12)) for n in range(11)]
+    handles = [submit(engine, f"job-{n}", ask("long", max_tokens=40)) for n in range(11)]
     texts = {finished(handle).text for handle in handles}
     assert len(texts) == 1
-    waits = [progress for progress in sink.progress("job-10") if progress.phase == "queued"]
+    reports = [progress for n in range(11) for progress in sink.progress(f"job-{n}")]
+    waits = [progress for progress in reports if progress.phase == "queued"]
     assert waits
     assert all(wait.waiting_for is not None and 0 <= wait.total < 11 for wait in waits)
     assert engine.waiting_jobs() == ()

@@ -95,7 +95,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         elif self.path == "/v1/jobs/job-1":
             self._json(200, self._api.job())
         elif self.path.startswith("/v1/jobs?"):
-            self._json(200, {"object": "list", "data": [self._api.job()], "has_more": False})
+            waiting = self._api.job("running") | {"queue_position": 2, "waiting_for": "memory"}
+            data = [self._api.job(), waiting]
+            self._json(200, {"object": "list", "data": data, "has_more": False})
         else:
             self._json(404, {"title": "Not found", "detail": "there is no such job"})
 
