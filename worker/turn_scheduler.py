@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Self
 
-from domain.job.fair_scheduler import TurnOrder, TurnState
+from domain.job.fair_scheduler import Suspicion, TurnOrder, TurnState
 from domain.values import JobId, Priority
 
 
@@ -22,14 +22,21 @@ class TurnScheduler:
         self._waiting: dict[JobId, WaitingTurn] = {}
         self._closed = False
 
-    def request_turn(self, job_id: JobId, *, agent: str | None, priority: Priority) -> WaitingTurn:
+    def request_turn(
+        self,
+        job_id: JobId,
+        *,
+        agent: str | None,
+        priority: Priority,
+        suspicion: Suspicion = Suspicion.NONE,
+    ) -> WaitingTurn:
         """Add a job to the order and return its turn; a closed scheduler refuses it at once."""
         turn = WaitingTurn(self, job_id)
         with self._lock:
             if self._closed:
                 turn.decide(has_slot=False)
                 return turn
-            self._order.add(job_id, agent=agent, priority=priority)
+            self._order.add(job_id, agent=agent, priority=priority, suspicion=suspicion)
             self._waiting[job_id] = turn
             self._grant_next()
         return turn
@@ -55,6 +62,12 @@ class TurnScheduler:
                 del self._waiting[turn.job_id]
                 self._order.remove(turn.job_id)
                 turn.decide(has_slot=False)
+
+    def clear_turn(self, turn: WaitingTurn) -> None:
+        """End the trial of a job, and grant the turns that waited for it."""
+        with self._lock:
+            self._order.clear(turn.job_id)
+            self._grant_next()
 
     def release_turn(self, turn: WaitingTurn) -> None:
         """End a turn, granted or not, and grant its slot to the next."""
@@ -91,6 +104,10 @@ class WaitingTurn:
     def cancel(self) -> None:
         """Stop waiting; a turn that is granted already stays granted."""
         self._scheduler.withdraw(self)
+
+    def clear(self) -> None:
+        """End the trial of a suspect: other jobs may start beside it."""
+        self._scheduler.clear_turn(self)
 
     def release(self) -> None:
         """Give the slot to the next job."""

@@ -50,6 +50,10 @@ class GenerationHandle(Protocol):
         """Request the end at the next step; a second call does nothing."""
         ...
 
+    def wait_for_tokens(self) -> None:
+        """Block until this attempt has computed its first tokens, or has ended."""
+        ...
+
     def wait(self, timeout_s: float | None = None) -> Outcome | None:
         """Block until the generation has ended; return ``None`` on a timeout."""
         ...

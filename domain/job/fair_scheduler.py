@@ -6,18 +6,32 @@
   returning agent waits for one job of each waiting agent, and no later agent overtakes it twice.
 - The jobs of one agent start in the order in which they were accepted (ids sort by acceptance).
   Jobs without an agent share one turn.
+- Jobs whose worker died are suspects. A suspect that emitted no token before is tried first: no
+  other job starts until it has computed its first tokens. Suspects of several deaths never run
+  beside each other. So a job that kills its workers does not use up the attempts of the others.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Protocol, Self
 
 from domain.values import JobId, Priority
 
 #: While both queues wait, one turn in so many goes to a batch job.
 BATCH_EVERY = 8
+
+
+class Suspicion(IntEnum):
+    """How likely a job is the cause of the deaths of its workers."""
+
+    NONE = 0
+    #: A worker died on it before it emitted a token.
+    TRIED = 1
+    #: Several workers died on it.
+    APART = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +88,10 @@ class TurnOrder:
         }
         self._waiting: dict[JobId, tuple[Priority, str]] = {}
         self._running: dict[JobId, Priority] = {}
+        #: Waiting jobs that are in no agent's queue.
+        self._suspects: dict[JobId, Suspicion] = {}
+        self._running_apart: set[JobId] = set()
+        self._tried: JobId | None = None
         self._turns = 0
         self._passed_batch = 0
         #: Number of the last turn of agents that are not added yet; see ``like``.
@@ -114,11 +132,22 @@ class TurnOrder:
         """Return how many jobs have a slot."""
         return len(self._running)
 
-    def add(self, job_id: JobId, *, agent: str | None, priority: Priority) -> None:
+    def add(
+        self,
+        job_id: JobId,
+        *,
+        agent: str | None,
+        priority: Priority,
+        suspicion: Suspicion = Suspicion.NONE,
+    ) -> None:
         """Add a waiting job."""
         assert job_id not in self._waiting, "it waits already"
         assert job_id not in self._running, "it runs already"
         owner = agent or ""
+        if suspicion:
+            self._suspects[job_id] = suspicion
+            self._waiting[job_id] = (priority, owner)
+            return
         since = self._since.pop((priority, owner), self._turns)
         queue = self._queues[priority].setdefault(owner, _AgentQueue(since))
         insort(queue.jobs, job_id)
@@ -130,6 +159,12 @@ class TurnOrder:
 
     def next(self) -> JobId | None:
         """Give the next job its slot; return ``None`` if no waiting job may have one now."""
+        if self._tried is not None:
+            return None
+        suspect = self._next_suspect()
+        if suspect is not None:
+            self._try(suspect)
+            return suspect
         priority = self._next_queue()
         if priority is None:
             return None
@@ -147,11 +182,20 @@ class TurnOrder:
             self._passed_batch += 1
         return job_id
 
+    def _try(self, suspect: JobId) -> None:
+        if self._suspects[suspect] is Suspicion.APART:
+            self._running_apart.add(suspect)
+        self._running[suspect], _ = self._waiting[suspect]
+        self._tried = suspect
+        self.remove(suspect)
+
     def remove(self, job_id: JobId) -> None:
         """Remove a waiting job; does nothing if the job does not wait."""
         if job_id not in self._waiting:
             return
         priority, owner = self._waiting.pop(job_id)
+        if self._suspects.pop(job_id, None) is not None:
+            return
         queues = self._queues[priority]
         queues[owner].jobs.remove(job_id)
         if not queues[owner].jobs:
@@ -160,12 +204,34 @@ class TurnOrder:
     def release(self, job_id: JobId) -> None:
         """Free the slot of a job; does nothing if it has none."""
         self._running.pop(job_id, None)
+        self._running_apart.discard(job_id)
+        self.clear(job_id)
+
+    def clear(self, job_id: JobId) -> None:
+        """End the trial of a job: other jobs may start beside it."""
+        if self._tried == job_id:
+            self._tried = None
+
+    def _next_suspect(self) -> JobId | None:
+        """Return the newest suspect that may start now."""
+        if len(self._running) >= self._slots:
+            return None
+        may_start = [
+            job_id
+            for job_id, suspicion in self._suspects.items()
+            if (suspicion is not Suspicion.APART or not self._running_apart)
+            and (self._waiting[job_id][0] is Priority.INTERACTIVE or self._has_batch_slot())
+        ]
+        return max(may_start, default=None)
+
+    def _has_batch_slot(self) -> bool:
+        in_batch = sum(priority is Priority.BATCH for priority in self._running.values())
+        return in_batch < self._batch_slots
 
     def _next_queue(self) -> Priority | None:
         if len(self._running) >= self._slots:
             return None
-        in_batch = sum(priority is Priority.BATCH for priority in self._running.values())
-        batch = bool(self._queues[Priority.BATCH]) and in_batch < self._batch_slots
+        batch = bool(self._queues[Priority.BATCH]) and self._has_batch_slot()
         if self._queues[Priority.INTERACTIVE]:
             is_due = batch and self._passed_batch >= BATCH_EVERY - 1
             return Priority.BATCH if is_due else Priority.INTERACTIVE
@@ -183,6 +249,10 @@ class QueueTurn(Protocol):
         """End the wait."""
         ...
 
+    def clear(self) -> None:
+        """End the trial of a suspect: other jobs may start beside it."""
+        ...
+
     def release(self) -> None:
         """Free the slot for the next job; a second call does nothing."""
         ...
@@ -195,6 +265,13 @@ class QueueTurn(Protocol):
 class FairScheduler(Protocol):
     """Gives turns to jobs; safe to call from any thread."""
 
-    def request_turn(self, job_id: JobId, *, agent: str | None, priority: Priority) -> QueueTurn:
+    def request_turn(
+        self,
+        job_id: JobId,
+        *,
+        agent: str | None,
+        priority: Priority,
+        suspicion: Suspicion = Suspicion.NONE,
+    ) -> QueueTurn:
         """Take a place in the order."""
         ...

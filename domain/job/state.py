@@ -23,6 +23,7 @@ from domain.errors import (
     ConcurrencyConflict,
     DeviceFailed,
     Draining,
+    EngineLost,
     GenerationCancelled,
     JobAlreadyTerminal,
     NotRetryable,
@@ -61,11 +62,8 @@ from domain.values import Digest, JobId, JobStatus, StopReason
 ATTACHED_MAX = 100
 #: Reason of a ``JobCancelRequested`` for a passed deadline: the job then expires.
 DEADLINE = "deadline"
-#: Errors of the GPU in a row, without a new token between them, after which a job fails: each one
-#: restarts the worker, and the job probably causes them.
-DEVICE_FAILURES_MAX = 5
 #: Errors that end an attempt and are not the fault of its job.
-_NO_STRIKES = {DeviceFailed.code, Draining.code, GenerationCancelled.code}
+_NO_STRIKES = {DeviceFailed.code, Draining.code, EngineLost.code, GenerationCancelled.code}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +76,8 @@ class Job:
         status: Its status.
         attempt: Number of the latest attempt, or the one that a retry passed over; 0 before any.
         speaking: Whether that attempt may still emit items.
-        strikes: Attempts that died or failed; those in ``_NO_STRIKES`` count none.
+        strikes: Attempts that failed, except for ``_NO_STRIKES``, and deaths except the first.
+        deaths: Attempts that ended with their worker or its engine.
         resumed_tokens: Tokens that stood when the latest attempt began.
         silent_deaths: Attempts in a row that died before they emitted a token of their own.
         device_failures: The same for attempts that an error of the GPU ended.
@@ -98,6 +97,7 @@ class Job:
     attempt: int = 0
     speaking: bool = False
     strikes: int = 0
+    deaths: int = 0
     resumed_tokens: int = 0
     silent_deaths: int = 0
     device_failures: int = 0
@@ -286,18 +286,23 @@ def _(event: JobSubmitted, job: Job) -> Job:
 
 @_apply.register
 def _(event: AttemptStarted, job: Job) -> Job:
-    # An attempt that has no end when the next one begins has died.
     return replace(
         job,
         status=JobStatus.RUNNING,
         attempt=event.attempt,
         speaking=True,
-        strikes=job.strikes + job.speaking,
+        strikes=strikes_now(job),
+        deaths=job.deaths + job.speaking,
         silent_deaths=silent_deaths(job, event.resumed_tokens),
         device_failures=device_failures(job, event.resumed_tokens),
         resumed_tokens=event.resumed_tokens,
         started=event,
     )
+
+
+def strikes_now(job: Job) -> int:
+    """Return the strikes of a job that runs no attempt; its first death may be due to another."""
+    return job.strikes + (job.speaking and job.deaths > 0)
 
 
 def silent_deaths(job: Job, emitted_tokens: int) -> int:
@@ -318,11 +323,14 @@ def device_failures(job: Job, emitted_tokens: int) -> int:
 
 @_apply.register
 def _(event: AttemptFailed, job: Job) -> Job:
+    has_died = event.error == EngineLost.code and event.attempt > 0
+    is_strike = job.deaths > 0 if has_died else event.error not in _NO_STRIKES
     return replace(
         job,
         status=JobStatus.QUEUED,
         speaking=False,
-        strikes=job.strikes + (event.error not in _NO_STRIKES),
+        strikes=job.strikes + is_strike,
+        deaths=job.deaths + has_died,
         # The worker recorded the failure, so it lives.
         silent_deaths=0,
         device_failures=job.device_failures + (event.error == DeviceFailed.code),
@@ -381,6 +389,7 @@ def _(event: JobRetried, job: Job) -> Job:
         attempt=job.attempt + 1,
         speaking=False,
         strikes=0,
+        deaths=0,
         resumed_tokens=0,
         silent_deaths=0,
         device_failures=0,

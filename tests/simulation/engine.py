@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from domain.chat.generation import GenerationTask, Outcome, PreparedPrompt
 from domain.chat.items import Body, Failed, Started, StreamItem, Text
 from domain.chat.request import ChatRequest
-from domain.errors import Draining, EngineFailure, InvalidRequest, PromptTooLong, QueueUnavailable
+from domain.errors import (
+    Draining,
+    EngineFailure,
+    InvalidRequest,
+    PromptTooLong,
+    QueueUnavailable,
+)
 from domain.job.ports import ItemSink
 from domain.ports import Clock
 from domain.values import JobId, ModelCard, Priority, Sampling, StopReason, Timings, Usage
@@ -174,13 +180,15 @@ class StepEngine:
             self._resolve(generation, stop, failure)
 
     def fail_batch(self) -> None:
-        """Break a step: every running generation fails with a retryable error."""
-        self._fail_all(Failed(error=EngineFailure.code, message="a step failed", retryable=True))
+        """Break a step: only its cause, the newest running generation, fails retryably."""
+        failure = Failed(error=EngineFailure.code, message="a step failed", retryable=True)
+        self._fail([one for one in self._live if one.ending is None][-1:], failure)
 
     def close(self) -> None:
         """Refuse new generations; running ones fail, and the next worker continues them."""
         self._is_closed = True
-        self._fail_all(Failed(error=Draining.code, message="the worker stopped", retryable=True))
+        stopped = Failed(error=Draining.code, message="the worker stopped", retryable=True)
+        self._fail(self._live, stopped)
 
     # -- for handles -----------------------------------------------------------------------------
 
@@ -253,8 +261,8 @@ class StepEngine:
         else:
             generation.held.append(item)
 
-    def _fail_all(self, failure: Failed) -> None:
-        for generation in self._live:
+    def _fail(self, generations: Sequence[_Generation], failure: Failed) -> None:
+        for generation in generations:
             if generation.ending is None:
                 if generation.held is not None:
                     self._take_back(generation)
@@ -313,6 +321,13 @@ class _Handle:
 
     def cancel(self) -> None:
         self._engine.cancel(self._generation)
+
+    def wait_for_tokens(self) -> None:
+        one = self._generation
+        self._pause(
+            "engine.wait for tokens",
+            lambda: one.outcome is not None or len(one.tokens) > len(one.task.emitted),
+        )
 
     def wait(self, timeout_s: float | None = None) -> Outcome | None:
         del timeout_s

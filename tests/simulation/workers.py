@@ -6,7 +6,7 @@ import threading
 from functools import partial
 from typing import Any, Self
 
-from domain.job.fair_scheduler import TurnOrder
+from domain.job.fair_scheduler import Suspicion, TurnOrder
 from domain.usecases.jobs.reconcile import JobReconciler
 from domain.usecases.jobs.run_attempt import JobRunner
 from domain.values import JobId, Priority, WorkerId
@@ -45,8 +45,16 @@ class _Turns:
         self._process = process
         self.gate = TurnScheduler(TurnOrder(slots=SLOTS, interactive_reserved=1))
 
-    def request_turn(self, job_id: JobId, *, agent: str | None, priority: Priority) -> _Turn:
-        return _Turn(self._process, self.gate.request_turn(job_id, agent=agent, priority=priority))
+    def request_turn(
+        self,
+        job_id: JobId,
+        *,
+        agent: str | None,
+        priority: Priority,
+        suspicion: Suspicion = Suspicion.NONE,
+    ) -> _Turn:
+        turn = self.gate.request_turn(job_id, agent=agent, priority=priority, suspicion=suspicion)
+        return _Turn(self._process, turn)
 
 
 class _Turn:
@@ -59,6 +67,9 @@ class _Turn:
 
     def cancel(self) -> None:
         self._turn.cancel()
+
+    def clear(self) -> None:
+        self._turn.clear()
 
     def release(self) -> None:
         self._turn.release()

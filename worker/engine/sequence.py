@@ -11,6 +11,7 @@ from domain.chat.items import Body, Failed, StreamItem
 from domain.kv.hashing import hash_ids
 from domain.values import StopReason, Timings, Usage, WaitingFor
 from worker.engine.ports import Admission
+from worker.engine.scheduling.quarantine import STEPS_TO_CLEAR
 from worker.engine.text_assembler import TextAssembler
 
 
@@ -45,6 +46,7 @@ class Handle:
         self._on_release = on_release
         self._lock = threading.Lock()
         self._done = threading.Event()
+        self._has_tokens = threading.Event()
         self._cancelled = False
         self._outcome: Outcome | None = None
 
@@ -60,6 +62,15 @@ class Handle:
             self._cancelled = True
         self._on_cancel()
 
+    def wait_for_tokens(self) -> None:
+        """Block until this attempt has computed its first tokens, or has ended."""
+        self._has_tokens.wait()
+
+    def announce_tokens(self) -> None:
+        """Wake those who wait for the first tokens."""
+        if not self._has_tokens.is_set():
+            self._has_tokens.set()
+
     def wait(self, timeout_s: float | None = None) -> Outcome | None:
         """Block until the generation ends and return its outcome; ``None`` after the timeout."""
         self._done.wait(timeout_s)
@@ -70,6 +81,7 @@ class Handle:
         with self._lock:
             if self._outcome is None:
                 self._outcome = outcome
+        self._has_tokens.set()
         self._done.set()
 
 
@@ -132,6 +144,9 @@ class Sequence:
     def append(self, token: int) -> bool:
         """Append a generated token; return what ``advance`` returns for it."""
         self.decoded.append(token)
+        new_tokens = self.admission.first_index + len(self.decoded) - len(self.task.emitted)
+        if new_tokens >= STEPS_TO_CLEAR:
+            self.handle.announce_tokens()
         return self.advance(len(self.admission.tokens) + len(self.decoded))
 
     @property

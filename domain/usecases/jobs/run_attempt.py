@@ -35,15 +35,10 @@ from domain.job.commands import (
     RequestCancel,
     StartAttempt,
 )
-from domain.job.fair_scheduler import FairScheduler, QueueTurn
+from domain.job.fair_scheduler import FairScheduler, QueueTurn, Suspicion
 from domain.job.ports import ItemBacklog, ItemSink, RunningJobs
-from domain.job.state import (
-    DEADLINE,
-    DEVICE_FAILURES_MAX,
-    Job,
-    device_failures,
-    silent_deaths,
-)
+from domain.job.state import DEADLINE, Job
+from domain.job.suspicion import suspicion_of, worn_out
 from domain.kv.hashing import hash_ids
 from domain.log.ports import EventLog, PayloadStore
 from domain.ports import Clock, IdSource
@@ -143,7 +138,10 @@ def _attempt(loaded: LoadedJob, runner: JobRunner) -> RunResult:
     job = loaded.job
     assert job.submitted is not None
     turn = runner.turns.request_turn(
-        job.id, agent=job.submitted.agent, priority=job.submitted.priority
+        job.id,
+        agent=job.submitted.agent,
+        priority=job.submitted.priority,
+        suspicion=_suspicion(job, runner),
     )
     # A cancel signal ends the wait for the turn.
     runner.running.attach(job.id, turn, attempt=job.attempt + 1)
@@ -154,6 +152,12 @@ def _attempt(loaded: LoadedJob, runner: JobRunner) -> RunResult:
         return _run_in_turn(loaded, turn, runner)
 
 
+def _suspicion(job: Job, runner: JobRunner) -> Suspicion:
+    if not job.attempt:
+        return Suspicion.NONE
+    return suspicion_of(job, len(read_emitted(job.id, runner.backlog).token_ids))
+
+
 def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunResult:
     job = loaded.job
     assert job.submitted is not None
@@ -162,9 +166,9 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
         # A broker that lost its latest writes has restored items that a retry had deleted.
         runner.backlog.forget(job.id, through=job.attempt)
         emitted = EmittedPrefix()
-    if (why := _worn_out(job, emitted)) is not None:
-        worn_out = Failed(error=EngineFailure.code, message=f"given up: {why}", retryable=False)
-        return _failed(job, 0, worn_out, emitted.next_item, runner)
+    if (why := worn_out(job, len(emitted.token_ids))) is not None:
+        given_up = Failed(error=EngineFailure.code, message=f"given up: {why}", retryable=False)
+        return _failed(job, 0, given_up, emitted.next_item, runner)
     try:
         request = ChatRequest.from_bytes(runner.payloads.get(job.submitted.request))
         prompt = runner.engine.prepare(request)
@@ -189,26 +193,15 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
     except EngineFailure as error:
         return _failed(job, 0, _failure_of(error), emitted.next_item, runner)
     _release(task, emitted, handle, runner)
+    if job.attempt:
+        handle.wait_for_tokens()
+        turn.clear()
     outcome = handle.wait()
     # The next job computes while the end of this one is recorded.
     turn.release()
     assert outcome is not None, "a wait without a limit returned without an outcome"
     outcome = replace(outcome, timings=replace(outcome.timings, queued_ms=queued_ms))
     return _finish(job, task.attempt, outcome, runner)
-
-
-def _worn_out(job: Job, emitted: EmittedPrefix) -> str | None:
-    """Return why the job must not get another attempt, ``None`` if it may."""
-    assert job.submitted is not None
-    deaths = silent_deaths(job, len(emitted.token_ids))
-    if deaths >= job.submitted.worker_deaths_max:
-        return f"{deaths} workers in a row died on this job before it emitted a token"
-    failures = device_failures(job, len(emitted.token_ids))
-    if failures >= DEVICE_FAILURES_MAX:
-        return f"the device failed {failures} times in a row before it emitted a token"
-    if job.strikes + job.speaking >= job.submitted.attempts_max:
-        return f"{job.attempt} attempts took their worker down or failed"
-    return None
 
 
 def _release(

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from domain.job.fair_scheduler import BATCH_EVERY, TurnOrder
+from domain.job.fair_scheduler import BATCH_EVERY, Suspicion, TurnOrder
 from domain.values import JobId, Priority
 
 INTERACTIVE, BATCH = Priority.INTERACTIVE, Priority.BATCH
@@ -78,6 +78,48 @@ def test_job_taken_out_never_gets_a_turn() -> None:
     order.remove(job(1))
     order.remove(job(9))
     assert drained(order) == [job(2)]
+
+
+def suspects(*numbers: int, suspicion: Suspicion = Suspicion.TRIED) -> TurnOrder:
+    order = TurnOrder(slots=3, interactive_reserved=1)
+    order.add(job(1), agent="a", priority=INTERACTIVE)
+    for number in numbers:
+        order.add(job(number), agent=None, priority=INTERACTIVE, suspicion=suspicion)
+    return order
+
+
+def test_suspects_start_one_at_a_time_the_newest_first() -> None:
+    order = suspects(2, 3)
+    assert (order.next(), order.next()) == (job(3), None)
+    order.clear(job(3))
+    assert (order.next(), order.next()) == (job(2), None)
+    order.release(job(2))
+    assert order.next() == job(1)
+    assert (order.running, order.waiting) == (2, 0)
+
+
+def test_suspects_of_several_deaths_do_not_run_beside_each_other() -> None:
+    order = suspects(2, 3, suspicion=Suspicion.APART)
+    assert order.next() == job(3)
+    order.clear(job(3))
+    assert (order.next(), order.next()) == (job(1), None)
+    order.release(job(3))
+    assert order.next() == job(2)
+
+
+def test_suspect_that_gives_up_does_not_start() -> None:
+    order = suspects(2)
+    order.remove(job(2))
+    assert (order.next(), order.waiting) == (job(1), 0)
+
+
+def test_suspects_of_batches_leave_the_reserved_slots_free() -> None:
+    order = TurnOrder(slots=2, interactive_reserved=1)
+    for number in (1, 2):
+        order.add(job(number), agent=None, priority=BATCH, suspicion=Suspicion.TRIED)
+    assert order.next() == job(2)
+    order.clear(job(2))
+    assert order.next() is None
 
 
 class Turns(RuleBasedStateMachine):
