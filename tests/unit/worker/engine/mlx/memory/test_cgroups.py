@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+import worker.demo_model
+from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.memory.cgroups import CgroupFiles, cgroup_free_bytes
 from worker.engine.mlx.memory.device import ProcessDevice
+from worker.engine.ports import ModelLoadError
 
 MB = 1 << 20
 UNLIMITED_V1 = 9223372036854771712
@@ -122,6 +126,25 @@ def test_the_device_is_what_the_group_leaves_and_what_the_process_holds(
     assert memory.usable_bytes == 72 * MB
     assert memory.source == "0.9 of what is left by the control group"
     assert memory.memory_bytes == psutil.virtual_memory().total
+
+
+@pytest.mark.parametrize(("limit_mb", "fits"), [(3, False), (9, True)])
+def test_weights_beyond_the_group_are_refused_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_mb: int, *, fits: bool
+) -> None:
+    machine = Machine(tmp_path, "0::/app\n")
+    machine.v2("app", str(limit_mb * MB), MB)
+    monkeypatch.setattr("mlx.core.get_active_memory", lambda: 0)
+    monkeypatch.setattr("mlx.core.get_cache_memory", lambda: 0)
+    budget = DeviceBudget(device=ProcessDevice(machine.files), batch=1)
+    weights = Path(worker.demo_model.__file__).parent
+    if fits:
+        budget.check_weights(weights)
+        return
+    with pytest.raises(ModelLoadError, match=r"its weights take .* left by the control group"):
+        budget.check_weights(weights)
+    # The user may know better.
+    replace(budget, pinned_bytes=MB).check_weights(weights)
 
 
 @pytest.mark.parametrize(
