@@ -116,7 +116,7 @@ def run_agents(
     )
     with MemoryEngine(network, options) as engine:
         wanted = max(lengths)
-        workload = _fitting(workload, wanted - engine.context_length)
+        workload = _fitting(workload, engine.context_length)
         lengths = context_tokens(workload)
         started_s, cpu_started_s = time.perf_counter(), time.process_time()
         conversations = _Conversations(engine, workload)
@@ -201,9 +201,19 @@ def _figures(
     )
 
 
-def _fitting(workload: Workload, over: int) -> Workload:
-    """Return the workload with shorter contexts where they are ``over`` tokens too long."""
-    return replace(workload, task=workload.task - max(0, over))
+def _fitting(workload: Workload, tokens_max: int) -> Workload:
+    """Return the workload with contexts of at most ``tokens_max``, in proportion."""
+    fitting = workload
+    for percent in range(100, 0, -1):
+        fitting = replace(
+            workload,
+            system=workload.system * percent // 100,
+            task=workload.task * percent // 100,
+            result=workload.result * percent // 100,
+        )
+        if max(context_tokens(fitting)) <= tokens_max:
+            break
+    return fitting
 
 
 def _recomputed(answered: Answered, known: int) -> int:
