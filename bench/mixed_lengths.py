@@ -83,7 +83,9 @@ def _ragged(network: Any, lengths: list[int]) -> Callable[[], object]:
     )
     for length in lengths:
         sequences.insert(
-            JoinRequest(segments=[[1]], caches=_filled(network, length), tokens=[1] * length)
+            JoinRequest(
+                prompt=[1] * (length + 1), caches=_filled(network, length), tokens=[1] * length
+            )
         )
     sequences.start_decoding()
     return sequences.decode

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 MODULES = (
-    *("exp001", "exp002", "exp003", "exp004", "exp005", "exp006", "exp007", "exp007a", "exp008"),
+    *("exp001", "exp003", "exp004", "exp005", "exp007", "exp007a", "exp008"),
     *("agents", "memory"),
 )
 

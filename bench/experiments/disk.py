@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.block_store import FINGERPRINT
 from bench.experiments.report import print_verdict
-from bench.kv_blocks import cut, filled
+from bench.kv_moves import blocks_of, filled
 from domain.kv.hashing import BlockHash, block_hash
 from domain.kv.spec import BLOCK_TOKENS
 from ops.blockstore.blocks import NewBlock
@@ -38,8 +38,7 @@ def print_disk_verdict(doing: str, shares: Sequence[float]) -> None:
 
 def context_blocks(tokens: int) -> list[BlockArrays]:
     """Return the blocks of a context of noise."""
-    caches = filled(tokens)
-    return [cut(caches, start, tokens) for start in range(0, tokens, BLOCK_TOKENS)]
+    return blocks_of(filled(tokens), tokens)
 
 
 def to_new_blocks(blocks: Sequence[BlockArrays]) -> list[NewBlock]:

@@ -25,7 +25,7 @@ from bench.experiments.disk import (
     write_raw,
 )
 from bench.experiments.report import median_s, print_conditions, print_table
-from bench.kv_blocks import CONTEXTS
+from bench.kv_moves import CONTEXTS
 from ops.blockstore.blocks import NewBlock
 from ops.blockstore.disk import Disk
 

@@ -27,7 +27,7 @@ from bench.experiments.disk import (
     write_raw,
 )
 from bench.experiments.report import print_conditions, print_table, use_worker_allocator
-from bench.kv_blocks import CONTEXTS
+from bench.kv_moves import CONTEXTS
 from ops.blockstore.blocks import NewBlock, StoredBlock
 from ops.blockstore.disk import Disk
 from worker.engine.mlx.kv.raw import from_raw

@@ -1,1 +1,1 @@
-"""Accounting of the KV cache without arrays: block names, prefix index, pool, manifests."""
+"""Accounting of the KV cache without arrays: block names, contexts, checkpoints, eviction."""

@@ -27,7 +27,7 @@ HASH_BYTES = 32
 #: Length of a packed token id.
 ID_BYTES = 4
 #: Rises whenever a block holds something else than before, so that no old block is found again.
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 
 _TAG = b"semantic-kv\0" + struct.pack("<I", LAYOUT_VERSION)
 _COUNT = struct.Struct("<I")

@@ -240,7 +240,7 @@ def plan_memory(model: ModelFootprint, workload: Workload, device: DeviceMemory)
     fits = arithmetic.longest >= tokens
     resident = min(workload.agents, arithmetic.budget // context_bytes) if fits else 0
     moves = fits and resident < workload.agents
-    restored_bytes = model.spec.context_bytes(tokens) if moves else 0
+    restored_bytes = model.spec.stored_bytes(tokens) if moves else 0
     return MemoryPlan(
         device_bytes=device.device_bytes,
         usable_bytes=device.usable_bytes,

@@ -27,6 +27,10 @@ WINDOW_SLACK_TOKENS = 64
 #: Most tokens by which the buffer of a sliding window grows, and free slots that it has at most.
 WINDOW_STEP_TOKENS = 64
 
+#: Checkpoints of a context that are kept: after tools and system prompt, at the end of the last
+#: prompt, and at the end of the last answer.
+KEPT_CHECKPOINTS = 3
+
 
 class LayerKind(StrEnum):
     """How a layer remembers."""
@@ -146,10 +150,38 @@ class ModelCacheSpec:
         return min(tokens, slots) * layer.token_bytes
 
     def context_bytes(self, tokens: int) -> int:
-        """Return the size of all blocks of a context of ``tokens``, its tail included."""
+        """Return the size of a context of ``tokens`` on the disk.
+
+        That is the full-attention layers of all tokens, and ``KEPT_CHECKPOINTS`` checkpoints of
+        windows and states.
+        """
+        return self.full_bytes(tokens) + KEPT_CHECKPOINTS * self.ends_bytes(tokens)
+
+    def stored_bytes(self, tokens: int) -> int:
+        """Return the size of what a restore of ``tokens`` reads: one checkpoint and all blocks."""
+        return self.full_bytes(tokens) + self.ends_bytes(tokens)
+
+    @property
+    def has_ends(self) -> bool:
+        """Whether some layers can go on only where a checkpoint was made: windows and states."""
+        return any(layer.kind is not LayerKind.FULL for layer in self.layers)
+
+    def full_bytes(self, tokens: int) -> int:
+        """Return the size of the keys and values of ``tokens`` in the full-attention layers."""
         assert tokens >= 0, "a context has a length"
-        full, tail = divmod(tokens, self.block_tokens)
-        return full * self.block_bytes + (self.bytes_of(tail) if tail else 0)
+        return sum(layer.bytes_of(tokens) for layer in self.layers if layer.kind is LayerKind.FULL)
+
+    def ends_bytes(self, tokens: int) -> int:
+        """Return the size of a checkpoint after ``tokens``: of all windows and states."""
+        assert tokens >= 0, "a context has a length"
+        return sum(
+            layer.bytes_of(tokens) for layer in self.layers if layer.kind is not LayerKind.FULL
+        )
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Largest size of a checkpoint; 0 where no layer needs one."""
+        return self.ends_bytes(max((layer.window for layer in self.layers), default=0))
 
     def blocks_for(self, tokens: int) -> int:
         """Return how many blocks a context of ``tokens`` takes, its tail included."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from domain.kv.pool import PoolStats
+from domain.kv.contexts import MemoryStats
 from domain.values import CacheFigures, DraftFigures
 from worker.cachestore.tier import DiskTier
 
@@ -19,7 +19,7 @@ class HasMemory(Protocol):
         """What speculation has done so far; from any thread."""
         ...
 
-    def memory(self) -> PoolStats | None:
+    def memory(self) -> MemoryStats | None:
         """Return the figures, ``None`` if no blocks are cached; from any thread."""
         ...
 
@@ -51,8 +51,8 @@ class CacheGauge:
         memory = None if self._runner is None else self._runner.memory()
         if memory is None:
             return None
-        blocks = memory.held + memory.cached
-        evicted, self._evicted = memory.evicted_total - self._evicted, memory.evicted_total
+        blocks = memory.blocks
+        evicted, self._evicted = memory.evicted_blocks - self._evicted, memory.evicted_blocks
         if evicted > 0:
             self._on_evicted(evicted, evicted * (memory.used_bytes // max(1, blocks)))
         if self._tier is None:

@@ -85,6 +85,8 @@ class BatchSteps:
         prefilled = [(running.get(uid), done, total) for uid, done, total in step.prefilled]
         advanced = {one for one, done, _ in prefilled if one is not None and one.advance(done)}
         advanced |= {one for one, token, _, _ in tokens if one.append(token)}
+        for uid, restored in step.restored.items():
+            running[uid].record_restored(restored)
         self._remove_finished(step.tokens)
         if tokens:
             self._emitter.put(Tokens(now, tokens))

@@ -44,6 +44,8 @@ _log = structlog.get_logger(__name__)
 LAST_ITEMS_S = 5.0
 #: Seconds that ``close`` waits for the engine thread to finish its step.
 LAST_STEP_S = 30.0
+#: Seconds between two looks at deferred work while nothing runs.
+BACKGROUND_S = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +280,8 @@ class BatchEngine:
     def _receive(self, runner: ModelRunner) -> None:
         """Handle the messages in the inbox; wait for one if no sequence runs."""
         wait_s = self._scheduler.wait_s(self._clock.monotonic())
+        if wait_s != 0 and runner.background():
+            wait_s = BACKGROUND_S
         while wait_s != 0 or not self._inbox.empty():
             try:
                 message = self._inbox.get(block=wait_s != 0, timeout=wait_s)

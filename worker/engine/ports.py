@@ -118,7 +118,8 @@ class Admitted:
 
     Attributes:
         uid: Identifies the sequence in the batch.
-        cached_tokens: Length of the prefix that comes from the cache and is not computed.
+        cached_tokens: Length of the prefix that is expected from the cache. ``StepResult.restored``
+            has the true length once the sequence is ready.
         block_tokens: Tokens in a cache block; 0 if the runner keeps no blocks.
     """
 
@@ -159,6 +160,7 @@ class StepResult:
             is room; an earlier step returned their last token.
         likelihoods: By uid, for the sequences of ``tokens`` that request log probabilities: one for
             each of the sequence's tokens, in order.
+        restored: Tokens of the sequences, by uid, that were restored and are ready for prefill.
     """
 
     tokens: Sequence[tuple[int, int, Finish | None]]
@@ -166,6 +168,7 @@ class StepResult:
     faults: Sequence[Fault] = ()
     preempted: Sequence[int] = ()
     likelihoods: Mapping[int, Sequence[TokenLikelihood]] = field(default_factory=dict)
+    restored: Mapping[int, int] = field(default_factory=dict)
 
 
 class CachedPrefix(NamedTuple):
@@ -269,6 +272,10 @@ class ModelRunner(Protocol):
         An exception concerns the whole batch, and ``reset`` must follow. Where an exception or a
         fault is an error of the device (``is_device_error``), nothing more may be called.
         """
+        ...
+
+    def background(self) -> bool:
+        """Do deferred work for a moment while no sequence runs; return whether some is left."""
         ...
 
     def remove(self, uid: int) -> None:

@@ -106,6 +106,7 @@ class Sequence:
         preemptions: How often it made room for interactive work, up to ``PREEMPTIONS_MAX``.
         reported: Why it waits and its position, as reported last; ``None`` while it runs.
         cached_tokens: Prompt tokens that came from the cache.
+        is_restored: Whether ``cached_tokens`` is final.
         kept_tokens: Prompt tokens in whole blocks, which the cache keeps.
         reached: Most tokens of prompt and answer that a successful step left computed.
         token_ids: Tokens generated over all attempts.
@@ -127,6 +128,7 @@ class Sequence:
     preemptions: int = 0
     reported: tuple[WaitingFor, int] | None = None
     cached_tokens: int = 0
+    is_restored: bool = False
     kept_tokens: int = 0
     reached: int = 0
     token_ids: list[int] = field(default_factory=list)
@@ -170,6 +172,12 @@ class Sequence:
             is_alone=is_alone,
         )
         self.uid, self.decoded = None, []
+
+    def record_restored(self, tokens: int) -> None:
+        """Set how many prompt tokens came from the cache; later attempts do not change it."""
+        if not self.is_restored:
+            self.is_restored = True
+            self.cached_tokens = min(tokens, len(self.task.prompt.tokens))
 
     def replay_earlier_tokens(self) -> None:
         """Feed the tokens of earlier attempts to the assembler, without emitting their items."""

@@ -52,11 +52,9 @@ class Pieces:
 
     Attributes:
         step_tokens: Most prompt tokens in one piece.
-        cuts: Whether pieces end at block boundaries.
     """
 
     step_tokens: int
-    cuts: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +179,6 @@ class _ReplayRun:
             weights,
             recording.sampling,
             step_tokens=pieces.step_tokens,
-            cuts=pieces.cuts,
             constraint=weights.model.constraint(self._prompt),
         )
         self._ids: list[int] = []

@@ -130,7 +130,7 @@ def run(settings: Settings, command: dict[str, Any], write: Write) -> None:
         digest_cache=settings.data_dir / "digests.json",
     )
     step_tokens = piece_tokens(settings.engine.prefill_step_tokens)
-    pieces = Pieces(step_tokens=step_tokens, cuts=settings.engine.reuse)
+    pieces = Pieces(step_tokens=step_tokens)
     with open_as_of(settings.log_url) as log:
         answers = LoggedAnswers(log=log, payloads=log)
         with closing(ModelHandles(source, answers, only=command["only"])) as models:

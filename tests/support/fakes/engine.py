@@ -126,6 +126,9 @@ class ScriptedRunner:
             self._tops[self._next_uid] = admission.logprobs
         return Admitted(self._next_uid)
 
+    def background(self) -> bool:
+        return False
+
     def step(self) -> StepResult:
         assert self.gate.wait(60), "the test never opened the gate"
         if self.step_error is not None:

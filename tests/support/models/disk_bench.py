@@ -130,6 +130,7 @@ class DiskBench(Bench):
         self.settle()
 
     def settle(self) -> None:
+        self.reuse.save_all(WAIT_S)
         assert self.tier.flush(WAIT_S)
 
     def close(self) -> None:
@@ -139,5 +140,8 @@ class DiskBench(Bench):
         self.closed = True
         self.let_read()
         self.let_write()
+        for uid in list(self.runs):
+            self.runner.remove(uid)
+        self.reuse.save_all(WAIT_S)
         super().close()
         assert self.tier.close(WAIT_S)

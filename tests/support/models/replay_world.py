@@ -185,7 +185,7 @@ class ReplayWorld:
                     LoggedAnswers(log=log, payloads=log),
                     only=model is not None,
                 ),
-                pieces=Pieces(step_tokens=STEP_TOKENS, cuts=True),
+                pieces=Pieces(step_tokens=STEP_TOKENS),
                 write=lambda _: None,
             )
             return replayer.replay(JobId(job), verify=verify)

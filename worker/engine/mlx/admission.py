@@ -1,130 +1,211 @@
-"""Memory admission: the bytes that a sequence needs, and whether the budget has them."""
+"""Memory of running sequences: the port that the runner uses, and rows without a prefix cache."""
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import structlog
 
-from domain.kv.ledger import KvBudget, NoBlockCapacity
-from domain.kv.spec import ModelCacheSpec
-from domain.values import ModelCard
+from domain.values import ModelCard, WaitingFor
 from worker.engine.mlx.memory.at_load import ContextSizes
-from worker.engine.mlx.prefix_cache import PrefixCache
-from worker.engine.ports import ModelLoadError
+from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
+from worker.engine.ports import Admission, Admitted, Finish, ModelLoadError
 
 _log = structlog.get_logger(__name__)
 
+#: Tokens by which the next step may lengthen a row: the passes in flight, and drafted tokens.
+STEP_TOKENS_MAX = 12
+#: Longest time in one step for restoring, and for saving, beside sequences that run; in seconds.
+MOVES_S_MAX = 0.005
+#: The same while no sequence runs.
+IDLE_MOVES_S_MAX = 0.05
+#: Pause of a step in which all sequences wait for the disk, in seconds.
+DISK_PAUSE_S = 0.0005
 #: The budget where none is configured.
 NO_LIMIT_BYTES = 1 << 62
 
 
+class RowMemory(Protocol):
+    """Gives memory to running sequences. Belongs to the engine thread."""
+
+    @property
+    def limit_bytes(self) -> int:
+        """Most bytes of the caches of one sequence."""
+        ...
+
+    def row_bytes(self, tokens: int) -> int:
+        """Return the bytes of a sequence's caches after its next step, in whole blocks."""
+        ...
+
+    def used_bytes(self) -> int:
+        """Return the bytes of everything that is accounted for."""
+        ...
+
+    def must_wait(self, token_ids: Sequence[int]) -> WaitingFor | None:
+        """Return ``PREFIX`` while a running sequence will soon hold more of a prompt."""
+        ...
+
+    def insert(self, admission: Admission, sequences: RunningSequences) -> Admitted | None:
+        """Add a sequence; return ``None`` if its memory is not available now."""
+        ...
+
+    def opened(self, uid: int, restored_tokens: int) -> None:
+        """Register that a sequence is ready for prefill."""
+        ...
+
+    def advance(self, uid: int, sequences: RunningSequences) -> None:
+        """Register the tokens that a sequence has now."""
+        ...
+
+    def reserve(self, sequences: RunningSequences) -> bool:
+        """Make room for the next step of each sequence; return whether there is enough memory."""
+        ...
+
+    def end(
+        self, uid: int, sequences: RunningSequences, finish: Finish | None, *, yields: bool = False
+    ) -> None:
+        """Release the memory of a sequence that is still in ``sequences``."""
+        ...
+
+    def end_all(self) -> None:
+        """Release the memory of all sequences after a failed step."""
+        ...
+
+    def shed(self, over_bytes: int) -> None:
+        """Free about ``over_bytes`` of contexts that no sequence uses."""
+        ...
+
+    def pump(self, is_due: Callable[[], bool]) -> bool:
+        """Save contexts until other work is due; return whether something is left."""
+        ...
+
+
+def open_rows(sequences: RunningSequences, memory: RowMemory) -> dict[int, int]:
+    """Restore new sequences for a moment; return the restored tokens of the ready ones, by uid."""
+    if not sequences.opening:
+        return {}
+    is_idle = not sequences.decoding and not sequences.is_prefilling
+    ready = sequences.open_rows(after_s(IDLE_MOVES_S_MAX if is_idle else MOVES_S_MAX))
+    for uid, restored in ready.items():
+        memory.opened(uid, restored)
+    if is_idle and not ready:
+        time.sleep(DISK_PAUSE_S)
+    return ready
+
+
+def after_s(seconds: float) -> Callable[[], bool]:
+    """Return a check whether that many seconds have passed since now."""
+    until_s = time.perf_counter() + seconds
+    return lambda: time.perf_counter() >= until_s
+
+
+def fit_context(card: ModelCard, memory: RowMemory, spec: ContextSizes) -> ModelCard:
+    """Return the card with its context length lowered to what the memory can hold.
+
+    A single sequence then always fits.
+
+    Raises:
+        ModelLoadError: The memory holds no block.
+    """
+    if memory.row_bytes(card.context_length) <= memory.limit_bytes:
+        return card
+    size = spec.block_tokens
+    counts = range(1, spec.blocks_for(card.context_length))
+    blocks = bisect_right(
+        counts, memory.limit_bytes, key=lambda count: memory.row_bytes(count * size)
+    )
+    if not blocks:
+        msg = (
+            f"engine.kv_budget_mb leaves {memory.limit_bytes} bytes for contexts, and one of "
+            f"{size} tokens takes {memory.row_bytes(size)}"
+        )
+        raise ModelLoadError(msg)
+    _log.warning("context_lowered", model=card.context_length, fits=blocks * size)
+    return replace(card, context_length=blocks * size)
+
+
 class AdmissionControl:
-    """The KV budget of one model, shared by running sequences and cached blocks.
+    """``RowMemory`` of a model whose contexts are not kept.
 
     Args:
         spec: Sizes of the model's caches, estimated where they cannot be restored; ``None`` before
             a model is loaded.
-        prefix_cache: Holds the cached blocks; ``None`` where prefixes are not cached.
-        budget_bytes: For sequences and blocks together; ``None`` for no limit.
+        budget_bytes: For all sequences together; ``None`` for no limit.
     """
 
-    def __init__(
-        self,
-        spec: ContextSizes | None,
-        prefix_cache: PrefixCache | None,
-        budget_bytes: int | None,
-    ) -> None:
+    def __init__(self, spec: ContextSizes | None, budget_bytes: int | None) -> None:
         self._spec = spec
-        self._prefix_cache = prefix_cache
-        budget = NO_LIMIT_BYTES if budget_bytes is None else budget_bytes
-        self.ledger = KvBudget(
-            budget, NoBlockCapacity() if prefix_cache is None else prefix_cache.memory
-        )
+        self.limit_bytes = NO_LIMIT_BYTES if budget_bytes is None else budget_bytes
+        self._reserved_bytes = 0
+        self._over_bytes = 0
+        self._running: set[int] = set()
 
     def row_bytes(self, tokens: int) -> int:
         """Return the bytes of a sequence's caches after its next token, in whole blocks."""
         if self._spec is None:
             return 0
-        return self._spec.live_bytes(self._spec.blocks_for(tokens + 1) * self._spec.block_tokens)
+        blocks = self._spec.blocks_for(tokens + STEP_TOKENS_MAX)
+        return self._spec.live_bytes(blocks * self._spec.block_tokens)
 
-    def fit_context(self, card: ModelCard) -> ModelCard:
-        """Return the card with its context length lowered to what the budget can hold.
+    def used_bytes(self) -> int:
+        """Return the reserved bytes."""
+        return self._reserved_bytes
 
-        A single sequence then never exceeds the budget.
+    def must_wait(self, token_ids: Sequence[int]) -> WaitingFor | None:
+        """Return ``None``: no sequence shares tokens with another."""
+        del token_ids
+        return None
 
-        Raises:
-            ModelLoadError: The budget holds no block.
-        """
-        spec, budget = self._spec, self.ledger.budget_bytes
-        if spec is None or self.row_bytes(card.context_length - 1) <= budget:
-            return card
-        size = spec.block_tokens
-        counts = range(1, spec.blocks_for(card.context_length))
-        blocks = bisect_right(counts, budget, key=lambda count: spec.live_bytes(count * size))
-        if not blocks:
-            msg = f"engine.kv_budget_mb does not hold one block of {spec.live_bytes(size)} bytes"
-            raise ModelLoadError(msg)
-        _log.warning("context_lowered", model=card.context_length, fits=blocks * size)
-        return replace(card, context_length=blocks * size)
+    def insert(self, admission: Admission, sequences: RunningSequences) -> Admitted | None:
+        """Add a sequence if each running one keeps room for one more block."""
+        block = 0 if self._spec is None else self._spec.block_tokens
+        growth_bytes = self.row_bytes(block) - self.row_bytes(0)
+        wanted_bytes = self.row_bytes(len(admission.tokens)) + growth_bytes * len(self._running)
+        # Estimates may have grown since the context length was lowered to what fits alone.
+        if self._running and sequences.live_bytes() + wanted_bytes > self.limit_bytes:
+            return None
+        join = JoinRequest(prompt=admission.tokens, is_alone=admission.is_alone)
+        uid = sequences.insert(join)
+        self._running.add(uid)
+        self._reserved_bytes = sequences.live_bytes()
+        return Admitted(uid)
 
-    def max_restorable(self, tokens: int, known: int, live_bytes: int, running: int) -> int | None:
-        """Return how many tokens of a prompt may be restored; ``None`` if it cannot join now.
+    def opened(self, uid: int, restored_tokens: int) -> None:
+        """Do nothing."""
 
-        The blocks that a sequence starts from stay pinned beside its own caches while it runs. A
-        sequence restores fewer tokens than memory holds only if no other sequence runs, because
-        then waiting would free nothing.
+    def advance(self, uid: int, sequences: RunningSequences) -> None:
+        """Do nothing."""
 
-        Args:
-            tokens: Tokens of the prompt.
-            known: How many of them are in memory.
-            live_bytes: Bytes of the running sequences' caches.
-            running: Number of running sequences; one block of growth is reserved for each.
-        """
-        growth = self.row_bytes(0 if self._spec is None else self._spec.block_tokens)
-        growth -= self.row_bytes(0)
-        wanted = live_bytes + self.row_bytes(tokens) + growth * running
-        if self._prefix_cache is None or not isinstance(self._spec, ModelCacheSpec):
-            # Estimates may have grown since the context length was lowered to what fits alone.
-            return 0 if not running or wanted <= self.ledger.room_bytes() else None
-        while True:
-            blocks = (self.ledger.room_bytes() - wanted) // self._spec.block_bytes
-            tokens_max = blocks * self._spec.block_tokens
-            if tokens_max >= known:
-                return tokens_max
-            if not self._prefix_cache.release_waiting():
-                return tokens_max if blocks >= 0 and not running else None
-
-    def accounted_bytes(self, live_bytes: int) -> int:
-        """Return the bytes of sequences and blocks together."""
-        return live_bytes + (
-            0 if self._prefix_cache is None else self._prefix_cache.memory.used_bytes()
-        )
-
-    def reserve_or_evict(self, live_bytes: int, by_age: list[int]) -> bool:
-        """Reserve bytes for the running sequences, evicting blocks; return whether that succeeds.
-
-        Unpinned blocks are evicted first, then blocks pinned for waiting prompts, then the pinned
-        blocks of running sequences, the oldest sequence first: it is preempted last, so it needs
-        its blocks for a restart least.
-
-        Args:
-            live_bytes: Bytes of the running sequences' caches after the next step.
-            by_age: Uids of the running sequences, the oldest first.
-        """
-        releasable = by_age
-        if len(by_age) > 1:
-            releasable = by_age[:-1]
-        else:
-            # To preempt a lone sequence would free nothing for it.
-            live_bytes = min(live_bytes, self.ledger.budget_bytes)
-        while not self.ledger.reserve(live_bytes):
-            if self._prefix_cache is None:
-                return False
-            if not (
-                self._prefix_cache.release_waiting()
-                or any(map(self._prefix_cache.release_blocks, releasable))
-            ):
-                return False
+    def reserve(self, sequences: RunningSequences) -> bool:
+        """Return whether the caches fit after the next step."""
+        live_bytes = sequences.live_bytes()
+        # To preempt a lone sequence would free nothing for it.
+        if live_bytes + self._over_bytes > self.limit_bytes and len(self._running) > 1:
+            return False
+        self._reserved_bytes = live_bytes
         return True
+
+    def end(
+        self, uid: int, sequences: RunningSequences, finish: Finish | None, *, yields: bool = False
+    ) -> None:
+        """Forget a sequence."""
+        del sequences, finish, yields
+        self._running.discard(uid)
+
+    def end_all(self) -> None:
+        """Forget all sequences."""
+        self._running.clear()
+        self._reserved_bytes = 0
+
+    def shed(self, over_bytes: int) -> None:
+        """Lower the limit of the next step, because all contexts are in use."""
+        self._over_bytes = over_bytes
+
+    def pump(self, is_due: Callable[[], bool]) -> bool:
+        """Return ``False``: there is nothing to save."""
+        del is_due
+        return False

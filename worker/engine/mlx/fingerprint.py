@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from domain.kv.hashing import LAYOUT_VERSION
+from domain.kv.spec import ModelCacheSpec
+
 #: Files that determine a model's answer to a request: every place where mlx-lm and transformers
 #: look for weights, configuration, tokenizer and chat template.
 _PATTERNS = (
@@ -141,3 +144,16 @@ def _write(cache_file: Path, cached: Mapping[str, _CachedDigest]) -> None:
         draft.replace(cache_file)
     except OSError:
         return
+
+
+def fingerprint_of_blocks(model: str, spec: ModelCacheSpec, kv_dtype: str, computation: str) -> str:
+    """Return the fingerprint that the blocks of a model share.
+
+    Args:
+        model: Fingerprint of the model.
+        spec: Layers and sizes of a block.
+        kv_dtype: Element format on the disk; see ``BlockCodec``.
+        computation: What computes the blocks; see ``computation_of``.
+    """
+    layout = f"{LAYOUT_VERSION}:{spec.block_tokens}"
+    return block_fingerprint(model, kv_dtype=kv_dtype, layout=layout, computation=computation)

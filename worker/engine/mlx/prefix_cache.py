@@ -1,54 +1,73 @@
-"""Restores sequences from cached blocks, and caches the blocks of running sequences.
+"""Starts sequences from the contexts in memory and on the disk, and keeps the contexts they make.
 
-Blocks are copied out of a running sequence at each block boundary, before the last token of its
-prompt, and at its end. A sequence pins the blocks that it restored or added until it leaves. Then
-they stay cached until their memory is needed; the end of a context is evicted before its start.
+Each token is in memory once: in the row that runs, or in the segment that the row becomes at its
+end. See ``docs/kv-cache.md``.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
 import mlx.core as mx
+import structlog
+from mlx_lm.generate import generation_stream
 
-from domain.kv.hashing import ID_BYTES, BlockHash, BlockHasher, pack_ids
-from domain.kv.pool import BlockId
+from domain.kv.checkpoints import checkpoint_fingerprint
+from domain.kv.contexts import Context
+from domain.kv.hashing import BlockHash, pack_ids
 from domain.kv.spec import BLOCK_TOKENS
 from domain.values import WaitingFor
 from worker.cachestore.manifest import Manifest
 from worker.cachestore.reports import ContextSaved, ContextStarted, OnContext, ignore
 from worker.cachestore.tier import DiskTier, Storage
+from worker.cachestore.write_outcome import WriteState
+from worker.engine.mlx.context_ends import ContextEnds
+from worker.engine.mlx.fingerprint import fingerprint_of_blocks
 from worker.engine.mlx.kv.codec import BlockCodec
 from worker.engine.mlx.kv.computation import computation_of
-from worker.engine.mlx.kv.gather import gather
-from worker.engine.mlx.kv.live import Sequences, cut_at_borders, extract_live
-from worker.engine.mlx.kv.memory import BlockMemory, PinnedPrefix
+from worker.engine.mlx.kv.context_caches import ContextCaches
+from worker.engine.mlx.kv.context_saver import FLUSH_S, STOPPED, ContextSaver
+from worker.engine.mlx.kv.context_store import ContextStore
+from worker.engine.mlx.kv.pending_prefixes import PendingPrefixes
 from worker.engine.mlx.kv.probe import probe_spec
-from worker.engine.mlx.kv.window_cache import make_row_caches
-from worker.engine.mlx.persistence import Persistence, fingerprint_of_blocks
-from worker.engine.mlx.tracked_sequence import StartPoint, TrackedSequence
-from worker.engine.ports import CachedPrefix
+from worker.engine.mlx.kv.row_opening import RowOpener
+from worker.engine.mlx.kv.start_plan import RESTORED_TOKENS_MIN, StartPlanner
+from worker.engine.mlx.row_allocator import RowAllocator, release
+from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
+from worker.engine.mlx.tracked_sequence import TrackedSequence
+from worker.engine.ports import Admission, Admitted, CachedPrefix, Finish
 
-#: Restoring fewer tokens than this takes longer than computing them.
-RESTORED_TOKENS_MIN = 16
+_log = structlog.get_logger(__name__)
+
+#: Most bytes of copies on their way to the disk, and the most parts of the budget they are.
+IN_FLIGHT_BYTES_MAX = 256 << 20
+IN_FLIGHT_PARTS = 25
+#: Most bytes that are read from the disk and not copied into rows yet.
+READ_AHEAD_BYTES_MAX = 256 << 20
+#: Longest wait for the disk when a running sequence gives up its memory, in seconds.
+PARKED_S_MAX = 2.0
+
+#: States of the disk in which contexts may be freed although it does not have them.
+_LOSES = frozenset((WriteState.PAUSED, WriteState.FULL))
 
 
 class PrefixCache:
-    """The cached prefixes of one model.
+    """The contexts of one model in memory, and their way to and from the disk.
 
     Belongs to the engine thread, except ``cached_prefix`` and ``forget``.
 
     Args:
         network: An mlx-lm model.
         fingerprint: The model's fingerprint.
-        budget_bytes: Bytes for the blocks in memory.
+        budget_bytes: Bytes for rows, segments, checkpoints and copies together.
         block_tokens: Tokens in a block.
         tier: Stores blocks on the disk; ``None`` keeps them in memory only.
         on_context: Receives reports of restored and saved contexts; must not block.
+        monotonic_s: The clock.
 
     Raises:
         UnsupportedCache: The model's caches cannot be cut into blocks and restored.
@@ -63,337 +82,319 @@ class PrefixCache:
         *,
         tier: DiskTier | None = None,
         on_context: OnContext = ignore,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._network = network
-        self._spec = probe_spec(network, block_tokens)
-        codec = BlockCodec(self._spec, Storage.EXACT if tier is None else tier.storage)
-        computation = computation_of(network)
-        self.fingerprint = fingerprint_of_blocks(fingerprint, self._spec, codec, computation)
-        self._hasher = BlockHasher(self.fingerprint)
-        self._block_tokens = block_tokens
-        self._tracked: dict[int, TrackedSequence] = {}
-        self._pending: set[BlockHash] = set()
-        #: Waiting prompts, each with the block hash that it waits for, by ``id`` of their tokens.
-        self._waiting: dict[int, tuple[Sequence[int], BlockHash]] = {}
-        self.memory = BlockMemory(self.fingerprint, self._spec, budget_bytes)
-        self._disk: Persistence | None = None
+        self._spec = spec = probe_spec(network, block_tokens)
+        codec = BlockCodec(spec, Storage.EXACT if tier is None else tier.storage)
+        self.fingerprint = fingerprint_of_blocks(
+            fingerprint, spec, codec.kv_dtype, computation_of(network)
+        )
+        fingerprints = self.fingerprint, checkpoint_fingerprint(self.fingerprint)
+        in_flight_bytes = 0
         if tier is not None:
-            self._disk = Persistence(tier, self.memory, self.fingerprint, self._spec, codec)
+            small_bytes = min(IN_FLIGHT_BYTES_MAX, budget_bytes // IN_FLIGHT_PARTS)
+            in_flight_bytes = max(spec.full_bytes(block_tokens), small_bytes)
+        self.store = ContextStore(
+            self.fingerprint,
+            spec,
+            budget_bytes,
+            in_flight_bytes=in_flight_bytes,
+            may_lose=lambda: tier is None or tier.write_state() in _LOSES,
+        )
+        planner = StartPlanner(self.store, self.fingerprint, tier)
+        saver = None
+        if tier is not None:
+            saver = ContextSaver(self.store, tier, codec, fingerprints)
+            self.store.on_cut = self._on_cut
+            tier.limit_in_flight(write_bytes=in_flight_bytes, read_bytes=READ_AHEAD_BYTES_MAX)
+        self._planner, self._saver, self._tier = planner, saver, tier
+        self._opener = RowOpener(self.store, planner, codec, fingerprints, tier, monotonic_s)
+        self._ends = ContextEnds(self.store, planner, saver, tier)
+        self._pending = PendingPrefixes(self.store)
+        self._tracked: dict[int, TrackedSequence] = {}
         self._on_context = on_context
+        self._now_s = monotonic_s
+        self._rows = RowAllocator(network, self.store, planner, saver, monotonic_s)
+
+    def _on_cut(self, context: Context, tokens: int) -> None:
+        """Save what is left of a context whose memory is freed."""
+        assert self._saver is not None, "there is a disk"
+        if not context.is_saved:
+            _log.warning("context_freed_unsaved", tokens=len(context.token_ids) - tokens)
+        if tokens:
+            self._saver.cut(context, tokens)
+        else:
+            self._saver.remove(context)
+
+    # --- lookups -----------------------------------------------------------------------------
 
     def cached_prefix(self, token_ids: Sequence[int]) -> CachedPrefix:
         """Return how many tokens of a prompt are cached at the moment; from any thread."""
-        in_memory = self.memory.known_tokens(token_ids[:-1])
-        on_disk = 0 if self._disk is None else self._disk.known_tokens(token_ids[:-1])
-        tokens = max(in_memory, on_disk)
+        in_memory, tokens = self._planner.known_tokens(token_ids[:-1])
         if tokens < RESTORED_TOKENS_MIN:
             return CachedPrefix()
         return CachedPrefix(tokens, "disk" if tokens > in_memory else "ram", in_memory)
 
+    @property
+    def limit_bytes(self) -> int:
+        """Most bytes of the caches of one sequence."""
+        return self.store.context_limit_bytes
+
     def must_wait(self, token_ids: Sequence[int]) -> WaitingFor | None:
-        """Return ``PREFIX`` or ``DISK`` while blocks of this prompt are being computed or read.
+        """Return ``PREFIX`` while a running sequence will soon hold more of this prompt.
 
         A call with the same object as before is cheap until the answer may have changed.
         """
-        if self._is_being_computed(token_ids):
-            return WaitingFor.PREFIX
-        return WaitingFor.DISK if self._disk and self._disk.must_wait(token_ids) else None
+        return WaitingFor.PREFIX if self._pending.must_wait(token_ids) else None
 
-    def _is_being_computed(self, token_ids: Sequence[int]) -> bool:
-        if not self._pending:
-            self._waiting.clear()
-            return False
-        tokens, awaited = self._waiting.get(id(token_ids), (None, None))
-        if tokens is token_ids and awaited in self._pending:
-            return True
-        self._waiting.pop(id(token_ids), None)
-        for name in self._names(token_ids[:-1]):
-            if name in self._pending:
-                self._waiting[id(token_ids)] = token_ids, name
-                return True
-            if name not in self.memory:
-                return False
-        return False
+    def used_bytes(self) -> int:
+        """Return the bytes of contexts, checkpoints, and copies on their way to the disk."""
+        in_flight_bytes = 0 if self._tier is None else self._tier.write_bytes()
+        return self.store.used_bytes + in_flight_bytes
 
-    def prepare_start(
-        self,
-        token_ids: Sequence[int],
-        sequences: Sequences,
-        tokens_max: int | None = None,
-    ) -> StartPoint:
-        """Restore the cached prefix of a prompt; ``track`` or ``unpin`` must follow.
+    def shed(self, over_bytes: int) -> None:
+        """Free about ``over_bytes`` of contexts that no sequence uses."""
+        if over_bytes:
+            self.store.shed(over_bytes)
 
-        Args:
-            token_ids: The prompt.
-            sequences: The running sequences that it will join.
-            tokens_max: Most tokens to restore; ``None`` for no limit.
+    def row_bytes(self, tokens: int) -> int:
+        """Return the bytes of a sequence's caches after its next step, in whole blocks."""
+        return self._rows.row_bytes(tokens)
+
+    # --- a sequence joins ----------------------------------------------------------------------
+
+    def insert(self, admission: Admission, sequences: RunningSequences) -> Admitted | None:
+        """Add a sequence; return ``None`` if its memory is not available now.
+
+        ``sequences.open_rows`` restores its known tokens; ``opened`` must follow.
         """
-        started_s = time.monotonic()
-        restore = None if self._disk is None else self._disk.take(token_ids)
-        diverged_at = self.memory.diverged_at(token_ids[:-1])
-        pinned = self.memory.pin(token_ids[:-1][:tokens_max], RESTORED_TOKENS_MIN)
-        if self._disk is not None and restore is not None:
-            started_s = restore.started_s
-            self._disk.release(restore)
-        try:
-            caches = self._gather_caches(pinned, sequences) if pinned.tokens else None
-        except Exception:
-            self.unpin(pinned)
-            raise
-        return StartPoint(
-            segments=cut_at_borders(token_ids[pinned.tokens :], pinned.tokens, self._block_tokens),
-            caches=caches,
-            tokens=list(token_ids[: pinned.tokens]),
-            pinned=pinned,
-            disk_tokens=0 if restore is None else min(restore.disk_tokens, pinned.tokens),
-            diverged_at=diverged_at,
-            took_ms=round(1000 * (time.monotonic() - started_s), 3),
-        )
-
-    def unpin(self, pinned: PinnedPrefix) -> None:
-        """Unpin the blocks of a sequence that did not join."""
-        self.memory.release(pinned.ids)
-        if pinned.tail_id is not None:
-            self.memory.release([pinned.tail_id])
-
-    def track(self, uid: int, token_ids: Sequence[int], start: StartPoint, label: str = "") -> None:
-        """Start to cache the blocks of a sequence that has joined, and report its start."""
-        pinned = start.pinned
-        if pinned.tail_id is not None:
-            self.memory.release([pinned.tail_id])
+        tokens = admission.tokens
+        plan = self._rows.admit(tokens, running=len(self._tracked))
+        if plan is None:
+            return None
+        context, caches = self._rows.begin(plan, len(tokens))
+        opening = self._opener.open(caches, tokens[:-1], plan)
         sequence = TrackedSequence(
-            start=pinned.tokens,
-            prompt_tokens=len(token_ids),
-            tokens=pinned.tokens,
-            next_boundary=0,
-            names=list(pinned.names),
-            ids=list(pinned.ids),
-            label=label,
+            context=context,
+            opening=opening,
+            prompt_tokens=len(tokens),
+            names=tuple(self.store.hasher.chain(pack_ids(tokens[:-1]), self._spec.block_tokens)),
+            label=admission.label,
+            started_s=self._now_s(),
         )
-        sequence.next_boundary = self._next_boundary(sequence)
-        names = tuple(self._names(token_ids[:-1]))
-        sequence.pending = {
-            name
-            for name in names[len(pinned.names) :]
-            if name not in self._pending and name not in self.memory
-        }
-        self._pending |= sequence.pending
+        self._ends.begin(sequence, tokens[:-1], plan, admission.checkpoints)
+        sequence.pending = self._pending.add(
+            tokens[:-1], sequence.names, len(context.token_ids), sequence.pauses
+        )
+        uid = sequences.insert(
+            JoinRequest(
+                prompt=tokens,
+                pauses=tuple(sequence.pauses),
+                caches=caches.caches,
+                tokens=context.token_ids,
+                opening=opening.steps(context.slots),
+                is_alone=admission.is_alone,
+            )
+        )
         self._tracked[uid] = sequence
+        return Admitted(uid, plan.tokens, self._spec.block_tokens)
+
+    def opened(self, uid: int, restored_tokens: int) -> None:
+        """Register the restored tokens of a sequence, and report its start."""
+        sequence = self._tracked[uid]
+        opening, context = sequence.opening, sequence.context
+        assert opening is not None, "a row is opened once"
+        release(sequence)
+        disk_tokens = min(opening.disk_tokens, restored_tokens)
+        if restored_tokens < len(context.token_ids):
+            self.store.cut(context, restored_tokens)
+        else:
+            held = len(context.token_ids)
+            context.token_ids += opening.token_ids[held:restored_tokens]
+        context.tail = opening.tail or context.tail
+        if self._saver is not None:
+            self._saver.add(context)
+        self._seal(sequence)
+        self._drop_pending(sequence)
         self._on_context(
             ContextStarted(
-                label=label,
+                label=sequence.label,
                 fingerprint=self.fingerprint,
-                names=names[: (len(token_ids) - 1) // self._block_tokens],
-                block_tokens=self._block_tokens,
-                prompt_tokens=len(token_ids),
-                restored_tokens=pinned.tokens,
-                disk_tokens=start.disk_tokens,
-                diverged_at=start.diverged_at,
-                took_ms=start.took_ms,
+                names=sequence.names,
+                block_tokens=self._spec.block_tokens,
+                prompt_tokens=sequence.prompt_tokens,
+                restored_tokens=restored_tokens,
+                disk_tokens=disk_tokens,
+                diverged_at=opening.plan.diverged_at,
+                took_ms=round(1000 * (self._now_s() - sequence.started_s), 3),
             )
         )
 
-    def start_of(self, uid: int) -> int:
-        """Return how many tokens of a sequence were restored."""
-        sequence = self._tracked.get(uid)
-        return 0 if sequence is None else sequence.start
+    # --- a sequence runs -----------------------------------------------------------------------
 
-    def advance(self, uid: int, sequences: Sequences, *, tokens: int) -> None:
-        """Set how many tokens of a sequence its caches hold, and cache complete blocks."""
+    def advance(self, uid: int, sequences: RunningSequences) -> None:
+        """Name the blocks that a sequence has completed, and make its checkpoints."""
         sequence = self._tracked[uid]
-        sequence.tokens = tokens
-        if tokens < sequence.next_boundary:
-            return
-        if sequence.is_caching:
-            self._cache_complete_blocks(uid, sequence, sequences)
-        sequence.next_boundary = self._next_boundary(sequence)
+        self._seal(sequence)
+        with mx.stream(sequences.stream):
+            self._ends.advance(sequence, partial(self._caches_of, uid, sequences))
+        self._drop_pending(sequence)
 
-    def advance_one(self, uid: int, sequences: Sequences) -> None:
-        """Count one decoded token; see ``advance``."""
-        self.advance(uid, sequences, tokens=self._tracked[uid].tokens + 1)
+    def _caches_of(self, uid: int, sequences: RunningSequences) -> ContextCaches:
+        found = sequences.find(uid)
+        assert found is not None, "the sequence runs"
+        return ContextCaches(self._spec, found[0])
 
-    def end(self, uid: int, sequences: Sequences | None = None) -> None:
-        """Stop tracking a sequence and unpin its blocks.
+    def _seal(self, sequence: TrackedSequence) -> None:
+        context, size = sequence.context, self._spec.block_tokens
+        while (len(context.names) + 1) * size <= len(context.token_ids):
+            at = len(context.names)
+            if at < len(sequence.names):
+                name = sequence.names[at]
+            else:
+                parent = context.names[-1] if context.names else None
+                ids = context.token_ids[at * size : (at + 1) * size]
+                name = self.store.hasher.of_packed(parent, pack_ids(ids))
+            self.store.seal(context, name)
+
+    def _drop_pending(self, sequence: TrackedSequence) -> None:
+        """Remove the prefixes that a sequence holds now, checkpoints included."""
+        tokens = len(sequence.context.token_ids)
+        held = [name for name, end in sequence.pending.items() if end <= tokens]
+        self._pending.remove(held)
+        for name in held:
+            del sequence.pending[name]
+
+    def reserve(self, sequences: RunningSequences) -> bool:
+        """Make room for the next step of each row; return whether there is enough memory."""
+        with mx.stream(sequences.stream):
+            return self._grow_all()
+
+    def _grow_all(self) -> bool:
+        return all(
+            sequence.opening is not None
+            or self._rows.grow(sequence.context, alone=len(self._tracked) == 1)
+            for sequence in self._tracked.values()
+        )
+
+    # --- a sequence leaves ---------------------------------------------------------------------
+
+    def end(
+        self, uid: int, sequences: RunningSequences, finish: Finish | None, *, yields: bool = False
+    ) -> None:
+        """Park a sequence that is still in ``sequences``; its context is saved from there.
 
         Args:
-            uid: The sequence.
-            sequences: Where given, the sequence is still in it, and its last blocks are cached and
-                reported.
+            uid: The sequence; an unknown one is ignored.
+            sequences: The running sequences.
+            finish: Why it ended, if it ended by itself.
+            yields: Whether it gives up its memory for others: then the disk is waited for.
         """
-        sequence = self._tracked.get(uid)
+        sequence = self._tracked.pop(uid, None)
         if sequence is None:
             return
-        if (
-            sequences is not None
-            and sequence.is_caching
-            and sequence.tokens >= sequence.prompt_tokens
-        ):
-            self._persist_blocks(uid, sequence, sequences)
-            tail = self._cache_tail(uid, sequence, sequences)
-            self._report_cached(sequence, tail)
-        del self._tracked[uid]
-        self._drop_pending(sequence)
-        # Blocks are evicted in the order of release, and a tail is useless without its parents.
-        if sequence.tail is not None:
-            self.memory.release([sequence.tail[1]])
-        self.memory.release(sequence.ids)
+        self._pending.remove(sequence.pending)
+        found = sequences.find(uid)
+        if sequence.opening is not None or found is None:
+            self._abandon(sequence)
+            return
+        caches = ContextCaches(self._spec, found[0])
+        complete = len(sequence.context.token_ids) >= sequence.prompt_tokens
+        with mx.stream(sequences.stream):
+            caches.own_ends()
+            self.store.park(sequence.context, caches)
+            self._ends.end(sequence, caches, finish, self._reporter(sequence) if complete else None)
+        if yields and self._saver is not None:
+            self._saver.save_now(sequence.context, PARKED_S_MAX)
 
-    def release_waiting(self) -> bool:
-        """Unpin the blocks of waiting prompts; return whether there were any."""
-        return self._disk is not None and self._disk.release_waiting()
+    def _abandon(self, sequence: TrackedSequence) -> None:
+        """Drop a sequence that was not opened, or park again what it had adopted."""
+        opening, context = sequence.opening, sequence.context
+        adopted = opening is not None and opening.plan.adopted is context
+        release(sequence)
+        if opening is not None:
+            opening.close()
+        if adopted:
+            caches = self.store.caches(context)
+            caches.drop_ends()
+            caches.set_tokens(len(context.token_ids))
+            self.store.park(context, caches)
+            if self._saver is not None:
+                self._saver.add(context)
+            return
+        if self._saver is not None:
+            self._saver.remove(context)
+        self.store.drop(context)
 
-    def release_blocks(self, uid: int) -> bool:
-        """Unpin the blocks of a running sequence and cache no more of it.
+    def _reporter(self, sequence: TrackedSequence) -> Callable[[Manifest], None]:
+        """Return what reports the blocks of a sequence that are on the disk."""
+        tokens, label = len(sequence.context.token_ids), sequence.label
+        whole = tokens // self._spec.block_tokens
 
-        Returns:
-            Whether it had pinned any.
-        """
-        sequence = self._tracked[uid]
-        ids = [] if sequence.tail is None else [sequence.tail[1]]
-        pinned = [*sequence.ids, *ids]
-        sequence.ids, sequence.tail, sequence.is_caching = [], None, False
-        self._drop_pending(sequence)
-        self.memory.release(pinned)
-        return bool(pinned)
+        def report(manifest: Manifest) -> None:
+            is_whole = len(manifest.blocks) == whole and (manifest.tail is not None)
+            saved = tokens if is_whole else len(manifest.blocks) * self._spec.block_tokens
+            self._on_context(ContextSaved(label=label, manifest=manifest, tokens=saved))
+
+        return report
 
     def end_all(self) -> None:
-        """Stop tracking all sequences, without caching their last blocks."""
-        for uid in list(self._tracked):
-            self.end(uid)
+        """Park what is left of all running sequences after a failed step."""
+        for sequence in self._tracked.values():
+            if sequence.opening is not None or not self._rewind(sequence.context):
+                self._abandon(sequence)
+                continue
+            self.store.park(sequence.context, self.store.caches(sequence.context))
+            if self._saver is not None:
+                self._saver.add(sequence.context)
+        self._tracked.clear()
+        self._pending.clear()
+
+    def _rewind(self, context: Context) -> bool:
+        """Take back what a failed step may have written; return whether the rest is intact."""
+        try:
+            with mx.stream(generation_stream):
+                self.store.caches(context).rewind(len(context.token_ids))
+        except Exception as error:  # noqa: BLE001 - whatever the failed step left in the arrays
+            _log.warning("context_lost", tokens=len(context.token_ids), why=repr(error))
+            return False
+        return True
+
+    def save_all(self, timeout_s: float) -> bool:
+        """Save all contexts, waiting for the disk; return whether that ended in time."""
+        until_s = self._now_s() + timeout_s
+        while self.pump() and self._tier is not None:
+            if self._now_s() > until_s or self._tier.write_state() in STOPPED:
+                return False
+            self._tier.flush(FLUSH_S)
+        return self._tier is None or self._tier.flush(max(0.0, until_s - self._now_s()))
+
+    def pump(self, is_due: Callable[[], bool] = lambda: False) -> bool:
+        """Save what the disk has room for; return whether something is left.
+
+        Args:
+            is_due: Whether other work is due; then the rest is left for the next call.
+        """
+        self.store.collect()
+        if self._saver is None:
+            return False
+        with mx.stream(generation_stream):
+            return self._saver.pump(is_due)
 
     def forget(self, names: Sequence[BlockHash]) -> Future[int] | None:
-        """Delete blocks in memory and on disk; from any thread.
+        """Delete blocks in memory and on disk, and checkpoints after them; from any thread.
 
         A running sequence writes its blocks again when it ends, so cancel it first.
 
         Returns:
             The number of blocks deleted on disk or in the write queue; ``None`` without a disk.
         """
-        for name in names:
-            self.memory.forget(name)
-        return None if self._disk is None else self._disk.forget(names)
+        self.store.forget(names)
+        if self._tier is None:
+            return None
+        return self._tier.forget([*names, *self._planner.checkpoints_after(names)])
 
     def close(self) -> None:
-        """Drop all sequences and blocks; ``cached_prefix`` returns nothing from then on."""
+        """Drop all sequences and contexts; ``cached_prefix`` returns nothing from then on."""
         self.end_all()
-        self._waiting.clear()
-        if self._disk is not None:
-            self._disk.close()
-        self.memory.close()
-
-    def _gather_caches(self, pinned: PinnedPrefix, sequences: Sequences) -> list[Any]:
-        blocks = [self.memory.arrays(block) for block in pinned.ids]
-        tail = None if pinned.tail_id is None else self.memory.arrays(pinned.tail_id)
-        tail_tokens = pinned.tail_tokens
-        with mx.stream(sequences.stream):
-            make = partial(make_row_caches, self._network, self._block_tokens)
-            return gather(self._spec, blocks, tail, tail_tokens, make)
-
-    def _cache_complete_blocks(
-        self, uid: int, sequence: TrackedSequence, sequences: Sequences
-    ) -> None:
-        size, tokens = self._block_tokens, sequence.tokens
-        while sequence.is_caching and (len(sequence.names) + 1) * size <= tokens:
-            start = len(sequence.names) * size
-            block = self._cache_block(uid, sequence, sequences, start + size)
-            if block is None:
-                self._drop_pending(sequence)
-                sequence.is_caching = False
-                return
-            sequence.names.append(block[0])
-            sequence.ids.append(block[1])
-            self._replace_tail(sequence, block[0])
-        if tokens == sequence.prompt_tokens - 1 and tokens % size:
-            sequence.tail = self._cache_block(uid, sequence, sequences, tokens)
-            self._drop_pending(sequence)
-
-    def _cache_tail(
-        self,
-        uid: int,
-        sequence: TrackedSequence,
-        sequences: Sequences,
-    ) -> BlockHash | None:
-        """Cache the last block, which is not full; return its hash."""
-        if sequence.tokens % self._block_tokens == 0:
-            return None
-        block = self._cache_block(uid, sequence, sequences, sequence.tokens)
-        if block is None:
-            return None
-        if sequence.tail is None or sequence.tail[0] != block[0]:
-            self._replace_tail(sequence, block[0])
-        sequence.ids.append(block[1])
-        return block[0]
-
-    def _persist_blocks(self, uid: int, sequence: TrackedSequence, sequences: Sequences) -> None:
-        """Submit the whole blocks that are not on disk."""
-        found = sequences.find(uid)
-        if self._disk is not None and found is not None:
-            arrays = [self.memory.arrays(block) for block in sequence.ids[: len(sequence.names)]]
-            self._disk.store_whole(sequence.names, found[1], arrays)
-
-    def _report_cached(self, sequence: TrackedSequence, tail: BlockHash | None) -> None:
-        """Report which blocks of a sequence are on disk, once their writes are done."""
-        if self._disk is None:
-            return
-        manifest = Manifest(fingerprint=self.fingerprint, blocks=tuple(sequence.names), tail=tail)
-        whole_tokens, size, label = sequence.tokens, self._block_tokens, sequence.label
-
-        def report(sealed: Manifest) -> None:
-            tokens = len(sealed.blocks) * size if sealed != manifest else whole_tokens
-            self._on_context(ContextSaved(label=label, manifest=sealed, tokens=tokens))
-
-        self._disk.on_sealed(manifest, report)
-
-    def _cache_block(
-        self,
-        uid: int,
-        sequence: TrackedSequence,
-        sequences: Sequences,
-        stop: int,
-    ) -> tuple[BlockHash, BlockId] | None:
-        found = sequences.find(uid)
-        if found is None or len(found[1]) < stop:
-            return None
-        start = len(sequence.names) * self._block_tokens
-        ids = found[1][start:stop]
-        parent = sequence.names[-1] if sequence.names else None
-        name = self._hasher.of_packed(parent, pack_ids(ids))
-        cut = partial(extract_live, sequences, uid, start, stop)
-        block = self.memory.add(name, parent, ids, cut)
-        sequence.pending.discard(name)
-        self._pending.discard(name)
-        if block is None:
-            return None
-        if self._disk is not None:
-            self._disk.store(name, parent, ids, self.memory.arrays(block))
-        return name, block
-
-    def _replace_tail(self, sequence: TrackedSequence, longer: BlockHash) -> None:
-        """Drop the tail of the prompt once a longer block that contains it is cached."""
-        if sequence.tail is None or not self._spec.may_cut(self._block_tokens):
-            return
-        name, block = sequence.tail
-        sequence.tail = None
-        self.memory.forget(name)
-        self.memory.release([block])
-        if self._disk is not None:
-            self._disk.replace(name, longer)
-
-    def _next_boundary(self, sequence: TrackedSequence) -> int:
-        border = sequence.tokens - sequence.tokens % self._block_tokens + self._block_tokens
-        pause = sequence.prompt_tokens - 1
-        return min(border, pause) if sequence.tokens < pause else border
-
-    def _drop_pending(self, sequence: TrackedSequence) -> None:
-        self._pending -= sequence.pending
-        sequence.pending.clear()
-
-    def _names(self, token_ids: Sequence[int]) -> Iterator[BlockHash]:
-        """Yield the hashes of all blocks of a prompt lazily, the tail last."""
-        packed = pack_ids(token_ids)
-        parent = None
-        for parent in self._hasher.chain(packed, self._block_tokens):
-            yield parent
-        tail = packed[len(packed) - len(packed) % (self._block_tokens * ID_BYTES) :]
-        if tail:
-            yield self._hasher.of_packed(parent, tail)
+        self.store.close()

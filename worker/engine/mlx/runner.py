@@ -10,19 +10,20 @@ from dataclasses import replace
 import mlx.core as mx
 import structlog
 
+from domain.kv.contexts import MemoryStats
 from domain.kv.hashing import BlockHash
-from domain.kv.pool import PoolStats
 from domain.kv.spec import BLOCK_TOKENS, ModelCacheSpec
 from domain.values import DraftFigures, WaitingFor
 from worker.cachestore.reports import OnContext, ignore
 from worker.cachestore.tier import DiskTier
-from worker.engine.mlx.admission import AdmissionControl
+from worker.engine.mlx import admission as rows
+from worker.engine.mlx.admission import STEP_TOKENS_MAX, AdmissionControl, RowMemory
 from worker.engine.mlx.memory.at_load import DeviceBudget, LoadedMemory, memory_at_load
 from worker.engine.mlx.model.loaded_weights import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
 from worker.engine.mlx.rows.piece_tokens import is_on_gpu, piece_tokens
 from worker.engine.mlx.rows.ragged_attention import install_ragged_attention
-from worker.engine.mlx.rows.running_sequences import JoinRequest, PrefillProgress, RunningSequences
+from worker.engine.mlx.rows.running_sequences import PrefillProgress, RunningSequences
 from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow
 from worker.engine.mlx.speculation.speculation import Speculation
 from worker.engine.ports import (
@@ -37,6 +38,9 @@ from worker.engine.ports import (
 from worker.engine.scheduling.prefill_pace import PrefillPace
 
 _log = structlog.get_logger(__name__)
+
+#: Seconds at the end for contexts that are not on the disk yet.
+LAST_SAVES_S = 5.0
 
 
 class BatchRunner:
@@ -97,7 +101,7 @@ class BatchRunner:
         self._decodes_next = False
         #: Arrival number of each sequence, by uid.
         self._arrivals: dict[int, int] = {}
-        self._admission = AdmissionControl(None, None, None)
+        self._memory: RowMemory = AdmissionControl(None, None)
         self._sequences: RunningSequences | None = None
         #: Whether the network computes rows of unequal length in one pass.
         self._ragged = False
@@ -128,34 +132,34 @@ class BatchRunner:
             ragged=self._ragged,
             budget=self._budget,
         )
-        self._spec, self._kv_budget_bytes = memory.spec, memory.kv_bytes
-        self._prefix_cache = cache = self._new_prefix_cache(self._weights)
-        self._admission = AdmissionControl(memory.sizes, cache, self._kv_budget_bytes)
+        self._spec = memory.spec
+        self._kv_budget_bytes = memory.kv_bytes
+        if self._caches_prefixes and memory.spec is not None and memory.kv_bytes is not None:
+            self._prefix_cache = PrefixCache(
+                network,
+                model.card.fingerprint,
+                memory.kv_bytes,
+                self._block_tokens,
+                tier=self._tier,
+                on_context=self._on_context,
+            )
+        cache = self._prefix_cache
+        self._memory = cache or AdmissionControl(memory.sizes, memory.kv_bytes)
         self.reset()
         fitting = replace(model.card, context_length=memory.costs.context_length)
-        model = replace(model, card=self._admission.fit_context(fitting))
+        model = replace(model, card=rows.fit_context(fitting, self._memory, memory.sizes))
         memory.report(model.card.context_length)
         return model if cache is None else replace(model, cached_prefix=cache.cached_prefix)
 
     def must_wait(self, admission: Admission) -> WaitingFor | None:
-        """Return what will soon provide blocks of the prompt: another sequence or the disk."""
-        return None if (cache := self._prefix_cache) is None else cache.must_wait(admission.tokens)
+        """Return what will soon provide blocks of the prompt: another sequence."""
+        return self._memory.must_wait(admission.tokens)
 
     def insert(self, admission: Admission) -> Admitted | None:
         """Add a sequence to the next step; return ``None`` if its memory is not available now."""
-        tokens, live_bytes = admission.tokens, self.sequences.live_bytes()
-        cache, running = self._prefix_cache, len(self._remaining)
-        known = 0 if cache is None else cache.memory.known_tokens(tokens[:-1])
-        tokens_max = self._admission.max_restorable(len(tokens), known, live_bytes, running)
-        if tokens_max is None:
+        admitted = self._memory.insert(admission, self.sequences)
+        if admitted is None:
             return None
-        if cache is None:
-            join = JoinRequest(segments=[[*tokens]], tokens=[], is_alone=admission.is_alone)
-            admitted = Admitted(self.sequences.insert(join))
-        else:
-            admitted = self._insert_restored(admission, cache, tokens_max)
-        reserved = self._admission.reserve_or_evict(self.sequences.live_bytes(), [*self._remaining])
-        assert reserved, "max_restorable has checked the budget"
         self._arrivals[admitted.uid] = admission.arrival
         self._remaining[admitted.uid] = admission.max_new_tokens
         row = SamplerRow(
@@ -173,6 +177,7 @@ class BatchRunner:
         """
         faults: list[Fault] = []
         preempted, self._likelihoods = self._preempt_for_memory(), {}
+        restored = rows.open_rows(self.sequences, self._memory)
         decode_first = self._decodes_next and self.sequences.decoding > 0
         prefilled = [] if decode_first else self._prefill(faults)
         tokens = self._first_tokens(prefilled)
@@ -183,13 +188,19 @@ class BatchRunner:
         self._sampler.faults.clear()
         faulty = {fault.uid for fault in faults}
         self._remove_all(list(faulty))
+        self._memory.pump(rows.after_s(rows.MOVES_S_MAX))
         return StepResult(
             [entry for entry in tokens if entry[0] not in faulty],
             [entry for entry in prefilled if entry[0] not in faulty],
             faults,
             preempted,
             {uid: one for uid, one in self._likelihoods.items() if uid not in faulty},
+            {uid: one for uid, one in restored.items() if uid not in faulty},
         )
+
+    def background(self) -> bool:
+        """Save contexts for a moment while nothing runs; return whether some are left."""
+        return self._memory.pump(rows.after_s(rows.MOVES_S_MAX))
 
     def remove(self, uid: int) -> None:
         """Remove a sequence; an unknown uid is ignored."""
@@ -198,13 +209,11 @@ class BatchRunner:
     def reset(self) -> None:
         """Remove every sequence and start an empty batch."""
         assert self._weights is not None, "nothing is loaded"
-        if self._prefix_cache is not None:
-            self._prefix_cache.end_all()
+        self._memory.end_all()
         self._remaining.clear()
         self._arrivals.clear()
         self._emitted_early.clear()
         self._decodes_next = False
-        self._admission.ledger.reserve(0)
         self._sampler = BatchSampler(self._rows_of)
         self._pace = self._new_pace()
         ends, take_back = self._weights.end_ids, self._sampler.take_back
@@ -212,7 +221,7 @@ class BatchRunner:
         self._sequences = RunningSequences(
             self._weights.network,
             self._sampler,
-            self._admission.row_bytes,
+            self._memory.row_bytes,
             ragged=self._ragged,
             block_tokens=self._block_tokens,
             speculation=speculation if self.speculates else None,
@@ -220,7 +229,8 @@ class BatchRunner:
         mx.clear_cache()
 
     def close(self) -> None:
-        """Free the model's memory."""
+        """Save the contexts that are not on the disk yet, and free the model's memory."""
+        self.save_all(LAST_SAVES_S)
         if self._prefix_cache is not None:
             self._prefix_cache.close()
         self._sequences = self._weights = self._prefix_cache = None
@@ -228,14 +238,19 @@ class BatchRunner:
         # A stream thread that is alive at exit aborts the process.
         mx.clear_streams()
 
+    def save_all(self, timeout_s: float) -> None:
+        """Save all contexts, waiting for the disk for up to ``timeout_s``."""
+        if self._prefix_cache is not None and not self._prefix_cache.save_all(timeout_s):
+            _log.warning("contexts_not_saved")
+
     def forget(self, names: Sequence[BlockHash]) -> Future[int] | None:
         """Delete blocks in memory and on disk; see ``PrefixCache.forget``."""
         return None if self._prefix_cache is None else self._prefix_cache.forget(names)
 
-    def memory(self) -> PoolStats | None:
-        """Return the figures of the blocks in memory; from any thread."""
+    def memory(self) -> MemoryStats | None:
+        """Return the figures of the contexts in memory; from any thread."""
         cache = self._prefix_cache
-        return None if cache is None else cache.memory.stats()
+        return None if cache is None else cache.store.stats()
 
     def _new_pace(self) -> PrefillPace:
         tokens = self._prefill_step_tokens
@@ -244,56 +259,32 @@ class BatchRunner:
     def _draft_room(self, uid: int, tokens: int) -> int:
         """Return how many tokens may be drafted for a row with ``tokens`` in its caches.
 
-        Memory is reserved up to the end of the block of the next token.
+        Memory is reserved for ``STEP_TOKENS_MAX``, of which the passes in flight take two.
         """
         if self._sampler.is_restricted(uid):
             return 0
-        return min(self._remaining[uid] - 1, -(tokens + 1) % self._block_tokens)
-
-    def _new_prefix_cache(self, weights: LoadedWeights) -> PrefixCache | None:
-        if not self._caches_prefixes or self._spec is None or self._kv_budget_bytes is None:
-            return None
-        fingerprint = weights.model.card.fingerprint
-        return PrefixCache(
-            weights.network,
-            fingerprint,
-            self._kv_budget_bytes,
-            self._block_tokens,
-            tier=self._tier,
-            on_context=self._on_context,
-        )
-
-    def _insert_restored(
-        self, admission: Admission, prefix_cache: PrefixCache, tokens_max: int
-    ) -> Admitted:
-        start = prefix_cache.prepare_start(admission.tokens, self.sequences, tokens_max)
-        join = JoinRequest(segments=start.segments, caches=start.caches, tokens=start.tokens)
-        try:
-            uid = self.sequences.insert(replace(join, is_alone=admission.is_alone))
-        except Exception:
-            prefix_cache.unpin(start.pinned)
-            raise
-        prefix_cache.track(uid, admission.tokens, start, admission.label)
-        return Admitted(uid, start.pinned.tokens, self._block_tokens)
+        del tokens
+        return min(self._remaining[uid] - 1, STEP_TOKENS_MAX - 2)
 
     def _preempt_for_memory(self) -> list[int]:
         """Reserve memory for the next step; preempt the youngest sequences if it is short."""
         preempted: list[int] = []
         by_age = sorted(self._remaining, key=lambda uid: self._arrivals[uid])
         assert self._loaded is not None, "nothing is loaded"
-        accounted = self._admission.accounted_bytes(self.sequences.live_bytes())
-        over = self._loaded.over_bytes(accounted, self.sequences, by_age)
-        while not self._admission.reserve_or_evict(self.sequences.live_bytes() + over, by_age):
+        used_bytes = self._memory.used_bytes()
+        self._memory.shed(self._loaded.over_bytes(used_bytes, self.sequences, by_age))
+        while not self._memory.reserve(self.sequences):
             assert by_age, "an empty batch needs no memory"
             _log.info("preempted", running=len(by_age))
             preempted.append(by_age.pop())
-            self._remove_all(preempted[-1:])
+            self._remove_all(preempted[-1:], yields=True)
         return preempted
 
     def _prefill(self, faults: list[Fault]) -> list[tuple[int, int, int]]:
         """Prefill a piece if it is time, and start decoding the prompts that are complete."""
         sequences = self.sequences
         if not sequences.is_prefilling:
+            faults += sequences.take_failed()
             return []
         progress: list[tuple[int, int, int]] = []
         for piece in self._prefill_piece():
@@ -318,17 +309,14 @@ class BatchRunner:
         return piece
 
     def _advance_prefill(self, piece: PrefillProgress) -> list[tuple[int, int, int]]:
-        """Cache the blocks that are complete, and return the progress to report.
+        """Register the tokens that were computed, and return the progress to report.
 
         A prompt of one piece is reported only when it is complete.
         """
-        start = 0
-        if self._prefix_cache is not None:
-            start = self._prefix_cache.start_of(piece.uid)
-            self._prefix_cache.advance(piece.uid, self.sequences, tokens=start + piece.done)
+        self._memory.advance(piece.uid, self.sequences)
         if piece.done < piece.total <= self._prefill_step_tokens:
             return []
-        return [(piece.uid, start + piece.done, start + piece.total)]
+        return [(piece.uid, piece.restored + piece.done, piece.restored + piece.total)]
 
     def _first_tokens(
         self, prefilled: Sequence[tuple[int, int, int]]
@@ -358,8 +346,7 @@ class BatchRunner:
         started = time.perf_counter()
         tokens: list[tuple[int, int, Finish | None]] = []
         for uid, token in self.sequences.decode():
-            if self._prefix_cache is not None:
-                self._prefix_cache.advance_one(uid, self.sequences)
+            self._memory.advance(uid, self.sequences)
             self._remaining[uid] -= 1
             likelihood = self._sampler.logprob_rows.next(uid)
             if uid in self._emitted_early:
@@ -370,7 +357,9 @@ class BatchRunner:
                 tokens.append((uid, token, Finish.END))
             else:
                 tokens.append((uid, token, None if self._remaining[uid] else Finish.LENGTH))
-        self._remove_all([uid for uid, _, finish in tokens if finish is not None])
+        for uid, _, finish in tokens:
+            if finish is not None:
+                self._remove_all([uid], finish)
         self._pace.record_decode(time.perf_counter() - started)
         return tokens
 
@@ -378,13 +367,14 @@ class BatchRunner:
         if likelihood is not None:
             self._likelihoods.setdefault(uid, []).append(likelihood)
 
-    def _remove_all(self, uids: Sequence[int]) -> None:
-        """Remove sequences; their last blocks are cached."""
+    def _remove_all(
+        self, uids: Sequence[int], finish: Finish | None = None, *, yields: bool = False
+    ) -> None:
+        """Remove sequences; their contexts are parked."""
         if not uids:
             return
         for uid in uids:
-            if self._prefix_cache is not None:
-                self._prefix_cache.end(uid, self.sequences)
+            self._memory.end(uid, self.sequences, finish, yields=yields)
             self._remaining.pop(uid, None)
             self._arrivals.pop(uid, None)
             self._emitted_early.discard(uid)
@@ -393,6 +383,6 @@ class BatchRunner:
 
     def _rows_of(self, size: int) -> list[int]:
         """Return the uids of the batch that is being sampled."""
-        rows = self.sequences.sampled
-        assert len(rows) == size, "the sampled batch is not the current one"
-        return rows
+        sampled = self.sequences.sampled
+        assert len(sampled) == size, "the sampled batch is not the current one"
+        return sampled

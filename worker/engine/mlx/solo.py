@@ -8,10 +8,8 @@ from collections.abc import Callable, Generator, Sequence
 import mlx.core as mx
 
 from domain.errors import EngineFailure
-from domain.kv.spec import BLOCK_TOKENS
 from domain.values import Sampling
 from worker.engine.grammar.ports import Constraint
-from worker.engine.mlx.kv.live import cut_at_borders
 from worker.engine.mlx.model.loaded_weights import LoadedWeights
 from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
 from worker.engine.mlx.sampling.logprobs import logprobs_of
@@ -34,7 +32,6 @@ class SoloRun:
         weights: The model; used on the thread that loaded it.
         sampling: Sampling parameters.
         step_tokens: Prompt tokens computed in one piece.
-        cuts: Whether pieces end at block boundaries, as in a worker with a prefix cache.
         constraint: Restricts the answer from its first token on; ``None`` for no restriction.
     """
 
@@ -44,13 +41,11 @@ class SoloRun:
         sampling: Sampling,
         *,
         step_tokens: int,
-        cuts: bool = True,
         constraint: Constraint | None = None,
     ) -> None:
         self._sampling = sampling
         self._constraint = constraint
         self._step_tokens = step_tokens
-        self._cuts_at_blocks = cuts
         self._sampler = BatchSampler(lambda _: self._sequences.sampled)
         self._draws: deque[tuple[int, mx.array]] = deque(maxlen=DRAWS_KEPT)
         self._drawn = 0
@@ -88,9 +83,7 @@ class SoloRun:
         return mx.take(row, mx.array(list(tokens))).tolist()  # type: ignore[return-value]
 
     def _prefill(self, prompt: Sequence[int], on_progress: OnProgress) -> int:
-        whole = [list(prompt)]
-        segments = cut_at_borders(prompt, 0, BLOCK_TOKENS) if self._cuts_at_blocks else whole
-        uid = self._sequences.insert(JoinRequest(segments=segments, tokens=[]))
+        uid = self._sequences.insert(JoinRequest(prompt=prompt))
         self._sampler.add(uid, SamplerRow(self._sampling, 0, self._constraint))
         while self._sequences.is_prefilling:
             for progress in self._sequences.prefill(self._step_tokens):

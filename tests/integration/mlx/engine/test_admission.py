@@ -90,7 +90,7 @@ def test_interactive_prompt_takes_the_memory_of_batch_work_that_continues_the_sa
     report = finished(submit(free, "job-batch", batch))
     answer = finished(submit(free, "job-question", question))
     context = len(free.prepare(batch).tokens) + 300
-    tight = start(sink, budget_tokens=context)
+    tight = start(sink, budget_tokens=context + BLOCK_TOKENS)
     assert len(tight.prepare(question).tokens) > 0.8 * context
     running = submit(tight, "job-batch", batch, priority=Priority.BATCH)
     sink.wait_for_items("job-batch", BLOCK_TOKENS)
@@ -103,9 +103,9 @@ def test_interactive_prompt_takes_the_memory_of_batch_work_that_continues_the_sa
 
 def test_short_request_beside_a_long_one_evicts_nothing_that_fits() -> None:
     others, long, short = random_tokens(8 * BLOCK, 1), random_tokens(20 * BLOCK, 2), [5] * 50
-    # The running contexts and the copies of their blocks, and the context of another agent.
-    blocks = 2 * (22 + 5) + 9
-    size = Bench(LLAMA).runner._admission.row_bytes(BLOCK - 1)
+    # The running contexts with room for a block more, and the context of another agent.
+    blocks = (23 + 6) + 10
+    size = Bench(LLAMA).reuse._spec.live_bytes(BLOCK)
     bench = Bench(LLAMA, budget_bytes=blocks * size)
     bench.run_alone(others, 4)
     parked = bench.reuse.cached_prefix(tuple(others)).resident

@@ -131,11 +131,9 @@ def test_pause_right_after_the_first_token_loses_and_repeats_nothing(
     run = early.wait(PROMPT, 12, SAMPLED)
     early.let_in()
     step_to_first_token(early, run)
-    room = early.runner._admission
-    found, answers = room.reserve_or_evict, iter([False])
-    monkeypatch.setattr(
-        room, "reserve_or_evict", lambda *args: next(answers, True) and found(*args)
-    )
+    memory = early.runner._memory
+    reserve, answers = memory.reserve, iter([False])
+    monkeypatch.setattr(memory, "reserve", lambda *args: next(answers, True) and reserve(*args))
     early.step()
     assert (run.paused, run.tokens) == (1, expected[:1])
     early.drain()

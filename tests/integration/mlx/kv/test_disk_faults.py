@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from domain.kv.hashing import BlockHash
+from domain.kv.hashing import BlockHash, pack_ids
 from ops.blockstore.blocks import RejectReason
 from ops.blockstore.events import (
     BlockRejected,
@@ -49,7 +49,7 @@ def process(tmp_path: Path) -> Iterator[MakeBench]:
 
 
 def names_of(bench: DiskBench, prompt: list[int] = PROMPT) -> list[BlockHash]:
-    return list(bench.reuse._names(prompt))
+    return list(bench.reuse.store.hasher.chain(pack_ids(prompt), BLOCK))
 
 
 def file_of(root: Path, name: BlockHash) -> Path:

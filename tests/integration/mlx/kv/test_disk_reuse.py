@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,25 +83,42 @@ def test_a_prompt_that_leaves_what_is_on_disk_starts_from_what_they_share(
     run = second.run_alone(other, 8)
     expected = Bench(architecture, budget_bytes=None).run_alone(other, 8).tokens
     assert run.tokens == expected
-    # The block in which they part serves with its beginning where it can be cut.
-    cut = second.reuse._spec.may_cut(BLOCK)
-    assert run.cached == (len(shared) if cut else 3 * BLOCK)
+    # Windows and states go on only from a checkpoint, and here is none before they part.
+    assert run.cached == (0 if second.reuse._spec.has_ends else len(shared))
+
+
+@pytest.mark.parametrize("architecture", [GPT_OSS, FALCON_H1], ids=lambda a: a.name)
+def test_prompts_part_at_the_checkpoint_after_the_system_prompt(
+    process: MakeBench, architecture: Architecture
+) -> None:
+    system = random_tokens(2 * BLOCK + 5, 5)
+    first = process(architecture)
+    run = first.join_as(
+        replace(first.admission(system + random_tokens(40, 6), 4), checkpoints=(len(system),))
+    )
+    first.finish(run)
+    other = system + random_tokens(30, 7)
+    second = process(architecture)
+    run = second.run_alone(other, 8)
+    assert run.tokens == Bench(architecture, budget_bytes=None).run_alone(other, 8).tokens
+    assert run.cached == len(system)
 
 
 @few
-def test_a_reload_larger_than_the_memory_restores_what_fits_and_computes_the_rest(
+def test_a_context_that_barely_fits_the_memory_is_restored_whole(
     process: MakeBench, architecture: Architecture
 ) -> None:
     prompt = random_tokens(12 * BLOCK + 3, 8)
     first = process(architecture)
     expected = first.run_alone(prompt, 8).tokens
-    own_bytes = first.runner._admission.row_bytes(len(prompt) + 8)
-    budget_bytes = own_bytes + 5 * first.reuse._spec.block_bytes
+    spec = first.reuse._spec
+    live_bytes = first.reuse.row_bytes(len(prompt) + 8) + spec.checkpoint_bytes
+    budget_bytes = live_bytes + max(spec.full_bytes(BLOCK), live_bytes // 20)
     small = process(architecture, budget_bytes=budget_bytes)
     run = small.run_alone(prompt, 8)
     assert run.tokens == expected
-    assert 0 < run.cached <= 5 * BLOCK
-    assert small.reuse.memory.stats().used_bytes <= budget_bytes
+    assert run.cached == len(prompt) - 1
+    assert small.reuse.used_bytes() <= budget_bytes
 
 
 def test_blocks_that_are_on_disk_are_not_written_again(process: MakeBench) -> None:
@@ -122,14 +140,12 @@ def test_while_one_waits_for_the_disk_others_go_on(process: MakeBench) -> None:
     other = second.join(random_tokens(20, 11), 60)
     second.step()
     second.hold_reads()
-    admission = second.admission(prompt)
-    assert second.runner.must_wait(admission)
+    run = second.join(prompt, 8)
     for _ in range(10):
         second.step()
-        assert second.runner.must_wait(admission)
-    assert len(other.tokens) >= 8
+    assert (len(other.tokens) >= 8, run.tokens) == (True, [])
     second.let_read()
-    run = second.run_alone(prompt, 8)
+    second.finish(run)
     assert (run.tokens, run.cached) == (expected, len(prompt) - 1)
 
 
@@ -139,24 +155,25 @@ def test_a_disk_that_hangs_is_waited_for_within_a_bound(
     prompt = random_tokens(6 * BLOCK, 12)
     expected = process(LLAMA).run_alone(prompt, 8).tokens
     second = process(LLAMA)
-    monkeypatch.setattr("worker.engine.mlx.persistence.STALLED_S_MAX", 0.05)
+    monkeypatch.setattr("worker.engine.mlx.kv.row_opening.STALLED_S_MAX", 0.05)
     second.hold_reads()
     run = second.run_alone(prompt, 8)
     assert (run.tokens, run.cached) == (expected, 0)
     second.let_read()
 
 
-def test_one_that_is_never_admitted_gives_its_blocks_back(
-    process: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_leaves_while_it_is_restored_gives_its_memory_back(process: MakeBench) -> None:
     prompt = random_tokens(6 * BLOCK, 13)
     process(LLAMA).run_alone(prompt, 8)
     second = process(LLAMA)
-    second.wait_for_disk(second.admission(prompt))
-    assert second.reuse.memory.stats().held > 0
-    monkeypatch.setattr("worker.engine.mlx.persistence.PINNED_S_MAX", 0.0)
-    second.runner.must_wait(second.admission(random_tokens(20, 1)))
-    assert second.reuse.memory.stats().held == 0
+    second.hold_reads()
+    run = second.join(prompt, 8)
+    second.step()
+    assert second.reuse.used_bytes() > 0
+    second.leave(run)
+    assert second.reuse.used_bytes() == 0
+    second.let_read()
+    assert second.run_alone(prompt, 8).cached == len(prompt) - 1
 
 
 def test_forgotten_context_is_nowhere_any_more(process: MakeBench, tmp_path: Path) -> None:

@@ -146,4 +146,4 @@ def test_broken_step_leaves_the_blocks(engine: Engine, monkeypatch: pytest.Monke
     assert again.token_ids == first.token_ids
     assert again.usage.cached_tokens == again.usage.prompt_tokens - 1
     assert engine.runner._prefix_cache is not None
-    engine.runner._prefix_cache.memory.check_integrity()
+    engine.runner._prefix_cache.store.check_integrity()

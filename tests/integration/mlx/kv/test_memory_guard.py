@@ -40,14 +40,13 @@ def test_contexts_are_shed_as_far_as_unknown_memory_takes_their_budget() -> None
     bench = Bench(LLAMA, budget_bytes=DeviceBudget(device=device, batch=4, pinned_bytes=BUDGET))
     for n in range(4):
         bench.run_alone([(5 * n + i) % VOCABULARY for i in range(32)], 4)
-    memory = bench.reuse.memory
-    kept = memory.used_bytes()
+    kept = bench.reuse.used_bytes()
     assert kept > BUDGET // 4
     # Far more than a step may take, and far more than the budget: nothing of it can stay.
     device.unknown_bytes = 100 * MB
     run = bench.run_alone([1, 2, 3], 4)
     assert len(run.tokens) == 4, "a lone sequence goes on"
-    assert memory.used_bytes() < kept
+    assert bench.reuse.used_bytes() < kept
     device.unknown_bytes = 0
     bench.close()
 
@@ -56,9 +55,9 @@ def test_memory_within_the_accounts_sheds_nothing() -> None:
     bench = Bench(LLAMA, budget_bytes=DeviceBudget(device=Device(), batch=4, pinned_bytes=BUDGET))
     for n in range(2):
         bench.run_alone([(5 * n + i) % VOCABULARY for i in range(32)], 4)
-    kept = bench.reuse.memory.stats().evicted_total
+    kept = bench.reuse.store.stats().evicted_blocks
     bench.run_alone([1, 2, 3], 4)
-    assert bench.reuse.memory.stats().evicted_total == kept
+    assert bench.reuse.store.stats().evicted_blocks == kept
     bench.close()
 
 

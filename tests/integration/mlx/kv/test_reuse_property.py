@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from tests.support.builders.conversations import Turn, conversations
 from tests.support.models import equality
 from tests.support.models.tiny_architectures import ARCHITECTURES, Architecture
-from worker.engine.mlx.prefix_cache import RESTORED_TOKENS_MIN
+from worker.engine.mlx.kv.start_plan import RESTORED_TOKENS_MIN
 
 WAYS = (
     equality.from_memory,

@@ -150,5 +150,5 @@ def test_a_budget_without_room_for_the_context_lowers_it() -> None:
     network = exact()
     sizes = GrowthSizes(network, block_tokens=BLOCK, piece_tokens=BLOCK)
     bench = Bench(LLAMA, network=network, budget_bytes=sizes.live_bytes(5 * BLOCK))
-    assert bench.model.card.context_length == 5 * BLOCK
+    assert bench.model.card.context_length == 4 * BLOCK
     bench.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from domain.kv.pool import PoolStats
+from domain.kv.contexts import MemoryStats
 from domain.values import DraftFigures
 from ops.blockstore.disk import Disk
 from ops.blockstore.store import BlockStore
@@ -15,24 +15,15 @@ from worker.cachestore.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier
 
 WAIT_S = 60.0
-STATS = PoolStats(
-    budget_bytes=1000,
-    used_bytes=300,
-    total=10,
-    held=1,
-    cached=2,
-    free=7,
-    allocated_total=3,
-    evicted_total=0,
-)
+STATS = MemoryStats(budget_bytes=1000, used_bytes=300, blocks=3, evicted_blocks=0)
 
 
 class Memory:
-    def __init__(self, stats: PoolStats | None) -> None:
+    def __init__(self, stats: MemoryStats | None) -> None:
         self.stats = stats
         self.drafts = DraftFigures(drafts=1, drafted_tokens=4, accepted_tokens=3)
 
-    def memory(self) -> PoolStats | None:
+    def memory(self) -> MemoryStats | None:
         return self.stats
 
 
@@ -80,7 +71,7 @@ def test_evictions_are_reported_once() -> None:
     gauge = CacheGauge(None, lambda blocks, size_bytes: reported.append((blocks, size_bytes)))
     memory = gauge.watch(Memory(STATS))
     gauge.read()
-    memory.stats = replace(STATS, evicted_total=4)
+    memory.stats = replace(STATS, evicted_blocks=4)
     gauge.read()
     gauge.read()
     assert reported == [(4, 400)]

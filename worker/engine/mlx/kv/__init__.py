@@ -1,5 +1,5 @@
-"""KV blocks as MLX arrays: cut from mlx-lm's caches, stored, and restored into caches.
+"""The KV caches of contexts as MLX arrays: opened, parked, shortened, saved and restored.
 
-Everything here runs on the engine thread. Pool accounting lives in ``domain.kv``, files in
+Everything here runs on the engine thread. Accounts live in ``domain.kv``, files in
 ``ops.blockstore``.
 """

@@ -63,17 +63,22 @@ class BlockCodec:
             return to_raw(block)
         tensors = dict(block.tensors)
         for name, group in self._groups.items():
+            if name not in tensors:
+                continue
             exact = tensors.pop(name).astype(mx.float32)
             parts = mx.quantize(exact, group_size=group, bits=BITS)
             tensors |= zip(_part_names(name), parts, strict=True)
         return to_raw(BlockArrays(block.tokens, tensors))
 
-    def decode(self, payload: BlockPayload, tokens: int) -> BlockArrays:
-        """Return the block that a payload encodes, in the model's KV dtype.
+    def decode(
+        self, payload: BlockPayload, tokens: int, *, position: int | None = None
+    ) -> BlockArrays:
+        """Return the block or checkpoint that a payload encodes, in the model's KV dtype.
 
         Args:
             payload: A payload of ``encode``, possibly read from the disk.
-            tokens: Number of tokens in the block.
+            tokens: Number of tokens that its name covers.
+            position: Tokens before a checkpoint; ``None`` for a block.
 
         Raises:
             BadPayload: The payload is not a block of this model, or has another storage format.
@@ -82,11 +87,13 @@ class BlockCodec:
         if self.lossy:
             tensors = dict(block.tensors)
             for name, group in self._groups.items():
+                if not any(part in tensors for part in (name, *_part_names(name))):
+                    continue
                 packed, scales, biases = self._parts(tensors, name, group)
                 exact = mx.dequantize(packed, scales, biases, group_size=group, bits=BITS)
                 tensors[name] = exact.astype(_FLOATS[self._spec.dtype])
             block = BlockArrays(tokens, MappingProxyType(tensors))
-        check_fit(self._spec, block)
+        check_fit(self._spec, block, position=position)
         mx.eval(block.tensors)
         return block
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import mlx.core as mx
 
-from domain.kv.spec import LayerKind, ModelCacheSpec
+from domain.kv.spec import LayerKind, LayerSpec, ModelCacheSpec
 from ops.blockstore.payload import BlockPayload, RawTensor
 from worker.engine.mlx.kv.arrays import BlockArrays, key_name, value_name
 
@@ -94,29 +94,47 @@ def from_raw(payload: BlockPayload, tokens: int) -> BlockArrays:
     return BlockArrays(tokens, MappingProxyType(tensors))
 
 
-def check_fit(spec: ModelCacheSpec, block: BlockArrays) -> None:
-    """Check that a block read from elsewhere has the tensors of this model.
+def check_fit(spec: ModelCacheSpec, block: BlockArrays, *, position: int | None = None) -> None:
+    """Check that a block or checkpoint read from elsewhere has the tensors of this model.
+
+    A block has the full-attention layers. A checkpoint has windows and states, and the
+    full-attention layers unless its tokens are a whole block.
+
+    Args:
+        spec: Layers and sizes.
+        block: The block or checkpoint.
+        position: Tokens before the checkpoint; ``None`` for a block.
 
     Raises:
         BadPayload: A tensor is missing, superfluous, or of another shape or dtype.
     """
     rest = {name: tensor.nbytes for name, tensor in block.tensors.items()}
     for index, layer in enumerate(spec.layers):
+        if layer.kind is LayerKind.FULL:
+            whole = position is not None and block.tokens == spec.block_tokens
+            kept = 0 if whole else block.tokens
+        else:
+            kept = layer.kept_tokens(position or 0)
         if layer.kind is LayerKind.STATE:
             parts = [name for name in rest if name.startswith(f"{index}.s")]
             size = sum(rest.pop(name) for name in parts)
-            if size != layer.state_bytes:
+            if size != (0 if position is None else layer.state_bytes):
                 raise BadPayload(f"layer {index} has a state of {size} B")
-            continue
-        kept = layer.kept_tokens(block.tokens)
-        for name, dim in ((key_name(index), layer.key_dim), (value_name(index), layer.value_dim)):
-            expected = (1, layer.kv_heads, kept, dim)
-            found = block.tensors.get(name)
-            if found is None or found.shape != expected or _dtype_name(found) != spec.dtype:
-                raise BadPayload(f"{name} is not {spec.dtype} of the shape {expected}")
-            del rest[name]
+        elif kept:
+            _check_layer(spec, block, index, layer, kept)
+            del rest[key_name(index)], rest[value_name(index)]
     if rest:
         raise BadPayload(f"no layer of the model has {min(rest)}")
+
+
+def _check_layer(
+    spec: ModelCacheSpec, block: BlockArrays, index: int, layer: LayerSpec, kept: int
+) -> None:
+    for name, dim in ((key_name(index), layer.key_dim), (value_name(index), layer.value_dim)):
+        expected = (1, layer.kv_heads, kept, dim)
+        found = block.tensors.get(name)
+        if found is None or found.shape != expected or _dtype_name(found) != spec.dtype:
+            raise BadPayload(f"{name} is not {spec.dtype} of the shape {expected}")
 
 
 def _dtype_name(array: mx.array) -> str:

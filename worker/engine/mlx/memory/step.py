@@ -99,7 +99,7 @@ class _Probe:
 
     def _insert(self, tokens: int) -> int:
         prompt = [index % _IDS for index in range(tokens)]
-        return self._sequences.insert(JoinRequest(segments=[prompt], tokens=[]))
+        return self._sequences.insert(JoinRequest(prompt=prompt))
 
     def _raise_failed(self) -> None:
         for fault in self._sequences.take_failed():

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
@@ -19,6 +20,7 @@ from domain.kv.spec import BLOCK_TOKENS
 from worker.engine.mlx.kv.leaves import STATE_CLASSES, TRIMMABLE_CLASSES, leaves
 from worker.engine.mlx.kv.window_cache import make_row_caches
 from worker.engine.mlx.rows.decode_rows import DecodeRows, Row, prefill
+from worker.engine.mlx.rows.opening_rows import Opening, OpeningRows
 from worker.engine.mlx.speculation.speculation import Speculation
 from worker.engine.ports import Fault
 from worker.engine.scheduling.fair_queue import FairQueue
@@ -38,25 +40,33 @@ class JoinRequest:
     """A sequence that joins.
 
     Attributes:
-        segments: Token ids to compute; prefill pauses after each segment.
-        caches: Restored caches of the tokens before them, or ``None``.
+        prompt: Token ids of the whole prompt.
+        pauses: Positions in the prompt at which prefill pauses, in order.
         tokens: Ids of the tokens in ``caches``. The row takes the list over and appends to it.
+        caches: Caches of the row, or ``None`` for empty ones.
+        opening: Prepares the caches; ``None`` where there is nothing to do.
         is_alone: Whether the prompt is prefilled alone.
     """
 
-    segments: Sequence[list[int]]
+    prompt: Sequence[int]
+    pauses: Sequence[int] = ()
+    tokens: list[int] = field(default_factory=list)
     caches: list[Any] | None = None
-    tokens: list[int]
+    opening: Opening | None = None
     is_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillProgress:
-    """How many of a prompt's tokens are computed (``done``), of those to compute (``total``)."""
+    """How many of a prompt's tokens are computed (``done``), of those to compute (``total``).
+
+    ``restored`` tokens precede them.
+    """
 
     uid: int
     done: int
     total: int
+    restored: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +89,10 @@ class _PendingPrompt:
         self.segments[0] = self.segments[0][tokens:]
         if not self.segments[0]:
             del self.segments[0]
+
+    @property
+    def progress(self) -> PrefillProgress:
+        return PrefillProgress(self.row.uid, self.done, self.total, self.length - self.total)
 
     @property
     def is_ready(self) -> bool:
@@ -126,6 +140,9 @@ class RunningSequences:
         self._block_tokens = block_tokens
         self._row_bytes = row_bytes
         self._next_uid = 0
+        self._opening = OpeningRows()
+        #: Rows that are being opened, each with its request.
+        self._joining: dict[int, tuple[Row, JoinRequest]] = {}
         self._prompts: dict[int, _PendingPrompt] = {}
         self._queue: FairQueue[int] = FairQueue()
         self._failed: list[Fault] = []
@@ -164,21 +181,22 @@ class RunningSequences:
 
     def live_bytes(self) -> int:
         """Return the bytes of all caches after the next token of each sequence."""
-        prefilling = sum(self._row_bytes(prompt.length) for prompt in self._prompts.values())
-        return prefilling + sum(map(self._row_bytes, self.lengths))
+        joining = (len(join.prompt) for _, join in self._joining.values())
+        prefilling = (prompt.length for prompt in self._prompts.values())
+        return sum(map(self._row_bytes, (*joining, *prefilling, *self.lengths)))
 
     def find(self, uid: int) -> tuple[list[Any], list[int]] | None:
         """Return the caches of a running sequence and the ids of the tokens in them.
 
         Returns:
-            Views that are valid until the next call; ``None`` for a sequence whose prefill has not
-            started, and for an unknown uid.
+            Views that are valid until the next call; ``None`` for a sequence without tokens in its
+            caches, and for an unknown uid.
         """
         row = next((row for row in self._rows.rows if row.uid == uid), None)
         if row is not None:
             return self._rows.caches_of(row), row.tokens
         prompt = self._prompts.get(uid)
-        if prompt is None or not prompt.done:
+        if prompt is None or not prompt.row.tokens:
             return None
         return prompt.row.caches, prompt.row.tokens
 
@@ -186,25 +204,61 @@ class RunningSequences:
         """Add a sequence and return its uid.
 
         Raises:
-            ValueError: The request has no token to compute.
+            ValueError: The request has no token.
         """
-        segments = [list(segment) for segment in join.segments if segment]
-        if not segments:
+        if not join.prompt:
             msg = "a prompt has at least one token"
             raise ValueError(msg)
-        if len(segments[-1]) > 1:
-            segments[-1:] = [segments[-1][:-1], segments[-1][-1:]]
         uid, self._next_uid = self._next_uid, self._next_uid + 1
-        total = sum(len(segment) for segment in segments)
         caches = join.caches
         if caches is None:
             caches = make_row_caches(self._network, self._block_tokens)
         row = Row(uid, caches, join.tokens)
-        self._prompts[uid] = _PendingPrompt(
-            row, segments, total, len(join.tokens) + total, join.is_alone
-        )
-        self._queue.add(uid, cost=total, now=0.0)
+        if join.opening is None:
+            self._queue_prompt(row, join, len(join.tokens))
+        else:
+            self._joining[uid] = row, join
+            self._opening.add(uid, join.opening)
         return uid
+
+    @property
+    def opening(self) -> int:
+        """Return how many sequences are being opened."""
+        return len(self._opening)
+
+    def open_rows(self, is_due: Callable[[], bool]) -> dict[int, int]:
+        """Prepare the caches of new sequences until other work is due.
+
+        Args:
+            is_due: Whether other work is due.
+
+        Returns:
+            The restored tokens of the sequences that are ready for prefill, by uid. The caller adds
+            their ids to ``JoinRequest.tokens`` before the next call.
+        """
+        if not self._opening:
+            return {}
+        with mx.stream(self.stream):
+            ready = self._opening.advance(is_due, self._fail)
+        for uid, restored in ready.items():
+            row, join = self._joining.pop(uid)
+            self._queue_prompt(row, join, restored)
+        return ready
+
+    def _fail(self, uid: int, error: Exception) -> None:
+        del self._joining[uid]
+        self._failed.append(Fault(uid, error, retryable=True))
+
+    def _queue_prompt(self, row: Row, join: JoinRequest, restored: int) -> None:
+        """Queue the tokens of a prompt that are to be computed."""
+        length = len(join.prompt)
+        last = max(length - 1, restored)
+        borders = {restored, last, length, *(at for at in join.pauses if restored < at < last)}
+        segments = [list(join.prompt[one:next_]) for one, next_ in pairwise(sorted(borders))]
+        self._prompts[row.uid] = _PendingPrompt(
+            row, segments, length - restored, length, join.is_alone
+        )
+        self._queue.add(row.uid, cost=length - restored, now=0.0)
 
     def prefill(self, tokens_max: int) -> list[PrefillProgress]:
         """Compute one piece of a long prompt, or several short prompts together.
@@ -226,7 +280,7 @@ class RunningSequences:
         for prompt, piece in zip(prompts, pieces, strict=True):
             prompt.advance(len(piece))
             self.tokens_prefilled += len(piece)
-        return [PrefillProgress(prompt.row.uid, prompt.done, prompt.total) for prompt in prompts]
+        return [prompt.progress for prompt in prompts]
 
     def start_decoding(self) -> list[PrefillProgress]:
         """Start to decode the prompts that are computed up to their last token.
@@ -240,7 +294,7 @@ class RunningSequences:
             if self._run_isolated([prompt], lambda: self._rows.start(row, last_token)):  # noqa: B023 - called at once
                 del self._prompts[row.uid]
                 self._queue.remove(row.uid)
-                started.append(PrefillProgress(row.uid, prompt.total, prompt.total))
+                started.append(replace(prompt.progress, done=prompt.total))
         return started
 
     def first_tokens(self, uids: AbstractSet[int]) -> list[tuple[int, int]]:
@@ -269,6 +323,9 @@ class RunningSequences:
     def remove(self, uids: Sequence[int]) -> None:
         """Remove sequences; unknown uids are ignored."""
         removed = set(uids)
+        for uid in removed & self._joining.keys():
+            del self._joining[uid]
+            self._opening.remove(uid)
         for uid in removed & self._prompts.keys():
             del self._prompts[uid]
             self._queue.remove(uid)

@@ -1,0 +1,106 @@
+"""Which memory is freed first when a context needs room. Pure.
+
+In this order: checkpoints that the disk has; beginnings that another context holds too; the least
+recently used contexts that nothing uses, their ends first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from domain.kv.checkpoints import CacheCheckpoint
+from domain.kv.contexts import Context, ContextIndex
+
+#: A context is evicted whole where fewer blocks than this would stay.
+KEPT_BLOCKS_MIN = 1
+#: A trim frees at least this share of a context, because it copies what stays.
+TRIMMED_SHARE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class DropCheckpoint:
+    """Free the arrays of a checkpoint."""
+
+    checkpoint: CacheCheckpoint
+
+
+@dataclass(frozen=True, slots=True)
+class TrimStart:
+    """Free the tokens of a context before ``start``."""
+
+    context: Context
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrimEnd:
+    """Free the tokens of a context from ``tokens`` on."""
+
+    context: Context
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Free a context."""
+
+    context: Context
+
+
+Relief: TypeAlias = DropCheckpoint | TrimStart | TrimEnd | Evict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReliefPolicy:
+    """Chooses what to free.
+
+    Attributes:
+        block_tokens: Tokens in a block.
+        block_bytes: Bytes of the full-attention layers in a block.
+    """
+
+    block_tokens: int
+    block_bytes: int
+
+    def next(
+        self,
+        index: ContextIndex,
+        checkpoints: Iterable[CacheCheckpoint],
+        needed_bytes: int,
+        *,
+        unsaved: bool,
+    ) -> Relief | None:
+        """Return what to free next; ``None`` if nothing can be freed.
+
+        Args:
+            index: The contexts in memory.
+            checkpoints: The checkpoints in memory.
+            needed_bytes: Bytes to free.
+            unsaved: Whether contexts and checkpoints that the disk does not have may be freed.
+        """
+        droppable = [one for one in checkpoints if not one.users and (one.is_saved or unsaved)]
+        if droppable:
+            return DropCheckpoint(min(droppable, key=lambda one: one.used))
+        idle = sorted((one for one in index if one.is_idle), key=lambda one: one.used)
+        for context in idle:
+            shared = index.shared_blocks(context)
+            if shared:
+                start = context.start + shared * self.block_tokens
+                if start >= len(context.token_ids):
+                    return Evict(context)
+                return TrimStart(context, start)
+        evictable = [one for one in idle if one.is_saved or unsaved]
+        if not evictable:
+            return None
+        return self._shortened(evictable[0], needed_bytes)
+
+    def _shortened(self, context: Context, needed_bytes: int) -> Relief:
+        """Trim the end of a context, or evict it where little would stay."""
+        held = len(context.names) - context.start // self.block_tokens
+        wanted = -(-needed_bytes // self.block_bytes) if self.block_bytes else held
+        kept = held - max(wanted, held // TRIMMED_SHARE + 1)
+        if kept < KEPT_BLOCKS_MIN:
+            return Evict(context)
+        return TrimEnd(context, context.start + kept * self.block_tokens)

@@ -1,0 +1,213 @@
+"""Where the contexts of a model with windows or states get checkpoints, and which are kept.
+
+Kept are the end of tools and system prompt, forks, the end of the last prompt and the end of the
+last answer. Older ones are deleted once the turn that follows them has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from domain.kv.checkpoints import CheckpointKind
+from domain.kv.spec import LayerKind
+from worker.cachestore.manifest import Manifest
+from worker.cachestore.tier import DiskTier
+from worker.engine.mlx.kv.context_caches import ContextCaches
+from worker.engine.mlx.kv.context_saver import ContextEnd, ContextSaver
+from worker.engine.mlx.kv.context_store import ContextStore
+from worker.engine.mlx.kv.start_plan import StartPlan, StartPlanner
+from worker.engine.mlx.tracked_sequence import EndRecord, TrackedSequence
+from worker.engine.ports import Finish
+
+#: Blocks between two checkpoints on the way through a long prompt or answer.
+PROGRESS_BLOCKS = 8
+#: Tokens that a sequence may be ahead of the answer that the client sees when it is stopped.
+OVERSHOOT_TOKENS = 8
+#: Checkpoints closer than this to another are not made.
+APART_TOKENS_MIN = 16
+
+_KEPT = (CheckpointKind.SYSTEM, CheckpointKind.FORK)
+
+
+class ContextEnds:
+    """Makes and thins checkpoints. Belongs to the engine thread.
+
+    Args:
+        store: The contexts in memory.
+        planner: Finds checkpoints on the disk.
+        saver: Saves them; ``None`` without a disk.
+        tier: The disk.
+    """
+
+    def __init__(
+        self,
+        store: ContextStore,
+        planner: StartPlanner,
+        saver: ContextSaver | None,
+        tier: DiskTier | None,
+    ) -> None:
+        self._store = store
+        self._spec = store.spec
+        self._planner = planner
+        self._saver = saver
+        self._tier = tier
+        self._progress_tokens = PROGRESS_BLOCKS * self._spec.block_tokens
+        self._has_states = any(layer.kind is LayerKind.STATE for layer in self._spec.layers)
+
+    def begin(
+        self,
+        sequence: TrackedSequence,
+        token_ids: Sequence[int],
+        plan: StartPlan,
+        preferred: Sequence[int],
+    ) -> None:
+        """Set the pauses of a new sequence, and the checkpoints that it inherits.
+
+        Args:
+            sequence: The sequence.
+            token_ids: Its prompt without the last token.
+            plan: What it starts from.
+            preferred: Positions where other prompts are likely to part.
+        """
+        if not self._spec.has_ends:
+            return
+        prompt_end = len(token_ids)
+        step = self._progress_tokens
+        pauses = dict.fromkeys(range(step, prompt_end, step), CheckpointKind.PROGRESS)
+        if plan.diverged_at:
+            pauses[plan.diverged_at] = CheckpointKind.FORK
+        pauses |= dict.fromkeys(preferred, CheckpointKind.SYSTEM)
+        kept = {
+            position: kind
+            for position, kind in pauses.items()
+            if plan.tokens < position <= prompt_end - APART_TOKENS_MIN
+            and (kind in _KEPT or position - plan.tokens >= step // 2)
+        }
+        kept[prompt_end] = CheckpointKind.PROMPT
+        sequence.pauses = dict(sorted(kept.items()))
+        if plan.adopted is not None or not plan.sources:
+            sequence.ends = self._inherited(token_ids, plan, preferred)
+
+    def advance(self, sequence: TrackedSequence, caches: Callable[[], ContextCaches]) -> None:
+        """Make a checkpoint after the present tokens of a sequence if it is time."""
+        if not self._spec.has_ends:
+            return
+        tokens = len(sequence.context.token_ids)
+        if tokens < sequence.prompt_tokens:
+            kind = sequence.pauses.pop(tokens, None)
+            if kind is not None:
+                self._make(sequence, caches(), tokens, kind)
+            return
+        step = self._spec.block_tokens if self._has_states else self._progress_tokens
+        # Drafted tokens may step over the position itself.
+        position = tokens - tokens % step
+        if position <= max(sequence.prompt_tokens, sequence.progressed):
+            return
+        sequence.progressed = position
+        found = caches()
+        if found.can_end_at(position, tokens):
+            # Snapshots of states are frequent: not all of them are written.
+            saves = position % self._progress_tokens == 0
+            self._make(sequence, found, position, CheckpointKind.PROGRESS, saves=saves)
+
+    def end(
+        self,
+        sequence: TrackedSequence,
+        caches: ContextCaches,
+        finish: Finish | None,
+        on_saved: Callable[[Manifest], None] | None,
+    ) -> None:
+        """Make the checkpoint at the end of a parked sequence, save it, and thin older ones."""
+        tokens = len(sequence.context.token_ids)
+        position = self._last_position(sequence, tokens, finish)
+        made = False
+        if self._spec.has_ends and caches.can_end_at(position, tokens):
+            self._save_progress(sequence)
+            made = self._make(sequence, caches, position, CheckpointKind.ANSWER, on_saved)
+            self._thin(sequence)
+        if not made and self._saver is not None:
+            size = self._spec.block_tokens
+            end = tokens - tokens % size if self._spec.has_ends else tokens
+            self._saver.add_end(sequence.context, ContextEnd(position=end, on_saved=on_saved))
+
+    def _last_position(self, sequence: TrackedSequence, tokens: int, finish: Finish | None) -> int:
+        """Return a position just before the end: before the end mark, or before the overshoot."""
+        if self._has_states or not self._spec.has_ends:
+            return tokens
+        back = {Finish.END: 1, Finish.LENGTH: 0, None: OVERSHOOT_TOKENS}[finish]
+        answer = tokens - sequence.prompt_tokens
+        return tokens - back if answer > back else tokens
+
+    def _make(
+        self,
+        sequence: TrackedSequence,
+        caches: ContextCaches,
+        position: int,
+        kind: CheckpointKind,
+        on_saved: Callable[[Manifest], None] | None = None,
+        *,
+        saves: bool = True,
+    ) -> bool:
+        context, held = sequence.context, len(sequence.context.token_ids)
+        checkpoint = self._store.add_checkpoint(
+            context, kind, position, lambda: caches.ends_at(position, held)
+        )
+        if checkpoint is None:
+            return False
+        if self._saver is not None and saves:
+            end = ContextEnd(position=position, checkpoint=checkpoint, on_saved=on_saved)
+            self._saver.add_end(context, end)
+        replaced = [one for one in sequence.ends if one.kind is CheckpointKind.PROGRESS]
+        # A state cannot be trimmed: the last checkpoint but one stays, in case a stop text ends
+        # the answer a few tokens before the newest.
+        self._delete(sequence, replaced[: -1 if self._has_states else None])
+        sequence.ends.append(EndRecord(checkpoint.name, position, kind))
+        return True
+
+    def _save_progress(self, sequence: TrackedSequence) -> None:
+        """Save the last snapshot of a state on the way, which ``advance`` may not have saved."""
+        for one in sequence.ends:
+            checkpoint = self._store.checkpoints.get(one.name)
+            if one.kind is not CheckpointKind.PROGRESS or checkpoint is None:
+                continue
+            if self._saver is not None and not checkpoint.is_saved and not checkpoint.users:
+                end = ContextEnd(position=one.position, checkpoint=checkpoint)
+                self._saver.add_end(sequence.context, end)
+
+    def _thin(self, sequence: TrackedSequence) -> None:
+        """Delete the checkpoints of earlier turns."""
+        newest = {one.kind: one for one in sequence.ends}
+        if not self._has_states:
+            newest.pop(CheckpointKind.PROGRESS, None)
+        kept = {*newest.values(), *(one for one in sequence.ends if one.kind in _KEPT)}
+        old = [one for one in sequence.ends if one not in kept]
+        self._delete(sequence, old)
+
+    def _delete(self, sequence: TrackedSequence, old: Sequence[EndRecord]) -> None:
+        for one in old:
+            sequence.ends.remove(one)
+            checkpoint = self._store.checkpoints.get(one.name)
+            if checkpoint is not None:
+                checkpoint.contexts.discard(sequence.context)
+                if checkpoint.contexts:
+                    continue
+                if self._saver is not None:
+                    self._saver.cancel(sequence.context, checkpoint)
+                if not checkpoint.users:
+                    self._store.drop_checkpoint(checkpoint)
+            if self._tier is not None:
+                self._tier.forget([one.name])
+
+    def _inherited(
+        self, token_ids: Sequence[int], plan: StartPlan, preferred: Sequence[int]
+    ) -> list[EndRecord]:
+        """Return the checkpoints of the restored beginning, in order."""
+        found = self._planner.ends_on_path(token_ids, plan.names, plan.tokens)
+        records = []
+        for position, name in sorted(found):
+            checkpoint = self._store.checkpoints.get(name)
+            kind = CheckpointKind.ANSWER if checkpoint is None else checkpoint.kind
+            if position in preferred:
+                kind = CheckpointKind.SYSTEM
+            records.append(EndRecord(name, position, kind))
+        return records

@@ -1,0 +1,250 @@
+"""The caches of one context: a running row, or a segment that is parked.
+
+The arrays of a full-attention layer are the context's only copy in memory. A move evaluates what it
+copies before it returns, so that no view of a buffer outlives it: a view that is left makes the
+next write of one token copy the whole buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import mlx.core as mx
+
+from domain.kv.spec import LayerKind, LayerSpec, ModelCacheSpec
+from worker.engine.mlx.kv.arrays import (
+    TOKEN_AXIS,
+    BlockArrays,
+    key_name,
+    state_name,
+    value_name,
+)
+from worker.engine.mlx.kv.leaves import leaves
+
+#: Bytes that one step of a move copies, about 5 ms of a slow processor.
+MOVED_AT_ONCE_BYTES = 16 << 20
+
+
+class ContextCaches:
+    """The caches of one context.
+
+    Args:
+        spec: Layers and sizes.
+        caches: Caches of the model, one for each layer.
+        start: The token that the first slot of the full-attention layers holds.
+    """
+
+    def __init__(self, spec: ModelCacheSpec, caches: list[Any], start: int = 0) -> None:
+        self._spec = spec
+        self.caches = caches
+        self.start = start
+
+    @property
+    def leaves(self) -> list[Any]:
+        """The caches without nesting."""
+        return leaves(self.caches)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all arrays in bytes."""
+        return sum(leaf.nbytes for leaf in self.leaves)
+
+    # --- full-attention layers ---------------------------------------------------------------
+
+    def reserve(self, tokens: int) -> Iterator[None]:
+        """Make room for ``tokens`` in all, one layer at a time; yields after each layer.
+
+        At most one layer exists twice meanwhile.
+        """
+        assert self.start == 0, "only a whole context runs"
+        dtype = getattr(mx, self._spec.dtype)
+        for _, leaf, layer in self._full():
+            held = 0 if leaf.keys is None else leaf.keys.shape[TOKEN_AXIS]
+            if held >= tokens:
+                continue
+            for name, dim in (("keys", layer.key_dim), ("values", layer.value_dim)):
+                if held:
+                    buffer = _with_room(getattr(leaf, name)[:, :, : leaf.offset], tokens)
+                else:
+                    buffer = mx.zeros((1, layer.kv_heads, tokens, dim), dtype)
+                setattr(leaf, name, buffer)
+            mx.eval(leaf.keys, leaf.values)
+            yield
+
+    def copy_from(self, source: ContextCaches, start: int, stop: int) -> Iterator[None]:
+        """Copy tokens of the full-attention layers; yields after each part.
+
+        Args:
+            source: A context that holds the tokens.
+            start: First token.
+            stop: The token after the last one; there is room for it.
+        """
+        first, last = start - source.start, stop - source.start
+        for parts in self._parts(stop - start):
+            for index in parts:
+                leaf, other = self.leaves[index], source.leaves[index]
+                leaf.keys[:, :, start:stop] = other.keys[:, :, first:last]
+                leaf.values[:, :, start:stop] = other.values[:, :, first:last]
+            mx.eval([(self.leaves[index].keys, self.leaves[index].values) for index in parts])
+            yield
+
+    def write(self, block: BlockArrays, start: int, tokens: int) -> None:
+        """Write the first ``tokens`` of a stored block into the slots from ``start`` on."""
+        written = []
+        for index, leaf, _ in self._full():
+            for name, buffer in ((key_name(index), leaf.keys), (value_name(index), leaf.values)):
+                buffer[:, :, start : start + tokens] = block.tensors[name][:, :, :tokens]
+                written.append(buffer)
+        mx.eval(written)
+
+    def read(self, start: int, stop: int) -> BlockArrays:
+        """Return a copy of the tokens ``start`` to ``stop`` of the full-attention layers."""
+        tensors: dict[str, mx.array] = {}
+        first, last = start - self.start, stop - self.start
+        for index, leaf, _ in self._full():
+            tensors[key_name(index)] = mx.contiguous(leaf.keys[:, :, first:last])
+            tensors[value_name(index)] = mx.contiguous(leaf.values[:, :, first:last])
+        mx.eval(tensors)
+        return BlockArrays(stop - start, MappingProxyType(tensors))
+
+    def set_tokens(self, tokens: int) -> None:
+        """Set how many tokens the full-attention layers hold."""
+        for _, leaf, _ in self._full():
+            leaf.offset = tokens - self.start
+
+    def keep(self, start: int, stop: int, capacity: int) -> None:
+        """Keep only the tokens ``start`` to ``stop`` of a parked context, one layer at a time.
+
+        Windows and states are dropped unless the end is kept.
+        """
+        first, last = start - self.start, stop - self.start
+        ends_before = any(last < leaf.offset for _, leaf, _ in self._full())
+        for _, leaf, _ in self._full():
+            for name in ("keys", "values"):
+                setattr(leaf, name, _with_room(getattr(leaf, name)[:, :, first:last], capacity))
+            leaf.offset = last - first
+            mx.eval(leaf.keys, leaf.values)
+        if ends_before:
+            self.drop_ends()
+        self.start = start
+
+    def rewind(self, tokens: int) -> None:
+        """Return to ``tokens`` after a step that failed, where windows and states allow it.
+
+        Raises:
+            Exception: Whatever the arrays raise when they are evaluated.
+        """
+        self.set_tokens(tokens)
+        windows = [leaf for _, leaf, layer in self._ends() if layer.kind is LayerKind.SLIDING]
+        if len(windows) < sum(1 for _ in self._ends()) or any(
+            leaf.trimmable < leaf.offset - tokens or leaf.offset < tokens for leaf in windows
+        ):
+            self.drop_ends()
+        else:
+            for leaf in windows:
+                leaf.trim(leaf.offset - tokens)
+        mx.eval([(leaf.keys, leaf.values) for _, leaf, _ in self._full()])
+        mx.eval([leaf.state for _, leaf, _ in self._ends() if leaf.nbytes])
+
+    # --- windows and states ------------------------------------------------------------------
+
+    def drop_ends(self) -> None:
+        """Drop what windows and states remember."""
+        for _, leaf, layer in self._ends():
+            if layer.kind is LayerKind.STATE:
+                leaf.cache = [None] * len(leaf.cache)
+            else:
+                leaf.state = (None, None, 0, 0)
+
+    def own_ends(self) -> None:
+        """Copy the states, which may be views into the states of a whole batch."""
+        for _, leaf, layer in self._ends():
+            if layer.kind is LayerKind.STATE:
+                leaf.cache = [None if one is None else mx.contiguous(one) for one in leaf.cache]
+                mx.eval([one for one in leaf.cache if one is not None])
+
+    def can_end_at(self, tokens: int, held: int) -> bool:
+        """Return whether windows and states can go on after ``tokens`` of the ``held`` ones."""
+        return all(
+            all(one is not None for one in leaf.cache) and tokens == held
+            if layer.kind is LayerKind.STATE
+            else leaf.offset == held and leaf.trimmable >= held - tokens
+            for _, leaf, layer in self._ends()
+        )
+
+    def trim_end(self, tokens: int, held: int) -> None:
+        """Drop the tokens after ``tokens``, where ``can_end_at`` allows it; copies nothing."""
+        for _, leaf, layer in self._ends():
+            if layer.kind is LayerKind.SLIDING:
+                leaf.trim(held - tokens)
+        self.set_tokens(tokens)
+
+    def ends_at(self, tokens: int, held: int) -> dict[str, mx.array]:
+        """Return copies of what windows and states remember after ``tokens`` of the ``held`` ones.
+
+        Raises:
+            AssertionError: They cannot end there; see ``can_end_at``.
+        """
+        assert self.can_end_at(tokens, held), "the window has moved on"
+        tensors: dict[str, mx.array] = {}
+        for index, leaf, layer in self._ends():
+            if layer.kind is LayerKind.STATE:
+                for part, state in enumerate(leaf.cache):
+                    tensors[state_name(index, part)] = mx.contiguous(state)
+            else:
+                stop = leaf.length - (leaf.offset - tokens)
+                first = stop - layer.kept_tokens(tokens)
+                tensors[key_name(index)] = mx.contiguous(leaf.keys[:, :, first:stop])
+                tensors[value_name(index)] = mx.contiguous(leaf.values[:, :, first:stop])
+        mx.eval(tensors)
+        return tensors
+
+    def set_ends(self, tensors: Mapping[str, mx.array], tokens: int) -> Iterator[None]:
+        """Set windows and states from what ``ends_at`` returned; yields after each layer."""
+        for index, leaf, layer in self._ends():
+            if layer.kind is LayerKind.STATE:
+                names = [state_name(index, part) for part in range(len(leaf.cache))]
+                # Copies, because item assignment changes the array for every holder of the handle.
+                leaf.cache = [mx.contiguous(tensors[name]) for name in names]
+                mx.eval(leaf.cache)
+            else:
+                pair = (tensors[key_name(index)], tensors[value_name(index)])
+                length = pair[0].shape[TOKEN_AXIS]
+                keys, values = (_with_room(one, leaf.slots_for(length)) for one in pair)
+                leaf.state = (keys, values, tokens, length)
+                mx.eval(keys, values)
+            yield
+
+    # --- layers ------------------------------------------------------------------------------
+
+    def _full(self) -> Iterator[tuple[int, Any, LayerSpec]]:
+        for index, (leaf, layer) in enumerate(zip(self.leaves, self._spec.layers, strict=True)):
+            if layer.kind is LayerKind.FULL:
+                yield index, leaf, layer
+
+    def _ends(self) -> Iterator[tuple[int, Any, LayerSpec]]:
+        for index, (leaf, layer) in enumerate(zip(self.leaves, self._spec.layers, strict=True)):
+            if layer.kind is not LayerKind.FULL:
+                yield index, leaf, layer
+
+    def _parts(self, tokens: int) -> Iterator[Sequence[int]]:
+        """Yield groups of full-attention layers of about ``MOVED_AT_ONCE_BYTES``."""
+        part: list[int] = []
+        part_bytes = 0
+        for index, _, layer in self._full():
+            part.append(index)
+            part_bytes += tokens * layer.token_bytes
+            if part_bytes >= MOVED_AT_ONCE_BYTES:
+                yield part
+                part, part_bytes = [], 0
+        if part:
+            yield part
+
+
+def _with_room(tokens: mx.array, slots: int) -> mx.array:
+    """Return a copy of [1, kv_heads, tokens, head_dim] in a buffer of ``slots`` tokens."""
+    _, heads, held, dim = tokens.shape
+    room = mx.zeros((1, heads, max(0, slots - held), dim), tokens.dtype)
+    return mx.concatenate([tokens, room], axis=TOKEN_AXIS)

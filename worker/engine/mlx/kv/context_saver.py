@@ -1,0 +1,304 @@
+"""Saves contexts to the disk, block by block, whenever the writer has room.
+
+A block is copied out of a running row or a parked segment only when it is written, so that memory
+never limits what is saved, and a slow disk delays a context but loses none of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+
+from domain.kv.checkpoints import CacheCheckpoint
+from domain.kv.contexts import Context
+from domain.kv.hashing import BlockHash, pack_ids
+from ops.blockstore.blocks import NewBlock
+from worker.cachestore.manifest import Manifest
+from worker.cachestore.tier import DiskTier
+from worker.cachestore.write_outcome import WriteOutcome, WriteState
+from worker.engine.mlx.kv.arrays import BlockArrays
+from worker.engine.mlx.kv.codec import BlockCodec
+from worker.engine.mlx.kv.context_store import ContextStore
+
+#: Seconds between two looks at the writer while a context is saved at once.
+FLUSH_S = 0.05
+
+#: States in which the disk takes nothing for a while.
+STOPPED = frozenset((WriteState.PAUSED, WriteState.FULL, WriteState.OFF))
+_REPEATED = frozenset((WriteOutcome.FAILED, WriteOutcome.NO_ROOM))
+
+
+@dataclass(slots=True, kw_only=True)
+class ContextEnd:
+    """A position of a context that is saved beside its whole blocks.
+
+    Attributes:
+        position: Number of tokens before it.
+        checkpoint: What windows and states remember there; ``None`` for a tail of a model that has
+            only full-attention layers.
+        on_saved: Receives the manifest once everything before is on the disk; ``None`` for no
+            report.
+        name: Hash of the tail or checkpoint, once it is submitted.
+        write: The write in progress.
+    """
+
+    position: int
+    checkpoint: CacheCheckpoint | None = None
+    on_saved: Callable[[Manifest], None] | None = None
+    name: BlockHash | None = None
+    write: Future[WriteOutcome] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """What is still to be saved of one context.
+
+    Attributes:
+        context: The context.
+        block: Index of the first whole block that may be missing on the disk.
+        writes: Blocks that are being written, by index.
+        ends: Positions to save, in order.
+    """
+
+    context: Context
+    block: int = 0
+    writes: dict[int, Future[WriteOutcome]] = field(default_factory=dict)
+    ends: deque[ContextEnd] = field(default_factory=deque)
+
+
+class ContextSaver:
+    """Writes the blocks and ends of contexts behind the engine's back.
+
+    Args:
+        store: The contexts in memory.
+        tier: The disk.
+        codec: Encodes blocks.
+        fingerprints: Fingerprint of blocks, and of checkpoints.
+    """
+
+    def __init__(
+        self,
+        store: ContextStore,
+        tier: DiskTier,
+        codec: BlockCodec,
+        fingerprints: tuple[str, str],
+    ) -> None:
+        self._store = store
+        self._tier = tier
+        self._codec = codec
+        self._fingerprint, self._checkpoint_fingerprint = fingerprints
+        self._size = store.spec.block_tokens
+        self._works: dict[Context, _Work] = {}
+
+    def add(self, context: Context) -> None:
+        """Save the blocks of a context from now on."""
+        self._works.setdefault(context, _Work(context))
+
+    def add_end(self, context: Context, end: ContextEnd) -> None:
+        """Save a position of a context once the blocks before it are saved."""
+        if end.checkpoint is not None:
+            end.checkpoint.users += 1
+        self._works.setdefault(context, _Work(context)).ends.append(end)
+
+    def cut(self, context: Context, tokens: int) -> None:
+        """Cut the ends after ``tokens``, which the context no longer holds, to whole blocks."""
+        work = self._works.get(context)
+        if work is None:
+            return
+        for end in work.ends:
+            if end.position > tokens:
+                _unpin(end)
+                end.checkpoint, end.position = None, tokens - tokens % self._size
+        work.block = min(work.block, tokens // self._size)
+        work.writes = {at: one for at, one in work.writes.items() if at < work.block}
+
+    def cancel(self, context: Context, checkpoint: CacheCheckpoint) -> None:
+        """Do not save a checkpoint that is not submitted yet; its report is kept."""
+        work = self._works.get(context)
+        if work is None:
+            return
+        for end in work.ends:
+            if end.checkpoint is checkpoint:
+                _unpin(end)
+                end.checkpoint = None
+                end.position -= end.position % self._size
+
+    def remove(self, context: Context) -> None:
+        """Save no more of a context; its reports name what the disk has."""
+        work = self._works.pop(context, None)
+        for end in () if work is None else work.ends:
+            _unpin(end)
+            if end.on_saved is not None:
+                end.name = None
+                self._report(context, end)
+
+    def pump(self, is_due: Callable[[], bool] = lambda: False) -> bool:
+        """Submit what the writer has room for.
+
+        Args:
+            is_due: Whether other work is due; then the rest is left for the next call.
+
+        Returns:
+            Whether something is left to save.
+        """
+        # Contexts that ended come first: their manifests wait, and their memory is wanted.
+        for work in sorted(self._works.values(), key=lambda one: one.context.is_running):
+            while not is_due() and self._save_next(work):
+                pass
+            if not work.context.is_running and self._is_done(work):
+                work.context.is_saved = True
+                del self._works[work.context]
+        return any(not self._is_done(work) for work in self._works.values())
+
+    def save_now(self, context: Context, timeout_s: float) -> None:
+        """Save all of a parked context, waiting for the disk for up to ``timeout_s``."""
+        for _ in range(max(1, int(timeout_s / FLUSH_S))):
+            self.pump()
+            if context not in self._works or self._tier.write_state() in STOPPED:
+                return
+            self._tier.flush(FLUSH_S)
+
+    def _is_done(self, work: _Work) -> bool:
+        return not work.ends and not work.writes and work.block >= len(work.context.names)
+
+    def _save_next(self, work: _Work) -> bool:
+        """Do the next step of saving a context; return whether there may be more to do now."""
+        self._collect(work)
+        whole = len(work.context.names)
+        if work.ends:
+            whole = min(whole, work.ends[0].position // self._size)
+        if work.block < whole:
+            return self._save_block(work)
+        return bool(work.ends) and not work.writes and self._save_end(work)
+
+    def _collect(self, work: _Work) -> None:
+        """Remove the writes that have ended; failed ones are repeated."""
+        for at, write in list(work.writes.items()):
+            if write.done():
+                del work.writes[at]
+                if write.result() in _REPEATED:
+                    work.block = min(work.block, at)
+
+    def _save_block(self, work: _Work) -> bool:
+        context, at = work.context, work.block
+        name, start = context.names[at], at * self._size
+        if start < context.start or self._tier.contains(name):
+            work.block += 1
+            return True
+        parent = context.names[at - 1] if at else None
+        if start > context.start and parent is not None and not self._tier.holds(parent):
+            work.block -= 1  # the disk evicted it
+            return True
+        if not self._tier.can_write(self._store.spec.full_bytes(self._size)):
+            return False
+        ids = context.token_ids[start : start + self._size]
+        arrays = self._store.caches(context).read(start, start + self._size)
+        write = self._tier.write(self._block(name, parent, ids, arrays, self._fingerprint))
+        if write is None:
+            return False
+        work.writes[at] = write
+        work.block += 1
+        if context.tail is not None and work.block * self._size >= context.tail[1]:
+            # The longer block replaces it.
+            self._tier.forget([context.tail[0]])
+            context.tail = None
+        return True
+
+    def _save_end(self, work: _Work) -> bool:
+        end = work.ends[0]
+        if end.write is None:
+            block = self._end_block(work.context, end)
+            if block is None:
+                return self._finish_end(work, end)
+            if not self._tier.can_write(block[1]):
+                return False
+            end.write = self._tier.write(block[0]())
+        if end.write is None or not end.write.done():
+            return False
+        outcome, end.write = end.write.result(), None
+        return outcome not in _REPEATED and self._finish_end(work, end)
+
+    def _finish_end(self, work: _Work, end: ContextEnd) -> bool:
+        work.ends.popleft()
+        if end.checkpoint is not None:
+            end.checkpoint.is_saved = True
+        elif end.name is not None:
+            work.context.tail = end.name, end.position
+        _unpin(end)
+        if end.on_saved is not None:
+            self._report(work.context, end)
+        return True
+
+    def _report(self, context: Context, end: ContextEnd) -> None:
+        on_saved = end.on_saved
+        assert on_saved is not None, "a report is wanted"
+        manifest = Manifest(
+            fingerprint=self._fingerprint,
+            blocks=tuple(context.names[: end.position // self._size]),
+            tail=end.name,
+        )
+        self._tier.sealed(manifest).add_done_callback(lambda one: on_saved(one.result()))
+
+    def _end_block(
+        self, context: Context, end: ContextEnd
+    ) -> tuple[Callable[[], NewBlock], int] | None:
+        """Return what makes the block of an end, and its size; ``None`` if there is none."""
+        if end.checkpoint is not None:
+            end.name = end.checkpoint.name
+            if self._tier.contains(end.name):
+                return None
+            return partial(
+                self._checkpoint_block, context, end.checkpoint
+            ), end.checkpoint.size_bytes
+        start = end.position - end.position % self._size
+        if self._store.spec.has_ends or start == end.position or start < context.start:
+            return None
+        parent = context.names[start // self._size - 1] if start else None
+        ids = context.token_ids[start : end.position]
+        end.name = self._store.hasher.of_packed(parent, pack_ids(ids))
+        if self._tier.contains(end.name):
+            return None
+
+        def make(name: BlockHash = end.name) -> NewBlock:
+            arrays = self._store.caches(context).read(start, end.position)
+            return self._block(name, parent, ids, arrays, self._fingerprint)
+
+        return make, self._store.spec.full_bytes(len(ids))
+
+    def _checkpoint_block(self, context: Context, checkpoint: CacheCheckpoint) -> NewBlock:
+        tensors = dict(self._store.ends(checkpoint))
+        tail = len(checkpoint.token_ids)
+        if tail < self._size:
+            start = checkpoint.position - tail
+            tensors |= self._store.caches(context).read(start, checkpoint.position).tensors
+        return self._block(
+            checkpoint.name,
+            checkpoint.parent,
+            checkpoint.token_ids,
+            BlockArrays(tail, tensors),
+            self._checkpoint_fingerprint,
+        )
+
+    def _block(
+        self,
+        name: BlockHash,
+        parent: BlockHash | None,
+        token_ids: Sequence[int],
+        arrays: BlockArrays,
+        fingerprint: str,
+    ) -> NewBlock:
+        return NewBlock(
+            hash=name,
+            parent=parent,
+            fingerprint=fingerprint,
+            token_ids=token_ids,
+            payload=self._codec.encode(arrays),
+        )
+
+
+def _unpin(end: ContextEnd) -> None:
+    if end.checkpoint is not None:
+        end.checkpoint.users -= 1

@@ -1,0 +1,321 @@
+"""Prepares the caches of a row: room for its prompt, then the tokens that memory and disk have.
+
+Tokens are written straight into the row's own buffers, in small steps between the decode steps of
+other rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from typing import Protocol
+
+import structlog
+
+from domain.kv.checkpoints import CacheCheckpoint
+from domain.kv.contexts import Context, Piece
+from domain.kv.hashing import BlockHash
+from domain.kv.spec import ModelCacheSpec
+from ops.blockstore.blocks import StoredBlock
+from worker.cachestore.loader import Continuation
+from worker.cachestore.read_ahead import BlockRead
+from worker.cachestore.tier import DiskTier
+from worker.engine.mlx.kv.codec import BlockCodec
+from worker.engine.mlx.kv.context_caches import MOVED_AT_ONCE_BYTES, ContextCaches
+from worker.engine.mlx.kv.context_store import ContextStore
+from worker.engine.mlx.kv.raw import BadPayload
+from worker.engine.mlx.kv.start_plan import DiskEnd, StartPlan, StartPlanner
+
+_log = structlog.get_logger(__name__)
+
+#: A row whose disk provides nothing for this many seconds computes the rest.
+STALLED_S_MAX = 5.0
+#: Checkpoints that are tried after one turned out to be missing on the disk.
+ENDS_TRIED_MAX = 3
+
+#: Yields ``True`` after a step of work, ``False`` where it waits for the disk.
+Steps = Generator[bool, None, int]
+
+
+class MonotonicClock(Protocol):
+    """The clock for stalled reads."""
+
+    def __call__(self) -> float:
+        """Return seconds that never decrease."""
+        ...
+
+
+class RowOpener:
+    """Opens the rows of one model. Belongs to the engine thread.
+
+    Args:
+        store: The contexts in memory.
+        planner: Finds checkpoints.
+        codec: Decodes blocks of the disk.
+        fingerprints: Fingerprint of blocks, and of checkpoints.
+        tier: The disk, if there is one.
+        monotonic_s: The clock.
+    """
+
+    def __init__(
+        self,
+        store: ContextStore,
+        planner: StartPlanner,
+        codec: BlockCodec,
+        fingerprints: tuple[str, str],
+        tier: DiskTier | None,
+        monotonic_s: MonotonicClock,
+    ) -> None:
+        self._store = store
+        self._planner = planner
+        self._codec = codec
+        self._fingerprint, self._checkpoint_fingerprint = fingerprints
+        self._tier = tier
+        self._now_s = monotonic_s
+
+    def open(self, caches: ContextCaches, token_ids: Sequence[int], plan: StartPlan) -> RowOpening:
+        """Return the opening of a row.
+
+        Args:
+            caches: The row's caches: empty, or those of the adopted context.
+            token_ids: The prompt without its last token.
+            plan: What the row starts from; its sources are pinned until the opening ends.
+        """
+        return RowOpening(self, caches, token_ids, plan)
+
+    # --- steps -------------------------------------------------------------------------------
+
+    def run(self, opening: RowOpening, slots: int) -> Steps:
+        """Return the steps of an opening; their result is the number of restored tokens."""
+        caches, plan = opening.caches, opening.plan
+        for _ in caches.reserve(slots):
+            yield True
+        at = 0
+        for piece in plan.pieces:
+            if piece.context is plan.adopted and piece.start == 0 and plan.adopted is not None:
+                at = piece.stop
+            elif piece.context is None:
+                at = yield from self._read_blocks(opening, piece)
+            else:
+                yield from self._copy(opening, piece)
+                at = piece.stop
+            if at < piece.stop:
+                break
+        if self._spec.has_ends:
+            at = yield from self._restore_ends(opening, at)
+        elif plan.tail_on_disk and at == sum(one.stop - one.start for one in plan.pieces):
+            at = yield from self._read_tail(opening, at)
+        caches.set_tokens(at)
+        return at
+
+    @property
+    def _spec(self) -> ModelCacheSpec:
+        return self._store.spec
+
+    def _copy(self, opening: RowOpening, piece: Piece) -> Iterator[bool]:
+        assert piece.context is not None, "the disk is read"
+        source = self._store.caches(piece.context)
+        size = self._spec.block_tokens
+        block_bytes = max(1, self._spec.full_bytes(size))
+        step = size * max(1, MOVED_AT_ONCE_BYTES // block_bytes)
+        for start in range(piece.start, piece.stop, step):
+            # The row may have been parked in the meantime, in the same buffers.
+            for _ in opening.caches.copy_from(source, start, min(start + step, piece.stop)):
+                yield True
+
+    def _read_blocks(self, opening: RowOpening, piece: Piece) -> Steps:
+        """Read whole blocks, of the last one perhaps only the first tokens."""
+        size = self._spec.block_tokens
+        names = opening.plan.names[piece.start // size : self._spec.blocks_for(piece.stop)]
+        at = piece.start
+        for block in self._read(opening, names, self._fingerprint):
+            if block is None:
+                yield False
+                continue
+            tokens = min(size, piece.stop - at)
+            if not self._write(opening, block, at, tokens):
+                return at
+            at += tokens
+            opening.disk_tokens += tokens
+            yield True
+        return at
+
+    def _write(self, opening: RowOpening, block: StoredBlock, at: int, tokens: int) -> bool:
+        try:
+            arrays = self._codec.decode(block.payload, block.meta.tokens)
+        except BadPayload as error:
+            self._reject(block, error)
+            return False
+        opening.caches.write(arrays, at, tokens)
+        return True
+
+    def _read_tail(self, opening: RowOpening, at: int) -> Steps:
+        """Read the block, whole or partial, that covers most of the tokens after whole blocks."""
+        assert self._tier is not None, "only a disk has tails"
+        size = self._spec.block_tokens
+        start = at - at % size
+        wanted = Continuation(
+            parent=opening.plan.names[start // size - 1] if start else None,
+            token_ids=opening.token_ids[start : start + size],
+            fingerprint=self._fingerprint,
+            usable_tokens=lambda _, agreeing: agreeing,
+            known_tokens=at - start,
+        )
+        loading = self._tier.load_continuation(wanted)
+        until_s = self._now_s() + STALLED_S_MAX
+        while loading is not None and not loading.done() and self._now_s() < until_s:
+            yield False
+        if loading is None or loading.cancel() or loading.exception() or not loading.result():
+            return at
+        block = loading.result()[0]
+        if not isinstance(block, StoredBlock):
+            return at
+        tokens = _agreeing(block.token_ids, wanted.token_ids)
+        if tokens > at - start and self._write(opening, block, start, tokens):
+            opening.disk_tokens += start + tokens - at
+            at = start + tokens
+            if tokens == block.meta.tokens < size:
+                opening.tail = block.meta.hash, at
+        return at
+
+    def _restore_ends(self, opening: RowOpening, at: int) -> Steps:
+        """Set windows and states; return the position from which they go on."""
+        end: CacheCheckpoint | DiskEnd | Context | None = opening.plan.end
+        position = opening.plan.tokens
+        if end is None and opening.plan.adopted is not None and position == at:
+            return at
+        for _ in range(ENDS_TRIED_MAX):
+            if end is None or position > at + self._spec.block_tokens:
+                position, end = self._planner.end_before(opening.token_ids, opening.plan.names, at)
+            if end is None:
+                break
+            if (yield from self._restore_end(opening, end, position, at)):
+                return position
+            end = None
+        opening.caches.drop_ends()
+        return 0
+
+    def _restore_end(
+        self, opening: RowOpening, end: CacheCheckpoint | DiskEnd | Context, position: int, at: int
+    ) -> Generator[bool, None, bool]:
+        if isinstance(end, DiskEnd):
+            return (yield from self._read_end(opening, end, at))
+        if position > at:
+            return False
+        if isinstance(end, Context):
+            tensors = self._store.caches(end).ends_at(position, len(end.token_ids))
+        else:
+            self._store.touch(end)
+            tensors = dict(self._store.ends(end))
+        for _ in opening.caches.set_ends(tensors, position):
+            yield True
+        return True
+
+    def _read_end(self, opening: RowOpening, end: DiskEnd, at: int) -> Generator[bool, None, bool]:
+        for block in self._read(opening, [end.name], self._checkpoint_fingerprint):
+            if block is None:
+                yield False
+                continue
+            tail = block.meta.tokens
+            try:
+                arrays = self._codec.decode(block.payload, tail, position=end.position)
+            except BadPayload as error:
+                self._reject(block, error)
+                return False
+            if end.position > at:
+                if tail == self._spec.block_tokens or at < end.start:
+                    return False
+                opening.caches.write(arrays, end.start, tail)
+                opening.disk_tokens += end.position - at
+            for _ in opening.caches.set_ends(arrays.tensors, end.position):
+                yield True
+            return True
+        return False
+
+    def _reject(self, block: StoredBlock, error: BadPayload) -> None:
+        assert self._tier is not None, "the block was read from it"
+        self._tier.reject(block.meta.hash, str(error))
+
+    # --- reads -------------------------------------------------------------------------------
+
+    def _read(
+        self, opening: RowOpening, names: Sequence[BlockHash], fingerprint: str
+    ) -> Iterator[StoredBlock | None]:
+        """Yield the blocks of ``names`` until one is missing; ``None`` while the disk reads."""
+        assert self._tier is not None, "the plan names a disk"
+        waits_since_s = self._now_s()
+        while (read := self._tier.read(names, fingerprint)) is None:
+            if self._now_s() - waits_since_s > STALLED_S_MAX:  # too many reads are open
+                return
+            yield None
+        try:
+            yield from self._blocks(opening, read)
+        finally:
+            opening.read = None
+            read.cancel()
+
+    def _blocks(self, opening: RowOpening, read: BlockRead) -> Iterator[StoredBlock | None]:
+        opening.read = read
+        progressed_s = self._now_s()
+        while not read.done:
+            taken = read.take(1)
+            if taken:
+                if not isinstance(taken[0], StoredBlock):
+                    return
+                yield taken[0]
+                progressed_s = self._now_s()
+            elif self._now_s() - progressed_s > STALLED_S_MAX:
+                _log.warning("restore_stalled", blocks=len(read.names))
+                return
+            else:
+                yield None
+
+
+class RowOpening:
+    """One row that is being opened.
+
+    Attributes:
+        caches: The row's caches.
+        token_ids: The prompt without its last token.
+        plan: What the row starts from.
+        disk_tokens: Tokens that were read from the disk so far.
+        tail: Name and end of the partial block that was read whole.
+        read: The read in progress.
+    """
+
+    def __init__(
+        self,
+        opener: RowOpener,
+        caches: ContextCaches,
+        token_ids: Sequence[int],
+        plan: StartPlan,
+    ) -> None:
+        self._opener = opener
+        self.caches = caches
+        self.token_ids = token_ids
+        self.plan = plan
+        self._steps: Steps | None = None
+        self.disk_tokens = 0
+        self.tail: tuple[BlockHash, int] | None = None
+        self.read: BlockRead | None = None
+
+    def steps(self, slots: int) -> Steps:
+        """Return the steps; their result is the number of restored tokens.
+
+        Args:
+            slots: Room of the row in tokens.
+        """
+        self._steps = self._opener.run(self, slots)
+        return self._steps
+
+    def close(self) -> None:
+        """Stop before the end."""
+        if self._steps is not None:
+            self._steps.close()
+
+
+def _agreeing(stored: Sequence[int], wanted: Sequence[int]) -> int:
+    """Return the length of the common beginning."""
+    for at, (own, other) in enumerate(zip(stored, wanted, strict=False)):
+        if own != other:
+            return at
+    return min(len(stored), len(wanted))

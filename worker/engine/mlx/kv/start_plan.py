@@ -1,0 +1,233 @@
+"""What a sequence starts from: tokens in memory and on the disk, and perhaps a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from domain.kv.checkpoints import CacheCheckpoint, CheckpointSite, checkpoint_fingerprint, places
+from domain.kv.contexts import Context, KnownPrefix, Piece
+from domain.kv.hashing import BlockHash, pack_ids
+from domain.kv.spec import ModelCacheSpec
+from worker.cachestore.tier import DiskTier
+from worker.engine.mlx.kv.context_store import ContextStore
+
+#: Restoring fewer tokens than this takes longer than computing them.
+RESTORED_TOKENS_MIN = 16
+#: Share of a parked context, in parts, that its next sequence may leave behind. A context of which
+#: more is left is copied instead, because another agent will continue it.
+LEFT_PARTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class DiskEnd:
+    """A checkpoint on the disk.
+
+    Attributes:
+        name: Its name.
+        start: Tokens before the ones that its name covers.
+        position: Tokens before the checkpoint.
+    """
+
+    name: BlockHash
+    start: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartPlan:
+    """Where the beginning of a prompt comes from.
+
+    Attributes:
+        names: Hashes of its whole blocks that memory or disk have, at least those in ``tokens``.
+        tokens: Tokens that are restored.
+        pieces: Where the full-attention layers of these tokens are.
+        adopted: The parked context that runs again; its tokens are the first piece.
+        end: What windows and states are restored from: a checkpoint, or a parked context that
+            ends there. ``None`` where the model has none, where they start empty, or where the
+            adopted context still has them.
+        tail_on_disk: Whether the disk may have tokens after the pieces.
+        diverged_at: First token that differs from all contexts in memory.
+    """
+
+    names: tuple[BlockHash, ...] = ()
+    tokens: int = 0
+    pieces: tuple[Piece, ...] = ()
+    adopted: Context | None = None
+    end: CacheCheckpoint | DiskEnd | Context | None = None
+    tail_on_disk: bool = False
+    diverged_at: int | None = None
+
+    @property
+    def sources(self) -> tuple[Context, ...]:
+        """The contexts that are copied from."""
+        found = {piece.context: None for piece in self.pieces if piece.context is not None}
+        if isinstance(self.end, Context):
+            found[self.end] = None
+        return tuple(one for one in found if one is not self.adopted)
+
+
+class StartPlanner:
+    """Plans how sequences start.
+
+    Args:
+        store: The contexts in memory.
+        fingerprint: Block fingerprint.
+        tier: The disk, if there is one.
+    """
+
+    def __init__(self, store: ContextStore, fingerprint: str, tier: DiskTier | None) -> None:
+        self._store = store
+        self._spec: ModelCacheSpec = store.spec
+        self._fingerprint = fingerprint
+        self._checkpoint_fingerprint = checkpoint_fingerprint(fingerprint)
+        self._tier = tier
+
+    def known_tokens(self, token_ids: Sequence[int]) -> tuple[int, int]:
+        """Return how many tokens of a prompt memory has, and how many memory and disk have.
+
+        From any thread. A tail on the disk counts only if all of its tokens agree.
+        """
+        known = self._store.find(token_ids, self._on_disk)
+        in_memory = self._store.find(token_ids).tokens
+        if self._spec.has_ends:
+            return in_memory, self._store.guarded(lambda: self._last_end(token_ids, known)[0])
+        return in_memory, known.tokens + self._whole_tail(token_ids, known)
+
+    def plan(self, token_ids: Sequence[int], *, adopts: bool, stop: int | None = None) -> StartPlan:
+        """Return where the beginning of a prompt comes from.
+
+        Args:
+            token_ids: The prompt without its last token, which is always computed.
+            adopts: Whether a parked context may be taken over although much of it is left.
+            stop: Most tokens to restore.
+        """
+        diverged_at = self._store.diverged_at(token_ids)
+        wanted = token_ids[:stop]
+        known = self._store.find(wanted, self._on_disk)
+        tokens, end, tail_on_disk = known.tokens, None, False
+        if self._spec.has_ends:
+            tokens, end = self._last_end(wanted, known)
+        else:
+            tail_on_disk = self._has_tail(wanted, known)
+        if tokens < RESTORED_TOKENS_MIN and not tail_on_disk:
+            return StartPlan(diverged_at=diverged_at)
+        pieces = known.cut(min(tokens, known.tokens))
+        adopted = _adopted(pieces, adopts=adopts)
+        return StartPlan(
+            names=known.names,
+            tokens=tokens,
+            pieces=pieces,
+            adopted=adopted,
+            end=None if end is adopted else end,
+            tail_on_disk=tail_on_disk,
+            diverged_at=diverged_at,
+        )
+
+    def _on_disk(self, name: BlockHash) -> bool:
+        return self._tier is not None and self._tier.contains(name)
+
+    def _has_tail(self, wanted: Sequence[int], known: KnownPrefix) -> bool:
+        """Return whether the disk may have more tokens than memory after the last whole block."""
+        if self._tier is None or known.tokens == len(wanted):
+            return False
+        parent = known.names[-1] if known.names else None
+        children = self._tier.children(parent, self._fingerprint)
+        return any(child.hash not in self._store for child in children)
+
+    def _last_end(
+        self, wanted: Sequence[int], known: KnownPrefix
+    ) -> tuple[int, CacheCheckpoint | DiskEnd | Context | None]:
+        """Return the last position from which windows and states can go on, and their source."""
+        last = known.pieces[-1].context if known.pieces else None
+        if last is not None and not last.is_running:
+            held = len(last.token_ids)
+            if self._store.caches(last).can_end_at(known.tokens, held):
+                return known.tokens, last
+        size = self._spec.block_tokens
+        stop = min(len(wanted), len(known.names) * size + size)
+        if stop > known.tokens:
+            # Beyond the known tokens only the disk can continue: its checkpoints have the tail.
+            start = len(known.names) * size
+            beyond = CheckpointSite(
+                known.names[-1] if known.names else None, start, wanted[start:stop]
+            )
+            for position, name in self.disk_ends(beyond):
+                if known.tokens < position < start + size:
+                    return position, DiskEnd(name, start, position)
+        return self.end_before(wanted, known.names, known.tokens)
+
+    def _disk_end(self, place: CheckpointSite) -> DiskEnd | None:
+        for position, name in self.disk_ends(place):
+            return DiskEnd(name, place.start, position)
+        return None
+
+    def disk_ends(self, place: CheckpointSite) -> Iterator[tuple[int, BlockHash]]:
+        """Yield the checkpoints of a place that the disk has, the last one first."""
+        if self._tier is None:
+            return
+        children = self._tier.children(place.parent, self._checkpoint_fingerprint)
+        names = {child.hash for child in children}
+        lengths = [child.tokens for child in children]
+        for position, name in self._store.checkpoints.names_at(place, lengths):
+            if name in names:
+                yield position, name
+
+    def checkpoints_after(self, names: Sequence[BlockHash]) -> list[BlockHash]:
+        """Return the checkpoints on the disk that follow these blocks; from any thread."""
+        if self._tier is None:
+            return []
+        fingerprint = self._checkpoint_fingerprint
+        return [one.hash for name in names for one in self._tier.children(name, fingerprint)]
+
+    def ends_on_path(
+        self, token_ids: Sequence[int], names: Sequence[BlockHash], stop: int
+    ) -> set[tuple[int, BlockHash]]:
+        """Return position and name of the checkpoints in the first ``stop`` tokens of a prompt."""
+        found = set()
+        for place in places(token_ids, names, stop, self._spec.block_tokens):
+            found |= set(self.disk_ends(place))
+            in_memory = self._store.checkpoints.at(place)
+            if in_memory is not None:
+                found.add((in_memory.position, in_memory.name))
+        return found
+
+    def end_before(
+        self, token_ids: Sequence[int], names: Sequence[BlockHash], stop: int
+    ) -> tuple[int, CacheCheckpoint | DiskEnd | None]:
+        """Return the last checkpoint in the first ``stop`` tokens, and its position."""
+        for place in places(token_ids, names, stop, self._spec.block_tokens):
+            in_memory, on_disk = self._store.checkpoints.at(place), self._disk_end(place)
+            if in_memory is not None and (
+                on_disk is None or in_memory.position >= on_disk.position
+            ):
+                return in_memory.position, in_memory
+            if on_disk is not None:
+                return on_disk.position, on_disk
+        return 0, None
+
+    def _whole_tail(self, token_ids: Sequence[int], known: KnownPrefix) -> int:
+        """Return the tokens of the longest stored tail that the prompt has too."""
+        size = self._spec.block_tokens
+        if self._tier is None or known.tokens % size:
+            return 0
+        parent = known.names[-1] if known.names else None
+        rest = token_ids[known.tokens : known.tokens + size]
+        lengths = {child.tokens for child in self._tier.children(parent, self._fingerprint)}
+        for length in sorted(lengths, reverse=True):
+            if length <= len(rest) and self._tier.contains(
+                self._store.hasher.of_packed(parent, pack_ids(rest[:length]))
+            ):
+                return length
+        return 0
+
+
+def _adopted(pieces: Sequence[Piece], *, adopts: bool) -> Context | None:
+    """Return the parked context that begins a plan and can run again, if there is one."""
+    if not pieces or pieces[0].context is None:
+        return None
+    context, tokens = pieces[0].context, pieces[0].stop
+    if not context.is_idle or context.start:
+        return None
+    left = len(context.token_ids) - tokens
+    return context if adopts or left * LEFT_PARTS <= len(context.token_ids) else None
