@@ -187,6 +187,11 @@ class CacheSettings(_Group):
         description="int8: keys and values are written in 8 bits, about half the size; answers"
         " that start from what was read back may then differ",
     )
+    ram_storage: Literal["exact", "int8"] = Field(
+        default="exact",
+        description="int8: where memory is short, contexts that nothing uses are kept in 8 bits,"
+        " about half the size, before any is freed; their next answers may then differ",
+    )
 
     @property
     def disk_budget_bytes(self) -> int:

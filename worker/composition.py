@@ -140,6 +140,7 @@ def build_engine(
             on_context=cache.recorder.record,
         )
         runner.speculates = settings.engine.speculation
+        runner.ram_storage = Storage(settings.cache.ram_storage)
         return cache.gauge.watch(runner)
 
     return BatchEngine(

@@ -27,6 +27,7 @@ class Context:
         is_running: Whether it is a row.
         users: Copies that are being made from it; while there are any, it is not changed.
         is_saved: Whether the disk has all of it, or has it in its write queue.
+        is_packed: Whether all of it that can be is stored in 8 bits; only while it is parked.
         tail: Name and end of the last partial block of it on the disk.
         used: Number of its last use; a higher number is later.
     """
@@ -39,6 +40,7 @@ class Context:
     is_running: bool = True
     users: int = 0
     is_saved: bool = False
+    is_packed: bool = False
     tail: tuple[BlockHash, int] | None = None
     used: int = 0
 
@@ -46,6 +48,23 @@ class Context:
     def is_idle(self) -> bool:
         """Whether nothing uses it."""
         return not self.is_running and not self.users
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryStats:
+    """The accounts at one instant.
+
+    Attributes:
+        budget_bytes: Limit of all contexts, checkpoints and copies together.
+        used_bytes: Bytes that contexts and checkpoints reserve.
+        blocks: Whole blocks that they hold; a block that two contexts hold counts twice.
+        evicted_blocks: Blocks ever freed for other contexts.
+    """
+
+    budget_bytes: int
+    used_bytes: int
+    blocks: int
+    evicted_blocks: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Which memory is freed first when a context needs room. Pure.
 
-In this order: checkpoints that the disk has; beginnings that another context holds too; the least
-recently used contexts that nothing uses, their ends first.
+In this order: checkpoints that the disk has; beginnings that another context holds too; precision,
+where contexts may be stored in 8 bits; the least recently used contexts that nothing uses, their
+ends first.
 """
 
 from __future__ import annotations
@@ -49,7 +50,15 @@ class Evict:
     context: Context
 
 
-Relief: TypeAlias = DropCheckpoint | TrimStart | TrimEnd | Evict
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Store layers of a context in 8 bits until ``needed_bytes`` are free."""
+
+    context: Context
+    needed_bytes: int
+
+
+Relief: TypeAlias = DropCheckpoint | TrimStart | TrimEnd | Evict | Pack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +68,12 @@ class ReliefPolicy:
     Attributes:
         block_tokens: Tokens in a block.
         block_bytes: Bytes of the full-attention layers in a block.
+        packs: Whether contexts are stored in 8 bits before they are freed.
     """
 
     block_tokens: int
     block_bytes: int
+    packs: bool = False
 
     def next(
         self,
@@ -94,6 +105,9 @@ class ReliefPolicy:
         evictable = [one for one in idle if one.is_saved or unsaved]
         if not evictable:
             return None
+        exact = [one for one in evictable if not one.is_packed]
+        if self.packs and exact:
+            return Pack(exact[0], needed_bytes)
         return self._shortened(evictable[0], needed_bytes)
 
     def _shortened(self, context: Context, needed_bytes: int) -> Relief:

@@ -13,7 +13,7 @@ import pytest
 from domain.values import ModelCard, Sampling
 from tests.support.models.tiny_architectures import Architecture
 from worker.cachestore.reports import OnContext, ignore
-from worker.cachestore.tier import DiskTier
+from worker.cachestore.tier import DiskTier, Storage
 from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.model.loaded_weights import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
@@ -59,6 +59,7 @@ class Bench:
         network: In place of the usual one.
         tier: Where blocks outlive the runner.
         on_context: Receives the runner's context reports.
+        ram_storage: The form of contexts that nothing uses.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Bench:
         tier: DiskTier | None = None,
         on_context: OnContext = ignore,
         reuse: bool = True,
+        ram_storage: Storage = Storage.EXACT,
     ) -> None:
         self.network = _network(architecture) if network is None else network
         self.runner = BatchRunner(
@@ -83,6 +85,7 @@ class Bench:
             tier=tier,
             on_context=on_context,
         )
+        self.runner.ram_storage = ram_storage
         self.model = self.runner.load()
         self.runs: dict[int, Run] = {}
         self.waiting: list[Run] = []

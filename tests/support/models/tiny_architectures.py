@@ -221,7 +221,15 @@ MAMBA2 = Architecture(
     (_state(3 * 64 + 4 * 8 * 16),) * 2,
 )
 
-#: Heads as long as those of real models, which can be quantised; half of what it keeps are states.
+#: Heads as long as those of real models, which can be quantised.
+QWEN3_WIDE = Architecture(
+    "qwen3_wide",
+    random_network(
+        qwen3, _COMMON | {"num_hidden_layers": 3, "rope_theta": 1000000.0, "head_dim": 64}
+    ),
+    (_attention(dim=64),) * 3,
+)
+#: The same; half of what it keeps are states.
 FALCON_H1_WIDE = Architecture(
     "falcon_h1_wide",
     random_network(falcon_h1, _FALCON_H1 | {"head_dim": 64}),

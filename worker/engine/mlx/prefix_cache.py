@@ -32,6 +32,7 @@ from worker.engine.mlx.kv.computation import computation_of
 from worker.engine.mlx.kv.context_caches import ContextCaches
 from worker.engine.mlx.kv.context_saver import FLUSH_S, STOPPED, ContextSaver
 from worker.engine.mlx.kv.context_store import ContextStore
+from worker.engine.mlx.kv.packing import Packing
 from worker.engine.mlx.kv.pending_prefixes import PendingPrefixes
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.kv.row_opening import RowOpener
@@ -66,6 +67,7 @@ class PrefixCache:
         budget_bytes: Bytes for rows, segments, checkpoints and copies together.
         block_tokens: Tokens in a block.
         tier: Stores blocks on the disk; ``None`` keeps them in memory only.
+        ram_storage: The form of parked contexts under pressure.
         on_context: Receives reports of restored and saved contexts; must not block.
         monotonic_s: The clock.
 
@@ -81,13 +83,15 @@ class PrefixCache:
         block_tokens: int = BLOCK_TOKENS,
         *,
         tier: DiskTier | None = None,
+        ram_storage: Storage = Storage.EXACT,
         on_context: OnContext = ignore,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spec = spec = probe_spec(network, block_tokens)
         codec = BlockCodec(spec, Storage.EXACT if tier is None else tier.storage)
+        packing = Packing(spec, ram_storage)
         self.fingerprint = fingerprint_of_blocks(
-            fingerprint, spec, codec.kv_dtype, computation_of(network)
+            fingerprint, spec, packing.kv_dtype(codec.kv_dtype), computation_of(network)
         )
         fingerprints = self.fingerprint, checkpoint_fingerprint(self.fingerprint)
         in_flight_bytes = 0
@@ -100,11 +104,11 @@ class PrefixCache:
             budget_bytes,
             in_flight_bytes=in_flight_bytes,
             may_lose=lambda: tier is None or tier.write_state() in _LOSES,
+            packing=packing,
         )
         planner = StartPlanner(self.store, self.fingerprint, tier)
-        saver = None
+        saver = None if tier is None else ContextSaver(self.store, tier, codec, fingerprints)
         if tier is not None:
-            saver = ContextSaver(self.store, tier, codec, fingerprints)
             self.store.on_cut = self._on_cut
             tier.limit_in_flight(write_bytes=in_flight_bytes, read_bytes=READ_AHEAD_BYTES_MAX)
         self._planner, self._saver, self._tier = planner, saver, tier
@@ -154,8 +158,7 @@ class PrefixCache:
 
     def shed(self, over_bytes: int) -> None:
         """Free about ``over_bytes`` of contexts that no sequence uses."""
-        if over_bytes:
-            self.store.shed(over_bytes)
+        self.store.shed(over_bytes)
 
     def row_bytes(self, tokens: int) -> int:
         """Return the bytes of a sequence's caches after its next step, in whole blocks."""
@@ -268,14 +271,11 @@ class PrefixCache:
     def reserve(self, sequences: RunningSequences) -> bool:
         """Make room for the next step of each row; return whether there is enough memory."""
         with mx.stream(sequences.stream):
-            return self._grow_all()
-
-    def _grow_all(self) -> bool:
-        return all(
-            sequence.opening is not None
-            or self._rows.grow(sequence.context, alone=len(self._tracked) == 1)
-            for sequence in self._tracked.values()
-        )
+            return all(
+                sequence.opening is not None
+                or self._rows.grow(sequence.context, alone=len(self._tracked) == 1)
+                for sequence in self._tracked.values()
+            )
 
     # --- a sequence leaves ---------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from domain.kv.hashing import BlockHash
 from domain.kv.spec import BLOCK_TOKENS, ModelCacheSpec
 from domain.values import DraftFigures, WaitingFor
 from worker.cachestore.reports import OnContext, ignore
-from worker.cachestore.tier import DiskTier
+from worker.cachestore.tier import DiskTier, Storage
 from worker.engine.mlx import admission as rows
 from worker.engine.mlx.admission import STEP_TOKENS_MAX, AdmissionControl, RowMemory
 from worker.engine.mlx.memory.at_load import DeviceBudget, LoadedMemory, memory_at_load
@@ -62,6 +62,7 @@ class BatchRunner:
     Attributes:
         speculates: Whether rows draft tokens from their own text, as of the next ``reset``.
         drafts: What speculation has done so far; read from any thread.
+        ram_storage: Form of parked contexts where memory is short, as of ``load``.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class BatchRunner:
         self._tier = tier
         self._on_context = on_context
         self.speculates = True
+        self.ram_storage = Storage.EXACT
         self.drafts = DraftFigures()
         self._prefix_cache: PrefixCache | None = None
         #: Tokens that each sequence may still decode, by uid.
@@ -141,6 +143,7 @@ class BatchRunner:
                 memory.kv_bytes,
                 self._block_tokens,
                 tier=self._tier,
+                ram_storage=self.ram_storage,
                 on_context=self._on_context,
             )
         cache = self._prefix_cache
@@ -249,21 +252,19 @@ class BatchRunner:
 
     def memory(self) -> MemoryStats | None:
         """Return the figures of the contexts in memory; from any thread."""
-        cache = self._prefix_cache
-        return None if cache is None else cache.store.stats()
+        return None if self._prefix_cache is None else self._prefix_cache.store.stats()
 
     def _new_pace(self) -> PrefillPace:
         tokens = self._prefill_step_tokens
         return PrefillPace(gap_max_s=self._gap_max_s, step_tokens=tokens, on_gpu=is_on_gpu())
 
-    def _draft_room(self, uid: int, tokens: int) -> int:
-        """Return how many tokens may be drafted for a row with ``tokens`` in its caches.
+    def _draft_room(self, uid: int, _: int) -> int:
+        """Return how many tokens may be drafted for a row.
 
         Memory is reserved for ``STEP_TOKENS_MAX``, of which the passes in flight take two.
         """
         if self._sampler.is_restricted(uid):
             return 0
-        del tokens
         return min(self._remaining[uid] - 1, STEP_TOKENS_MAX - 2)
 
     def _preempt_for_memory(self) -> list[int]:

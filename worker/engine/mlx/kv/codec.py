@@ -1,6 +1,6 @@
 """Encodes a block for the disk: unchanged, or with keys and values quantised to 8 bits.
 
-Blocks in memory are never quantised. A block that was read back holds the dequantised values.
+A block that was read back holds the dequantised values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ BITS = 8
 _FORM = "int8-1"
 #: Values in one uint32 element of the packed tensor.
 _PACKED = 32 // BITS
-_FLOATS = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
+#: Types of keys and values that can be quantised.
+FLOATS = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
 
 class BlockCodec:
@@ -44,8 +45,8 @@ class BlockCodec:
 
     def __init__(self, spec: ModelCacheSpec, storage: Storage = Storage.EXACT) -> None:
         self._spec = spec
-        quantises = storage is Storage.INT8 and spec.dtype in _FLOATS
-        self._groups = dict(_groups(spec)) if quantises else {}
+        quantises = storage is Storage.INT8 and spec.dtype in FLOATS
+        self._groups = dict(quantised_groups(spec)) if quantises else {}
 
     @property
     def lossy(self) -> bool:
@@ -91,7 +92,7 @@ class BlockCodec:
                     continue
                 packed, scales, biases = self._parts(tensors, name, group)
                 exact = mx.dequantize(packed, scales, biases, group_size=group, bits=BITS)
-                tensors[name] = exact.astype(_FLOATS[self._spec.dtype])
+                tensors[name] = exact.astype(FLOATS[self._spec.dtype])
             block = BlockArrays(tokens, MappingProxyType(tensors))
         check_fit(self._spec, block, position=position)
         mx.eval(block.tensors)
@@ -120,7 +121,7 @@ class BlockCodec:
         return found
 
 
-def _groups(spec: ModelCacheSpec) -> Iterator[tuple[str, int]]:
+def quantised_groups(spec: ModelCacheSpec) -> Iterator[tuple[str, int]]:
     """Yield the names of the tensors that can be quantised, each with its group size."""
     for index, layer in enumerate(spec.layers):
         for name, dim in ((key_name(index), layer.key_dim), (value_name(index), layer.value_dim)):

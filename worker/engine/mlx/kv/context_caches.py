@@ -22,6 +22,7 @@ from worker.engine.mlx.kv.arrays import (
     value_name,
 )
 from worker.engine.mlx.kv.leaves import leaves
+from worker.engine.mlx.kv.packing import PackedTensor, packed
 
 #: Bytes that one step of a move copies, about 5 ms of a slow processor.
 MOVED_AT_ONCE_BYTES = 16 << 20
@@ -40,6 +41,8 @@ class ContextCaches:
         self._spec = spec
         self.caches = caches
         self.start = start
+        #: Keys and values of full-attention layers in 8 bits, whose cache is empty meanwhile.
+        self._packed: dict[int, tuple[PackedTensor, PackedTensor]] = {}
 
     @property
     def leaves(self) -> list[Any]:
@@ -49,7 +52,13 @@ class ContextCaches:
     @property
     def nbytes(self) -> int:
         """Size of all arrays in bytes."""
-        return sum(leaf.nbytes for leaf in self.leaves)
+        exact_bytes: int = sum(leaf.nbytes for leaf in self.leaves)
+        return exact_bytes + sum(one.nbytes for pair in self._packed.values() for one in pair)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether some layers are stored in 8 bits."""
+        return bool(self._packed)
 
     # --- full-attention layers ---------------------------------------------------------------
 
@@ -60,7 +69,11 @@ class ContextCaches:
         """
         assert self.start == 0, "only a whole context runs"
         dtype = getattr(mx, self._spec.dtype)
-        for _, leaf, layer in self._full():
+        for index, leaf, layer in self._full():
+            if index in self._packed:
+                self._unpack(index, leaf, tokens)
+                yield
+                continue
             held = 0 if leaf.keys is None else leaf.keys.shape[TOKEN_AXIS]
             if held >= tokens:
                 continue
@@ -84,9 +97,10 @@ class ContextCaches:
         first, last = start - source.start, stop - source.start
         for parts in self._parts(stop - start):
             for index in parts:
-                leaf, other = self.leaves[index], source.leaves[index]
-                leaf.keys[:, :, start:stop] = other.keys[:, :, first:last]
-                leaf.values[:, :, start:stop] = other.values[:, :, first:last]
+                leaf = self.leaves[index]
+                keys, values = source.held(index, first, last)
+                leaf.keys[:, :, start:stop] = keys
+                leaf.values[:, :, start:stop] = values
             mx.eval([(self.leaves[index].keys, self.leaves[index].values) for index in parts])
             yield
 
@@ -103,11 +117,50 @@ class ContextCaches:
         """Return a copy of the tokens ``start`` to ``stop`` of the full-attention layers."""
         tensors: dict[str, mx.array] = {}
         first, last = start - self.start, stop - self.start
-        for index, leaf, _ in self._full():
-            tensors[key_name(index)] = mx.contiguous(leaf.keys[:, :, first:last])
-            tensors[value_name(index)] = mx.contiguous(leaf.values[:, :, first:last])
+        for index, _, _ in self._full():
+            keys, values = self.held(index, first, last)
+            tensors[key_name(index)] = mx.contiguous(keys)
+            tensors[value_name(index)] = mx.contiguous(values)
         mx.eval(tensors)
         return BlockArrays(stop - start, MappingProxyType(tensors))
+
+    def held(self, index: int, first: int, last: int) -> tuple[mx.array, mx.array]:
+        """Return keys and values of one full-attention layer in some slots, not evaluated."""
+        if index in self._packed:
+            keys, values = self._packed[index]
+            return keys.unpacked(first, last), values.unpacked(first, last)
+        leaf = self.leaves[index]
+        return leaf.keys[:, :, first:last], leaf.values[:, :, first:last]
+
+    def pack(self, groups: Mapping[int, tuple[int, int]], free_bytes: int) -> bool:
+        """Store layers of a parked context in 8 bits until ``free_bytes`` are free.
+
+        At most one layer exists twice meanwhile.
+
+        Args:
+            groups: Group sizes of keys and values, by layer.
+            free_bytes: Bytes to free.
+
+        Returns:
+            Whether all layers are packed.
+        """
+        goal_bytes = self.nbytes - free_bytes
+        for index, leaf, _ in self._full():
+            if index in self._packed or index not in groups or not leaf.offset:
+                continue
+            if self.nbytes <= goal_bytes:
+                return False
+            keys, values = self.held(index, 0, leaf.offset)
+            key_group, value_group = groups[index]
+            self._packed[index] = packed(keys, key_group), packed(values, value_group)
+            leaf.keys = leaf.values = None
+        return True
+
+    def _unpack(self, index: int, leaf: Any, slots: int) -> None:  # noqa: ANN401 - mlx-lm ships no types
+        keys, values = self.held(index, 0, leaf.offset)
+        leaf.keys, leaf.values = _with_room(keys, slots), _with_room(values, slots)
+        mx.eval(leaf.keys, leaf.values)
+        del self._packed[index]
 
     def set_tokens(self, tokens: int) -> None:
         """Set how many tokens the full-attention layers hold."""
@@ -121,10 +174,14 @@ class ContextCaches:
         """
         first, last = start - self.start, stop - self.start
         ends_before = any(last < leaf.offset for _, leaf, _ in self._full())
-        for _, leaf, _ in self._full():
+        for index, leaf, _ in self._full():
+            leaf.offset = last - first
+            if index in self._packed:
+                keys, values = self._packed[index]
+                self._packed[index] = keys.cut(first, last), values.cut(first, last)
+                continue
             for name in ("keys", "values"):
                 setattr(leaf, name, _with_room(getattr(leaf, name)[:, :, first:last], capacity))
-            leaf.offset = last - first
             mx.eval(leaf.keys, leaf.values)
         if ends_before:
             self.drop_ends()

@@ -18,9 +18,10 @@ from domain.kv.checkpoints import (
 )
 from domain.kv.contexts import Context, ContextIndex, KnownPrefix, MemoryStats, nowhere
 from domain.kv.hashing import BlockHash, BlockHasher
-from domain.kv.relief import DropCheckpoint, Evict, Relief, ReliefPolicy, TrimEnd, TrimStart
+from domain.kv.relief import DropCheckpoint, Evict, Pack, Relief, ReliefPolicy, TrimEnd, TrimStart
 from domain.kv.spec import ModelCacheSpec
 from worker.engine.mlx.kv.context_caches import ContextCaches
+from worker.engine.mlx.kv.packing import Packing
 
 _T = TypeVar("_T")
 
@@ -39,6 +40,7 @@ class ContextStore:
         budget_bytes: Limit of contexts, checkpoints and copies in flight together.
         in_flight_bytes: The part of it for copies on their way to the disk.
         may_lose: Whether contexts that are not on the disk may be freed now.
+        packing: The layers that are stored in 8 bits before a context is freed.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class ContextStore:
         *,
         in_flight_bytes: int = 0,
         may_lose: Callable[[], bool] = lambda: True,
+        packing: Packing | None = None,
     ) -> None:
         #: Receives a context and how many of its tokens are left when its memory is freed.
         self.on_cut: Callable[[Context, int], None] = lambda *_: None
@@ -64,8 +67,11 @@ class ContextStore:
         self._index = ContextIndex(self.hasher, spec.block_tokens)
         self._checkpoints = CheckpointIndex(BlockHasher(checkpoint_fingerprint(fingerprint)))
         self._policy = ReliefPolicy(
-            block_tokens=spec.block_tokens, block_bytes=spec.full_bytes(spec.block_tokens)
+            block_tokens=spec.block_tokens,
+            block_bytes=spec.full_bytes(spec.block_tokens),
+            packs=bool(packing),
         )
+        self._packing = packing
         self._caches: dict[Context, ContextCaches] = {}
         self._ends: dict[CacheCheckpoint, Mapping[str, mx.array]] = {}
         self._used_bytes = 0
@@ -181,7 +187,7 @@ class ContextStore:
         assert context.is_idle, "a context that is used cannot be adopted"
         with self._lock:
             self._index.trim_end(context, tokens)
-        context.is_running, context.is_saved = True, False
+        context.is_running, context.is_saved, context.is_packed = True, False, False
         self.touch(context)
 
     def park(self, context: Context, caches: ContextCaches) -> None:
@@ -328,6 +334,11 @@ class ContextStore:
                 self._keep(context, context.start, tokens)
                 with self._lock:
                     self._index.trim_end(context, tokens)
+            case Pack(context, needed_bytes):
+                assert self._packing is not None, "only then is it chosen"
+                caches = self._caches[context]
+                context.is_packed = caches.pack(self._packing.groups, needed_bytes)
+                self._reserve(context, 0, caches.nbytes)
             case _:
                 assert_never(relief)
 
@@ -335,7 +346,11 @@ class ContextStore:
         blocks = self.spec.blocks_for(stop - start)
         slots = blocks * self.spec.block_tokens
         keeps_ends = stop == len(context.token_ids)
-        self._caches[context].keep(start, stop, slots)
+        caches = self._caches[context]
+        caches.keep(start, stop, slots)
+        if caches.is_packed:
+            self._reserve(context, 0, caches.nbytes)
+            return
         size_bytes = self.spec.full_bytes(slots)
         if keeps_ends:
             size_bytes += self.spec.live_bytes(start + slots) - self.spec.full_bytes(start + slots)
