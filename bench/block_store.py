@@ -153,7 +153,7 @@ def _print_submit(to: Path, blocks: Sequence[NewBlock]) -> None:
     spent_us = []
     for block in blocks:
         started = time.perf_counter()
-        writer.submit(block)
+        writer.write(block)
         store.contains(block.hash)
         spent_us.append(1e6 * (time.perf_counter() - started))
         time.sleep(0.005)  # a decode step

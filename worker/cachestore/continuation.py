@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from domain.kv.hashing import BlockHash
 from ops.blockstore.store import BlockStore
-from worker.cachestore.loader import CANDIDATES_MAX, Continuation
+
+#: Blocks whose tokens are compared to find the one that covers most of a continuation.
+CANDIDATES_MAX = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuation:
+    """What follows a context's last whole block.
+
+    Attributes:
+        parent: Hash of that block, ``None`` at the start.
+        token_ids: The tokens that follow, at most one block.
+        fingerprint: Block fingerprint.
+        usable_tokens: From a stored block's length and the number of its first tokens that agree
+            to the number of tokens that can be used.
+        known_tokens: Tokens that memory covers already; only a block that covers more is read.
+    """
+
+    parent: BlockHash | None
+    token_ids: Sequence[int]
+    fingerprint: str
+    usable_tokens: Callable[[int, int], int]
+    known_tokens: int = 0
 
 
 def longest_usable(store: BlockStore, wanted: Continuation) -> tuple[BlockHash, ...]:

@@ -25,13 +25,14 @@ from typing import TypeAlias
 import structlog
 
 from domain.kv.hashing import BlockHash
-from ops.blockstore.blocks import StoredBlock
+from ops.blockstore.blocks import Rejected, StoredBlock
 from ops.blockstore.store import BlockStore
-from worker.cachestore.continuation import longest_usable
-from worker.cachestore.loader import Continuation, Loaded
+from worker.cachestore.continuation import Continuation, longest_usable
 
 _log = structlog.get_logger(__name__)
 
+#: The result for one block; ``None`` for a missing block, or one that could not be read.
+Loaded: TypeAlias = StoredBlock | Rejected | None
 #: Finds the names of the blocks to be read; opens files.
 Search: TypeAlias = Callable[[], tuple[BlockHash, ...]]
 #: Stands for the index of a block where the names have to be found first.

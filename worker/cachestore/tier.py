@@ -21,13 +21,7 @@ from ops.blockstore.events import (
 )
 from ops.blockstore.report import ScanReport, StoreStats
 from ops.blockstore.store import BlockStore
-from worker.cachestore.loader import (
-    CANDIDATES_MAX,
-    BlockLoader,
-    Continuation,
-    Loaded,
-    LoaderLimits,
-)
+from worker.cachestore.continuation import CANDIDATES_MAX, Continuation
 from worker.cachestore.manifest import Manifest, sealed
 from worker.cachestore.read_ahead import BlockRead, ReadAhead, ReadLimits
 from worker.cachestore.write_outcome import WriteOutcome, WriteState
@@ -82,7 +76,6 @@ class DiskTier:
         on_event: Receives pauses and resumptions of persistence.
         on_scanned: Receives the result of the scan, on the scanning thread.
         writer_limits: Bounds of the write-behind.
-        loader_limits: Bounds of whole loads.
         read_limits: Bounds of the read-ahead.
     """
 
@@ -95,7 +88,6 @@ class DiskTier:
         on_event: OnStoreEvent = ignore,
         on_scanned: Callable[[ScanReport], None] = lambda _: None,
         writer_limits: WriterLimits | None = None,
-        loader_limits: LoaderLimits | None = None,
         read_limits: ReadLimits | None = None,
     ) -> None:
         self.storage = storage
@@ -104,7 +96,6 @@ class DiskTier:
         self._on_event = on_event
         self._on_scanned = on_scanned
         self._writer = WriteBehind(store, clock=clock, on_event=on_event, limits=writer_limits)
-        self._loader = BlockLoader(store, limits=loader_limits)
         self._read_ahead = ReadAhead(store, limits=read_limits)
         self._scanned = threading.Event()
         self._paused_since_s: float | None = None
@@ -130,8 +121,7 @@ class DiskTier:
         self._closed.set()
         if self._scanner.ident is not None:
             self._scanner.join(timeout_s)
-        ended = self._loader.close(timeout_s)
-        ended = self._read_ahead.close(timeout_s) and ended
+        ended = self._read_ahead.close(timeout_s)
         return self._writer.close(timeout_s) and ended
 
     def abandon(self) -> None:
@@ -182,14 +172,6 @@ class DiskTier:
         """Return the bytes in memory that are being read, or are read and not copied yet."""
         return self._read_ahead.held_bytes()
 
-    def load(self, names: Sequence[BlockHash], fingerprint: str) -> Future[list[Loaded]] | None:
-        """Read blocks of one context; see ``BlockLoader.load``."""
-        return self._loader.load(names, fingerprint)
-
-    def load_continuation(self, wanted: Continuation) -> Future[list[Loaded]] | None:
-        """Read the continuation of a context; see ``BlockLoader.load_continuation``."""
-        return self._loader.load_continuation(wanted)
-
     # --- writes and deletions --------------------------------------------------------------
 
     def limit_in_flight(self, *, write_bytes: int, read_bytes: int) -> None:
@@ -213,14 +195,6 @@ class DiskTier:
         """Enqueue a block for writing; see ``WriteBehind.write``."""
         return self._writer.write(block) if self._scanned.is_set() else None
 
-    def refuses(self, size_bytes: int) -> bool:
-        """Return whether a block of that size would be refused, so that it need not be encoded."""
-        return not self._scanned.is_set() or self._writer.refuses(size_bytes)
-
-    def submit(self, block: NewBlock) -> bool:
-        """Enqueue a block for writing; see ``WriteBehind.submit``."""
-        return self._scanned.is_set() and self._writer.submit(block)
-
     def sealed(self, manifest: Manifest) -> Future[Manifest]:
         """Return the manifest cut to the blocks on disk, once their writes have ended."""
         return sealed(self._writer, manifest)
@@ -240,7 +214,6 @@ class DiskTier:
         while (report := self._try_scan()) is None:
             if self._closed.wait(SCAN_RETRY_S):
                 return
-        self._loader.start()
         self._read_ahead.start()
         self._writer.start()
         self._scanned.set()

@@ -175,22 +175,6 @@ class WriteBehind:
             self._changed.notify_all()
             return write.future
 
-    def submit(self, block: NewBlock) -> bool:
-        """Enqueue a block as ``write`` does.
-
-        Returns:
-            ``False`` if the block is dropped: the queue is full or persistence is paused.
-        """
-        if self.write(block) is not None:
-            return True
-        with self._changed:
-            self._dropped += 1
-        return False
-
-    def refuses(self, size_bytes: int) -> bool:
-        """Return whether a block of that size would not be accepted now."""
-        return self.state(size_bytes) is not WriteState.READY
-
     def holds(self, block_hash: BlockHash) -> bool:
         """Return whether a block waits to be written."""
         with self._changed:

@@ -48,7 +48,7 @@ def save(url: str, root: Path, job: JobId) -> None:
             assert tier.wait_scanned(WAIT_S)
             blocks = OF[job]
             for block in blocks:
-                assert tier.submit(block)
+                assert tier.write(block) is not None
             log.append(StreamName(job), [draft(completed())], expected_version=2)
             sealed_manifest = tier.sealed(_manifest(blocks))
             sealed_manifest.add_done_callback(lambda sealed: _record_sealed(recorder, job, sealed))

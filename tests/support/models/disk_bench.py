@@ -124,7 +124,7 @@ class DiskBench(Bench):
     def wait_until_it_writes(self) -> None:
         """Wait until the pause after a failure is over."""
         until = time.monotonic() + WAIT_S
-        while not self.tier.submit(make_block()):
+        while self.tier.write(make_block()) is None:
             assert time.monotonic() < until, "persistence pauses for ever"
             time.sleep(0.001)
         self.settle()

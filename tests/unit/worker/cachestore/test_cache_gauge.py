@@ -57,7 +57,7 @@ def test_disk_is_counted_beside_memory(tmp_path: Path) -> None:
     tier.start()
     assert tier.wait_scanned(WAIT_S)
     for block in make_chain(1, 3):
-        tier.submit(block)
+        tier.write(block)
     assert tier.flush(WAIT_S)
     figures = gauge.read()
     assert figures is not None

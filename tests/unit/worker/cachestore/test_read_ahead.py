@@ -17,8 +17,8 @@ from ops.blockstore.store import BlockStore
 from tests.support.builders.blocks import FINGERPRINT, FailingDisk, make_block, make_chain
 from tests.support.fakes.time import FakeClock
 from tests.support.polling import wait_until
-from worker.cachestore.loader import Continuation, Loaded
-from worker.cachestore.read_ahead import BlockRead, ReadAhead, ReadLimits
+from worker.cachestore.continuation import Continuation
+from worker.cachestore.read_ahead import BlockRead, Loaded, ReadAhead, ReadLimits
 
 WAIT_S = 60.0
 _BIG = 4000

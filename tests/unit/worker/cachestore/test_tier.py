@@ -20,7 +20,7 @@ from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
 from tests.support.builders.blocks import FINGERPRINT, make_block, make_chain
 from worker.cachestore import tier as tier_module
-from worker.cachestore.loader import Continuation
+from worker.cachestore.continuation import Continuation
 from worker.cachestore.tier import DiskTier, TierState
 from worker.cachestore.write_outcome import WriteOutcome, WriteState
 
@@ -54,7 +54,7 @@ class World:
     def filled(self, blocks: list[NewBlock]) -> DiskTier:
         tier = self.running()
         for block in blocks:
-            assert tier.submit(block)
+            assert tier.write(block) is not None
         assert tier.flush(WAIT_S)
         return tier
 
@@ -72,7 +72,7 @@ def test_before_the_scan_nothing_is_known_and_nothing_taken(world: World) -> Non
     world.filled([block])
     later = world.tier()
     assert not later.contains(block.hash)
-    assert not later.submit(block)
+    assert later.write(block) is None
     assert later.children(None, FINGERPRINT) == []
     assert later.figures().state is TierState.SCANNING
     later.start()
@@ -115,7 +115,7 @@ def test_directory_that_can_be_read_again_is_used_again(
     assert tier.figures().state is TierState.PAUSED
     world.root.unlink()
     assert tier.wait_scanned(WAIT_S)
-    assert tier.submit(make_chain(1, 1)[0])
+    assert tier.write(make_chain(1, 1)[0]) is not None
     assert tier.flush(WAIT_S)
     assert tier.figures().state is TierState.ON
     assert [type(event) for event in world.events] == [PersistencePaused, PersistenceResumed]

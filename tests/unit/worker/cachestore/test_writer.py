@@ -61,7 +61,7 @@ class World:
     def hold(self) -> None:
         """Make the writing thread hang with one block in its hands."""
         self.store.gate.clear()
-        assert self.writer.submit(make_block((1000,)))
+        assert self.writer.write(make_block((1000,))) is not None
         assert self.store.entered.wait(WAIT_S)
 
 
@@ -76,7 +76,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def test_what_was_submitted_is_on_disk_after_a_flush(world: World) -> None:
     chain = make_chain(1, 40)
     world.writer.start()
-    assert all(world.writer.submit(block) for block in chain)
+    assert all(world.writer.write(block) is not None for block in chain)
     assert world.writer.flush(WAIT_S)
     assert all(world.store.contains(block.hash) for block in chain)
     assert world.writer.stats().queued == world.writer.stats().queued_bytes == 0
@@ -85,11 +85,11 @@ def test_what_was_submitted_is_on_disk_after_a_flush(world: World) -> None:
 def test_closing_writes_what_waits(world: World) -> None:
     chain = make_chain(1, 40)
     for block in chain:
-        world.writer.submit(block)
+        world.writer.write(block)
     world.writer.start()
     assert world.writer.close(WAIT_S)
     assert all(world.store.contains(block.hash) for block in chain)
-    assert not world.writer.submit(make_block((7,)))
+    assert world.writer.write(make_block((7,))) is None
 
 
 def test_an_abandoned_queue_is_not_written(world: World) -> None:
@@ -97,12 +97,12 @@ def test_an_abandoned_queue_is_not_written(world: World) -> None:
     world.writer.start()
     world.hold()
     for block in chain:
-        assert world.writer.submit(block)
+        assert world.writer.write(block) is not None
     world.writer.abandon()
     world.store.gate.set()
     assert world.writer.close(WAIT_S)
     assert not any(world.store.contains(block.hash) for block in chain)
-    assert not world.writer.submit(make_block((7,)))
+    assert world.writer.write(make_block((7,))) is None
 
 
 def test_a_writer_that_never_started_closes() -> None:
@@ -110,13 +110,13 @@ def test_a_writer_that_never_started_closes() -> None:
     assert WriteBehind(store, clock=FakeClock()).close(WAIT_S)
 
 
-def test_a_full_queue_drops_and_counts_while_the_disk_hangs(world: World) -> None:
+def test_a_full_queue_refuses_while_the_disk_hangs(world: World) -> None:
     writer = world.writer_with(WriterLimits(queue_blocks=3))
     writer.start()
     world.hold()
-    taken = [writer.submit(block) for block in make_chain(1, 5)]
+    taken = [writer.write(block) is not None for block in make_chain(1, 5)]
     assert taken == [True, True, True, False, False]
-    assert writer.stats().dropped == 2
+    assert writer.stats().dropped == 0
     assert not writer.flush(0.01)
     world.store.gate.set()
     assert writer.flush(WAIT_S)
@@ -126,7 +126,7 @@ def test_a_full_queue_drops_and_counts_while_the_disk_hangs(world: World) -> Non
 def test_the_queue_is_bounded_in_bytes_too(world: World) -> None:
     chain = make_chain(1, 3, size_bytes=400)
     writer = world.writer_with(WriterLimits(queue_bytes=900))
-    assert [writer.submit(block) for block in chain] == [True, True, False]
+    assert [writer.write(block) is not None for block in chain] == [True, True, False]
     writer.start()
 
 
@@ -138,7 +138,6 @@ def test_a_refused_write_is_no_drop_and_is_accepted_later(world: World) -> None:
     first = [writer.write(block) for block in chain]
     assert [written is not None for written in first] == [True, True, False]
     assert writer.state(size) is WriteState.BUSY
-    assert writer.refuses(size)
     assert writer.in_flight_bytes() == 2 * size
     writer.start()
     assert writer.flush(WAIT_S)
@@ -185,7 +184,7 @@ def test_a_full_store_is_tried_again_after_a_pause(world: World) -> None:
     world.store.gate.set()
     writer = world.writer_with(WriterLimits())
     writer.start()
-    assert writer.submit(first)
+    assert writer.write(first) is not None
     assert writer.flush(WAIT_S)
     world.store.pin([first.hash])
     refused = writer.write(second)
@@ -254,27 +253,27 @@ def test_a_closed_writer_accepts_nothing(world: World) -> None:
 def test_a_full_disk_pauses_once_and_resumes_by_itself(world: World) -> None:
     world.writer.start()
     world.disk.writes_left = 0
-    assert world.writer.submit(make_block((1,)))
+    assert world.writer.write(make_block((1,))) is not None
     assert world.writer.flush(WAIT_S)
     (paused,) = world.events
     assert isinstance(paused, PersistencePaused)
     assert (paused.error, paused.retry_s) == ("ENOSPC", 5.0)
-    assert not world.writer.submit(make_block((2,)))
+    assert world.writer.write(make_block((2,))) is None
     assert world.writer.stats().paused
 
     # Still full at the first retry: no second event, a longer pause.
     world.clock.advance(5.0)
-    assert world.writer.submit(make_block((3,)))
+    assert world.writer.write(make_block((3,))) is not None
     assert world.writer.flush(WAIT_S)
     world.clock.advance(9.0)
-    assert not world.writer.submit(make_block((4,)))
+    assert world.writer.write(make_block((4,))) is None
     assert world.events == [paused]
 
     world.disk.writes_left = None
     world.clock.advance(1.0)
-    assert world.writer.submit(make_block((5,)))
+    assert world.writer.write(make_block((5,))) is not None
     assert world.writer.flush(WAIT_S)
-    assert world.events[1:] == [PersistenceResumed(paused_s=15.0, dropped=4)]
+    assert world.events[1:] == [PersistenceResumed(paused_s=15.0, dropped=2)]
     assert world.store.contains(make_block((5,)).hash)
     assert not world.writer.stats().paused
 
@@ -284,10 +283,10 @@ def test_the_pause_grows_up_to_its_limit(world: World) -> None:
     writer.start()
     world.disk.writes_left = 0
     for pause_s in (1.0, 2.0, 3.0, 3.0):
-        assert writer.submit(make_block((1,)))
+        assert writer.write(make_block((1,))) is not None
         assert writer.flush(WAIT_S)
         world.clock.advance(pause_s - 0.5)
-        assert not writer.submit(make_block((1,)))
+        assert writer.write(make_block((1,))) is None
         world.clock.advance(0.5)
 
 
@@ -297,7 +296,7 @@ def test_a_failure_drops_what_waits_and_frees_its_memory(world: World) -> None:
     world.hold()
     chain = make_chain(1, 4)
     for block in chain:
-        writer.submit(block)
+        writer.write(block)
     future = writer.when_written([block.hash for block in chain])
     world.disk.writes_left = 0
     world.store.gate.set()
@@ -312,12 +311,12 @@ def test_unexpected_error_ends_neither_the_thread_nor_later_writes(
     world.writer.start()
     with monkeypatch.context() as patch:
         patch.setattr(world.store, "put_many", lambda _: 1 / 0)
-        world.writer.submit(make_block((1,)))
+        world.writer.write(make_block((1,)))
         assert world.writer.flush(WAIT_S)
     assert isinstance(world.events[0], PersistencePaused)
     assert world.events[0].error == "ZeroDivisionError"
     world.clock.advance(5.0)
-    assert world.writer.submit(make_block((2,)))
+    assert world.writer.write(make_block((2,))) is not None
     assert world.writer.flush(WAIT_S)
     assert world.store.contains(make_block((2,)).hash)
 
@@ -339,7 +338,7 @@ def test_a_manifest_is_sealed_only_when_its_blocks_are_on_disk(world: World) -> 
     world.writer.start()
     world.hold()
     for block in (*chain, tail):
-        assert world.writer.submit(block)
+        assert world.writer.write(block) is not None
     future = sealed(world.writer, _manifest(chain, tail))
     assert not future.done()
     world.store.gate.set()
@@ -351,7 +350,7 @@ def test_a_manifest_is_cut_where_a_block_was_dropped(world: World) -> None:
     chain = make_chain(1, 4)
     world.writer.start()
     for block in (chain[0], chain[1], chain[3]):
-        world.writer.submit(block)
+        world.writer.write(block)
     assert sealed(world.writer, _manifest(chain)).result(WAIT_S) == _manifest(chain[:2])
 
 

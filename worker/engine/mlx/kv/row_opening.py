@@ -6,7 +6,8 @@ other rows.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -16,7 +17,7 @@ from domain.kv.contexts import Context, Piece
 from domain.kv.hashing import BlockHash
 from domain.kv.spec import ModelCacheSpec
 from ops.blockstore.blocks import StoredBlock
-from worker.cachestore.loader import Continuation
+from worker.cachestore.continuation import Continuation
 from worker.cachestore.read_ahead import BlockRead
 from worker.cachestore.tier import DiskTier
 from worker.engine.mlx.kv.codec import BlockCodec
@@ -127,7 +128,7 @@ class RowOpener:
         size = self._spec.block_tokens
         names = opening.plan.names[piece.start // size : self._spec.blocks_for(piece.stop)]
         at = piece.start
-        for block in self._read(opening, names, self._fingerprint):
+        for block in self._read_all(opening, names, self._fingerprint):
             if block is None:
                 yield False
                 continue
@@ -160,21 +161,16 @@ class RowOpener:
             usable_tokens=lambda _, agreeing: agreeing,
             known_tokens=at - start,
         )
-        loading = self._tier.load_continuation(wanted)
-        until_s = self._now_s() + STALLED_S_MAX
-        while loading is not None and not loading.done() and self._now_s() < until_s:
-            yield False
-        if loading is None or loading.cancel() or loading.exception() or not loading.result():
-            return at
-        block = loading.result()[0]
-        if not isinstance(block, StoredBlock):
-            return at
-        tokens = _agreeing(block.token_ids, wanted.token_ids)
-        if tokens > at - start and self._write(opening, block, start, tokens):
-            opening.disk_tokens += start + tokens - at
-            at = start + tokens
-            if tokens == block.meta.tokens < size:
-                opening.tail = block.meta.hash, at
+        for block in self._read(opening, partial(self._tier.read_continuation, wanted)):
+            if block is None:
+                yield False
+                continue
+            tokens = _agreeing(block.token_ids, wanted.token_ids)
+            if tokens > at - start and self._write(opening, block, start, tokens):
+                opening.disk_tokens += start + tokens - at
+                at = start + tokens
+                if tokens == block.meta.tokens < size:
+                    opening.tail = block.meta.hash, at
         return at
 
     def _restore_ends(self, opening: RowOpening, at: int) -> Steps:
@@ -211,7 +207,7 @@ class RowOpener:
         return True
 
     def _read_end(self, opening: RowOpening, end: DiskEnd, at: int) -> Generator[bool, None, bool]:
-        for block in self._read(opening, [end.name], self._checkpoint_fingerprint):
+        for block in self._read_all(opening, [end.name], self._checkpoint_fingerprint):
             if block is None:
                 yield False
                 continue
@@ -237,13 +233,19 @@ class RowOpener:
 
     # --- reads -------------------------------------------------------------------------------
 
-    def _read(
+    def _read_all(
         self, opening: RowOpening, names: Sequence[BlockHash], fingerprint: str
     ) -> Iterator[StoredBlock | None]:
         """Yield the blocks of ``names`` until one is missing; ``None`` while the disk reads."""
         assert self._tier is not None, "the plan names a disk"
+        return self._read(opening, partial(self._tier.read, names, fingerprint))
+
+    def _read(
+        self, opening: RowOpening, start: Callable[[], BlockRead | None]
+    ) -> Iterator[StoredBlock | None]:
+        """Yield the blocks of a read until one is missing; ``None`` while the disk reads."""
         waits_since_s = self._now_s()
-        while (read := self._tier.read(names, fingerprint)) is None:
+        while (read := start()) is None:
             if self._now_s() - waits_since_s > STALLED_S_MAX:  # too many reads are open
                 return
             yield None
