@@ -50,23 +50,6 @@ class Context:
         return not self.is_running and not self.users
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryStats:
-    """The accounts at one instant.
-
-    Attributes:
-        budget_bytes: Limit of all contexts, checkpoints and copies together.
-        used_bytes: Bytes that contexts and checkpoints reserve.
-        blocks: Whole blocks that they hold; a block that two contexts hold counts twice.
-        evicted_blocks: Blocks ever freed for other contexts.
-    """
-
-    budget_bytes: int
-    used_bytes: int
-    blocks: int
-    evicted_blocks: int
-
-
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Tokens ``start`` to ``stop`` of a prompt, and the context that holds them.

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from domain.kv.checkpoints import checkpoint_fingerprint
 from domain.values import Sampling
+from ops.blockstore.blocks import model_of
 from tests.support.models.disk_bench import DiskBench
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, Bench
@@ -102,6 +104,23 @@ def test_prompts_part_at_the_checkpoint_after_the_system_prompt(
     run = second.run_alone(other, 8)
     assert run.tokens == Bench(architecture, budget_bytes=None).run_alone(other, 8).tokens
     assert run.cached == len(system)
+
+
+@pytest.mark.parametrize("architecture", [GPT_OSS, FALCON_H1], ids=lambda a: a.name)
+def test_the_manifest_names_every_checkpoint_on_the_disk(
+    process: MakeBench, architecture: Architecture
+) -> None:
+    system = random_tokens(2 * BLOCK + 5, 5)
+    bench = process(architecture)
+    prompt = system + random_tokens(40, 6)
+    run = bench.join_as(replace(bench.admission(prompt, 4), checkpoints=(len(system),)))
+    bench.finish(run)
+    bench.settle()
+    (manifest,) = (one.manifest for one in bench.reports if isinstance(one, ContextSaved))
+    directory = model_of(checkpoint_fingerprint(bench.reuse.fingerprint))
+    stored = {block.hash for block in bench.store.blocks() if block.model == directory}
+    assert len(stored) >= 3
+    assert {manifest.tail, *manifest.checkpoints} == stored
 
 
 @few

@@ -19,14 +19,14 @@ contents = st.tuples(fingerprints, parents, blocks)
 def test_the_name_is_sha256_of_the_documented_bytes() -> None:
     parent = BlockHash(b"p" * 32)
     written_out = (
-        b"semantic-kv\0\1\0\0\0" + b"\3\0\0\0m\xc3\xa9" + b"\1" + parent + b"\2\0\0\0"
+        b"semantic-kv\0\2\0\0\0" + b"\3\0\0\0m\xc3\xa9" + b"\1" + parent + b"\2\0\0\0"
         b"\7\0\0\0\0\1\0\0"
     )
     assert block_hash("mé", parent, [7, 256]) == hashlib.sha256(written_out).digest()
 
 
 def test_the_first_block_has_the_documented_name() -> None:
-    written_out = b"semantic-kv\0\1\0\0\0" + b"\1\0\0\0m" + b"\0" + b"\1\0\0\0" + b"\7\0\0\0"
+    written_out = b"semantic-kv\0\2\0\0\0" + b"\1\0\0\0m" + b"\0" + b"\1\0\0\0" + b"\7\0\0\0"
     assert block_hash("m", None, [7]) == hashlib.sha256(written_out).digest()
 
 

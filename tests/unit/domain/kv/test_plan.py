@@ -107,14 +107,14 @@ def test_other_contexts_are_read_from_the_disk() -> None:
     )
 
 
-def test_windows_and_states_are_the_fixed_part_and_in_each_block_on_disk() -> None:
+def test_windows_and_states_are_the_fixed_part_and_in_checkpoints_on_disk() -> None:
     plan = planned(footprint(FULL, WINDOW, STATE), 20_000, tokens=98)
     assert plan.kv_token_bytes == 20
     # The window's buffer holds 64 tokens more than the window, and has room for a block.
     assert plan.kv_fixed_bytes == (4 + 64 + 4) * 20 + 50
     assert plan.context_bytes == 98 * 20 + (4 + 64 + 4) * 20 + 50
-    # Blocks of 4 tokens and one of 2, each with its part of the window and a state.
-    assert plan.disk_bytes == 3 * (98 * 20 + 98 * 20 + 25 * 50)
+    # Three checkpoints, each with a whole window and a state.
+    assert plan.disk_bytes == 3 * (98 * 20 + 3 * (4 * 20 + 50))
 
 
 def test_longest_context_leaves_room_for_its_own_step() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.kv.spec import LayerKind, LayerSpec, ModelCacheSpec
+from domain.kv.spec import KEPT_CHECKPOINTS, LayerKind, LayerSpec, ModelCacheSpec
 
 
 def full(kv_heads: int, head_dim: int) -> LayerSpec:
@@ -83,9 +83,10 @@ cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_bytes_are_those_worked_out_by_hand(case: Case) -> None:
     assert case.spec.block_bytes == case.spec.bytes_of(256) == case.block_bytes
     assert case.spec.bytes_of(100) == case.tail_bytes
-    assert case.spec.context_bytes(0) == 0
-    assert case.spec.context_bytes(3 * 256) == 3 * case.block_bytes
-    assert case.spec.context_bytes(3 * 256 + 100) == 3 * case.block_bytes + case.tail_bytes
+    assert case.spec.stored_bytes(256) == case.block_bytes
+    assert case.spec.stored_bytes(100) == case.tail_bytes
+    more_checkpoints = (KEPT_CHECKPOINTS - 1) * case.spec.ends_bytes(256)
+    assert case.spec.context_bytes(256) == case.block_bytes + more_checkpoints
 
 
 def test_a_running_window_counts_its_whole_buffer() -> None:

@@ -239,6 +239,11 @@ class ContextSaver:
             fingerprint=self._fingerprint,
             blocks=tuple(context.names[: end.position // self._size]),
             tail=end.name,
+            checkpoints=tuple(
+                one.name
+                for one in self._store.checkpoints
+                if context in one.contexts and one.name != end.name
+            ),
         )
         self._tier.sealed(manifest).add_done_callback(lambda one: on_saved(one.result()))
 
