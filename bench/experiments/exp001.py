@@ -18,7 +18,7 @@ import mlx_lm.utils
 
 import worker.demo_model
 from bench.experiments.report import print_conditions, print_table, print_verdict
-from domain.kv.spec import LayerKind, LayerSpec, ModelCacheSpec
+from domain.kv.spec import BLOCK_TOKENS, LayerKind, LayerSpec, ModelCacheSpec
 from tests.support.models.tiny_architectures import ARCHITECTURES
 from worker.engine.mlx.kv.probe import probe_spec
 
@@ -45,8 +45,8 @@ def _rows(wrong: list[str]) -> Iterator[tuple[object, ...]]:
         yield (
             name,
             _described(expected.layers),
-            f"{expected.block_bytes:,}",
-            f"{probed.block_bytes:,}",
+            f"{expected.stored_bytes(BLOCK_TOKENS):,}",
+            f"{probed.stored_bytes(BLOCK_TOKENS):,}",
             "yes" if expected == probed else "**no**",
         )
 

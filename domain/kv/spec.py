@@ -1,16 +1,12 @@
-"""What a model must remember of a context, and how many bytes that is.
+"""What a model remembers of a context, and how many bytes that is.
 
-A block holds what all layers remember of 256 tokens; a tail is a last block that is not full:
+    full attention     keys and values of each token
+    sliding window W   keys and values of the last min(W, tokens) tokens
+    state              one array, whatever the number of tokens
 
-    full attention     keys and values of each of its tokens
-    sliding window W   keys and values of its last min(W, tokens) tokens
-    state              a snapshot of the state as it is at the end of the block
-
-Hence two rules that the rest of the engine asks for here. What a restore must gather differs by
-layer (``trailing_blocks``). And a stored block can be cut, that is used for only its first tokens,
-when each layer still finds what it needs: never with a state, and with a window only while the
-block is not longer than the window, because else the older part of the window was not kept
-(``usable_tokens``).
+A block is the full-attention layers of 256 tokens. It can be cut at any token. Windows and states
+can be restored only where a checkpoint was made: a copy of what they remember at one position. A
+context is stored as its blocks and at most ``KEPT_CHECKPOINTS`` checkpoints.
 """
 
 from __future__ import annotations
@@ -80,7 +76,7 @@ class LayerSpec:
         return self.kv_heads * (self.key_dim + self.value_dim) * self.element_bytes
 
     def kept_tokens(self, tokens: int) -> int:
-        """Return of how many of a block's ``tokens`` the keys and values are kept."""
+        """Return of how many of the last ``tokens`` the keys and values are kept."""
         match self.kind:
             case LayerKind.FULL:
                 return tokens
@@ -92,7 +88,7 @@ class LayerSpec:
                 assert_never(self.kind)
 
     def bytes_of(self, tokens: int) -> int:
-        """Return the size of this layer's part of a block of ``tokens``."""
+        """Return the size of what this layer remembers of ``tokens``."""
         return self.kept_tokens(tokens) * self.token_bytes + self.state_bytes
 
 
@@ -114,24 +110,6 @@ class ModelCacheSpec:
         assert self.layers, "a model remembers something"
         assert self.dtype, "the type has a name"
         assert self.block_tokens > 0, "a block holds at least one token"
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of a full block."""
-        return self.bytes_of(self.block_tokens)
-
-    @property
-    def cut_tokens_max(self) -> int:
-        """Length of the longest stored block that can be cut; 0 if none can."""
-        if any(layer.kind is LayerKind.STATE for layer in self.layers):
-            return 0
-        windows = [layer.window for layer in self.layers if layer.window]
-        return min([self.block_tokens, *windows])
-
-    def bytes_of(self, tokens: int) -> int:
-        """Return the size of one block that holds ``tokens``, at most a block's."""
-        assert 0 < tokens <= self.block_tokens, "a block holds between one token and all of them"
-        return sum(layer.bytes_of(tokens) for layer in self.layers)
 
     def live_bytes(self, tokens: int) -> int:
         """Return the size of the caches of a running sequence of ``tokens``.
@@ -187,37 +165,3 @@ class ModelCacheSpec:
         """Return how many blocks a context of ``tokens`` takes, its tail included."""
         assert tokens >= 0, "a context has a length"
         return -(-tokens // self.block_tokens)
-
-    def trailing_blocks(self, layer: LayerSpec, tokens: int) -> int:
-        """Return how many of the last blocks ``layer`` needs to go on after ``tokens``.
-
-        A tail counts as a block, so a window may reach one block further back after a tail than
-        at a border.
-        """
-        assert tokens >= 0, "a context has a length"
-        match layer.kind:
-            case LayerKind.FULL:
-                return self.blocks_for(tokens)
-            case LayerKind.SLIDING:
-                unseen = max(0, tokens - layer.window)
-                return self.blocks_for(tokens) - unseen // self.block_tokens
-            case LayerKind.STATE:
-                return min(1, tokens)
-            case _:
-                assert_never(layer.kind)
-
-    def may_cut(self, stored_tokens: int) -> bool:
-        """Return whether a stored block of that length can be used for only its first tokens."""
-        return stored_tokens <= self.cut_tokens_max
-
-    def usable_tokens(self, *, stored_tokens: int, matching_tokens: int) -> int:
-        """Return how many tokens of a stored block serve a context that shares its first ones.
-
-        Args:
-            stored_tokens: Length of the stored block.
-            matching_tokens: Tokens from its start that the context has too.
-        """
-        assert 0 <= matching_tokens <= stored_tokens <= self.block_tokens, "a part of a block"
-        if matching_tokens == stored_tokens or self.may_cut(stored_tokens):
-            return matching_tokens
-        return 0

@@ -184,7 +184,7 @@ class RecordedEngine:
     def _make_runner(self) -> BatchRunner:
         # Here and not before: what is computed on another thread cannot be used on the engine's.
         network = self._architecture.make(mx.float32)
-        block_bytes = probe_spec(network, BLOCK_TOKENS).block_bytes
+        block_bytes = probe_spec(network, BLOCK_TOKENS).stored_bytes(BLOCK_TOKENS)
         budget = None if self._budget_blocks is None else self._budget_blocks * block_bytes
         self._runner = _RecordingRunner(
             load_weights=lambda: LoadedWeights(network, frozenset([END]), _model()),

@@ -103,7 +103,7 @@ def test_exhaustion_with_many_beside_each_other_ends_with_all_of_them_right(
 
 
 def test_paused_sequence_goes_on_out_of_its_blocks(bench: MakeBench) -> None:
-    size = bench(LLAMA).reuse._spec.block_bytes
+    size = bench(LLAMA).reuse._spec.stored_bytes(BLOCK)
     tight = bench(LLAMA, budget_bytes=12 * size)
     older, younger = (tight.wait(random_tokens(30, n), 60) for n in (6, 7))
     while not younger.paused:
@@ -116,7 +116,7 @@ def test_paused_sequence_goes_on_out_of_its_blocks(bench: MakeBench) -> None:
 
 
 def test_very_small_budget_lowers_the_context_and_serves_within_it(bench: MakeBench) -> None:
-    size = bench(LLAMA).reuse._spec.block_bytes
+    size = bench(LLAMA).reuse._spec.stored_bytes(BLOCK)
     small = bench(LLAMA, budget_bytes=3 * size + size // 2)
     context = small.model.card.context_length
     assert context == 2 * BLOCK  # and room for the next step

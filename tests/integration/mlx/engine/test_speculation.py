@@ -174,7 +174,7 @@ def test_a_resumed_sequence_goes_on_with_the_same_tokens(
 
 
 def test_a_preempted_sequence_goes_on_with_the_same_tokens(oracle: Oracle) -> None:
-    size = Bench(LLAMA).reuse._spec.block_bytes
+    size = Bench(LLAMA).reuse._spec.stored_bytes(BLOCK)
     cold, bench = without_drafts(LLAMA), Bench(LLAMA, budget_bytes=9 * size)
     prompts = [random_tokens(20 + 15 * (n % 4), 70 + n) for n in range(6)]
     expected = [cold.join(prompt, 30, SAMPLED) for prompt in prompts]

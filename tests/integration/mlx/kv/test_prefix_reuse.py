@@ -206,7 +206,7 @@ def test_small_budget_is_never_exceeded_and_changes_nothing(
     spec = bench(architecture).reuse._spec
     # The longest sequence fits alone.
     longest_bytes = spec.live_bytes(7 * BLOCK) + spec.checkpoint_bytes
-    budget_bytes = max(blocks * spec.block_bytes, longest_bytes)
+    budget_bytes = max(blocks * spec.stored_bytes(BLOCK), longest_bytes)
     warm = bench(architecture, budget_bytes=budget_bytes)
     prompts = [random_tokens(20 + 15 * (n % 4), 70 + n % 5) for n in range(12)]
     for start in range(0, len(prompts), 3):
@@ -321,7 +321,7 @@ def test_random_conversations_say_what_they_say_cold(
     bench: MakeBench, architecture: Architecture
 ) -> None:
     rng = random.Random(4)
-    size = bench(architecture).reuse._spec.block_bytes
+    size = bench(architecture).reuse._spec.stored_bytes(BLOCK)
     warm = bench(architecture, budget_bytes=40 * size)
     contexts = [random_tokens(40, 1)]
     runs: list[Run] = []

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from domain.kv.spec import KEPT_CHECKPOINTS, LayerKind, LayerSpec, ModelCacheSpec
+from domain.kv.spec import LayerKind, LayerSpec, ModelCacheSpec
 
 
 def full(kv_heads: int, head_dim: int) -> LayerSpec:
@@ -40,29 +38,30 @@ def spec_of(*layers: LayerSpec) -> ModelCacheSpec:
 @dataclass(frozen=True)
 class Case:
     spec: ModelCacheSpec
-    block_bytes: int
-    #: Bytes of a tail of 100 tokens.
-    tail_bytes: int
-    cut_tokens_max: int
+    #: Bytes of a token in all full-attention layers.
+    token_bytes: int
+    #: Bytes of a checkpoint after 100 tokens, and after many.
+    short_checkpoint: int
+    checkpoint: int
 
 
 CASES = {
-    # 32 layers x 2 x 8 heads x 128 x 2 bytes = 131,072 bytes a token
-    "Llama 3.1 8B": Case(spec_of(*[full(8, 128)] * 32), 33_554_432, 13_107_200, 256),
-    # 28 x 2 x 4 x 128 x 2 = 57,344
-    "Qwen 2.5 7B": Case(spec_of(*[full(4, 128)] * 28), 14_680_064, 5_734_400, 256),
-    # 36 x 2 x 8 x 128 x 2 = 147,456
-    "Qwen 3 8B": Case(spec_of(*[full(8, 128)] * 36), 37_748_736, 14_745_600, 256),
-    # 26 x 2 x 1 x 256 x 2 = 26,624; every sixth layer is global, the window is two blocks
+    # 32 layers x 2 x 8 heads x 128 x 2 bytes
+    "Llama 3.1 8B": Case(spec_of(*[full(8, 128)] * 32), 131_072, 0, 0),
+    # 28 x 2 x 4 x 128 x 2
+    "Qwen 2.5 7B": Case(spec_of(*[full(4, 128)] * 28), 57_344, 0, 0),
+    # 36 x 2 x 8 x 128 x 2
+    "Qwen 3 8B": Case(spec_of(*[full(8, 128)] * 36), 147_456, 0, 0),
+    # 2 x 1 x 256 x 2 = 1,024 a token and layer; 4 of 26 layers are global, 22 keep 512 tokens
     "Gemma 3 1B": Case(
         spec_of(*[full(1, 256) if layer % 6 == 5 else sliding(1, 256, 512) for layer in range(26)]),
-        6_815_744,
-        2_662_400,
-        256,
+        4_096,
+        2_252_800,
+        11_534_336,
     ),
-    # 2 x 8 x 64 x 2 = 2,048 a token and layer: 12 layers keep 256 tokens, 12 keep 128
+    # 2 x 8 x 64 x 2 = 2,048 a token and layer: 12 layers keep all tokens, 12 keep 128
     "GPT-OSS 20B": Case(
-        spec_of(*[sliding(8, 64, 128), full(8, 64)] * 12), 9_437_184, 4_915_200, 128
+        spec_of(*[sliding(8, 64, 128), full(8, 64)] * 12), 24_576, 2_457_600, 3_145_728
     ),
     # 12 x 2 x 2 x 256 x 2 = 24,576 a token, and 36 states of
     # 3 x 8,192 x 2 + 32 x 128 x 128 x 4 = 2,146,304
@@ -70,9 +69,9 @@ CASES = {
         spec_of(
             *[*[LayerSpec(kind=LayerKind.STATE, state_bytes=2_146_304)] * 3, full(2, 256)] * 12
         ),
-        6_291_456 + 77_266_944,
-        2_457_600 + 77_266_944,
-        0,
+        24_576,
+        77_266_944,
+        77_266_944,
     ),
 }
 
@@ -81,12 +80,25 @@ cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
 @cases
 def test_bytes_are_those_worked_out_by_hand(case: Case) -> None:
-    assert case.spec.block_bytes == case.spec.bytes_of(256) == case.block_bytes
-    assert case.spec.bytes_of(100) == case.tail_bytes
-    assert case.spec.stored_bytes(256) == case.block_bytes
-    assert case.spec.stored_bytes(100) == case.tail_bytes
-    more_checkpoints = (KEPT_CHECKPOINTS - 1) * case.spec.ends_bytes(256)
-    assert case.spec.context_bytes(256) == case.block_bytes + more_checkpoints
+    spec = case.spec
+    assert spec.has_ends is (case.checkpoint > 0)
+    assert spec.full_bytes(0) == 0
+    assert spec.full_bytes(20_000) == 20_000 * case.token_bytes
+    assert spec.ends_bytes(100) == case.short_checkpoint
+    assert spec.ends_bytes(20_000) == spec.checkpoint_bytes == case.checkpoint
+
+
+@cases
+def test_a_restore_reads_one_checkpoint_and_the_disk_stores_three(case: Case) -> None:
+    full_bytes = 20_000 * case.token_bytes
+    assert case.spec.stored_bytes(20_000) == full_bytes + case.checkpoint
+    assert case.spec.context_bytes(20_000) == full_bytes + 3 * case.checkpoint
+
+
+def test_checkpoints_of_windows_of_different_lengths_are_largest_after_the_longest() -> None:
+    spec = spec_of(sliding(1, 64, 128), sliding(1, 64, 512), full(1, 64))
+    assert spec.checkpoint_bytes == (128 + 512) * 256
+    assert spec.ends_bytes(300) == (128 + 300) * 256
 
 
 def test_a_running_window_counts_its_whole_buffer() -> None:
@@ -98,15 +110,9 @@ def test_a_running_window_counts_its_whole_buffer() -> None:
 
 
 @cases
-def test_blocks_can_be_cut_as_far_as_every_layer_allows(case: Case) -> None:
-    longest = case.cut_tokens_max
-    assert case.spec.cut_tokens_max == longest
-    for stored in (1, 100, 128, 129, 255, 256):
-        assert case.spec.may_cut(stored) is (stored <= longest)
-        assert case.spec.usable_tokens(stored_tokens=stored, matching_tokens=stored) == stored
-        assert case.spec.usable_tokens(stored_tokens=stored, matching_tokens=stored - 1) == (
-            stored - 1 if stored <= longest else 0
-        )
+def test_a_running_context_is_never_smaller_than_what_a_restore_reads(case: Case) -> None:
+    for tokens in (1, 100, 256, 512, 700, 20_000):
+        assert case.spec.live_bytes(tokens) >= case.spec.stored_bytes(tokens)
 
 
 @pytest.mark.parametrize(
@@ -114,74 +120,6 @@ def test_blocks_can_be_cut_as_far_as_every_layer_allows(case: Case) -> None:
 )
 def test_a_started_block_counts_as_one(tokens: int, blocks: int) -> None:
     assert CASES["Llama 3.1 8B"].spec.blocks_for(tokens) == blocks
-
-
-@pytest.mark.parametrize(
-    ("window", "tokens", "blocks"),
-    [
-        (128, 1024, 1),
-        (256, 1024, 1),
-        (300, 1024, 2),
-        (512, 1024, 2),
-        (1024, 4096, 4),
-        (512, 256, 1),
-        (512, 0, 0),
-        (128, 1024 + 128, 1),
-        (128, 1024 + 127, 2),
-        (512, 1024 + 1, 3),
-    ],
-)
-def test_a_window_needs_the_blocks_that_it_reaches_into(
-    window: int, tokens: int, blocks: int
-) -> None:
-    layer = sliding(1, 64, window)
-    assert spec_of(layer).trailing_blocks(layer, tokens) == blocks
-
-
-def test_full_attention_needs_all_blocks_and_a_state_the_last() -> None:
-    attention = full(1, 64)
-    state = LayerSpec(kind=LayerKind.STATE, state_bytes=8)
-    spec = spec_of(attention, state)
-    assert [spec.trailing_blocks(attention, tokens) for tokens in (0, 256, 700)] == [0, 1, 3]
-    assert [spec.trailing_blocks(state, tokens) for tokens in (0, 256, 700)] == [0, 1, 1]
-
-
-@given(
-    window=st.integers(min_value=1, max_value=20),
-    tokens=st.integers(min_value=0, max_value=60),
-    block_tokens=st.integers(min_value=1, max_value=8),
-)
-def test_the_gathered_blocks_hold_what_a_window_sees_and_none_is_gathered_in_vain(
-    window: int, tokens: int, block_tokens: int
-) -> None:
-    layer = sliding(1, 1, window)
-    spec = ModelCacheSpec(layers=(layer,), dtype="bfloat16", block_tokens=block_tokens)
-    needed = set(range(max(0, tokens - window), tokens))
-    kept_by_block = []
-    for start in range(0, tokens, block_tokens):
-        end = min(start + block_tokens, tokens)
-        kept_by_block.append(set(range(end - layer.kept_tokens(end - start), end)))
-    count = spec.trailing_blocks(layer, tokens)
-    gathered = kept_by_block[len(kept_by_block) - count :]
-    assert needed <= set().union(*gathered)
-    assert all(kept & needed for kept in gathered)
-
-
-@given(
-    window=st.integers(min_value=1, max_value=10),
-    stored=st.integers(min_value=1, max_value=8),
-    data=st.data(),
-)
-def test_a_block_is_cut_only_where_the_window_is_whole(
-    window: int, stored: int, data: st.DataObject
-) -> None:
-    cut = data.draw(st.integers(min_value=0, max_value=stored))
-    layer = sliding(1, 1, window)
-    spec = ModelCacheSpec(layers=(layer,), dtype="bfloat16", block_tokens=8)
-    kept = range(stored - layer.kept_tokens(stored), stored)
-    seen = range(max(0, cut - window), cut)
-    whole = all(token in kept for token in seen)
-    assert spec.usable_tokens(stored_tokens=stored, matching_tokens=cut) == (cut if whole else 0)
 
 
 @pytest.mark.parametrize(
@@ -212,10 +150,12 @@ def test_a_cache_of_keys_alone_is_a_layer() -> None:
     assert layer.token_bytes == 256
 
 
-@pytest.mark.parametrize("tokens", [0, -1, 257])
-def test_a_block_of_an_impossible_length_is_noticed(tokens: int) -> None:
-    with pytest.raises(AssertionError):
-        CASES["Llama 3.1 8B"].spec.bytes_of(tokens)
+@cases
+def test_a_negative_length_is_noticed(case: Case) -> None:
+    spec = case.spec
+    for size in (spec.live_bytes, spec.full_bytes, spec.ends_bytes, spec.blocks_for):
+        with pytest.raises(AssertionError):
+            size(-1)
 
 
 @pytest.mark.parametrize(
