@@ -23,6 +23,8 @@ from worker.engine.ports import Finish
 PROGRESS_BLOCKS = 8
 #: Tokens that a sequence may be ahead of the answer that the client sees when it is stopped.
 OVERSHOOT_TOKENS = 8
+#: Longest wait for the disk, in seconds, where memory has no room for the checkpoint of an answer.
+LAST_S_MAX = 0.5
 #: Checkpoints closer than this to another are not made.
 APART_TOKENS_MIN = 16
 
@@ -123,12 +125,28 @@ class ContextEnds:
         made = False
         if self._spec.has_ends and caches.can_end_at(position, tokens):
             self._save_progress(sequence)
-            made = self._make(sequence, caches, position, CheckpointKind.ANSWER, on_saved)
+            made = self._make_last(sequence, caches, position, on_saved)
             self._thin(sequence)
         if not made and self._saver is not None:
             size = self._spec.block_tokens
             end = tokens - tokens % size if self._spec.has_ends else tokens
             self._saver.add_end(sequence.context, ContextEnd(position=end, on_saved=on_saved))
+
+    def _make_last(
+        self,
+        sequence: TrackedSequence,
+        caches: ContextCaches,
+        position: int,
+        on_saved: Callable[[Manifest], None] | None,
+    ) -> bool:
+        """Make the checkpoint of the answer, in place of earlier ones where memory is short."""
+        if self._make(sequence, caches, position, CheckpointKind.ANSWER, on_saved):
+            return True
+        self._delete(sequence, [one for one in sequence.ends if one.kind not in _KEPT])
+        if self._saver is not None:
+            # One that is being written is freed after that.
+            self._saver.save_now(sequence.context, LAST_S_MAX)
+        return self._make(sequence, caches, position, CheckpointKind.ANSWER, on_saved)
 
     def _last_position(self, sequence: TrackedSequence, tokens: int, finish: Finish | None) -> int:
         """Return a position just before the end: before the end mark, or before the overshoot."""

@@ -140,6 +140,44 @@ def test_a_context_that_barely_fits_the_memory_is_restored_whole(
     assert small.reuse.used_bytes() <= budget_bytes
 
 
+def test_a_prompt_that_shares_a_beginning_takes_no_context_that_is_not_saved(
+    process: MakeBench,
+) -> None:
+    system = random_tokens(3 * BLOCK, 40)
+    first, other = (system + random_tokens(5 * BLOCK + 3, seed) for seed in (41, 42))
+    spec = process(LLAMA).reuse._spec
+    bench = process(LLAMA, budget_bytes=spec.full_bytes(BLOCK) * 14)
+    bench.hold_writes()
+    following = first + bench.run_alone(first, 8).tokens + random_tokens(5, 43)
+    assert bench.runner.insert(bench.admission(other)) is None
+    bench.let_write()
+    bench.settle()
+    bench.run_alone(other, 8)
+    bench.settle()
+    turn = bench.run_alone(following, 8)
+    assert turn.cached == len(following) - 5
+    assert turn.tokens == Bench(LLAMA, budget_bytes=None).run_alone(following, 8).tokens
+
+
+@pytest.mark.parametrize("architecture", [GPT_OSS, FALCON_H1], ids=lambda a: a.name)
+def test_an_answer_gets_its_checkpoint_although_memory_is_full_of_others(
+    process: MakeBench, architecture: Architecture
+) -> None:
+    prompts = [random_tokens(20 * BLOCK + 3, seed) for seed in (51, 52)]
+    first = process(architecture)
+    spec = first.reuse._spec
+    # One row, one checkpoint, and what is on its way to the disk.
+    live_bytes = first.reuse.row_bytes(len(prompts[0]) + 8) + spec.checkpoint_bytes
+    small = process(architecture, budget_bytes=live_bytes * 26 // 25 + spec.full_bytes(BLOCK))
+    following = []
+    for prompt in prompts:
+        following.append(prompt + small.run_alone(prompt, 8).tokens + random_tokens(1, 53))
+        small.settle()
+    for prompt in following:
+        assert small.run_alone(prompt, 1).cached == len(prompt) - 1
+        small.settle()
+
+
 def test_blocks_that_are_on_disk_are_not_written_again(process: MakeBench) -> None:
     prompt = random_tokens(4 * BLOCK + 7, 9)
     process(LLAMA).run_alone(prompt, 8)

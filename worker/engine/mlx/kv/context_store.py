@@ -62,7 +62,7 @@ class ContextStore:
         self._limit_bytes = max(0, budget_bytes - in_flight_bytes)
         #: Limit for a new or growing context; one checkpoint always fits beside.
         self.context_limit_bytes = max(0, self._limit_bytes - spec.checkpoint_bytes)
-        self._may_lose = may_lose
+        self.may_lose = may_lose
         self._lock = threading.RLock()
         self._index = ContextIndex(self.hasher, spec.block_tokens)
         self._checkpoints = CheckpointIndex(BlockHasher(checkpoint_fingerprint(fingerprint)))
@@ -147,7 +147,7 @@ class ContextStore:
 
     def free_bytes(self) -> int:
         """Return how many bytes a context can take without freeing others."""
-        return self.context_limit_bytes - self._used_bytes
+        return self._limit_beside_ends() - self._used_bytes
 
     def caches(self, context: Context) -> ContextCaches:
         """Return the caches of a context."""
@@ -277,7 +277,12 @@ class ContextStore:
             size_bytes: Bytes that are needed.
             lose: Whether contexts that are not on the disk are freed too.
         """
-        return self._make_room(size_bytes, self.context_limit_bytes, lose=lose)
+        return self._make_room(size_bytes, self._limit_beside_ends(), lose=lose)
+
+    def _limit_beside_ends(self) -> int:
+        """Return the limit of contexts and checkpoints that leaves room for one checkpoint."""
+        ends_bytes = sum(one.size_bytes for one in self._ends)
+        return self._limit_bytes - max(0, self.spec.checkpoint_bytes - ends_bytes)
 
     def shed(self, over_bytes: int) -> None:
         """Free parked contexts and checkpoints of about ``over_bytes``."""
@@ -296,7 +301,7 @@ class ContextStore:
 
     def _reclaimable_bytes(self, *, lose: bool) -> int:
         """Return how many bytes could be freed at once."""
-        unsaved = lose or self._may_lose()
+        unsaved = lose or self.may_lose()
         with self._lock:
             idle = (one for one in self._caches if one.is_idle and (one.is_saved or unsaved))
             unused = (one for one in self._ends if not one.users and (one.is_saved or unsaved))
@@ -308,7 +313,7 @@ class ContextStore:
                 self._index,
                 self._checkpoints,
                 missing_bytes,
-                unsaved=lose or self._may_lose(),
+                unsaved=lose or self.may_lose(),
             )
         if relief is None:
             return False

@@ -17,6 +17,8 @@ RESTORED_TOKENS_MIN = 16
 #: Share of a parked context, in parts, that its next sequence may leave behind. A context of which
 #: more is left is copied instead, because another agent will continue it.
 LEFT_PARTS = 4
+#: Tokens that it may leave behind although the disk does not have them: the end of an answer.
+LEFT_UNSAVED_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ class StartPlanner:
         if tokens < RESTORED_TOKENS_MIN and not tail_on_disk:
             return StartPlan(diverged_at=diverged_at)
         pieces = known.cut(min(tokens, known.tokens))
-        adopted = _adopted(pieces, adopts=adopts)
+        adopted = self._adopted(pieces, adopts=adopts)
         return StartPlan(
             names=known.names,
             tokens=tokens,
@@ -123,6 +125,18 @@ class StartPlanner:
             tail_on_disk=tail_on_disk,
             diverged_at=diverged_at,
         )
+
+    def _adopted(self, pieces: Sequence[Piece], *, adopts: bool) -> Context | None:
+        """Return the parked context that begins a plan and can run again, if there is one."""
+        if not pieces or pieces[0].context is None:
+            return None
+        context, tokens = pieces[0].context, pieces[0].stop
+        if not context.is_idle or context.start:
+            return None
+        left = len(context.token_ids) - tokens
+        if left > LEFT_UNSAVED_TOKENS and not (context.is_saved or self._store.may_lose()):
+            return None
+        return context if adopts or left * LEFT_PARTS <= len(context.token_ids) else None
 
     def _on_disk(self, name: BlockHash) -> bool:
         return self._tier is not None and self._tier.contains(name)
@@ -220,14 +234,3 @@ class StartPlanner:
             ):
                 return length
         return 0
-
-
-def _adopted(pieces: Sequence[Piece], *, adopts: bool) -> Context | None:
-    """Return the parked context that begins a plan and can run again, if there is one."""
-    if not pieces or pieces[0].context is None:
-        return None
-    context, tokens = pieces[0].context, pieces[0].stop
-    if not context.is_idle or context.start:
-        return None
-    left = len(context.token_ids) - tokens
-    return context if adopts or left * LEFT_PARTS <= len(context.token_ids) else None
