@@ -28,6 +28,7 @@ class Context:
         users: Copies that are being made from it; while there are any, it is not changed.
         is_saved: Whether the disk has all of it, or has it in its write queue.
         is_packed: Whether all of it that can be is stored in 8 bits; only while it is parked.
+        is_forgotten: Whether its blocks were deleted on request; it is not saved any more.
         tail: Name and end of the last partial block of it on the disk.
         used: Number of its last use; a higher number is later.
     """
@@ -40,6 +41,7 @@ class Context:
     is_running: bool = True
     users: int = 0
     is_saved: bool = False
+    is_forgotten: bool = False
     is_packed: bool = False
     tail: tuple[BlockHash, int] | None = None
     used: int = 0
@@ -220,10 +222,10 @@ class ContextIndex:
 
     def _drop(self, context: Context, names: Sequence[BlockHash]) -> None:
         for name in names:
-            holders = self._holders[name]
-            del holders[context]
+            holders = self._holders.get(name, {})
+            holders.pop(context, None)  # a forgotten context has left the index
             if not holders:
-                del self._holders[name]
+                self._holders.pop(name, None)
 
     def _best(
         self, token_ids: Sequence[int], names: Sequence[BlockHash]

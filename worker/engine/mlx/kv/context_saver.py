@@ -196,7 +196,8 @@ class ContextSaver:
             return False
         ids = context.token_ids[start : start + self._size]
         arrays = self._store.caches(context).read(start, start + self._size)
-        write = self._tier.write(self._block(name, parent, ids, arrays, self._fingerprint))
+        block = self._block(name, parent, ids, arrays, self._fingerprint)
+        write = self._write(context, block)
         if write is None:
             return False
         work.writes[at] = write
@@ -215,11 +216,17 @@ class ContextSaver:
                 return self._finish_end(work, end)
             if not self._tier.can_write(block[1]):
                 return False
-            end.write = self._tier.write(block[0]())
+            end.write = self._write(work.context, block[0]())
         if end.write is None or not end.write.done():
             return False
         outcome, end.write = end.write.result(), None
         return outcome not in _REPEATED and self._finish_end(work, end)
+
+    def _write(self, context: Context, block: NewBlock) -> Future[WriteOutcome] | None:
+        """Enqueue a block, unless its context was forgotten meanwhile by another thread."""
+        return self._store.guarded(
+            lambda: None if context.is_forgotten else self._tier.write(block)
+        )
 
     def _finish_end(self, work: _Work, end: ContextEnd) -> bool:
         work.ends.popleft()

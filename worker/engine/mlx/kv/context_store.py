@@ -121,6 +121,7 @@ class ContextStore:
             for context in list(self._index):
                 if not context.is_running and not wanted.isdisjoint(context.names):
                     self._index.remove(context)
+                    context.is_forgotten = True
                     self._forgotten.append(context)
             for checkpoint in list(self._checkpoints):
                 if checkpoint.name in wanted or checkpoint.parent in wanted:
@@ -371,6 +372,8 @@ class ContextStore:
             elif one.users or one.is_running:
                 self._forgotten.append(one)
             elif one in self._caches:
+                one.is_saved = True  # nothing of it is to be saved
+                self.on_cut(one, 0)
                 self.drop(one)
 
     def close(self) -> None:
