@@ -22,6 +22,7 @@ def cache_object(diagnosis: CacheDiagnosis) -> JobCache:
         "prompt_tokens": diagnosis.prompt_tokens,
         "cached_tokens": diagnosis.cached_tokens,
         "source": diagnosis.source,
+        "known_tokens": diagnosis.known_tokens,
         "missed_tokens": diagnosis.missed_tokens,
         "compared_with": diagnosis.compared_with,
         "divergence": None if divergence is None else _divergence(diagnosis, divergence),
@@ -45,6 +46,9 @@ def cache_header(diagnosis: CacheDiagnosis) -> str:
         f"cached={diagnosis.cached_tokens}",
         f"source={diagnosis.source}",
     ]
+    if diagnosis.known_tokens > diagnosis.cached_tokens:
+        # Windows and states go on from a checkpoint; 0 is the beginning of the prompt.
+        members += [f"known={diagnosis.known_tokens}", f"checkpoint={diagnosis.cached_tokens}"]
     if diagnosis.divergence is not None:
         divergence = diagnosis.divergence
         members += [

@@ -237,6 +237,7 @@ class JobCache(TypedDict):
     prompt_tokens: int
     cached_tokens: int
     source: str
+    known_tokens: int
     missed_tokens: int
     compared_with: str | None
     divergence: JobDivergence | None

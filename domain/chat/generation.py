@@ -36,6 +36,8 @@ class PreparedPrompt:
         thinking_limit: Tokens of reasoning after which it is closed, ``None`` for any number.
         message_starts: Known positions among the tokens at which messages begin, ascending; the
             first one is the end of tools and system prompt.
+        known_tokens: Tokens that the cache knew, also those after the checkpoint from which
+            windows and states go on.
     """
 
     tokens: tuple[int, ...]
@@ -55,6 +57,7 @@ class PreparedPrompt:
     echoed: str = ""
     thinking_limit: int | None = None
     message_starts: tuple[int, ...] = ()
+    known_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

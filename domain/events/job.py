@@ -80,6 +80,8 @@ class AttemptStarted:
         resumed_tokens: Tokens already emitted by earlier attempts.
         prompt_hash: ``hash_ids`` of the rendered prompt; ``None`` in older logs.
         thinking_limit: Tokens of reasoning after which it is closed; later attempts use the same.
+        known_tokens: Part of the prompt that the cache knew. More than ``cached_tokens`` where
+            windows or states of the model can go on only from an earlier checkpoint.
     """
 
     attempt: int
@@ -94,6 +96,7 @@ class AttemptStarted:
     resumed_tokens: int = 0
     prompt_hash: str | None = None
     thinking_limit: int | None = None
+    known_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

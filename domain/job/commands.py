@@ -82,6 +82,7 @@ class StartAttempt:
     sampling: Sampling
     prompt_hash: str | None = None
     thinking_limit: int | None = None
+    known_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -182,6 +182,7 @@ def _start(job: Job, command: StartAttempt) -> tuple[JobEvent, ...]:
         sampling=command.sampling,
         prompt_hash=command.prompt_hash,
         thinking_limit=command.thinking_limit,
+        known_tokens=command.known_tokens,
     )
     return (started,)
 
@@ -206,12 +207,9 @@ def _fail(job: Job, command: FailAttempt) -> tuple[JobEvent, ...]:
     if command.attempt:
         _require_speaking(job, command.attempt)
     assert job.submitted is not None
-    failure = command.failure
+    failure, attempt = command.failure, command.attempt
     failed = AttemptFailed(
-        attempt=command.attempt,
-        error=failure.error,
-        message=failure.message,
-        retryable=failure.retryable,
+        attempt=attempt, error=failure.error, message=failure.message, retryable=failure.retryable
     )
     strikes = evolve(job, failed).strikes
     if failure.retryable and strikes < job.submitted.attempts_max:

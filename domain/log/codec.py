@@ -26,7 +26,7 @@ from domain.events.event import Event
 #: its version, and ``tests/fixtures/events`` keeps one event of each version for good.
 SCHEMA_VERSIONS: Mapping[str, int] = {
     "AgentCacheSaved": 2,
-    "AttemptStarted": 3,
+    "AttemptStarted": 4,
     "JobSubmitted": 4,
     "JobAttached": 2,
     "JobCancelled": 2,

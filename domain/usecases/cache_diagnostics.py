@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
 from domain.chat.divergence import Cause, PromptDivergence, find_divergence, shared_parts
@@ -39,6 +39,8 @@ class CacheDiagnosis:
         prompt_tokens: Length of the prompt.
         cached_tokens: Tokens from the cache; also the index of the first computed token.
         source: ``none``, ``ram`` or ``disk``.
+        known_tokens: Tokens that the cache knew. Those after ``cached_tokens`` were computed again,
+            because windows or states of the model go on only from the checkpoint before.
         missed_tokens: Tokens of the nearest earlier context beyond ``cached_tokens``.
         compared_with: The job of that context.
         divergence: The first difference, if tokens were missed.
@@ -47,6 +49,7 @@ class CacheDiagnosis:
     prompt_tokens: int
     cached_tokens: int
     source: str
+    known_tokens: int = 0
     missed_tokens: int = 0
     compared_with: JobId | None = None
     divergence: PromptDivergence | None = None
@@ -70,10 +73,13 @@ def diagnose_cache(
     view, started = views.get(job_id), _started(job_id, log)
     if view is None or started is None:
         return None
+    cached_tokens = view.usage.cached_tokens or started.cached_tokens
+    parts = started.known_tokens > started.cached_tokens
     found = CacheDiagnosis(
         prompt_tokens=started.prompt_tokens,
-        cached_tokens=view.usage.cached_tokens or started.cached_tokens,
+        cached_tokens=cached_tokens,
         source=started.cache_source,
+        known_tokens=max(cached_tokens, started.known_tokens if parts else 0),
     )
     earlier = views.page(limit=COMPARED_JOBS_MAX, before=job_id, agent=view.agent).jobs
     longer = [one for one in earlier if _context_tokens(one) - found.cached_tokens > 0]
@@ -111,10 +117,8 @@ def _compared(
         divergence = find_divergence(
             before, newer.request, answered_by=view.id, same_agent=newer.is_named
         )
-    return CacheDiagnosis(
-        prompt_tokens=found.prompt_tokens,
-        cached_tokens=found.cached_tokens,
-        source=found.source,
+    return replace(
+        found,
         missed_tokens=missed,
         compared_with=view.id,
         # The prompt continues the earlier one, so the cache no longer holds its blocks.

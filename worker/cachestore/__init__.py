@@ -1,4 +1,4 @@
 """The engine's access to the block store: write-behind, read-ahead, manifests and reports.
 
-The files themselves live in ``ops.blockstore``, blocks in memory in ``worker.engine.mlx``.
+The files themselves live in ``ops.blockstore``, contexts in memory in ``worker.engine.mlx``.
 """

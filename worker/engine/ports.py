@@ -178,11 +178,14 @@ class CachedPrefix(NamedTuple):
         tokens: Its length in tokens.
         source: ``none``, ``ram``, or ``disk`` if at least one block is on disk only.
         resident: How many of the tokens are in memory.
+        known: Tokens of which the full-attention layers are in the cache. More than ``tokens``
+            where windows or states can go on only from an earlier checkpoint.
     """
 
     tokens: int = 0
     source: str = "none"
     resident: int = 0
+    known: int = 0
 
 
 class RenderedPrompt(NamedTuple):

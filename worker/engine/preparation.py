@@ -30,6 +30,7 @@ def prepare(request: ChatRequest, model: LoadedModel) -> PreparedPrompt:
         tokens=tokens,
         cached_tokens=cached.tokens,
         cache_source=cached.source,
+        known_tokens=cached.known,
         max_tokens=max_tokens,
         sampling=request.sampling.resolve(model.sampling),
         opened=rendered.opened,

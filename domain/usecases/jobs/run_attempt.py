@@ -245,6 +245,7 @@ def _start(
         sampling=task.prompt.sampling,
         prompt_hash=hash_ids(task.prompt.tokens),
         thinking_limit=task.prompt.thinking_limit,
+        known_tokens=task.prompt.known_tokens,
     )
 
 

@@ -134,10 +134,10 @@ class PrefixCache:
 
     def cached_prefix(self, token_ids: Sequence[int]) -> CachedPrefix:
         """Return how many tokens of a prompt are cached at the moment; from any thread."""
-        in_memory, tokens = self._planner.known_tokens(token_ids[:-1])
+        in_memory, tokens, known = self._planner.known_tokens(token_ids[:-1])
         if tokens < RESTORED_TOKENS_MIN:
-            return CachedPrefix()
-        return CachedPrefix(tokens, "disk" if tokens > in_memory else "ram", in_memory)
+            return CachedPrefix(known=known if known >= RESTORED_TOKENS_MIN else 0)
+        return CachedPrefix(tokens, "disk" if tokens > in_memory else "ram", in_memory, known)
 
     @property
     def limit_bytes(self) -> int:

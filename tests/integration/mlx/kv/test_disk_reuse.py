@@ -101,6 +101,9 @@ def test_prompts_part_at_the_checkpoint_after_the_system_prompt(
     first.finish(run)
     other = system + random_tokens(30, 7)
     second = process(architecture)
+    known = second.model.cached_prefix((*system, *run.prompt[len(system) :][:BLOCK], 1, 2, 3))
+    assert known.tokens == len(system)
+    assert known.known > known.tokens
     run = second.run_alone(other, 8)
     assert run.tokens == Bench(architecture, budget_bytes=None).run_alone(other, 8).tokens
     assert run.cached == len(system)

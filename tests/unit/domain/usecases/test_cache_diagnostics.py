@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from api.presenters.cache_diagnostics import cache_header, cache_object
 from domain.chat.divergence import Cause
+from domain.chat.generation import PreparedPrompt
+from domain.chat.request import ChatRequest
 from domain.usecases.cache_diagnostics import CacheDiagnosis, diagnose_cache
 from domain.values import AgentId, JobId
 from tests.support.builders.job_world import JobWorld
@@ -59,3 +63,24 @@ def test_blocks_that_are_gone_are_reported_without_an_agent_too(world: JobWorld)
 def test_a_job_without_an_attempt_has_no_diagnosis(world: JobWorld) -> None:
     job_id = world.submit(_LONG)
     assert diagnose_cache(job_id, views=world.log.views, log=world.log, payloads=world.log) is None
+
+
+def test_the_header_names_the_checkpoint_before_the_place_where_a_prompt_parts() -> None:
+    whole = CacheDiagnosis(prompt_tokens=900, cached_tokens=800, source="ram", known_tokens=800)
+    assert cache_header(whole) == "prompt=900, cached=800, source=ram"
+    parts = replace(whole, cached_tokens=512)
+    assert cache_header(parts) == "prompt=900, cached=512, source=ram, known=800, checkpoint=512"
+    assert cache_object(parts)["known_tokens"] == 800
+
+
+def test_tokens_after_the_last_checkpoint_are_known(
+    world: JobWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare = world.engine.prepare
+
+    def prepare_parting(request: ChatRequest) -> PreparedPrompt:
+        return replace(prepare(request), known_tokens=9)
+
+    monkeypatch.setattr(world.engine, "prepare", prepare_parting)
+    story = story_of(world, answered(world, _LONG))
+    assert (story.cached_tokens, story.known_tokens) == (0, 9)

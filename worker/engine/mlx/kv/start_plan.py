@@ -85,16 +85,19 @@ class StartPlanner:
         self._checkpoint_fingerprint = checkpoint_fingerprint(fingerprint)
         self._tier = tier
 
-    def known_tokens(self, token_ids: Sequence[int]) -> tuple[int, int]:
-        """Return how many tokens of a prompt memory has, and how many memory and disk have.
+    def known_tokens(self, token_ids: Sequence[int]) -> tuple[int, int, int]:
+        """Return how many tokens of a prompt memory has, can be restored, and are known at all.
 
-        From any thread. A tail on the disk counts only if all of its tokens agree.
+        From any thread. More are known than can be restored where windows or states can go on only
+        from an earlier checkpoint. A tail on the disk counts only if all of its tokens agree.
         """
         known = self._store.find(token_ids, self._on_disk)
         in_memory = self._store.find(token_ids).tokens
         if self._spec.has_ends:
-            return in_memory, self._store.guarded(lambda: self._last_end(token_ids, known)[0])
-        return in_memory, known.tokens + self._whole_tail(token_ids, known)
+            tokens = self._store.guarded(lambda: self._last_end(token_ids, known)[0])
+            return min(in_memory, tokens), tokens, max(known.tokens, tokens)
+        tokens = known.tokens + self._whole_tail(token_ids, known)
+        return in_memory, tokens, tokens
 
     def plan(self, token_ids: Sequence[int], *, adopts: bool, stop: int | None = None) -> StartPlan:
         """Return where the beginning of a prompt comes from.
