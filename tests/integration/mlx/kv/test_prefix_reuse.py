@@ -338,7 +338,8 @@ def test_random_conversations_say_what_they_say_cold(
         if rng.random() < 0.2 and runs[-1].uid in warm.runs and not runs[-1].ended:
             warm.leave(runs.pop())
     warm.drain()
-    assert sum(run.cached > 0 for run in runs) > 5
+    # Windows and states start only from checkpoints, which few random forks meet.
+    assert sum(run.cached > 0 for run in runs) > (2 if warm.reuse._spec.has_ends else 5)
     cold = bench(architecture, budget_bytes=None)
     for run in runs:
         said = cold.join(run.prompt, len(run.tokens), run.sampling)
