@@ -79,14 +79,18 @@ def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
             return oracle.guess(self._tokens, count)
 
     class Pace:
-        def limit_at(self, tokens: int) -> int:
-            return tokens % 9
+        agreement = 1.0
+
+        def is_paused(self, tokens: int) -> bool:
+            return tokens % 9 == 0
 
         def record(self, *_: object, **__: object) -> None:
             pass
 
     monkeypatch.setattr(module, "PromptLookup", Lookup)
     monkeypatch.setattr(module, "DraftPace", Pace)
+    # A busy machine must not decide what is verified.
+    monkeypatch.setattr(module.PassTimes, "position_cost", lambda *_: 0.0)
     return oracle
 
 

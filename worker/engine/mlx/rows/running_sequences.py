@@ -320,6 +320,10 @@ class RunningSequences:
             mx.clear_cache()
         return tokens
 
+    def interrupt(self) -> None:
+        """Note that something else runs before the next step, so that it is not timed."""
+        self._rows.interrupt()
+
     def remove(self, uids: Sequence[int]) -> None:
         """Remove sequences; unknown uids are ignored."""
         removed = set(uids)

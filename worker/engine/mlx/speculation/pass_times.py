@@ -11,6 +11,8 @@ _NEWEST = 0.2
 _OUTLIER = 2.0
 #: Least cost of a draft, in tokens.
 COST_MIN = 0.1
+#: Most cost of a position for each row, in tokens; another process may have interrupted the pass.
+ROW_COST_MAX = 2.0
 
 
 class PassTimes:
@@ -27,8 +29,17 @@ class PassTimes:
         self._clock = clock
         #: Average seconds of a plain pass, by rows.
         self._plain: dict[int, float] = {}
+        #: Average cost of a drafted position, in tokens, by rows.
+        self._position_costs: dict[int, float] = {}
         self._since: float | None = None
         self._was_plain = False
+
+    def position_cost(self, rows: int) -> float:
+        """Return what each position of a draft costs a pass, in tokens; 0 where it is unknown.
+
+        All rows of a pass are as long as its longest draft.
+        """
+        return self._position_costs.get(rows, 0.0)
 
     def interrupt(self) -> None:
         """Leave out the time until the next pass: something else runs in between."""
@@ -48,13 +59,13 @@ class PassTimes:
             self._plain[rows] += _NEWEST * (min(seconds, _OUTLIER * average) - average)
         self._since, self._was_plain = now, True
 
-    def record_drafts(self, rows: int, drafting: int, tokens: int) -> float:
+    def record_drafts(self, rows: int, drafting: int, positions: int) -> float:
         """Record a pass with drafts.
 
         Args:
             rows: Rows of the pass.
             drafting: How many of them had a draft.
-            tokens: Tokens of the pass, one of each row and the drafted ones.
+            positions: Length of the longest draft.
 
         Returns:
             The cost for each row with a draft: what the pass took longer than a plain one, times
@@ -65,5 +76,8 @@ class PassTimes:
         plain = self._plain.get(rows)
         if since is None or not plain:
             return COST_MIN
-        longer = min((now - since) / plain, tokens / rows) - 1
-        return max(COST_MIN, longer * rows / drafting)
+        longer = max(0.0, (now - since) / plain - 1)
+        cost = min(longer, ROW_COST_MAX * positions) * rows
+        known = self._position_costs.setdefault(rows, cost / positions)
+        self._position_costs[rows] += _NEWEST * (cost / positions - known)
+        return max(COST_MIN, cost / drafting)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
@@ -26,10 +26,20 @@ class SpeculatedRow(Protocol):
         ...
 
 
+#: Most tokens of a draft.
+DRAFT_TOKENS_MAX = 8
+#: Passes that are refused before drafts of ``_ATTEMPT_TOKENS`` are verified after all, at first and
+#: at most. The cost of a pass may have changed.
+ATTEMPT_PASSES_MIN, ATTEMPT_PASSES_MAX = 32, 512
+_ATTEMPT_TOKENS = 2
+#: What drafts must be expected to win for each token that they cost; both are estimates.
+_MARGIN = 1.25
+
+
 @dataclass(slots=True)
 class _Sequence:
     lookup: PromptLookup
-    pace: DraftPace = field(default_factory=DraftPace)
+    pace: DraftPace
 
 
 class Speculation:
@@ -60,6 +70,9 @@ class Speculation:
         self._on_draft = on_draft
         self.times = PassTimes() if times is None else times
         self._sequences: dict[int, _Sequence] = {}
+        #: Passes refused since the last draft, and how many are refused before an attempt.
+        self._refused = 0
+        self._attempt_passes = ATTEMPT_PASSES_MIN
 
     def drop(self, uids: Iterable[int]) -> None:
         """Forget sequences; unknown uids are ignored."""
@@ -76,14 +89,39 @@ class Speculation:
         for row in rows:
             sequence = self._sequences.get(row.uid)
             if sequence is None:
-                sequence = self._sequences[row.uid] = _Sequence(PromptLookup(row.tokens))
+                sequence = self._sequences[row.uid] = _Sequence(
+                    PromptLookup(row.tokens), DraftPace()
+                )
             tokens = len(row.tokens)
-            limit = min(sequence.pace.limit_at(tokens), self._room(row.uid, tokens))
+            paused = sequence.pace.is_paused(tokens)
+            limit = 0 if paused else min(DRAFT_TOKENS_MAX, self._room(row.uid, tokens))
             # During a pause too, the index keeps up with the sequence.
             guess = sequence.lookup.propose(max(limit, 0) + 1)
             if limit > 0 and guess:
                 guesses[row.uid] = guess
-        return guesses
+        length = self._best_length(len(rows), guesses) if guesses else 0
+        return {uid: guess[: 1 + length] for uid, guess in guesses.items()} if length else {}
+
+    def _best_length(self, rows: int, guesses: Mapping[int, Sequence[int]]) -> int:
+        """Return the length of drafts that wins most tokens; 0 where none wins any."""
+        position_cost = _MARGIN * self.times.position_cost(rows)
+        won = best_won = 0.0
+        best = 0
+        for length in range(1, DRAFT_TOKENS_MAX + 1):
+            won -= position_cost
+            for uid, guess in guesses.items():
+                if len(guess) > length:
+                    won += self._sequences[uid].pace.agreement ** length
+            if won > best_won:
+                best, best_won = length, won
+        if best:
+            self._attempt_passes = ATTEMPT_PASSES_MIN
+            return best
+        self._refused += 1
+        if self._refused < self._attempt_passes:
+            return 0
+        self._refused, self._attempt_passes = 0, min(2 * self._attempt_passes, ATTEMPT_PASSES_MAX)
+        return _ATTEMPT_TOKENS
 
     def confirm(
         self,
@@ -116,7 +154,7 @@ class Speculation:
         """
         lengths = [len(draft) + 1 for draft in drafts]
         drafting = sum(map(bool, drafts))
-        cost = self.times.record_drafts(len(rows), drafting, sum(lengths))
+        cost = self.times.record_drafts(len(rows), drafting, max(lengths) - 1)
         accepted, first = [], 0
         for row, draft, length in zip(rows, drafts, lengths, strict=True):
             count = _agreeing(draft, draws[first : first + length])

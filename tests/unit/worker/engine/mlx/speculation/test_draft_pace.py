@@ -1,37 +1,29 @@
-"""Drafts become longer while they are drawn, and pause while they cost more than they win."""
+"""Drafts pause while they cost more than they win."""
 
 from __future__ import annotations
 
-from worker.engine.mlx.speculation.draft_pace import (
-    DRAFT_TOKENS_MAX,
-    PAUSE_MAX,
-    PAUSE_MIN,
-    DraftPace,
-)
+from worker.engine.mlx.speculation.draft_pace import PAUSE_MAX, PAUSE_MIN, DraftPace
 
 
-def test_drafts_grow_while_all_is_drawn_and_shrink_to_what_was() -> None:
+def test_agreement_follows_what_is_drawn() -> None:
     pace = DraftPace()
-    lengths = []
-    for _ in range(3):
-        lengths.append(pace.limit_at(0))
-        pace.record(0, drafted=lengths[-1], accepted=lengths[-1], cost=0.2)
-    assert lengths == [4, 8, 8]
-    pace.record(0, drafted=DRAFT_TOKENS_MAX, accepted=4, cost=0.2)
-    assert pace.limit_at(0) == 5
-    pace.record(0, drafted=5, accepted=0, cost=0.2)
-    assert pace.limit_at(0) == 2
+    first = pace.agreement
+    pace.record(0, drafted=8, accepted=8, cost=0.2)
+    assert first < pace.agreement < 1
+    for _ in range(40):
+        pace.record(0, drafted=8, accepted=0, cost=0.2)
+    assert 0 < pace.agreement < 0.05
 
 
 def test_a_sequence_that_loses_pauses_longer_each_time_and_tries_again() -> None:
     pauses: list[int] = []
     pace, tokens, spent = DraftPace(), 0, 0.0
     while len(pauses) < 7:
-        while pace.limit_at(tokens):
+        while not pace.is_paused(tokens):
             pace.record(tokens, drafted=4, accepted=0, cost=0.5)
             spent += 0.5
         started = tokens
-        while not pace.limit_at(tokens):
+        while pace.is_paused(tokens):
             tokens += 1
         pauses.append(tokens - started)
     assert pauses == [32, 64, 128, 256, 512, 512, 512]
@@ -39,13 +31,13 @@ def test_a_sequence_that_loses_pauses_longer_each_time_and_tries_again() -> None
     assert spent < 0.01 * tokens
 
 
-def test_a_wrong_guess_costs_a_little_and_leaves_the_length() -> None:
+def test_a_wrong_guess_costs_a_little() -> None:
     pace = DraftPace()
     pace.record(0, drafted=0, accepted=0, cost=0.1)
-    assert pace.limit_at(0) == 4
+    assert not pace.is_paused(0)
     for _ in range(20):
         pace.record(0, drafted=0, accepted=0, cost=0.1)
-    assert not pace.limit_at(0)
+    assert pace.is_paused(0)
 
 
 def test_what_was_won_bears_some_losses() -> None:
@@ -53,6 +45,6 @@ def test_what_was_won_bears_some_losses() -> None:
     pace.record(0, drafted=4, accepted=4, cost=0.2)
     for _ in range(5):
         pace.record(0, drafted=4, accepted=0, cost=1.0)
-        assert pace.limit_at(0)
+        assert not pace.is_paused(0)
     pace.record(0, drafted=4, accepted=0, cost=1.0)
-    assert not pace.limit_at(0)
+    assert pace.is_paused(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from worker.engine.mlx.speculation.pass_times import COST_MIN, PassTimes
+from worker.engine.mlx.speculation.pass_times import COST_MIN, ROW_COST_MAX, PassTimes
 
 
 class Clock:
@@ -33,7 +33,7 @@ def times(clock: Clock) -> PassTimes:
 def drafted(times: PassTimes, clock: Clock, seconds: float, *, drafting: int = 1) -> float:
     times.record_reading()
     clock.now += seconds
-    return times.record_drafts(2, drafting, 2 + 4 * drafting)
+    return times.record_drafts(2, drafting, 4)
 
 
 def test_a_longer_pass_costs_the_tokens_that_plain_ones_draw_meanwhile(
@@ -49,8 +49,18 @@ def test_an_unknown_or_short_time_costs_the_least(times: PassTimes, clock: Clock
     assert times.record_drafts(3, 1, 5) == COST_MIN
 
 
-def test_no_pass_costs_more_than_its_tokens_one_by_one(times: PassTimes, clock: Clock) -> None:
-    assert drafted(times, clock, 1000.0) == pytest.approx((6 / 2 - 1) * 2)
+def test_the_cost_of_a_position_is_learned_by_rows(times: PassTimes, clock: Clock) -> None:
+    assert times.position_cost(2) == 0
+    for _ in range(30):
+        drafted(times, clock, 3.0)
+    assert times.position_cost(2) == pytest.approx(2.0 * 2 / 4)
+    assert times.position_cost(3) == 0
+
+
+def test_an_interrupted_pass_does_not_count_whole(times: PassTimes, clock: Clock) -> None:
+    drafted(times, clock, 1.5)
+    assert drafted(times, clock, 500.0) == ROW_COST_MAX * 4 * 2
+    assert times.position_cost(2) <= 1
 
 
 def test_what_runs_in_between_is_left_out(times: PassTimes, clock: Clock) -> None:
