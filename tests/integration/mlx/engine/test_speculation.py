@@ -24,6 +24,7 @@ from tests.support.models.tiny_architectures import (
 from worker.engine.grammar.ports import Constraint
 from worker.engine.mlx.kv.leaves import leaves
 from worker.engine.mlx.speculation import speculation as module
+from worker.engine.mlx.speculation.pass_times import PassTimes
 from worker.engine.ports import Finish
 
 GREEDY = Sampling(temperature=0)
@@ -90,7 +91,7 @@ def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
     monkeypatch.setattr(module, "PromptLookup", Lookup)
     monkeypatch.setattr(module, "DraftPace", Pace)
     # A busy machine must not decide what is verified.
-    monkeypatch.setattr(module.PassTimes, "position_cost", lambda *_: 0.0)
+    monkeypatch.setattr(PassTimes, "position_cost", lambda *_: 0.0)
     return oracle
 
 
