@@ -166,6 +166,8 @@ class ContextIndex:
         self._drop(context, context.names[max(blocks, context.start // self._block_tokens) :])
         del context.names[blocks:]
         del context.token_ids[tokens:]
+        if context.tail is not None and context.tail[1] > tokens:
+            context.tail = None  # other tokens may follow here
 
     def shared_blocks(self, context: Context) -> int:
         """Return how many of the first blocks that a context holds another context holds too."""

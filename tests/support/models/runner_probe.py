@@ -41,6 +41,10 @@ class Run:
     paused: int = 0
     arrival: int = 0
     max_tokens: int = 0
+    #: Positions at which its prompt is likely to part from others.
+    checkpoints: tuple[int, ...] = ()
+    #: Tokens of its context and tokens restored of them, for each time that it was started.
+    starts: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def ended(self) -> bool:
@@ -136,6 +140,7 @@ class Bench:
         for uid, restored in step.restored.items():
             run = self.runs[uid]
             run.cached = run.cached if run.tokens else restored
+            run.starts.append((len(run.prompt) + len(run.tokens), restored))
         for uid, token, finish in step.tokens:
             self.runs[uid].tokens.append(token)
             self.runs[uid].finish = finish
@@ -160,6 +165,7 @@ class Bench:
                     first_index=len(run.tokens),
                     max_new_tokens=run.max_tokens - len(run.tokens),
                     arrival=run.arrival,
+                    checkpoints=run.checkpoints,
                 )
             )
             if admitted is None:
@@ -168,11 +174,18 @@ class Bench:
             run.cached = run.cached if run.tokens else admitted.cached_tokens
             self.runs[run.uid] = self.waiting.pop(0)
 
-    def wait(self, prompt: list[int], max_tokens: int, sampling: Sampling | None = None) -> Run:
+    def wait(
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        sampling: Sampling | None = None,
+        *,
+        checkpoints: tuple[int, ...] = (),
+    ) -> Run:
         """Queue a sequence that joins as soon as there is room."""
         self.arrivals += 1
         run = Run(-self.arrivals, prompt, 0, sampling or Sampling(temperature=0))
-        run.arrival, run.max_tokens = self.arrivals, max_tokens
+        run.arrival, run.max_tokens, run.checkpoints = self.arrivals, max_tokens, checkpoints
         self.waiting.append(run)
         return run
 
@@ -184,16 +197,23 @@ class Bench:
     def drain(self) -> None:
         """Step until all sequences have ended, and check the accounts after each step."""
         for _ in range(STEPS_MAX):
-            self.let_in()
-            if not self.waiting and all(run.ended for run in self.runs.values()):
+            if not self.go_on():
                 return
-            if self.waiting and all(run.ended for run in self.runs.values()):
-                # Memory is free once the disk has what holds it.
-                self.runner.background()
-                time.sleep(0.001)
-            self.step()
-            self.check()
         pytest.fail("the batch does not end")
+
+    def go_on(self) -> bool:
+        """Admit sequences and do a step; return whether a sequence was left before it."""
+        self.let_in()
+        runs = any(not run.ended for run in self.runs.values())
+        if not self.waiting and not runs:
+            return False
+        if not runs:
+            # Memory is free once the disk has what holds it.
+            self.runner.background()
+            time.sleep(0.001)
+        self.step()
+        self.check()
+        return True
 
     def finish(self, *runs: Run) -> None:
         """Step until these runs, or all, have ended."""
