@@ -125,7 +125,12 @@ class ContextEnds:
         made = False
         if self._spec.has_ends and caches.can_end_at(position, tokens):
             self._save_progress(sequence)
-            made = self._make_last(sequence, caches, position, on_saved)
+            # Room for the checkpoint must not come from the context that it belongs to.
+            sequence.context.users += 1
+            try:
+                made = self._make_last(sequence, caches, position, on_saved)
+            finally:
+                sequence.context.users -= 1
             self._thin(sequence)
         if not made and self._saver is not None:
             size = self._spec.block_tokens
