@@ -53,7 +53,7 @@ class _GatedRunner(BatchRunner):
     def step(self) -> StepResult:
         assert self._gate.opened.wait(PATIENCE_S), "the test never opened the gate"
         result = super().step()
-        self._gate.rows.append(len(result.tokens))
+        self._gate.rows.append(len({uid for uid, _, _ in result.tokens}))
         return result
 
 

@@ -238,6 +238,7 @@ class RunningSequences:
         """
         if not self._opening:
             return {}
+        self._rows.interrupt()
         with mx.stream(self.stream):
             ready = self._opening.advance(is_due, self._fail)
         for uid, restored in ready.items():
