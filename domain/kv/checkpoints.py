@@ -139,8 +139,9 @@ class CheckpointIndex:
 
     def remove(self, checkpoint: CacheCheckpoint) -> None:
         """Remove a checkpoint; an unknown one is ignored."""
-        if self._by_name.pop(checkpoint.name, None) is None:
+        if self._by_name.get(checkpoint.name) is not checkpoint:
             return
+        del self._by_name[checkpoint.name]
         siblings = self._by_parent[checkpoint.parent]
         siblings.remove(checkpoint)
         if not siblings:

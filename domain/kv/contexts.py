@@ -169,6 +169,10 @@ class ContextIndex:
         if context.tail is not None and context.tail[1] > tokens:
             context.tail = None  # other tokens may follow here
 
+    def holder(self, name: BlockHash) -> Context | None:
+        """Return a context that holds the block of that name."""
+        return next(iter(self._holders.get(name, {})), None)
+
     def shared_blocks(self, context: Context) -> int:
         """Return how many of the first blocks that a context holds another context holds too."""
         count = 0

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from domain.kv.checkpoints import CacheCheckpoint, CheckpointKind
 from domain.kv.contexts import Context, ContextIndex
-from domain.kv.hashing import BlockHasher
-from domain.kv.relief import Evict, Pack, ReliefPolicy
+from domain.kv.hashing import BlockHash, BlockHasher, pack_ids
+from domain.kv.relief import (
+    DropCheckpoint,
+    Evict,
+    Pack,
+    Relief,
+    ReliefPolicy,
+    TrimEnd,
+    TrimStart,
+)
 
 _SIZE = 4
 _HASHER = BlockHasher("model")
@@ -12,10 +27,9 @@ _HASHER = BlockHasher("model")
 
 def _context(start: int, used: int, *, is_saved: bool = True) -> Context:
     ids = [start] * 2 * _SIZE
-    packed = b"".join(token.to_bytes(4, "little") for token in ids)
     return Context(
         token_ids=ids,
-        names=list(_HASHER.chain(packed, _SIZE)),
+        names=list(_HASHER.chain(pack_ids(ids), _SIZE)),
         is_running=False,
         is_saved=is_saved,
         used=used,
@@ -53,3 +67,186 @@ def test_nothing_is_packed_unless_it_is_set() -> None:
     policy = ReliefPolicy(block_tokens=_SIZE, block_bytes=100)
     context = _context(1, used=1)
     assert policy.next(_index(context), [], 500, unsaved=False) == Evict(context)
+
+
+# --- the order -----------------------------------------------------------------------------------
+
+SHARED = [9] * 2 * _SIZE
+
+
+def _talk(
+    token_ids: list[int], used: int, *, is_saved: bool = True, is_running: bool = False
+) -> Context:
+    return Context(
+        token_ids=list(token_ids),
+        names=list(_HASHER.chain(pack_ids(token_ids), _SIZE)),
+        is_running=is_running,
+        is_saved=is_saved,
+        used=used,
+    )
+
+
+def _checkpoint(used: int, *, is_saved: bool = True, users: int = 0) -> CacheCheckpoint:
+    return CacheCheckpoint(
+        name=BlockHash(bytes([used]) * 32),
+        parent=None,
+        token_ids=(used,),
+        position=1,
+        kind=CheckpointKind.ANSWER,
+        is_saved=is_saved,
+        users=users,
+        used=used,
+    )
+
+
+POLICY = ReliefPolicy(block_tokens=_SIZE, block_bytes=100)
+
+
+def test_saved_checkpoints_go_first_the_least_recently_used_before_others() -> None:
+    index = _index(_context(1, used=1))
+    old, young = _checkpoint(2), _checkpoint(3)
+    busy, unsaved = _checkpoint(0, users=1), _checkpoint(1, is_saved=False)
+    every = [young, busy, unsaved, old]
+    assert POLICY.next(index, every, 50, unsaved=False) == DropCheckpoint(old)
+    assert POLICY.next(index, every, 50, unsaved=True) == DropCheckpoint(unsaved)
+    assert not isinstance(POLICY.next(index, [busy, unsaved], 50, unsaved=False), DropCheckpoint)
+
+
+def test_shared_beginnings_go_before_anything_that_would_be_read_again() -> None:
+    oldest = _talk([1] * 3 * _SIZE, used=1)
+    old, young = _talk([*SHARED, 2, 2], used=2), _talk([*SHARED, 3, 3], used=3)
+    index = _index(young, old, oldest)
+    assert POLICY.next(index, [], 50, unsaved=False) == TrimStart(old, 2 * _SIZE)
+    index.trim_start(old, 2 * _SIZE)
+    # The last copy of the beginning stays.
+    assert POLICY.next(index, [], 50, unsaved=False) == TrimEnd(oldest, 2 * _SIZE)
+
+
+def test_a_context_that_another_one_holds_whole_is_evicted_and_not_trimmed() -> None:
+    whole, longer = _talk(SHARED, used=1, is_saved=False), _talk([*SHARED, 3, 3], used=2)
+    index = _index(whole, longer)
+    assert POLICY.next(index, [], 50, unsaved=False) == Evict(whole)
+
+
+def test_a_beginning_that_a_running_context_shares_is_trimmed_from_the_parked_one() -> None:
+    parked, row = _talk([*SHARED, 2], used=5), _talk([*SHARED, 3], used=1, is_running=True)
+    index = _index(row, parked)
+    assert POLICY.next(index, [], 50, unsaved=False) == TrimStart(parked, 2 * _SIZE)
+
+
+@pytest.mark.parametrize(
+    ("needed_bytes", "blocks"), [(1, 5), (200, 5), (201, 5), (301, 4), (700, 1), (701, 0)]
+)
+def test_the_end_goes_first_and_at_least_a_quarter_of_it(needed_bytes: int, blocks: int) -> None:
+    context = _talk([1] * 8 * _SIZE, used=1)
+    relief = POLICY.next(_index(context), [], needed_bytes, unsaved=False)
+    expected = TrimEnd(context, blocks * _SIZE) if blocks else Evict(context)
+    assert relief == expected
+
+
+def test_a_context_without_its_beginning_keeps_what_follows_it() -> None:
+    context = _talk([1] * 8 * _SIZE, used=1)
+    index = _index(context)
+    index.trim_start(context, 2 * _SIZE)
+    assert POLICY.next(index, [], 100, unsaved=False) == TrimEnd(context, 6 * _SIZE)
+
+
+def test_a_model_without_attention_evicts_whole_contexts() -> None:
+    policy = ReliefPolicy(block_tokens=_SIZE, block_bytes=0)
+    context = _talk([1] * 8 * _SIZE, used=1)
+    assert policy.next(_index(context), [], 1, unsaved=False) == Evict(context)
+
+
+def test_nothing_is_freed_of_nothing() -> None:
+    assert POLICY.next(_index(), [], 50, unsaved=True) is None
+
+
+@st.composite
+def _memories(draw: st.DrawFn) -> tuple[list[Context], list[CacheCheckpoint]]:
+    contexts = []
+    for number in range(draw(st.integers(min_value=0, max_value=5))):
+        shared = SHARED[: draw(st.integers(min_value=0, max_value=2)) * _SIZE]
+        own = [number] * draw(st.integers(min_value=0, max_value=5 * _SIZE))
+        context = _talk(
+            [*shared, *own],
+            used=number,
+            is_saved=draw(st.booleans()),
+            is_running=draw(st.booleans()),
+        )
+        context.users = draw(st.integers(min_value=0, max_value=1))
+        contexts.append(context)
+    checkpoints = [
+        _checkpoint(
+            number,
+            is_saved=draw(st.booleans()),
+            users=draw(st.integers(min_value=0, max_value=1)),
+        )
+        for number in range(draw(st.integers(min_value=0, max_value=3)))
+    ]
+    return contexts, checkpoints
+
+
+def _apply(relief: Relief, index: ContextIndex, checkpoints: list[CacheCheckpoint]) -> None:
+    match relief:
+        case DropCheckpoint(checkpoint):
+            checkpoints.remove(checkpoint)
+        case TrimStart(context, start):
+            assert start > context.start
+            index.trim_start(context, start)
+        case TrimEnd(context, tokens):
+            assert tokens < len(context.token_ids)
+            index.trim_end(context, tokens)
+        case Evict(context):
+            index.remove(context)
+        case Pack():
+            pytest.fail("packing is off")
+        case _:
+            assert_never(relief)
+
+
+def _lost(relief: Relief, index: ContextIndex) -> bool:
+    """Return whether it frees whole blocks that no other context holds, or a checkpoint."""
+    match relief:
+        case TrimStart(context, start):
+            names = context.names[context.start // _SIZE : start // _SIZE]
+        case TrimEnd(context, tokens):
+            names = context.names[tokens // _SIZE :]
+        case Evict(context):
+            names = context.names[context.start // _SIZE :]
+            if len(context.token_ids) > len(context.names) * _SIZE:
+                return True
+        case _:
+            return True
+    held = [
+        name
+        for other in index
+        if other is not context
+        for name in other.names[other.start // _SIZE :]
+    ]
+    return any(name not in held for name in names)
+
+
+@given(
+    memory=_memories(),
+    needed_bytes=st.integers(min_value=1, max_value=2000),
+    unsaved=st.booleans(),
+)
+def test_memory_is_freed_to_the_end_and_nothing_in_use_or_unsaved_with_it(
+    memory: tuple[list[Context], list[CacheCheckpoint]], needed_bytes: int, *, unsaved: bool
+) -> None:
+    contexts, checkpoints = memory
+    index = _index(*contexts)
+    for _ in range(100):
+        relief = POLICY.next(index, checkpoints, needed_bytes, unsaved=unsaved)
+        if relief is None:
+            break
+        freed = relief.checkpoint if isinstance(relief, DropCheckpoint) else relief.context
+        assert not freed.users
+        assert isinstance(freed, CacheCheckpoint) or not freed.is_running
+        assert unsaved or freed.is_saved or not _lost(relief, index)
+        _apply(relief, index, checkpoints)
+    else:
+        pytest.fail("it never ends")
+    # What is left is in use, or the disk lacks it.
+    assert all(one.users or not (one.is_saved or unsaved) for one in checkpoints)
+    assert all(not one.is_idle or not (one.is_saved or unsaved) for one in index)

@@ -110,21 +110,18 @@ class ContextSaver:
             return
         for end in work.ends:
             if end.position > tokens:
-                _unpin(end)
-                end.checkpoint, end.position = None, tokens - tokens % self._size
+                _to_blocks(end, tokens, self._size)
         work.block = min(work.block, tokens // self._size)
         work.writes = {at: one for at, one in work.writes.items() if at < work.block}
 
     def cancel(self, context: Context, checkpoint: CacheCheckpoint) -> None:
-        """Do not save a checkpoint that is not submitted yet; its report is kept."""
+        """Do not save a checkpoint; its report is kept, and does not name it."""
         work = self._works.get(context)
         if work is None:
             return
         for end in work.ends:
             if end.checkpoint is checkpoint:
-                _unpin(end)
-                end.checkpoint = None
-                end.position -= end.position % self._size
+                _to_blocks(end, end.position, self._size)
 
     def remove(self, context: Context) -> None:
         """Save no more of a context; its reports name what the disk has."""
@@ -262,6 +259,10 @@ class ContextSaver:
             end.name = end.checkpoint.name
             if self._tier.contains(end.name):
                 return None
+            tail = len(end.checkpoint.token_ids)
+            if tail < self._size and self._source(context, end.position - tail) is None:
+                _to_blocks(end, end.position, self._size)
+                return None
             return partial(
                 self._checkpoint_block, context, end.checkpoint
             ), end.checkpoint.size_bytes
@@ -280,12 +281,20 @@ class ContextSaver:
 
         return make, self._store.spec.full_bytes(len(ids))
 
+    def _source(self, context: Context, start: int) -> Context | None:
+        """Return a context that has the tokens of ``context`` in the block from ``start`` on."""
+        if start >= context.start:
+            return context
+        return self._store.holder(context.names[start // self._size])
+
     def _checkpoint_block(self, context: Context, checkpoint: CacheCheckpoint) -> NewBlock:
         tensors = dict(self._store.ends(checkpoint))
         tail = len(checkpoint.token_ids)
         if tail < self._size:
             start = checkpoint.position - tail
-            tensors |= self._store.caches(context).read(start, checkpoint.position).tensors
+            source = self._source(context, start)
+            assert source is not None, "the end would have been skipped"
+            tensors |= self._store.caches(source).read(start, checkpoint.position).tensors
         return self._block(
             checkpoint.name,
             checkpoint.parent,
@@ -314,3 +323,10 @@ class ContextSaver:
 def _unpin(end: ContextEnd) -> None:
     if end.checkpoint is not None:
         end.checkpoint.users -= 1
+
+
+def _to_blocks(end: ContextEnd, tokens: int, block_tokens: int) -> None:
+    """Move an end to the last whole block in the first ``tokens``."""
+    _unpin(end)
+    end.checkpoint = end.name = end.write = None
+    end.position = tokens - tokens % block_tokens

@@ -104,6 +104,11 @@ class ContextStore:
         with self._lock:
             return name in self._index
 
+    def holder(self, name: BlockHash) -> Context | None:
+        """Return a context that holds the block of that name."""
+        with self._lock:
+            return self._index.holder(name)
+
     @property
     def checkpoints(self) -> CheckpointIndex:
         """The checkpoints in memory; for the engine thread."""
@@ -237,17 +242,16 @@ class ContextStore:
         known = self._checkpoints.get(name)
         if known is None:
             size_bytes = self.spec.ends_bytes(position)
-            if not self._make_room(size_bytes, self._limit_bytes):
+            context.users += 1  # it may be parked, and is not freed for its own checkpoint
+            has_room = self._make_room(size_bytes, self._limit_bytes)
+            context.users -= 1
+            if not has_room:
                 _log.info("checkpoint_skipped", position=position)
                 return None
             known = CacheCheckpoint(
-                name=name,
-                parent=parent,
-                token_ids=token_ids,
-                position=position,
-                kind=kind,
-                size_bytes=size_bytes,
+                name=name, parent=parent, token_ids=token_ids, position=position, kind=kind
             )
+            known.size_bytes = size_bytes
             self._ends[known] = cut()
             with self._lock:
                 self._used_bytes += size_bytes
@@ -304,18 +308,16 @@ class ContextStore:
         """Return how many bytes could be freed at once."""
         unsaved = lose or self.may_lose()
         with self._lock:
-            idle = (one for one in self._caches if one.is_idle and (one.is_saved or unsaved))
-            unused = (one for one in self._ends if not one.users and (one.is_saved or unsaved))
-            return sum(one.size_bytes for one in idle) + sum(one.size_bytes for one in unused)
+            idle = {one for one in self._caches if one.is_idle and (one.is_saved or unsaved)}
+            ends = (one for one in self._ends if not one.users and one.is_saved)
+            if unsaved:  # checkpoints that wait for the disk are unpinned with their contexts
+                ends = (one for one in self._ends if not one.users or set() < one.contexts <= idle)
+            return sum(one.size_bytes for one in idle) + sum(one.size_bytes for one in ends)
 
-    def _relieve(self, missing_bytes: int, *, lose: bool) -> bool:
+    def _relieve(self, size_bytes: int, *, lose: bool) -> bool:
+        unsaved = lose or self.may_lose()
         with self._lock:
-            relief = self._policy.next(
-                self._index,
-                self._checkpoints,
-                missing_bytes,
-                unsaved=lose or self.may_lose(),
-            )
+            relief = self._policy.next(self._index, self._checkpoints, size_bytes, unsaved=unsaved)
         if relief is None:
             return False
         self._free(relief)
@@ -367,10 +369,10 @@ class ContextStore:
         with self._lock:
             forgotten, self._forgotten = self._forgotten, []
         for one in forgotten:
-            if isinstance(one, CacheCheckpoint):
-                self.drop_checkpoint(one)
-            elif one.users or one.is_running:
+            if one.users or (isinstance(one, Context) and one.is_running):
                 self._forgotten.append(one)
+            elif isinstance(one, CacheCheckpoint):
+                self.drop_checkpoint(one)
             elif one in self._caches:
                 one.is_saved = True  # nothing of it is to be saved
                 self.on_cut(one, 0)
@@ -391,8 +393,8 @@ class ContextStore:
             reserved += sum(one.size_bytes for one in self._ends)
             assert reserved == self._used_bytes, "the accounts differ from the contexts"
             assert self._used_bytes <= self._limit_bytes, "the budget is exceeded"
-            for context, caches in self._caches.items():
-                assert caches.nbytes <= context.size_bytes, "a context exceeds its reservation"
+            for one, caches in self._caches.items():
+                assert caches.nbytes <= one.size_bytes, "a context exceeds its reservation"
             for checkpoint, arrays in self._ends.items():
                 size_bytes = sum(array.nbytes for array in arrays.values())
                 assert size_bytes <= checkpoint.size_bytes, "a checkpoint exceeds its reservation"
