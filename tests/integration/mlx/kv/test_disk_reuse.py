@@ -171,8 +171,8 @@ def test_an_answer_gets_its_checkpoint_although_memory_is_full_of_others(
     prompts = [random_tokens(20 * BLOCK + 3, seed) for seed in (51, 52)]
     first = process(architecture)
     spec = first.reuse._spec
-    # One row, one checkpoint, and what is on its way to the disk.
-    live_bytes = first.reuse.row_bytes(len(prompts[0]) + 8) + spec.checkpoint_bytes
+    # One row, the checkpoints of prompt and answer, and what is on its way to the disk.
+    live_bytes = first.reuse.row_bytes(len(prompts[0]) + 8) + 2 * spec.checkpoint_bytes
     small = process(architecture, budget_bytes=live_bytes * 26 // 25 + spec.full_bytes(BLOCK))
     following = []
     for prompt in prompts:

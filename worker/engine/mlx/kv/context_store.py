@@ -153,7 +153,7 @@ class ContextStore:
 
     def free_bytes(self) -> int:
         """Return how many bytes a context can take without freeing others."""
-        return self._limit_beside_ends() - self._used_bytes
+        return self.context_limit_bytes - self._used_bytes
 
     def caches(self, context: Context) -> ContextCaches:
         """Return the caches of a context."""
@@ -282,12 +282,7 @@ class ContextStore:
             size_bytes: Bytes that are needed.
             lose: Whether contexts that are not on the disk are freed too.
         """
-        return self._make_room(size_bytes, self._limit_beside_ends(), lose=lose)
-
-    def _limit_beside_ends(self) -> int:
-        """Return the limit of contexts and checkpoints that leaves room for one checkpoint."""
-        ends_bytes = sum(one.size_bytes for one in self._ends)
-        return self._limit_bytes - max(0, self.spec.checkpoint_bytes - ends_bytes)
+        return self._make_room(size_bytes, self.context_limit_bytes, lose=lose)
 
     def shed(self, over_bytes: int) -> None:
         """Free parked contexts and checkpoints of about ``over_bytes``."""
