@@ -25,6 +25,8 @@ PROGRESS_BLOCKS = 8
 OVERSHOOT_TOKENS = 8
 #: Longest wait for the disk, in seconds, where memory has no room for the checkpoint of an answer.
 LAST_S_MAX = 0.5
+#: Checkpoints that a turn leaves: at the end of its prompt and of its answer.
+ENDS_OF_A_TURN = 2
 #: Checkpoints closer than this to another are not made.
 APART_TOKENS_MIN = 16
 
@@ -224,12 +226,19 @@ class ContextEnds:
     def _inherited(
         self, token_ids: Sequence[int], plan: StartPlan, preferred: Sequence[int]
     ) -> list[EndRecord]:
-        """Return the checkpoints of the restored beginning, in order."""
-        found = self._planner.ends_on_path(token_ids, plan.names, plan.tokens)
+        """Return the checkpoints of the restored beginning, in order.
+
+        The disk does not store why a checkpoint was made. The last two are taken for the end of a
+        prompt and of its answer; earlier ones have outlived a turn, so they are kept.
+        """
+        found = sorted(self._planner.ends_on_path(token_ids, plan.names, plan.tokens))
         records = []
-        for position, name in sorted(found):
+        for at, (position, name) in enumerate(found):
             checkpoint = self._store.checkpoints.get(name)
-            kind = CheckpointKind.ANSWER if checkpoint is None else checkpoint.kind
+            is_of_last_turn = at >= len(found) - ENDS_OF_A_TURN
+            kind = CheckpointKind.ANSWER if is_of_last_turn else CheckpointKind.SYSTEM
+            if checkpoint is not None:
+                kind = checkpoint.kind
             if position in preferred:
                 kind = CheckpointKind.SYSTEM
             records.append(EndRecord(name, position, kind))
