@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 
+from domain.kv.spec import LayerKind
 from tests.support.builders.conversations import Turn, conversations
 from tests.support.models import equality
 from tests.support.models.tiny_architectures import ARCHITECTURES, Architecture
@@ -22,12 +23,15 @@ WAYS = (
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda each: each.name)
-@settings(max_examples=2, derandomize=True, database=None)
+# Shrinking would take many minutes.
+@settings(max_examples=2, derandomize=True, database=None, phases=[Phase.generate])
 @given(turns=conversations(3))
 def test_conversation_says_in_every_way_what_it_says_cold(
     architecture: Architecture, turns: list[Turn]
 ) -> None:
     tallies = equality.compare(architecture, turns, WAYS)
+    if any(layer.kind is not LayerKind.FULL for layer in architecture.layers):
+        return  # edited turns start from checkpoints, of which the older ones are thinned
     # What memory has lost, the disk gives.
     from_memory = tallies[equality.from_memory.__name__].cached_tokens
     assert tallies[equality.from_disk.__name__].cached_tokens >= from_memory // 2
