@@ -105,6 +105,23 @@ def places(
         )
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointName:
+    """How a checkpoint is named.
+
+    Attributes:
+        name: Its hash.
+        parent: Hash of the block before its tokens, ``None`` at the beginning of the context.
+        start: Tokens up to that block's end.
+        token_ids: The tokens between that block and the position, one to a whole block.
+    """
+
+    name: BlockHash
+    parent: BlockHash | None
+    start: int
+    token_ids: tuple[int, ...]
+
+
 class CheckpointIndex:
     """The checkpoints in memory. Not thread-safe.
 
@@ -130,6 +147,13 @@ class CheckpointIndex:
     def name_of(self, parent: BlockHash | None, token_ids: Sequence[int]) -> BlockHash:
         """Return the name of the checkpoint after ``token_ids``."""
         return self._hasher.of_packed(parent, pack_ids(token_ids))
+
+    def name_at(self, context: Context, position: int, block_tokens: int) -> CheckpointName:
+        """Return the name of the checkpoint of a context at a position."""
+        block = (position - 1) // block_tokens
+        start, parent = block * block_tokens, context.names[block - 1] if block else None
+        token_ids = tuple(context.token_ids[start:position])
+        return CheckpointName(self.name_of(parent, token_ids), parent, start, token_ids)
 
     def add(self, checkpoint: CacheCheckpoint) -> None:
         """Add a checkpoint whose name is not in the index."""

@@ -19,8 +19,11 @@ _log = structlog.get_logger(__name__)
 
 #: Tokens by which the next step may lengthen a row: the passes in flight, and drafted tokens.
 STEP_TOKENS_MAX = 12
-#: Longest time in one step for restoring, and for saving, beside sequences that run; in seconds.
+#: Longest time in one step for saving, and shortest limit for restoring, beside sequences that
+#: run; in seconds.
 MOVES_S_MAX = 0.005
+#: Share of the longest pause between two tokens that restoring may take in one step.
+OPENING_SHARE = 0.4
 #: The same while no sequence runs.
 IDLE_MOVES_S_MAX = 0.05
 #: Pause of a step in which all sequences wait for the disk, in seconds.
@@ -84,12 +87,20 @@ class RowMemory(Protocol):
         ...
 
 
-def open_rows(sequences: RunningSequences, memory: RowMemory) -> dict[int, int]:
-    """Restore new sequences for a moment; return the restored tokens of the ready ones, by uid."""
+def open_rows(sequences: RunningSequences, memory: RowMemory, gap_s: float) -> dict[int, int]:
+    """Restore new sequences for a moment; return the restored tokens of the ready ones, by uid.
+
+    Args:
+        sequences: The running sequences.
+        memory: Their memory.
+        gap_s: Longest pause between two tokens of a stream, in seconds; a part of it is used.
+            0 for no limit.
+    """
     if not sequences.opening:
         return {}
     is_idle = not sequences.decoding and not sequences.is_prefilling
-    ready = sequences.open_rows(after_s(IDLE_MOVES_S_MAX if is_idle else MOVES_S_MAX))
+    beside_s = max(MOVES_S_MAX, gap_s * OPENING_SHARE)
+    ready = sequences.open_rows(after_s(beside_s if gap_s and not is_idle else IDLE_MOVES_S_MAX))
     for uid, restored in ready.items():
         memory.opened(uid, restored)
     if is_idle and not ready:

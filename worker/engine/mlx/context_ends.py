@@ -23,8 +23,6 @@ from worker.engine.ports import Finish
 PROGRESS_BLOCKS = 8
 #: Tokens that a sequence may be ahead of the answer that the client sees when it is stopped.
 OVERSHOOT_TOKENS = 8
-#: Longest wait for the disk, in seconds, where memory has no room for the checkpoint of an answer.
-LAST_S_MAX = 0.5
 #: Checkpoints that a turn leaves: at the end of its prompt and of its answer.
 ENDS_OF_A_TURN = 2
 #: Checkpoints closer than this to another are not made.
@@ -121,39 +119,23 @@ class ContextEnds:
         finish: Finish | None,
         on_saved: Callable[[Manifest], None] | None,
     ) -> None:
-        """Make the checkpoint at the end of a parked sequence, save it, and thin older ones."""
-        tokens = len(sequence.context.token_ids)
-        position = self._last_position(sequence, tokens, finish)
-        made = False
-        if self._spec.has_ends and caches.can_end_at(position, tokens):
-            self._save_progress(sequence)
-            # Room for the checkpoint must not come from the context that it belongs to.
-            sequence.context.users += 1
-            try:
-                made = self._make_last(sequence, caches, position, on_saved)
-            finally:
-                sequence.context.users -= 1
-            self._thin(sequence)
-        if not made and self._saver is not None:
-            size = self._spec.block_tokens
-            end = tokens - tokens % size if self._spec.has_ends else tokens
-            self._saver.add_end(sequence.context, ContextEnd(position=end, on_saved=on_saved))
+        """Save the end of a parked sequence as a checkpoint, and thin older ones.
 
-    def _make_last(
-        self,
-        sequence: TrackedSequence,
-        caches: ContextCaches,
-        position: int,
-        on_saved: Callable[[Manifest], None] | None,
-    ) -> bool:
-        """Make the checkpoint of the answer, in place of earlier ones where memory is short."""
-        if self._make(sequence, caches, position, CheckpointKind.ANSWER, on_saved):
-            return True
-        self._delete(sequence, [one for one in sequence.ends if one.kind not in _KEPT])
+        The parked caches are the checkpoint in memory; the disk gets a copy.
+        """
+        context, tokens = sequence.context, len(sequence.context.token_ids)
+        position = self._last_position(sequence, tokens, finish)
+        is_live = self._spec.has_ends and caches.can_end_at(position, tokens)
+        if is_live:
+            self._save_progress(sequence)
+            name = self._store.checkpoint_name(context, position).name
+            sequence.ends.append(EndRecord(name, position, CheckpointKind.ANSWER))
+            self._thin(sequence)
+        elif self._spec.has_ends:
+            position = tokens - tokens % self._spec.block_tokens
         if self._saver is not None:
-            # One that is being written is freed after that.
-            self._saver.save_now(sequence.context, LAST_S_MAX)
-        return self._make(sequence, caches, position, CheckpointKind.ANSWER, on_saved)
+            end = ContextEnd(position=position, is_live=is_live, on_saved=on_saved)
+            self._saver.add_end(context, end)
 
     def _last_position(self, sequence: TrackedSequence, tokens: int, finish: Finish | None) -> int:
         """Return a position just before the end: before the end mark, or before the overshoot."""
@@ -169,25 +151,22 @@ class ContextEnds:
         caches: ContextCaches,
         position: int,
         kind: CheckpointKind,
-        on_saved: Callable[[Manifest], None] | None = None,
         *,
         saves: bool = True,
-    ) -> bool:
+    ) -> None:
         context, held = sequence.context, len(sequence.context.token_ids)
         checkpoint = self._store.add_checkpoint(
             context, kind, position, lambda: caches.ends_at(position, held)
         )
         if checkpoint is None:
-            return False
+            return
         if self._saver is not None and saves:
-            end = ContextEnd(position=position, checkpoint=checkpoint, on_saved=on_saved)
-            self._saver.add_end(context, end)
+            self._saver.add_end(context, ContextEnd(position=position, checkpoint=checkpoint))
         replaced = [one for one in sequence.ends if one.kind is CheckpointKind.PROGRESS]
         # A state cannot be trimmed: the last checkpoint but one stays, in case a stop text ends
         # the answer a few tokens before the newest.
         self._delete(sequence, replaced[: -1 if self._has_states else None])
         sequence.ends.append(EndRecord(checkpoint.name, position, kind))
-        return True
 
     def _save_progress(self, sequence: TrackedSequence) -> None:
         """Save the last snapshot of a state on the way, which ``advance`` may not have saved."""
@@ -205,8 +184,8 @@ class ContextEnds:
         if not self._has_states:
             newest.pop(CheckpointKind.PROGRESS, None)
         kept = {*newest.values(), *(one for one in sequence.ends if one.kind in _KEPT)}
-        old = [one for one in sequence.ends if one not in kept]
-        self._delete(sequence, old)
+        names = {one.name for one in kept}
+        self._delete(sequence, [one for one in sequence.ends if one.name not in names])
 
     def _delete(self, sequence: TrackedSequence, old: Sequence[EndRecord]) -> None:
         for one in old:

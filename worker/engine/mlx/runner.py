@@ -180,7 +180,7 @@ class BatchRunner:
         """
         faults: list[Fault] = []
         preempted, self._likelihoods = self._preempt_for_memory(), {}
-        restored = rows.open_rows(self.sequences, self._memory)
+        restored = rows.open_rows(self.sequences, self._memory, self._gap_max_s)
         decode_first = self._decodes_next and self.sequences.decoding > 0
         prefilled = [] if decode_first else self._prefill(faults)
         tokens = self._first_tokens(prefilled)

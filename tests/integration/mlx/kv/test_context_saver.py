@@ -245,28 +245,20 @@ def test_a_checkpoint_is_saved_whole_after_its_context_lost_a_shared_beginning(
 
 
 @pytest.mark.parametrize("architecture", [GPT_OSS, FALCON_H1], ids=lambda a: a.name)
-def test_a_manifest_does_not_name_a_checkpoint_that_was_replaced_while_it_was_written(
+def test_a_context_is_adopted_while_its_end_is_being_written(
     process: MakeBench, architecture: Architecture
 ) -> None:
     bench = process(architecture)
-    first = bench.run_alone(PROMPTS[0], 4)
-    # All blocks are on the disk; the checkpoint at the end of the answer is being written.
-    saver = bench.reuse._saver
-    assert saver is not None
-    context = context_of(bench, first)
-    while (end := saver._works[context].ends[0]).position < len(first.prompt):
-        pumped(bench)
-        bench.tier.flush(WAIT_S)
     bench.hold_writes()
-    while end.write is None:
-        pumped(bench)
-        bench.tier.flush(0.001)
-    assert end.checkpoint is not None
-    checkpoint = end.checkpoint
-    saver.cancel(context, checkpoint)
-    assert not checkpoint.users
+    first = bench.run_alone(PROMPTS[0], 4)
+    following = [*first.prompt, *first.tokens, *random_tokens(20, 9)]
+    turn = bench.run_alone(following, 4)
     bench.let_write()
     bench.settle()
-    (report,) = saved(bench)
-    assert report.manifest.tail is None
-    assert context.tail is None
+    reports = saved(bench)
+    assert len(reports) == 2
+    # The end of the first turn is deleted with the end of the second.
+    assert all(bench.tier.contains(name) for name in reports[0].manifest.blocks)
+    assert all(bench.tier.contains(name) for name in reports[1].manifest.hashes)
+    assert reports[1].manifest.tail is not None
+    assert turn.tokens == Bench(architecture, budget_bytes=None).run_alone(following, 4).tokens

@@ -12,7 +12,7 @@ import pytest
 from domain.kv.checkpoints import checkpoint_fingerprint
 from domain.values import Sampling
 from ops.blockstore.blocks import model_of
-from tests.support.models.disk_bench import WAIT_S, DiskBench
+from tests.support.models.disk_bench import DiskBench
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, Bench
 from tests.support.models.tiny_architectures import (
@@ -23,7 +23,6 @@ from tests.support.models.tiny_architectures import (
     Architecture,
 )
 from worker.cachestore.reports import ContextSaved
-from worker.engine.mlx import context_ends
 
 GREEDY = Sampling(temperature=0)
 SAMPLED = Sampling(temperature=0.9, top_p=0.95, seed=11)
@@ -165,9 +164,8 @@ def test_a_prompt_that_shares_a_beginning_takes_no_context_that_is_not_saved(
 
 @pytest.mark.parametrize("architecture", [GPT_OSS, FALCON_H1], ids=lambda a: a.name)
 def test_an_answer_gets_its_checkpoint_although_memory_is_full_of_others(
-    process: MakeBench, architecture: Architecture, monkeypatch: pytest.MonkeyPatch
+    process: MakeBench, architecture: Architecture
 ) -> None:
-    monkeypatch.setattr(context_ends, "LAST_S_MAX", WAIT_S)
     prompts = [random_tokens(20 * BLOCK + 3, seed) for seed in (51, 52)]
     first = process(architecture)
     spec = first.reuse._spec

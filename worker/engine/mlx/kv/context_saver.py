@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
 
 from domain.kv.checkpoints import CacheCheckpoint
 from domain.kv.contexts import Context
@@ -39,6 +38,7 @@ class ContextEnd:
         position: Number of tokens before it.
         checkpoint: What windows and states remember there; ``None`` for a tail of a model that has
             only full-attention layers.
+        is_live: Whether windows and states are read from the parked context itself.
         on_saved: Receives the manifest once everything before is on the disk; ``None`` for no
             report.
         name: Hash of the tail or checkpoint, once it is submitted.
@@ -47,6 +47,7 @@ class ContextEnd:
 
     position: int
     checkpoint: CacheCheckpoint | None = None
+    is_live: bool = False
     on_saved: Callable[[Manifest], None] | None = None
     name: BlockHash | None = None
     write: Future[WriteOutcome] | None = None
@@ -255,17 +256,8 @@ class ContextSaver:
         self, context: Context, end: ContextEnd
     ) -> tuple[Callable[[], NewBlock], int] | None:
         """Return what makes the block of an end, and its size; ``None`` if there is none."""
-        if end.checkpoint is not None:
-            end.name = end.checkpoint.name
-            if self._tier.contains(end.name):
-                return None
-            tail = len(end.checkpoint.token_ids)
-            if tail < self._size and self._source(context, end.position - tail) is None:
-                _to_blocks(end, end.position, self._size)
-                return None
-            return partial(
-                self._checkpoint_block, context, end.checkpoint
-            ), end.checkpoint.size_bytes
+        if end.checkpoint is not None or end.is_live:
+            return self._checkpoint_block(context, end)
         start = end.position - end.position % self._size
         if self._store.spec.has_ends or start == end.position or start < context.start:
             return None
@@ -281,27 +273,40 @@ class ContextSaver:
 
         return make, self._store.spec.full_bytes(len(ids))
 
+    def _checkpoint_block(
+        self, context: Context, end: ContextEnd
+    ) -> tuple[Callable[[], NewBlock], int] | None:
+        """As ``_end_block``, for a checkpoint in memory or the end of a parked context."""
+        caches, held = self._store.caches(context), len(context.token_ids)
+        named = end.checkpoint or self._store.checkpoint_name(context, end.position)
+        start, is_whole = end.position - len(named.token_ids), len(named.token_ids) == self._size
+        source = context if is_whole else self._source(context, start)
+        is_gone = end.checkpoint is None and not caches.can_end_at(end.position, held)
+        if source is None or is_gone:
+            _to_blocks(end, end.position, self._size)
+            return None
+        end.name = named.name
+        if self._tier.contains(named.name):
+            return None
+
+        def make() -> NewBlock:
+            if end.checkpoint is None:
+                tensors = caches.ends_at(end.position, held)
+            else:
+                tensors = dict(self._store.ends(end.checkpoint))
+            if not is_whole:
+                tensors |= self._store.caches(source).read(start, end.position).tensors
+            arrays = BlockArrays(len(named.token_ids), tensors)
+            fingerprint = self._checkpoint_fingerprint
+            return self._block(named.name, named.parent, named.token_ids, arrays, fingerprint)
+
+        return make, self._store.spec.ends_bytes(end.position)
+
     def _source(self, context: Context, start: int) -> Context | None:
         """Return a context that has the tokens of ``context`` in the block from ``start`` on."""
         if start >= context.start:
             return context
         return self._store.holder(context.names[start // self._size])
-
-    def _checkpoint_block(self, context: Context, checkpoint: CacheCheckpoint) -> NewBlock:
-        tensors = dict(self._store.ends(checkpoint))
-        tail = len(checkpoint.token_ids)
-        if tail < self._size:
-            start = checkpoint.position - tail
-            source = self._source(context, start)
-            assert source is not None, "the end would have been skipped"
-            tensors |= self._store.caches(source).read(start, checkpoint.position).tensors
-        return self._block(
-            checkpoint.name,
-            checkpoint.parent,
-            checkpoint.token_ids,
-            BlockArrays(tail, tensors),
-            self._checkpoint_fingerprint,
-        )
 
     def _block(
         self,
@@ -329,4 +334,5 @@ def _to_blocks(end: ContextEnd, tokens: int, block_tokens: int) -> None:
     """Move an end to the last whole block in the first ``tokens``."""
     _unpin(end)
     end.checkpoint = end.name = end.write = None
+    end.is_live = False
     end.position = tokens - tokens % block_tokens

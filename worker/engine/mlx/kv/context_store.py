@@ -14,6 +14,7 @@ from domain.kv.checkpoints import (
     CacheCheckpoint,
     CheckpointIndex,
     CheckpointKind,
+    CheckpointName,
     checkpoint_fingerprint,
 )
 from domain.kv.contexts import Context, ContextIndex, KnownPrefix, MemoryStats, nowhere
@@ -217,6 +218,10 @@ class ContextStore:
 
     # --- checkpoints ---------------------------------------------------------------------------
 
+    def checkpoint_name(self, context: Context, position: int) -> CheckpointName:
+        """Return the name of the checkpoint of a context at a position."""
+        return self._checkpoints.name_at(context, position, self.spec.block_tokens)
+
     def add_checkpoint(
         self,
         context: Context,
@@ -235,12 +240,8 @@ class ContextStore:
         Returns:
             The checkpoint, which may have existed; ``None`` if there is no room for it.
         """
-        block = (position - 1) // self.spec.block_tokens
-        parent = context.names[block - 1] if block else None
-        token_ids = tuple(context.token_ids[block * self.spec.block_tokens : position])
-        name = self._checkpoints.name_of(parent, token_ids)
-        known = self._checkpoints.get(name)
-        if known is None:
+        named = self.checkpoint_name(context, position)
+        if (known := self._checkpoints.get(named.name)) is None:
             size_bytes = self.spec.ends_bytes(position)
             context.users += 1  # it may be parked, and is not freed for its own checkpoint
             has_room = self._make_room(size_bytes, self._limit_bytes)
@@ -249,7 +250,11 @@ class ContextStore:
                 _log.info("checkpoint_skipped", position=position)
                 return None
             known = CacheCheckpoint(
-                name=name, parent=parent, token_ids=token_ids, position=position, kind=kind
+                name=named.name,
+                parent=named.parent,
+                token_ids=named.token_ids,
+                position=position,
+                kind=kind,
             )
             known.size_bytes = size_bytes
             self._ends[known] = cut()
