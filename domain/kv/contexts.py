@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from domain.kv.hashing import BlockHash, BlockHasher, pack_ids
+from domain.kv.hashing import BlockHash, BlockHasher, common_tokens, pack_ids
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -247,7 +247,7 @@ class ContextIndex:
                 continue
             held = context.token_ids[start : start + len(wanted)]
             longer = len(context.token_ids) > start
-            key = (_common(held, wanted), int(longer), -context.start)
+            key = (common_tokens(held, wanted), int(longer), -context.start)
             if key > best_key:
                 best, best_key = context, key
         return best, max(0, best_key[0])
@@ -275,11 +275,3 @@ def _joined(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
         else:
             joined.append(piece)
     return tuple(joined)
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the length of the common beginning."""
-    for at, (left, right) in enumerate(zip(one, other, strict=False)):
-        if left != right:
-            return at
-    return min(len(one), len(other))

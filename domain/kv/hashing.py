@@ -67,6 +67,14 @@ def unpack_ids(packed: bytes) -> tuple[int, ...]:
     return struct.unpack(f"<{len(packed) // ID_BYTES}I", packed)
 
 
+def common_tokens(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return the length of the common beginning of two token sequences."""
+    for at, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            return at
+    return min(len(one), len(other))
+
+
 def hash_ids(token_ids: Sequence[int]) -> str:
     """Return SHA-256 in hex over ``pack_ids``: the log identifies token sequences by it."""
     return hashlib.sha256(pack_ids(token_ids)).hexdigest()

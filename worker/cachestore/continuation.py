@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from domain.kv.hashing import BlockHash
+from domain.kv.hashing import BlockHash, common_tokens
 from ops.blockstore.store import BlockStore
 
 #: Blocks whose tokens are compared to find the one that covers most of a continuation.
@@ -20,15 +20,12 @@ class Continuation:
         parent: Hash of that block, ``None`` at the start.
         token_ids: The tokens that follow, at most one block.
         fingerprint: Block fingerprint.
-        usable_tokens: From a stored block's length and the number of its first tokens that agree
-            to the number of tokens that can be used.
         known_tokens: Tokens that memory covers already; only a block that covers more is read.
     """
 
     parent: BlockHash | None
     token_ids: Sequence[int]
     fingerprint: str
-    usable_tokens: Callable[[int, int], int]
     known_tokens: int = 0
 
 
@@ -40,18 +37,7 @@ def longest_usable(store: BlockStore, wanted: Continuation) -> tuple[BlockHash, 
     best: tuple[int, BlockHash] | None = None
     for info in store.children(wanted.parent, wanted.fingerprint, limit=CANDIDATES_MAX):
         token_ids = store.token_ids(info.hash) or ()
-        common = _common_tokens(token_ids, wanted.token_ids)
-        usable = wanted.usable_tokens(len(token_ids), common)
+        usable = common_tokens(token_ids, wanted.token_ids)
         if usable > max(wanted.known_tokens, best[0] if best else 0):
             best = usable, info.hash
     return () if best is None else (best[1],)
-
-
-def _common_tokens(stored: Sequence[int], wanted: Sequence[int]) -> int:
-    """Return the length of the common prefix."""
-    count = 0
-    for own, other in zip(stored, wanted, strict=False):
-        if own != other:
-            break
-        count += 1
-    return count

@@ -22,10 +22,10 @@ STEP_TOKENS_MAX = 12
 #: Longest time in one step for saving, and shortest limit for restoring, beside sequences that
 #: run; in seconds.
 MOVES_S_MAX = 0.005
+#: The limit for restoring while no sequence runs.
+IDLE_MOVES_S_MAX = 0.05
 #: Share of the longest pause between two tokens that restoring may take in one step.
 OPENING_SHARE = 0.4
-#: The same while no sequence runs.
-IDLE_MOVES_S_MAX = 0.05
 #: Pause of a step in which all sequences wait for the disk, in seconds.
 DISK_PAUSE_S = 0.0005
 #: The budget where none is configured.

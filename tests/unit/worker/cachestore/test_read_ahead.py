@@ -26,7 +26,6 @@ _CONTINUATION = Continuation(
     parent=None,
     token_ids=(1, 2, 3),
     fingerprint=FINGERPRINT,
-    usable_tokens=lambda _stored, agreeing: agreeing,
 )
 
 

@@ -168,7 +168,6 @@ def test_continuation_is_the_block_that_serves_most(
             parent=None,
             token_ids=wanted,
             fingerprint=FINGERPRINT,
-            usable_tokens=lambda _stored, agreeing: agreeing,
             known_tokens=known,
         )
     )

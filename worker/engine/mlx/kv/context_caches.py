@@ -40,14 +40,11 @@ class ContextCaches:
     def __init__(self, spec: ModelCacheSpec, caches: list[Any], start: int = 0) -> None:
         self._spec = spec
         self.caches = caches
+        #: The caches without nesting.
+        self.leaves = leaves(caches)
         self.start = start
         #: Keys and values of full-attention layers in 8 bits, whose cache is empty meanwhile.
         self._packed: dict[int, tuple[PackedTensor, PackedTensor]] = {}
-
-    @property
-    def leaves(self) -> list[Any]:
-        """The caches without nesting."""
-        return leaves(self.caches)
 
     @property
     def nbytes(self) -> int:

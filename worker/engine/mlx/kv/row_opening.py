@@ -14,7 +14,7 @@ import structlog
 
 from domain.kv.checkpoints import CacheCheckpoint
 from domain.kv.contexts import Context, Piece
-from domain.kv.hashing import BlockHash
+from domain.kv.hashing import BlockHash, common_tokens
 from domain.kv.spec import ModelCacheSpec
 from ops.blockstore.blocks import StoredBlock
 from worker.cachestore.continuation import Continuation
@@ -158,14 +158,13 @@ class RowOpener:
             parent=opening.plan.names[start // size - 1] if start else None,
             token_ids=opening.token_ids[start : start + size],
             fingerprint=self._fingerprint,
-            usable_tokens=lambda _, agreeing: agreeing,
             known_tokens=at - start,
         )
         for block in self._read(opening, partial(self._tier.read_continuation, wanted)):
             if block is None:
                 yield False
                 continue
-            tokens = _agreeing(block.token_ids, wanted.token_ids)
+            tokens = common_tokens(block.token_ids, wanted.token_ids)
             if tokens > at - start and self._write(opening, block, start, tokens):
                 opening.disk_tokens += start + tokens - at
                 at = start + tokens
@@ -313,11 +312,3 @@ class RowOpening:
         """Stop before the end."""
         if self._steps is not None:
             self._steps.close()
-
-
-def _agreeing(stored: Sequence[int], wanted: Sequence[int]) -> int:
-    """Return the length of the common beginning."""
-    for at, (own, other) in enumerate(zip(stored, wanted, strict=False)):
-        if own != other:
-            return at
-    return min(len(stored), len(wanted))

@@ -99,22 +99,20 @@ class StartPlanner:
         tokens = known.tokens + self._whole_tail(token_ids, known)
         return in_memory, tokens, tokens
 
-    def plan(self, token_ids: Sequence[int], *, adopts: bool, stop: int | None = None) -> StartPlan:
+    def plan(self, token_ids: Sequence[int], *, adopts: bool) -> StartPlan:
         """Return where the beginning of a prompt comes from.
 
         Args:
             token_ids: The prompt without its last token, which is always computed.
             adopts: Whether a parked context may be taken over although much of it is left.
-            stop: Most tokens to restore.
         """
         diverged_at = self._store.diverged_at(token_ids)
-        wanted = token_ids[:stop]
-        known = self._store.find(wanted, self._on_disk)
+        known = self._store.find(token_ids, self._on_disk)
         tokens, end, tail_on_disk = known.tokens, None, False
         if self._spec.has_ends:
-            tokens, end = self._last_end(wanted, known)
+            tokens, end = self._last_end(token_ids, known)
         else:
-            tail_on_disk = self._has_tail(wanted, known)
+            tail_on_disk = self._has_tail(token_ids, known)
         if tokens < RESTORED_TOKENS_MIN and not tail_on_disk:
             return StartPlan(diverged_at=diverged_at)
         pieces = known.cut(min(tokens, known.tokens))

@@ -12,6 +12,7 @@ from itertools import takewhile
 from typing import Final
 
 from domain.chat.request import ChatRequest, Message
+from domain.kv.hashing import common_tokens
 
 #: Beginnings of a message; each joins with the characters before it in another way.
 _BEGINNINGS: Final = ("", "a", "\n")
@@ -45,10 +46,5 @@ def preamble_end(
         ``None`` if there are none, or if this prompt does not begin with them.
     """
     first, *others = (encode(preamble + beginning) for beginning in _BEGINNINGS)
-    end = min(_common(first, other) for other in others)
+    end = min(common_tokens(first, other) for other in others)
     return end if end and tuple(tokens[:end]) == first[:end] else None
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    pairs = zip(one, other, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
+from domain.kv.hashing import common_tokens
 from worker.engine.mlx.speculation.draft_pace import DraftPace
 from worker.engine.mlx.speculation.pass_times import COST_MIN, PassTimes
 from worker.engine.mlx.speculation.prompt_lookup import PromptLookup
@@ -157,7 +158,7 @@ class Speculation:
         cost = self.times.record_drafts(len(rows), drafting, max(lengths) - 1)
         accepted, first = [], 0
         for row, draft, length in zip(rows, drafts, lengths, strict=True):
-            count = _agreeing(draft, draws[first : first + length])
+            count = common_tokens(draft, draws[first : first + length])
             accepted.append(count)
             first += length
             if draft:
@@ -180,11 +181,3 @@ class Speculation:
                 break
             draft.append(token)
         return draft
-
-
-def _agreeing(draft: Sequence[int], draws: Sequence[int]) -> int:
-    """Return how many drafted tokens were drawn before the first other one."""
-    for at, token in enumerate(draft):
-        if draws[at] != token:
-            return at
-    return len(draft)
