@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -37,22 +35,6 @@ LONG_PAUSE = WriterLimits(retry_min_s=60.0)
 few = pytest.mark.parametrize("architecture", [LLAMA, GPT_OSS, FALCON_H1], ids=lambda a: a.name)
 
 MakeBench = Callable[..., DiskBench]
-
-
-@pytest.fixture
-def process(tmp_path: Path) -> Iterator[MakeBench]:
-    """Return what starts a process on the store, ending the one before."""
-    made: list[DiskBench] = []
-
-    def start(architecture: Architecture = LLAMA, **more: Any) -> DiskBench:
-        if made:
-            made.pop().close()
-        made.append(DiskBench(architecture, tmp_path / "store", **more))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.close()
 
 
 def saved(bench: DiskBench) -> list[ContextSaved]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,7 @@ from tests.support.builders.blocks import FailingDisk, make_block
 from tests.support.models.disk_bench import DiskBench
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK
-from tests.support.models.tiny_architectures import LLAMA, Architecture
+from tests.support.models.tiny_architectures import LLAMA
 from worker.cachestore.write_outcome import WriteState
 from worker.cachestore.writer import WriterLimits
 
@@ -30,22 +29,6 @@ PROMPT = random_tokens(5 * BLOCK + 5, 21)
 DAMAGED = 2
 
 MakeBench = Callable[..., DiskBench]
-
-
-@pytest.fixture
-def process(tmp_path: Path) -> Iterator[MakeBench]:
-    """Return what starts a process on the store, ending the one before."""
-    made: list[DiskBench] = []
-
-    def start(architecture: Architecture = LLAMA, **more: Any) -> DiskBench:
-        if made:
-            made.pop().close()
-        made.append(DiskBench(architecture, tmp_path / "store", **more))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.close()
 
 
 def names_of(bench: DiskBench, prompt: list[int] = PROMPT) -> list[BlockHash]:

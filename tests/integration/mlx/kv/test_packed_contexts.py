@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 import mlx.core as mx
 import pytest
@@ -175,18 +174,8 @@ def test_contexts_with_short_heads_stay_exact() -> None:
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[Callable[..., DiskBench]]:
-    made: list[DiskBench] = []
-
-    def start(**more: Any) -> DiskBench:
-        if made:
-            made.pop().close()
-        made.append(DiskBench(QWEN3_WIDE, tmp_path / "store", **more))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.close()
+def process(process: Callable[..., DiskBench]) -> Callable[..., DiskBench]:
+    return partial(process, QWEN3_WIDE)
 
 
 def test_blocks_of_packed_contexts_have_names_of_their_own(

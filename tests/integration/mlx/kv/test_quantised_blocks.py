@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mlx.core as mx
@@ -184,21 +183,15 @@ MakeBench = Callable[..., DiskBench]
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[MakeBench]:
-    """Return what starts a process on the store, ending the one before."""
-    made: list[DiskBench] = []
+def process(process: Callable[..., DiskBench]) -> MakeBench:
+    """Return what starts a process that stores blocks in eight bits by default."""
 
     def start(
         storage: Storage = Storage.INT8, architecture: Architecture = FALCON_H1_WIDE, **more: Any
     ) -> DiskBench:
-        if made:
-            made.pop().close()
-        made.append(DiskBench(architecture, tmp_path / "store", storage=storage, **more))
-        return made[-1]
+        return process(architecture, storage=storage, **more)
 
-    yield start
-    for each in made:
-        each.close()
+    return start
 
 
 def _held(bench: DiskBench) -> dict[str, mx.array]:
