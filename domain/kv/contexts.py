@@ -246,8 +246,9 @@ class ContextIndex:
             if context.start > start:
                 continue
             held = context.token_ids[start : start + len(wanted)]
-            longer = len(context.token_ids) > start
-            key = (common_tokens(held, wanted), int(longer), -context.start)
+            common = common_tokens(held, wanted)
+            continues = len(context.token_ids) > start + common
+            key = (common, int(continues), -context.start)
             if key > best_key:
                 best, best_key = context, key
         return best, max(0, best_key[0])

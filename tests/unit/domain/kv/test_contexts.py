@@ -236,6 +236,10 @@ def test_a_prompt_parts_at_the_first_token_that_differs(
     assert index_of(context_of(A)).diverged_at(token_ids) == at
 
 
+def test_a_prompt_parts_from_the_context_that_goes_on() -> None:
+    assert index_of(context_of([0]), context_of([0, 1])).diverged_at([0, 0]) == 1
+
+
 def test_nothing_parts_from_an_empty_memory() -> None:
     assert index_of().diverged_at(A) is None
 
