@@ -32,6 +32,11 @@ DISK_PAUSE_S = 0.0005
 NO_LIMIT_BYTES = 1 << 62
 
 
+def row_slots(sizes: ContextSizes, tokens: int) -> int:
+    """Return the room, in whole blocks, of a row of ``tokens`` that runs its next step."""
+    return sizes.blocks_for(tokens + STEP_TOKENS_MAX) * sizes.block_tokens
+
+
 class RowMemory(Protocol):
     """Gives memory to running sequences. Belongs to the engine thread."""
 
@@ -159,8 +164,7 @@ class AdmissionControl:
         """Return the bytes of a sequence's caches after its next token, in whole blocks."""
         if self._spec is None:
             return 0
-        blocks = self._spec.blocks_for(tokens + STEP_TOKENS_MAX)
-        return self._spec.live_bytes(blocks * self._spec.block_tokens)
+        return self._spec.live_bytes(row_slots(self._spec, tokens))
 
     def used_bytes(self) -> int:
         """Return the reserved bytes."""

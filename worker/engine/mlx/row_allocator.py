@@ -7,7 +7,7 @@ from typing import Any
 
 from domain.kv.checkpoints import CacheCheckpoint
 from domain.kv.contexts import Context
-from worker.engine.mlx.admission import STEP_TOKENS_MAX
+from worker.engine.mlx.admission import row_slots
 from worker.engine.mlx.kv.context_caches import ContextCaches
 from worker.engine.mlx.kv.context_saver import ContextSaver
 from worker.engine.mlx.kv.context_store import ContextStore
@@ -50,16 +50,14 @@ class RowAllocator:
 
     def row_bytes(self, tokens: int) -> int:
         """Return the bytes of a sequence's caches after its next step, in whole blocks."""
-        return self._spec.live_bytes(self._slots(tokens))
-
-    def _slots(self, tokens: int) -> int:
-        """Return the room of a row of ``tokens`` that runs its next step."""
-        return self._spec.blocks_for(tokens + STEP_TOKENS_MAX) * self._spec.block_tokens
+        return self._spec.live_bytes(row_slots(self._spec, tokens))
 
     def admit(self, tokens: Sequence[int], *, running: int) -> StartPlan | None:
         """Plan a start for which there is memory, and pin what it uses."""
         growth_bytes = self._spec.full_bytes(self._spec.block_tokens) * running
         needed_bytes = self.row_bytes(len(tokens)) + growth_bytes
+        if needed_bytes > self._store.attainable_bytes():
+            return None  # before the prompt is hashed: a refused one is tried again soon
         for adopts in (False, True):
             plan = self._planner.plan(tokens[:-1], adopts=adopts)
             _pin(plan, 1)
@@ -88,12 +86,12 @@ class RowAllocator:
     def _roomy_slots(self, tokens: int, plan: StartPlan) -> int:
         """Return the slots of a new row, with room for later tokens where memory is free."""
         held_bytes = 0 if plan.adopted is None else plan.adopted.size_bytes
-        roomy = self._slots(tokens + max(self._spec.block_tokens, tokens // SPARE_PARTS))
-        if plan.adopted is not None and self._slots(tokens) <= plan.adopted.slots:
+        roomy = row_slots(self._spec, tokens + max(self._spec.block_tokens, tokens // SPARE_PARTS))
+        if plan.adopted is not None and row_slots(self._spec, tokens) <= plan.adopted.slots:
             return plan.adopted.slots
         if self._spec.live_bytes(roomy) - held_bytes <= self._store.free_bytes():
             return roomy
-        return self._slots(tokens)
+        return row_slots(self._spec, tokens)
 
     def begin(self, plan: StartPlan, tokens: int) -> tuple[Context, ContextCaches]:
         """Return the context of a new row and its caches, for a prompt of ``tokens``."""
@@ -124,10 +122,10 @@ class RowAllocator:
             alone: Whether no other sequence runs; then contexts are freed that the disk lacks.
         """
         tokens = len(context.token_ids)
-        needed = self._slots(tokens)
+        needed = row_slots(self._spec, tokens)
         if needed <= context.slots:
             return True
-        roomy = self._slots(tokens + tokens // SPARE_PARTS)
+        roomy = row_slots(self._spec, tokens + tokens // SPARE_PARTS)
         if self._spec.live_bytes(roomy) - context.size_bytes > self._store.free_bytes():
             roomy = needed
         added_bytes = self._spec.live_bytes(roomy) - context.size_bytes

@@ -156,6 +156,10 @@ class ContextStore:
         """Return how many bytes a context can take without freeing others."""
         return self.context_limit_bytes - self._used_bytes
 
+    def attainable_bytes(self) -> int:
+        """Return the most bytes that a context could take if all unused ones were freed."""
+        return self.free_bytes() + self._reclaimable_bytes(lose=True)
+
     def caches(self, context: Context) -> ContextCaches:
         """Return the caches of a context."""
         return self._caches[context]
@@ -318,10 +322,9 @@ class ContextStore:
         unsaved = lose or self.may_lose()
         with self._lock:
             relief = self._policy.next(self._index, self._checkpoints, size_bytes, unsaved=unsaved)
-        if relief is None:
-            return False
-        self._free(relief)
-        return True
+        if relief is not None:
+            self._free(relief)
+        return relief is not None
 
     def _free(self, relief: Relief) -> None:
         size = self.spec.block_tokens
@@ -351,17 +354,14 @@ class ContextStore:
                 assert_never(relief)
 
     def _keep(self, context: Context, start: int, stop: int) -> None:
-        blocks = self.spec.blocks_for(stop - start)
-        slots = blocks * self.spec.block_tokens
-        keeps_ends = stop == len(context.token_ids)
+        slots = self.spec.blocks_for(stop - start) * self.spec.block_tokens
+        size_bytes = self.spec.full_bytes(slots)
+        if stop == len(context.token_ids):  # it keeps its window and state layers
+            size_bytes += self.spec.live_bytes(start + slots) - self.spec.full_bytes(start + slots)
         caches = self._caches[context]
         caches.keep(start, stop, slots)
         if caches.is_packed:
-            self._reserve(context, 0, caches.nbytes)
-            return
-        size_bytes = self.spec.full_bytes(slots)
-        if keeps_ends:
-            size_bytes += self.spec.live_bytes(start + slots) - self.spec.full_bytes(start + slots)
+            slots, size_bytes = 0, caches.nbytes
         self._reserve(context, slots, size_bytes)
 
     def collect(self) -> None:
