@@ -15,6 +15,7 @@
     │   ├── StaleAttempt            a newer attempt runs the job
     │   ├── JobAlreadyTerminal
     │   ├── NotRetryable
+    │   ├── ModelNotLoaded          the request belongs to a model that is not loaded
     │   ├── AgentExists
     │   ├── AgentTurnConflict       the history has another number of turns
     │   ├── BatchNotEnded
@@ -32,6 +33,7 @@
         ├── EngineFailure           this generation failed
         │   ├── DeviceFailed        the GPU failed or ran out of memory; the worker restarts
         │   └── EngineLost          the engine stopped while the generation ran
+        ├── ModelChanged                the model of a half-read answer left
         ├── GenerationCancelled     the generation was cancelled
         ├── ItemsLost               a stream cannot be resumed where its reader left
         └── CorruptLog              the chain does not verify; stop
@@ -117,12 +119,18 @@ class PreviousResponseNotFound(InvalidRequest):
 
 
 class ModelNotFound(NotFound):
-    """No model of that name is served."""
+    """No model of that name is served.
+
+    Args:
+        model: The name in the request.
+        known: Names that exist.
+    """
 
     code = "model_not_found"
 
-    def __init__(self, model: str) -> None:
-        super().__init__(f"model {model} is not served here")
+    def __init__(self, model: str, *, known: tuple[str, ...] = ()) -> None:
+        names = f"; there is: {', '.join(known)}" if known else ""
+        super().__init__(f"model {model} is not served here{names}")
 
 
 class AgentNotFound(NotFound):
@@ -214,6 +222,23 @@ class NotRetryable(Conflict):
 
     def __init__(self, job_id: str, status: str) -> None:
         super().__init__(f"job {job_id} is {status}; only failed, cancelled and expired ones retry")
+
+
+class ModelNotLoaded(Conflict):
+    """The request belongs to a registered model, and another one is loaded.
+
+    Args:
+        model: The model of the request.
+        loaded: The model that is loaded, if there is one.
+    """
+
+    code = "model_not_loaded"
+
+    def __init__(self, model: str, *, loaded: str | None) -> None:
+        present = f"{loaded} is" if loaded else "no model is"
+        super().__init__(
+            f"model {model} is not loaded ({present}); load it with: semantic models swap {model}"
+        )
 
 
 class IdempotencyKeyTaken(Conflict):
@@ -359,6 +384,16 @@ class EngineLost(EngineFailure):
 
     code = "engine_lost"
     retryable = True
+
+
+class ModelChanged(Failure):
+    """The model of a half-read answer left; a new request is answered by the present one."""
+
+    code = "model_changed"
+    retryable = True
+
+    def __init__(self, before: str, after: str) -> None:
+        super().__init__(f"the model changed from {before} to {after}; send the request again")
 
 
 class GenerationCancelled(Failure):

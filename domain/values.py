@@ -37,13 +37,14 @@ class WaitingFor(StrEnum):
 
     ``place``: a place in the batch. ``memory``: memory for its context. ``prefix``: the beginning
     of its prompt, which another job computes. ``disk``: the beginning of its prompt, which is read
-    from the disk.
+    from the disk. ``model``: its model, which is not loaded.
     """
 
     PLACE = "place"
     MEMORY = "memory"
     PREFIX = "prefix"
     DISK = "disk"
+    MODEL = "model"
 
 
 class JobStatus(StrEnum):

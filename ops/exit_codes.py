@@ -20,7 +20,15 @@ class ExitCode(IntEnum):
     CRASHED = 70
     #: Of the worker process: the supervisor starts it again without a pause.
     DEVICE_FAILED = 75
+    #: Of the worker process: it ends to start again with the model that the log names.
+    SWAPPED = 76
+    #: Of the worker process: it could not load its model, and the log names another one now.
+    LOAD_FAILED = 77
     CONFIG = 78
+    #: Of the worker process: it ends to give back the memory of a model that is not used.
+    IDLE = 79
+    #: Of the worker process: a step of the engine did not return.
+    STUCK = 80
     INTERRUPTED = 130
 
 
@@ -31,6 +39,10 @@ MEANINGS = {
     ExitCode.NOT_RUNNING: "no service answers here, or an answer cannot be replayed",
     ExitCode.CRASHED: "a part crashed again and again",
     ExitCode.DEVICE_FAILED: "the GPU failed: start the worker again",
+    ExitCode.SWAPPED: "start the worker again, with another model",
+    ExitCode.LOAD_FAILED: "the model cannot be loaded: start the worker again, with another one",
+    ExitCode.IDLE: "start the worker again, without a model",
+    ExitCode.STUCK: "a step did not return: start the worker again",
     ExitCode.CONFIG: "a setting cannot work: port taken, bad model, data directory in use",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C",
 }

@@ -25,6 +25,8 @@ class WorkerState(StrEnum):
     LOADING = "loading"
     READY = "ready"
     DRAINING = "draining"
+    SWAPPING = "swapping"
+    UNLOADED = "unloaded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,10 @@ class JobSubmitted:
         worker_deaths_max: Workers in a row that may die on it before it emits a token.
         webhook: URL that receives the end of the job, if the caller named one.
         wire: Digest of the request in the form of its dialect, for protocols that return it.
+        bound_model: Name of the registered model that must answer it; ``None`` follows the model
+            that is loaded.
+        parks: Whether it waits for a model that is not loaded. A request whose client waits on an
+            open connection ends with an error instead.
     """
 
     protocol: str
@@ -60,6 +64,8 @@ class JobSubmitted:
     worker_deaths_max: int = WORKER_DEATHS_MAX
     webhook: str | None = None
     wire: Digest | None = None
+    bound_model: str | None = None
+    parks: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

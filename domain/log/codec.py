@@ -27,7 +27,7 @@ from domain.events.event import Event
 SCHEMA_VERSIONS: Mapping[str, int] = {
     "AgentCacheSaved": 2,
     "AttemptStarted": 4,
-    "JobSubmitted": 4,
+    "JobSubmitted": 5,
     "JobAttached": 2,
     "JobCancelled": 2,
     "JobCompleted": 2,

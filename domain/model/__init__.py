@@ -1,0 +1,1 @@
+"""The models that can be served, and to which of them a request belongs."""

@@ -1,0 +1,88 @@
+"""The registered models, and the rule by which the name in a request finds one.
+
+A name or an alias of a registered model binds the request to that model. Other names that match a
+pattern, and requests without a name, follow whichever model is loaded. All other names are unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from domain.errors import ModelNotFound
+from domain.values import SamplingWish
+
+#: Names that clients of hosted models send; they follow the loaded model.
+FOLLOWING_PATTERNS = ("claude-*", "gpt-*", "o[0-9]*", "chatgpt-*", "codex-*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEntry:
+    """A model that can be loaded.
+
+    Attributes:
+        name: What clients and commands call it.
+        source: A directory, a hub id, or ``semantic-demo``.
+        aliases: Further names of it.
+        context_length: Longest sequence in tokens, where it is lower than the model's own.
+        sampling: Defaults that replace those of the model.
+        revision: Pinned revision of a hub repository.
+    """
+
+    name: str
+    source: str
+    aliases: tuple[str, ...] = ()
+    context_length: int | None = None
+    sampling: SamplingWish = field(default_factory=SamplingWish)
+    revision: str | None = None
+
+
+class ModelRegistry:
+    """The registered models, in their order.
+
+    Args:
+        entries: The models. A name or an alias that occurs twice belongs to its first model.
+        following: Patterns, as in ``fnmatch`` and with upper and lower case, of the names that
+            follow the loaded model.
+    """
+
+    def __init__(
+        self, entries: Iterable[ModelEntry], *, following: Sequence[str] = FOLLOWING_PATTERNS
+    ) -> None:
+        self._entries: dict[str, ModelEntry] = {}
+        for entry in entries:
+            self._entries.setdefault(entry.name, entry)
+        self._names = dict(self._entries)
+        for entry in self._entries.values():
+            for alias in entry.aliases:
+                self._names.setdefault(alias, entry)
+        self.following = tuple(following)
+
+    def entries(self) -> tuple[ModelEntry, ...]:
+        """Return the models."""
+        return tuple(self._entries.values())
+
+    def get(self, name: str) -> ModelEntry | None:
+        """Return the model of a name or an alias."""
+        return self._names.get(name)
+
+    def follows(self, name: str) -> bool:
+        """Return whether a name, not registered, follows the loaded model."""
+        return not name or any(fnmatchcase(name, pattern) for pattern in self.following)
+
+    def bind(self, name: str) -> str | None:
+        """Return the name of the model to which a request with this model name belongs.
+
+        Returns:
+            ``None`` for a request that follows the loaded model.
+
+        Raises:
+            ModelNotFound: The name is unknown; the message lists the names that exist.
+        """
+        entry = self._names.get(name)
+        if entry is not None:
+            return entry.name
+        if self.follows(name):
+            return None
+        raise ModelNotFound(name, known=tuple(self._entries))

@@ -1,0 +1,50 @@
+"""Which model a name in a request belongs to."""
+
+from __future__ import annotations
+
+import pytest
+
+from domain.errors import ModelNotFound
+from domain.model.registry import ModelEntry, ModelRegistry
+
+QWEN = ModelEntry(name="qwen", source="org/Qwen", aliases=("big", "gpt-4o"))
+DEMO = ModelEntry(name="semantic-demo", source="semantic-demo", aliases=("qwen", "big"))
+REGISTRY = ModelRegistry([QWEN, DEMO])
+
+
+@pytest.mark.parametrize(
+    ("asked", "bound"),
+    [
+        ("qwen", "qwen"),
+        ("big", "qwen"),
+        ("semantic-demo", "semantic-demo"),
+        ("gpt-4o", "qwen"),
+        ("gpt-5", None),
+        ("claude-opus-4-1", None),
+        ("o3-mini", None),
+        ("", None),
+    ],
+)
+def test_a_name_binds_before_a_pattern_follows(asked: str, bound: str | None) -> None:
+    assert REGISTRY.bind(asked) == bound
+
+
+@pytest.mark.parametrize("asked", ["Qwen", "llama", "omni", "claude", "xgpt-4"])
+def test_an_unknown_name_is_refused_with_those_that_exist(asked: str) -> None:
+    with pytest.raises(ModelNotFound, match="qwen, semantic-demo"):
+        REGISTRY.bind(asked)
+
+
+def test_the_patterns_are_a_choice() -> None:
+    registry = ModelRegistry([QWEN], following=())
+    with pytest.raises(ModelNotFound):
+        registry.bind("claude-opus-4-1")
+    assert ModelRegistry([QWEN], following=("*",)).bind("anything") is None
+
+
+def test_the_first_of_two_models_of_one_name_counts() -> None:
+    again = ModelEntry(name="qwen", source="another/Qwen")
+    registry = ModelRegistry([QWEN, again])
+    assert registry.entries() == (QWEN,)
+    assert registry.get("big") is QWEN
+    assert registry.get("llama") is None
