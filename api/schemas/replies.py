@@ -243,7 +243,7 @@ class JobCache(TypedDict):
     divergence: JobDivergence | None
 
 
-WaitingName = Literal["place", "memory", "prefix", "disk"]
+WaitingName = Literal["place", "memory", "prefix", "disk", "model"]
 
 
 class JobObject(TypedDict):
