@@ -10,15 +10,10 @@ import dramatiq
 import structlog
 
 from domain.chat.items import Failed
-from domain.errors import (
-    JobAlreadyTerminal,
-    JobNotFound,
-    LogUnavailable,
-    QueueUnavailable,
-    SemanticError,
-)
+from domain.errors import JobAlreadyTerminal, LogUnavailable, QueueUnavailable, SemanticError
 from domain.job.commands import FailAttempt
 from domain.job.state import Job
+from domain.not_found import JobNotFound
 from domain.usecases.jobs.commit import commit, load_job
 from domain.usecases.jobs.run_attempt import JobRunner, RunResult
 from domain.values import JobId, Priority

@@ -16,9 +16,10 @@ from domain.batch.ports import BatchLine, BatchViews
 from domain.batch.state import Batch
 from domain.chat.items import Failed
 from domain.chat.stored_answer import StoredAnswer
-from domain.errors import PayloadMissing, SemanticError
+from domain.errors import SemanticError
 from domain.job.view import JobView
 from domain.log.ports import PayloadStore
+from domain.not_found import PayloadMissing
 from domain.values import Digest, JobStatus
 
 #: Lines whose jobs are looked up together.

@@ -13,8 +13,8 @@ from api.background.batch_lines import BatchLines
 from api.background.tasks import BlockingCalls
 from domain.batch.files import FILE_PREFIX, FileId
 from domain.batch.state import BATCH_PREFIX, Batch, BatchId
-from domain.errors import BatchNotFound
 from domain.log.ports import PayloadStore
+from domain.not_found import BatchNotFound
 from domain.ports import Clock, IdSource
 from domain.usecases.batches.batches import BatchRecords
 from domain.usecases.batches.files import FileRecords

@@ -26,8 +26,8 @@ from api.schemas.batches import (
 from domain.batch.files import FileId, StoredFile
 from domain.batch.jsonl import pack, read_content
 from domain.batch.state import BatchId
-from domain.errors import FileNotFound
 from domain.events.batch import FileCreated
+from domain.not_found import FileNotFound
 
 _ID: Final = re.compile(r"file-[0-9a-f]{32}")
 _DIGITS: Final = re.compile(r"[0-9]{1,10}")

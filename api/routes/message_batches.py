@@ -38,8 +38,9 @@ from api.schemas.batches import (
 )
 from domain.batch.jsonl import pack
 from domain.batch.state import Batch
-from domain.errors import BatchNotEnded, BatchNotFound, InvalidRequest, NotFound
+from domain.errors import BatchNotEnded, InvalidRequest, NotFound
 from domain.events.batch import BatchSubmitted
+from domain.not_found import BatchNotFound
 
 #: Characters of a User-Agent that are stored.
 CLIENT_CHARS_MAX: Final = 256

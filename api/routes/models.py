@@ -11,9 +11,10 @@ from api.http.parameters import path
 from api.http.replies import json_reply
 from api.schemas.replies import ModelList, ModelObject
 from api.services.route_services import StatusService
-from domain.errors import ModelNotFound, QueueUnavailable
+from domain.errors import QueueUnavailable
 from domain.events.model import ModelLoaded
 from domain.log.codec import decode_event
+from domain.not_found import ModelNotFound
 from domain.values import ModelCard
 
 _MODEL_ID: Final = path("model_id", example="semantic-demo")

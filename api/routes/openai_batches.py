@@ -30,15 +30,9 @@ from api.schemas.batches import (
 )
 from domain.batch.jsonl import count_lines
 from domain.batch.state import Batch, BatchState
-from domain.errors import (
-    BatchAlreadyEnded,
-    BatchNotFound,
-    FileNotFound,
-    InvalidRequest,
-    NotFound,
-    PayloadMissing,
-)
+from domain.errors import BatchAlreadyEnded, InvalidRequest, NotFound
 from domain.events.batch import BatchSubmitted
+from domain.not_found import BatchNotFound, FileNotFound, PayloadMissing
 from domain.usecases.batches.driver import file_of_part
 
 #: Names of the dialects of these batches in the log.

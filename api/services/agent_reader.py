@@ -9,8 +9,8 @@ from api.presenters.agents import ShownTurn, agent_cache_object, full_agent_obje
 from api.schemas.agents import AgentCache, AgentObject
 from api.streaming.log_backfill import JobRecords
 from domain.agent.state import Agent
-from domain.errors import AgentNotFound, PayloadMissing
 from domain.log.record import AGENT_STREAM
+from domain.not_found import AgentNotFound, PayloadMissing
 from domain.usecases.agents import AgentRecords
 from domain.values import AgentId, JobStatus, StreamName
 

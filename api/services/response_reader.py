@@ -20,14 +20,9 @@ from api.protocols.shared.answer_ids import job_hex
 from api.protocols.shared.timestamps import unix_seconds
 from api.schemas.responses import RESPONSE_ID_PATTERN, ResponseObject, ResponsesBody
 from api.streaming.log_backfill import JobRecords
-from domain.errors import (
-    InvalidRequest,
-    JobNotFound,
-    PayloadMissing,
-    PreviousResponseNotFound,
-    ResponseNotFound,
-)
+from domain.errors import InvalidRequest
 from domain.job.state import Job
+from domain.not_found import JobNotFound, PayloadMissing, PreviousResponseNotFound, ResponseNotFound
 from domain.usecases.jobs.commit import load_job
 from domain.values import JobId
 

@@ -17,11 +17,11 @@ from api.streaming.job_items import JobItems
 from api.streaming.log_backfill import JobRecords
 from api.submission.agent_turns import AgentTurns
 from api.submission.submit import Parse, Submission
-from domain.errors import JobNotFound
 from domain.job.eta import EtaSource
 from domain.job.ports import WorkerPulses
 from domain.job.view import JobView
 from domain.log.ports import EventLog
+from domain.not_found import JobNotFound
 from domain.ports import Clock, IdSource
 from domain.usecases.agents import AgentRecords
 from domain.usecases.jobs.cancel import JobCancellation

@@ -13,8 +13,9 @@ from api.streaming.item_buffer import ClientGone, ItemBuffer
 from api.streaming.item_subscription import ItemSubscription
 from api.streaming.log_backfill import LogBackfill, ReaderPosition, position_after
 from domain.chat.items import StreamItem
-from domain.errors import EngineFailure, JobNotFound, SemanticError
+from domain.errors import EngineFailure, SemanticError
 from domain.job.ports import ItemSource
+from domain.not_found import JobNotFound
 from domain.values import JobId
 
 

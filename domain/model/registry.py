@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from domain.errors import ModelNotFound
+from domain.not_found import ModelNotFound
 from domain.values import SamplingWish
 
 #: Names that clients of hosted models send; they follow the loaded model.

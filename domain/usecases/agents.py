@@ -12,7 +12,7 @@ from domain.agent.state import Agent, Profile, evolve, next_turn, require_turn
 from domain.chat.generation import EmittedCall
 from domain.chat.request import ChatRequest, Message, ToolCall
 from domain.chat.stored_answer import StoredAnswer
-from domain.errors import AgentExists, AgentNotFound, ConcurrencyConflict, PayloadMissing
+from domain.errors import AgentExists, ConcurrencyConflict
 from domain.events.agent import (
     AGENT_HISTORY,
     AgentDeleted,
@@ -25,6 +25,7 @@ from domain.job.listing import JobViews
 from domain.log.codec import decode_event
 from domain.log.ports import EventLog, PayloadStore
 from domain.log.record import AGENT_STREAM, Draft, RecordedEvent
+from domain.not_found import AgentNotFound, PayloadMissing
 from domain.ports import IdSource
 from domain.usecases.jobs.commit import COMMIT_TRIES_MAX
 from domain.values import AgentId, Digest, JobId, JobStatus, StreamName, digest_of

@@ -8,13 +8,13 @@ from typing import Final, NamedTuple, Protocol
 
 from domain.chat.divergence import Cause, PromptDivergence, find_divergence, shared_parts
 from domain.chat.request import ChatRequest
-from domain.errors import PayloadMissing
 from domain.events.job import AttemptStarted
 from domain.job.listing import JobViews
 from domain.job.view import JobView
 from domain.log.codec import decode_event
 from domain.log.ports import PayloadStore
 from domain.log.record import RecordedEvent
+from domain.not_found import PayloadMissing
 from domain.values import Digest, JobId, StreamName
 
 #: Earlier jobs that a prompt is compared with.

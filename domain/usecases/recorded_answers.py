@@ -9,11 +9,11 @@ from typing import Protocol
 from domain.chat.echo import WHOLE, RecordedAnswer
 from domain.chat.request import ChatRequest
 from domain.chat.stored_answer import StoredAnswer
-from domain.errors import PayloadMissing
 from domain.events.job import AttemptStarted, JobCompleted, JobSubmitted
 from domain.log.codec import decode_event
 from domain.log.ports import PayloadStore
 from domain.log.record import RecordedEvent
+from domain.not_found import PayloadMissing
 from domain.values import Digest, JobId, StreamName
 
 

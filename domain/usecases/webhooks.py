@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from domain.batch.state import BATCH_PREFIX, Batch, BatchId, BatchState, evolve
-from domain.errors import ConcurrencyConflict, InvalidRequest, WebhookNotFound
+from domain.errors import ConcurrencyConflict, InvalidRequest
 from domain.events.batch import BatchEnded, BatchEvent, BatchFailed
 from domain.events.job import JobCancelled, JobCompleted, JobExpired, JobFailed, JobSubmitted
 from domain.events.webhook import WebhookEvent, WebhookGivenUp, WebhookRetried
@@ -22,6 +22,7 @@ from domain.job.view import JobView, project_job
 from domain.log.codec import decode_event
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
+from domain.not_found import WebhookNotFound
 from domain.ports import Clock, IdSource
 from domain.values import StreamName, rfc3339
 from domain.webhook.delivery import (

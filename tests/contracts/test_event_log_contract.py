@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from domain.errors import ConcurrencyConflict, PayloadMissing
+from domain.errors import ConcurrencyConflict
 from domain.events.event import Event
 from domain.events.job import JobAttached, JobCancelRequested
 from domain.job.view import JobView, project_job
 from domain.log.ports import EventLog
 from domain.log.record import GENESIS_HASH, Draft, EventFilter, LogHead, RecordedEvent, verify_link
+from domain.not_found import PayloadMissing
 from domain.values import (
     Digest,
     EventId,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self, TypeAlias, TypeVar
 
-from domain.errors import ConcurrencyConflict, JobNotFound
+from domain.errors import ConcurrencyConflict
 from domain.events.cache import (
     AgentCacheMissed,
     AgentCacheRestored,
@@ -22,6 +22,7 @@ from domain.events.cache import (
 from domain.log.codec import decode_event
 from domain.log.ports import EventLog
 from domain.log.record import Draft
+from domain.not_found import JobNotFound
 from domain.ports import Clock, IdSource
 from domain.usecases.jobs.commit import LoadedJob, load_job
 from domain.values import AgentId, JobId, JobStatus, StreamName, WorkerId

@@ -20,11 +20,12 @@ from domain.batch.state import (
     evolve,
     fold,
 )
-from domain.errors import BatchNotFound, ConcurrencyConflict, Overloaded
+from domain.errors import ConcurrencyConflict, Overloaded
 from domain.events.batch import BatchEvent, BatchSubmitted
 from domain.log.codec import decode_event
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
+from domain.not_found import BatchNotFound
 from domain.ports import IdSource
 from domain.usecases.jobs.commit import COMMIT_TRIES_MAX
 from domain.values import Digest, StreamName

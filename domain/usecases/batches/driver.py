@@ -34,12 +34,7 @@ from domain.batch.state import (
 )
 from domain.chat.items import Failed
 from domain.chat.request import canonical_json
-from domain.errors import (
-    ConcurrencyConflict,
-    InvalidRequest,
-    JobAlreadyTerminal,
-    PayloadMissing,
-)
+from domain.errors import ConcurrencyConflict, InvalidRequest, JobAlreadyTerminal
 from domain.events.batch import FileCreated
 from domain.events.job import JobSubmitted
 from domain.job.commands import CreateJob, FailAttempt, SubmitJob
@@ -47,6 +42,7 @@ from domain.job.listing import JobViews
 from domain.job.state import DEADLINE, Job, decide, evolve
 from domain.log.ports import PayloadStore
 from domain.log.record import Draft
+from domain.not_found import PayloadMissing
 from domain.ports import Clock
 from domain.usecases.batches.batches import BatchRecords
 from domain.usecases.batches.files import FileRecords

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from domain.batch.files import FileId, StoredFile, fold
 from domain.batch.ports import BatchViews
-from domain.errors import ConcurrencyConflict, FileNotFound
+from domain.errors import ConcurrencyConflict
 from domain.events.batch import FileCreated, FileDeleted, FileEvent
 from domain.log.codec import decode_event
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
+from domain.not_found import FileNotFound
 from domain.ports import Clock, IdSource
 from domain.usecases.batches.batches import Page, fill_page
 from domain.usecases.jobs.commit import COMMIT_TRIES_MAX

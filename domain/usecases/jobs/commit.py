@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from domain.errors import ConcurrencyConflict, JobNotFound
+from domain.errors import ConcurrencyConflict
 from domain.events.job import JobEvent
 from domain.job.commands import JobCommand
 from domain.job.state import Job, decide, evolve, fold
 from domain.log.codec import decode_event
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
+from domain.not_found import JobNotFound
 from domain.ports import IdSource
 from domain.values import Digest, EventId, JobId, StreamName
 

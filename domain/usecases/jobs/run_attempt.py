@@ -24,7 +24,6 @@ from domain.errors import (
     GenerationCancelled,
     InvalidRequest,
     JobAlreadyTerminal,
-    PayloadMissing,
     SemanticError,
     StaleAttempt,
 )
@@ -41,6 +40,7 @@ from domain.job.state import DEADLINE, Job
 from domain.job.suspicion import suspicion_of, worn_out
 from domain.kv.hashing import hash_ids
 from domain.log.ports import EventLog, PayloadStore
+from domain.not_found import PayloadMissing
 from domain.ports import Clock, IdSource
 from domain.usecases.jobs.commit import LoadedJob, commit, load_job
 from domain.usecases.jobs.terminal_item import EmittedPrefix, ending_of, read_emitted, republish_end

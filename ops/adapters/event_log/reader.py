@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sqlalchemy import Engine, bindparam, select
 
-from domain.errors import PayloadMissing
 from domain.log.ports import EventLog
 from domain.log.record import EventFilter, LogHead, RecordedEvent
+from domain.not_found import PayloadMissing
 from domain.values import Digest, StreamName
 from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.event_query import EventQuery

@@ -11,10 +11,10 @@ import typer
 from typer.testing import CliRunner, Result
 
 from domain.agent.state import Profile
-from domain.errors import AgentNotFound, PayloadMissing
 from domain.events.agent import AgentTurnAdded
 from domain.events.cache import AgentCacheSaved
 from domain.events.event import Event
+from domain.not_found import AgentNotFound, PayloadMissing
 from domain.values import AgentId, JobId, JobStatus, StreamName, digest_of
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log

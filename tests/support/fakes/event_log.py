@@ -5,17 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 
-from domain.errors import (
-    ConcurrencyConflict,
-    IdempotencyKeyTaken,
-    LogUnavailable,
-    PayloadMissing,
-)
+from domain.errors import ConcurrencyConflict, IdempotencyKeyTaken, LogUnavailable
 from domain.events.job import JobSubmitted
 from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
 from domain.job.listing import JobPage
 from domain.job.view import JobView, is_job_event, job_id_of, project_job
 from domain.log.record import AGENT_STREAM, GENESIS_HASH, Draft, EventFilter, LogHead, RecordedEvent
+from domain.not_found import PayloadMissing
 from domain.ports import Clock
 from domain.values import Digest, JobId, JobStatus, Priority, StreamName, digest_of, rfc3339
 from ops.adapters.event_log.row_codec import link

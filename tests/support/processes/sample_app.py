@@ -16,7 +16,8 @@ from pathlib import Path
 from api.http.messages import Handler, Reply, Request, Route, StreamReply
 from api.http_server.listener import open_listener_or_exit
 from api.lifecycle import Service, serve
-from domain.errors import EngineFailure, JobNotFound, Overloaded
+from domain.errors import EngineFailure, Overloaded
+from domain.not_found import JobNotFound
 from ops.logs import configure_logging
 from ops.setting_groups import ServerSettings
 

@@ -16,9 +16,10 @@ from api.http.messages import Request
 from api.schemas.agents import TurnBody
 from domain.agent.state import Profile
 from domain.chat.request import ChatRequest
-from domain.errors import AgentExists, AgentNotFound, AgentTurnConflict, InvalidRequest
+from domain.errors import AgentExists, AgentTurnConflict, InvalidRequest
 from domain.events.cache import AgentCacheSaved
 from domain.log.record import Draft
+from domain.not_found import AgentNotFound
 from domain.usecases.agents import AgentRecords
 from domain.values import AgentId, Digest, JobId, Priority, StreamName
 from tests.support.builders.api import FakeApi

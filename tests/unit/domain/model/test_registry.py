@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from domain.errors import ModelNotFound
 from domain.model.registry import ModelEntry, ModelRegistry
+from domain.not_found import ModelNotFound
 
 QWEN = ModelEntry(name="qwen", source="org/Qwen", aliases=("big", "gpt-4o"))
 DEMO = ModelEntry(name="semantic-demo", source="semantic-demo", aliases=("qwen", "big"))

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from domain.batch.state import BatchState, LineCounts, job_of_line
-from domain.errors import BatchNotEnded, BatchNotFound, LogUnavailable, Overloaded
+from domain.errors import BatchNotEnded, LogUnavailable, Overloaded
+from domain.not_found import BatchNotFound
 from domain.usecases.batches.driver import ROUND_LINES_MAX, file_of_part
 from domain.values import JobId, JobStatus, Priority
 from tests.support.builders.batch_world import DAY_S, BatchWorld

@@ -11,10 +11,11 @@ import pytest
 
 from domain.chat.items import Failed, Finished, Started, StreamItem, Text
 from domain.chat.reasoning_limit import ThinkingLimit
-from domain.errors import DeviceFailed, JobNotFound, LogUnavailable
+from domain.errors import DeviceFailed, LogUnavailable
 from domain.events.job import JobCompleted
 from domain.job.commands import FailAttempt, StartAttempt
 from domain.job.suspicion import DEVICE_FAILURES_MAX
+from domain.not_found import JobNotFound
 from domain.usecases.jobs.commit import commit
 from domain.usecases.jobs.run_attempt import RunResult
 from domain.values import Digest, JobId, JobStatus, Sampling, StopReason, StreamName, WorkerId

@@ -9,9 +9,10 @@ import pytest
 
 from domain.chat.items import Finished, StreamItem
 from domain.chat.request import ChatRequest
-from domain.errors import JobNotFound, LogUnavailable
+from domain.errors import LogUnavailable
 from domain.job.commands import ConfirmCancel, StartAttempt
 from domain.log.record import RecordedEvent
+from domain.not_found import JobNotFound
 from domain.usecases.jobs.commit import commit
 from domain.usecases.jobs.reconcile import JobReconciler
 from domain.usecases.jobs.run_attempt import RunResult
