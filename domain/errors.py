@@ -22,12 +22,12 @@
     │   ├── LogUnavailable
     │   ├── QueueUnavailable
     │   ├── ModelNotReady
+    │   ├── ModelChanged            the model of a half-read answer left
     │   └── Draining
     └── Failure
         ├── EngineFailure           this generation failed
         │   ├── DeviceFailed        the GPU failed or ran out of memory; the worker restarts
         │   └── EngineLost          the engine stopped while the generation ran
-        ├── ModelChanged                the model of a half-read answer left
         ├── GenerationCancelled     the generation was cancelled
         ├── ItemsLost               a stream cannot be resumed where its reader left
         └── CorruptLog              the chain does not verify; stop
@@ -259,6 +259,15 @@ class ModelNotReady(Unavailable):
     code = "model_not_ready"
 
 
+class ModelChanged(Unavailable):
+    """The model of a half-read answer left; a new request is answered by the present one."""
+
+    code = "model_changed"
+
+    def __init__(self, before: str, after: str) -> None:
+        super().__init__(f"the model changed from {before} to {after}; send the request again")
+
+
 class Draining(Unavailable):
     """The process is shutting down."""
 
@@ -289,16 +298,6 @@ class EngineLost(EngineFailure):
 
     code = "engine_lost"
     retryable = True
-
-
-class ModelChanged(Failure):
-    """The model of a half-read answer left; a new request is answered by the present one."""
-
-    code = "model_changed"
-    retryable = True
-
-    def __init__(self, before: str, after: str) -> None:
-        super().__init__(f"the model changed from {before} to {after}; send the request again")
 
 
 class GenerationCancelled(Failure):

@@ -7,7 +7,6 @@ import pytest
 
 from api.errors import TransportError, dialect_of, error_reply, error_type, status_of
 from api.http.messages import Dialect
-from domain import errors as domain_errors
 from domain.errors import (
     AgentExists,
     AgentTurnConflict,
@@ -26,6 +25,8 @@ from domain.errors import (
     ItemsLost,
     JobAlreadyTerminal,
     LogUnavailable,
+    ModelChanged,
+    ModelNotLoaded,
     ModelNotReady,
     NotRetryable,
     Overloaded,
@@ -68,6 +69,7 @@ EVERY_ERROR: list[tuple[SemanticError, int]] = [
     (StaleAttempt("job-1", attempt=1, current=2), 409),
     (JobAlreadyTerminal("job-1", "completed"), 409),
     (NotRetryable("job-1", "completed"), 409),
+    (ModelNotLoaded("a", loaded="b"), 409),
     (BatchNotEnded("batch-1", "in progress"), 409),
     (BatchAlreadyEnded("batch-1", "ended"), 409),
     (IdempotencyKeyTaken("job-1"), 409),
@@ -78,6 +80,7 @@ EVERY_ERROR: list[tuple[SemanticError, int]] = [
     (LogUnavailable("disk"), 503),
     (QueueUnavailable("redis"), 503),
     (ModelNotReady("loading"), 503),
+    (ModelChanged("a", "b"), 503),
     (Draining("bye"), 503),
     (EngineFailure("nan"), 500),
     (DeviceFailed("out of memory"), 500),
@@ -101,9 +104,7 @@ def test_each_error_has_its_status(error: SemanticError, status: int) -> None:
 
 def test_no_leaf_of_the_error_tree_is_missing_from_these_tests() -> None:
     def leaves(kind: type[SemanticError]) -> set[type[SemanticError]]:
-        below = {
-            child for child in kind.__subclasses__() if child.__module__ == domain_errors.__name__
-        }
+        below = {child for child in kind.__subclasses__() if child.__module__.startswith("domain.")}
         return set().union(*(leaves(child) for child in below)) if below else {kind}
 
     assert leaves(SemanticError) <= {type(error) for error, _ in EVERY_ERROR}
