@@ -9,7 +9,7 @@ from ops.exit_codes import ExitCode
 from ops.logs import Logger
 from ops.supervisor.child import Child
 from ops.supervisor.parts import Part
-from ops.supervisor.restart_policy import GiveUp, decide
+from ops.supervisor.restart_policy import PLANNED, GiveUp, decide
 
 #: Interval between two checks for heartbeats, in seconds. Silence is counted in checks and not by a
 #: clock: the sleep of the machine does not count as silence of the part.
@@ -88,7 +88,8 @@ class ProcessMonitor:
             if isinstance(decision, GiveUp):
                 self._on_give_up(self.part, decision)
                 return
-            self._logger.warning(
+            is_planned = returncode in PLANNED
+            (self._logger.info if is_planned else self._logger.warning)(
                 "ended, starting it again",
                 of=self.part.name,
                 returncode=returncode,
@@ -97,7 +98,7 @@ class ProcessMonitor:
             )
             short_lives = decision.short_lives
             await asyncio.sleep(decision.delay_s)
-            self.restarts += 1
+            self.restarts += not is_planned
             try:
                 child = self._launch_next()
             except OSError as error:

@@ -15,6 +15,10 @@ BACKOFF_MAX_S = 10.0
 HEALTHY_AFTER_S = 30.0
 #: Short runs in a row before the service stops: about two and a half minutes of restarts.
 SHORT_LIVES_MAX = 20
+#: Exit codes of a process that ends in order to be started again: no crash.
+PLANNED = frozenset({ExitCode.SWAPPED, ExitCode.IDLE})
+#: Exit codes of a worker whose jobs wait for the next one, which has a device of its own.
+_WITHOUT_PAUSE = frozenset({ExitCode.DEVICE_FAILED, ExitCode.STUCK})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +49,11 @@ def decide(returncode: int, *, lived_s: float, short_lives: int) -> Restart | Gi
         return GiveUp(ExitCode.CONFIG, "its settings cannot work")
     if lived_s >= HEALTHY_AFTER_S:
         return Restart(0.0, 0)
+    if returncode in PLANNED:
+        return Restart(0.0, short_lives)
     if short_lives + 1 >= SHORT_LIVES_MAX:
         return GiveUp(ExitCode.CRASHED, f"it ended {SHORT_LIVES_MAX} times in a row")
-    if returncode == ExitCode.DEVICE_FAILED:
-        # The next process has a device of its own, and jobs wait for it.
+    if returncode in _WITHOUT_PAUSE:
         return Restart(0.0, short_lives + 1)
     doublings = min(short_lives, SHORT_LIVES_MAX) - 1
     pause_s = min(BACKOFF_FIRST_S * 2**doublings, BACKOFF_MAX_S) if short_lives else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ from ops.supervisor.restart_policy import (
     BACKOFF_FIRST_S,
     BACKOFF_MAX_S,
     HEALTHY_AFTER_S,
+    PLANNED,
     SHORT_LIVES_MAX,
     GiveUp,
     Restart,
@@ -36,9 +38,19 @@ def test_short_lives_in_a_row_are_limited() -> None:
     assert last.exit_code == ExitCode.CRASHED
 
 
-def test_a_failed_device_is_tried_again_at_once_and_not_for_ever() -> None:
+@given(
+    planned=st.sampled_from(sorted(PLANNED)),
+    lived_s=st.floats(0, HEALTHY_AFTER_S, exclude_max=True),
+    short_lives=st.integers(0, SHORT_LIVES_MAX),
+)
+def test_planned_exit_is_no_crash(planned: ExitCode, lived_s: float, short_lives: int) -> None:
+    decision = decide(planned, lived_s=lived_s, short_lives=short_lives)
+    assert decision == Restart(0.0, short_lives)
+
+
+@pytest.mark.parametrize("code", [ExitCode.DEVICE_FAILED, ExitCode.STUCK])
+def test_a_failed_device_is_tried_again_at_once_and_not_for_ever(code: ExitCode) -> None:
     pauses, short_lives = [], 0
-    code = ExitCode.DEVICE_FAILED
     while isinstance(verdict := decide(code, lived_s=0.1, short_lives=short_lives), Restart):
         pauses.append(verdict.delay_s)
         short_lives = verdict.short_lives
