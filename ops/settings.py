@@ -1,17 +1,19 @@
 """Every knob, read once in a ``main`` module and handed down as frozen values.
 
-Precedence: command line > ``SEMANTIC_*`` environment > ``.env`` > ``./semantic.toml`` > the user's
-``~/.config/semantic/semantic.toml`` > the defaults below. A nested name is written with two
-underscores: ``SEMANTIC_SERVER__PORT=8123``.
+Precedence: command line > ``SEMANTIC_*`` environment > ``.env`` > the configuration file > the
+user's ``~/.config/semantic/semantic.toml`` > the defaults below. The configuration file is
+``./semantic.toml``, or the file that ``--config`` or ``SEMANTIC_CONFIG`` names. A nested name is
+written with two underscores: ``SEMANTIC_SERVER__PORT=8123``.
 """
 
 from __future__ import annotations
 
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -34,6 +36,45 @@ from ops.setting_groups import (
 )
 
 
+class ConfigFileError(ValueError):
+    """A configuration file that cannot be used; the message names it."""
+
+
+class _TomlFile(TomlConfigSettingsSource):
+    """Settings of a TOML file.
+
+    Args:
+        settings_cls: The settings.
+        path: The file.
+        required: Whether a file that does not exist is an error.
+    """
+
+    def __init__(
+        self, settings_cls: type[BaseSettings], path: Path, *, required: bool = False
+    ) -> None:
+        self._required = required
+        super().__init__(settings_cls, path)
+
+    def _read_files(self, files: Any, deep_merge: bool = False) -> dict[str, Any]:  # noqa: ANN401, FBT001, FBT002 - overridden
+        if not self._required:
+            return super()._read_files(files, deep_merge=deep_merge)
+        return self._read_file(files)
+
+    def _read_file(self, file_path: Any) -> dict[str, Any]:  # noqa: ANN401 - overridden
+        try:
+            values = super()._read_file(file_path)
+        except OSError as error:
+            message = f"the configuration file {file_path} cannot be read: {error.strerror}"
+            raise ConfigFileError(message) from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            message = f"the configuration file {file_path} is not valid TOML: {error}"
+            raise ConfigFileError(message) from error
+        if "config" in values:
+            message = f"the configuration file {file_path} cannot name another one (config)"
+            raise ConfigFileError(message)
+        return values
+
+
 class Settings(BaseSettings):
     """All groups, and where everything is kept."""
 
@@ -46,6 +87,9 @@ class Settings(BaseSettings):
         hide_input_in_errors=True,  # it may be a key
     )
 
+    config: Path | None = Field(
+        default=None, description="file of settings that is read in place of ./semantic.toml"
+    )
     data_dir: Path = Field(default_factory=lambda: default_data_dir())
     api_key: SecretStr | None = Field(
         default=None,
@@ -62,6 +106,11 @@ class Settings(BaseSettings):
     reasoning: ReasoningSettings = ReasoningSettings()
     batches: BatchSettings = BatchSettings()
     webhooks: WebhookSettings = WebhookSettings()
+
+    @field_validator("config", mode="before")
+    @classmethod
+    def _drop_empty_path(cls, path: Any) -> Any:  # noqa: ANN401 - checked by pydantic afterwards
+        return path or None
 
     @property
     def log_url(self) -> str:
@@ -94,15 +143,20 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Put the two TOML files below the environment."""
+        """Put the two TOML files below the environment.
+
+        Raises:
+            ConfigFileError: A file cannot be used.
+        """
         del file_secret_settings
-        return (
-            init_settings,
-            env_settings,
-            dotenv_settings,
-            TomlConfigSettingsSource(settings_cls, Path("semantic.toml")),
-            TomlConfigSettingsSource(settings_cls, user_config_file()),
+        above = (init_settings, env_settings, dotenv_settings)
+        named = next((path for source in above if (path := source().get("config"))), None)
+        file = (
+            _TomlFile(settings_cls, Path("semantic.toml"))
+            if named is None
+            else _TomlFile(settings_cls, Path(named).expanduser().absolute(), required=True)
         )
+        return (*above, file, _TomlFile(settings_cls, user_config_file()))
 
 
 def load_settings(**overrides: Any) -> Settings:  # noqa: ANN401 - pydantic checks the values
@@ -113,6 +167,7 @@ def load_settings(**overrides: Any) -> Settings:  # noqa: ANN401 - pydantic chec
 
     Raises:
         pydantic.ValidationError: Naming each setting that is not valid.
+        ConfigFileError: A configuration file is missing or no TOML.
     """
     return Settings(**overrides)
 

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from ops.cli.agents import agents, cache
+from ops.cli.config_option import ConfigFile, add_config_option, use_config_file
 from ops.cli.exit_codes import EPILOG
 from ops.cli.jobs import batch, jobs, replay, run, webhooks
 from ops.cli.service import claude, config, doctor, models, serve, status
@@ -24,7 +25,8 @@ _COMPLETION_ENV = "_SEMANTIC_COMPLETE"
 def main() -> None:
     """Run the command line."""
     words = [word for word in sys.argv[1:] if not word.startswith("-")]
-    asked = set(LAZY_GROUPS) if _COMPLETION_ENV in os.environ else set(words[:1])
+    # The second word is the command after --config FILE.
+    asked = set(LAZY_GROUPS) if _COMPLETION_ENV in os.environ else set(words[:2])
     build_app(asked)()
 
 
@@ -64,6 +66,7 @@ def build_app(asked: Collection[str] = frozenset(LAZY_GROUPS)) -> typer.Typer:
             importlib.import_module(f"ops.cli.log.{name}").register(app)
         else:
             app.add_typer(typer.Typer(help=text), name=name, rich_help_panel="Look")
+    add_config_option(app)
     return app
 
 
@@ -80,6 +83,8 @@ def _print_version(asked: bool) -> None:
 
 
 def _root(
+    context: typer.Context,
+    config: ConfigFile = None,
     version: Annotated[
         bool,
         typer.Option(
@@ -88,6 +93,7 @@ def _root(
     ] = False,
 ) -> None:
     del version  # handled by its callback
+    context.with_resource(use_config_file(config))
 
 
 if __name__ == "__main__":

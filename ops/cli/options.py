@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from ops.cli.config_option import given_config_file
 from ops.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def overrides(
     """Return the given options as settings."""
     server = {"host": host, "port": port, "allow_remote": allow_remote}
     given: dict[str, Any] = {
+        "config": given_config_file(),
         "data_dir": data_dir,
         "model": _given({"id": model}),
         "server": _given(server),

@@ -17,6 +17,8 @@ from ops.settings import Settings
 #: Directory that holds the packages ``api``, ``worker`` and ``ops``.
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _PREFIX = "SEMANTIC_"
+#: The variables of a child hold the values of the configuration file, so it reads none.
+_NO_CONFIG_FILE = {"SEMANTIC_CONFIG": os.devnull}
 #: Only commands send this key; no part needs it.
 _OWN_KEY = "SEMANTIC_API_KEY"
 #: Free memory at the end of the heap that is not given back to the system.
@@ -48,7 +50,7 @@ def child_environment(
         settings: The effective settings.
         extra: Variables of this child that override all others.
     """
-    ours = settings_environment(_without_raw_keys(settings)) | dict(extra)
+    ours = settings_environment(_without_raw_keys(settings)) | _NO_CONFIG_FILE | dict(extra)
     dropped = {*ours, _OWN_KEY}
     kept = {name: value for name, value in inherited.items() if name.upper() not in dropped}
     search = [str(PACKAGE_ROOT), *filter(None, [kept.get("PYTHONPATH", "")])]

@@ -37,7 +37,8 @@ def show(
     """Show every setting.
 
     Command line beats SEMANTIC_* variables beat .env beats ./semantic.toml beats
-    ~/.config/semantic/semantic.toml beats the defaults.
+    ~/.config/semantic/semantic.toml beats the defaults. --config FILE, or the
+    variable SEMANTIC_CONFIG, names a file in place of ./semantic.toml.
     """
     given = overrides(data_dir=data_dir, model=model, host=host, port=port)
     settings = settings_or_exit(given)

@@ -13,7 +13,7 @@ import typer
 
 from domain.kv.plan import AGENTS_DEFAULT, CONTEXT_TOKENS_DEFAULT, size_text
 from ops.cli.exit_codes import EPILOG, ExitCode
-from ops.cli.options import Json, fail, settings_or_exit
+from ops.cli.options import Json, fail, overrides, settings_or_exit
 from ops.cli.table import print_pairs
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def plan(
     if one context fits, 1 if none does, 78 if the configuration is not usable.
     """
     memory_bytes = None if memory is None else _memory_or_exit(memory)
-    settings = settings_or_exit({})
+    settings = settings_or_exit(overrides())
     request = {
         "model": model,
         "memory_bytes": memory_bytes,

@@ -17,7 +17,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from ops.settings import Settings, user_config_file
+from ops.settings import Settings
 from ops.supervisor.startup_banner import without_password
 
 
@@ -56,10 +56,8 @@ def _sources(given: Mapping[str, Any]) -> tuple[PydanticBaseSettingsSource, ...]
 
 def _label(source: PydanticBaseSettingsSource) -> str:
     match source:
-        case TomlConfigSettingsSource() if source.toml_file_path == user_config_file():
-            return str(user_config_file())
         case TomlConfigSettingsSource():
-            return "semantic.toml"
+            return str(source.toml_file_path)
         case InitSettingsSource():
             return "command line"
         case DotEnvSettingsSource():

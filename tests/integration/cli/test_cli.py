@@ -126,6 +126,29 @@ def test_config_show_origin_says_who_set_what(shell: Shell) -> None:
     assert values["server.port"] == {"value": 8000, "origin": "default"}
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_config_option_names_a_file_before_or_after_the_command(
+    shell: Shell, *, before: bool
+) -> None:
+    (shell.home / "semantic.toml").write_text("[engine]\nmax_batch_size = 3\n")
+    (shell.home / "one of mine.toml").write_text("[engine]\nmax_batch_size = 4\n")
+    option, command = ["--config", "one of mine.toml"], ["config", "show", "--origin", "--json"]
+    words = [*option, *command] if before else [*command, *option]
+    code, out, _ = shell.run(*words, SEMANTIC_CONFIG="missing.toml")
+    values = json.loads(out)
+    assert code == 0
+    assert values["config"] == {"value": "one of mine.toml", "origin": "command line"}
+    origin = str(shell.home / "one of mine.toml")
+    assert values["engine.max_batch_size"] == {"value": 4, "origin": origin}
+
+
+def test_config_file_that_is_missing_ends_a_command_with_78(shell: Shell) -> None:
+    for words in (["config", "show"], ["serve"], ["worker"], ["jobs", "ls"], ["events", "verify"]):
+        code, _, err = shell.run(*words, SEMANTIC_CONFIG="missing.toml")
+        assert (code, err.count("\n")) == (78, 1)
+        assert "missing.toml cannot be read" in err
+
+
 def test_setting_that_is_not_valid_is_named_with_78(shell: Shell) -> None:
     code, _, err = shell.run("config", "show", SEMANTIC_SERVER__PORT="http")
     assert code == 78

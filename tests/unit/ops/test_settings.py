@@ -11,7 +11,7 @@ from pydantic_settings import SettingsError
 
 from ops.cli.service.origins import origins
 from ops.setting_groups import DEMO_MODEL, JobSettings
-from ops.settings import load_settings, user_config_file
+from ops.settings import ConfigFileError, load_settings, user_config_file
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +62,53 @@ def test_each_source_beats_the_ones_below_it(monkeypatch: pytest.MonkeyPatch) ->
         (4, "environment"),
         (5, "command line"),
     ]
+
+
+def test_named_file_is_read_in_place_of_the_one_of_the_directory(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _user_file("[server]\nport = 1\ndrain_s = 1.5\n")
+    Path("semantic.toml").write_text("[server]\nport = = 2\n")
+    named, other = home / "named.toml", home / "other.toml"
+    named.write_text("[server]\nport = 3\nhost = '127.0.0.3'\n")
+    other.write_text("[server]\nport = 4\n")
+    monkeypatch.setenv("SEMANTIC_CONFIG", str(named))
+    monkeypatch.setenv("SEMANTIC_SERVER__HOST", "127.0.0.5")
+    server = load_settings().server
+    assert (server.port, server.host, server.drain_s) == (3, "127.0.0.5", 1.5)
+    assert _origin_of("server.port") == str(named)
+    assert load_settings(config=other).server.port == 4
+    assert _origin_of("server.port", config=other) == str(other)
+    assert _origin_of("server.drain_s") == str(user_config_file())
+
+
+def test_file_is_named_from_the_home_directory_and_an_empty_name_is_none(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "named.toml").write_text("[server]\nport = 3\n")
+    Path("semantic.toml").write_text("[server]\nport = 2\n")
+    monkeypatch.setenv("SEMANTIC_CONFIG", "~/named.toml")
+    assert load_settings().server.port == 3
+    monkeypatch.setenv("SEMANTIC_CONFIG", "")
+    assert load_settings().server.port == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (None, "named.toml cannot be read: No such file"),
+        (b"port = = 3", "named.toml is not valid TOML"),
+        (b"\xff", "named.toml is not valid TOML"),
+        (b"config = 'other.toml'", "named.toml cannot name another one"),
+    ],
+)
+def test_named_file_that_cannot_be_used_is_an_error(
+    home: Path, content: bytes | None, complaint: str
+) -> None:
+    if content is not None:
+        (home / "named.toml").write_bytes(content)
+    with pytest.raises(ConfigFileError, match=complaint):
+        load_settings(config=home / "named.toml")
 
 
 def test_sources_add_up_inside_a_group(monkeypatch: pytest.MonkeyPatch) -> None:

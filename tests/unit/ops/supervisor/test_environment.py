@@ -36,6 +36,20 @@ def test_a_child_reads_the_very_same_settings(
     assert load_settings() == before
 
 
+def test_child_reads_no_configuration_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = tmp_path / "named.toml"
+    named.write_text("[server]\nport = 3\n")
+    (tmp_path / "semantic.toml").write_text("[model]\ncontext_length = 64\n")
+    inherited = {"semantic_config": "relative.toml"}
+    environment = child_environment(inherited, load_settings(config=named), {})
+    named.unlink()
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    settings = load_settings()
+    assert (settings.server.port, settings.model.context_length) == (3, None)
+    assert "semantic_config" not in environment
+
+
 def test_a_relative_data_directory_becomes_absolute(tmp_path: Path) -> None:
     variables = settings_environment(Settings(data_dir=Path("here")))
     assert variables["SEMANTIC_DATA_DIR"] == str(tmp_path / "here")
