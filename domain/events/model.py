@@ -1,4 +1,7 @@
-"""Events of a model, on its stream ``model-…``."""
+"""Events of one model, on its stream ``model-…``.
+
+Those of ``WantedModelEvent`` are on the stream ``models``; see ``domain.model.swap``.
+"""
 
 from __future__ import annotations
 
@@ -39,4 +42,89 @@ class ModelUnloaded:
     model: str
 
 
-ModelEvent = ModelLoaded | ModelLoadFailed | ModelUnloaded
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfigured:
+    """A worker found another model in its settings than at its last start.
+
+    Attributes:
+        place: The data directory of the worker.
+        model: Name of the configured model.
+        choice: Id of the command that named the model explicitly; empty if none did.
+    """
+
+    place: str
+    model: str
+    choice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSwapRequested:
+    """The workers are to serve another model, or the same one anew.
+
+    Attributes:
+        swap: Id of the swap.
+        model: Name of the wanted model.
+        before: The last model that served; ``None`` if none did.
+        reason: What caused the swap, as in ``domain.model.swap.SwapReason``.
+        drain_s: Seconds that running jobs have to finish.
+    """
+
+    swap: str
+    model: str
+    before: str | None
+    reason: str
+    drain_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSwapAdvanced:
+    """A worker entered a phase of a swap, as in ``domain.model.swap.SwapState``."""
+
+    swap: str
+    worker: WorkerId
+    phase: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLoadLost:
+    """A worker died while it loaded the wanted model."""
+
+    swap: str
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSwapRolledBack:
+    """The model of a swap cannot be served; the workers are to serve the one before.
+
+    Attributes:
+        swap: Id of the swap.
+        model: Name of the model that cannot be served.
+        before: The model that is wanted now.
+        reason: Why, in one sentence.
+    """
+
+    swap: str
+    model: str
+    before: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelServed:
+    """A worker serves the wanted model; ``swap`` is the swap that ends with it."""
+
+    worker: WorkerId
+    model: str
+    swap: str | None = None
+
+
+WantedModelEvent = (
+    ModelConfigured
+    | ModelSwapRequested
+    | ModelSwapAdvanced
+    | ModelLoadLost
+    | ModelSwapRolledBack
+    | ModelServed
+)
+ModelEvent = ModelLoaded | ModelLoadFailed | ModelUnloaded | WantedModelEvent

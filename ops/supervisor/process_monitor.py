@@ -9,7 +9,7 @@ from ops.exit_codes import ExitCode
 from ops.logs import Logger
 from ops.supervisor.child import Child
 from ops.supervisor.parts import Part
-from ops.supervisor.restart_policy import PLANNED, GiveUp, decide
+from ops.supervisor.restart_policy import PLANNED, GiveUp, Restart, decide
 
 #: Interval between two checks for heartbeats, in seconds. Silence is counted in checks and not by a
 #: clock: the sleep of the machine does not count as silence of the part.
@@ -73,7 +73,7 @@ class ProcessMonitor:
         return self.child
 
     async def _run(self, child: Child) -> None:
-        short_lives = 0
+        last = Restart(0.0, 0)
         while True:
             watching = asyncio.create_task(self._kill_when_silent(child))
             try:
@@ -84,7 +84,9 @@ class ProcessMonitor:
             await child.sweep()
             if self._stopping:
                 return
-            decision = decide(returncode, lived_s=lived_s, short_lives=short_lives)
+            decision = decide(
+                returncode, lived_s=lived_s, short_lives=last.short_lives, planned=last.planned
+            )
             if isinstance(decision, GiveUp):
                 self._on_give_up(self.part, decision)
                 return
@@ -96,7 +98,7 @@ class ProcessMonitor:
                 lived_s=round(lived_s, 1),
                 pause_s=decision.delay_s,
             )
-            short_lives = decision.short_lives
+            last = decision
             await asyncio.sleep(decision.delay_s)
             self.restarts += not is_planned
             try:

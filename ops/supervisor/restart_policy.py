@@ -16,7 +16,11 @@ HEALTHY_AFTER_S = 30.0
 #: Short runs in a row before the service stops: about two and a half minutes of restarts.
 SHORT_LIVES_MAX = 20
 #: Exit codes of a process that ends in order to be started again: no crash.
-PLANNED = frozenset({ExitCode.SWAPPED, ExitCode.IDLE})
+PLANNED = frozenset({ExitCode.SWAPPED, ExitCode.LOAD_FAILED, ExitCode.IDLE})
+#: Planned exits in a row, each after a short run, that have no pause.
+PLANNED_WITHOUT_PAUSE = 40
+#: Such exits before the service stops: they do not lead to a worker that lasts.
+PLANNED_MAX = 100
 #: Exit codes of a worker whose jobs wait for the next one, which has a device of its own.
 _WITHOUT_PAUSE = frozenset({ExitCode.DEVICE_FAILED, ExitCode.STUCK})
 
@@ -27,6 +31,7 @@ class Restart:
 
     delay_s: float
     short_lives: int
+    planned: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +42,23 @@ class GiveUp:
     reason: str
 
 
-def decide(returncode: int, *, lived_s: float, short_lives: int) -> Restart | GiveUp:
+def decide(
+    returncode: int, *, lived_s: float, short_lives: int, planned: int = 0
+) -> Restart | GiveUp:
     """Decide about a part that ended without a request to stop.
 
     Args:
         returncode: Of the process; negative for a signal.
         lived_s: Length of its run, in seconds.
-        short_lives: Short runs in a row before this one.
+        short_lives: Short runs in a row before this one that ended in a crash.
+        planned: Short runs in a row before this one that ended as planned.
     """
     if returncode == ExitCode.CONFIG:
         return GiveUp(ExitCode.CONFIG, "its settings cannot work")
     if lived_s >= HEALTHY_AFTER_S:
         return Restart(0.0, 0)
     if returncode in PLANNED:
-        return Restart(0.0, short_lives)
+        return _after_planned_exit(short_lives, planned + 1)
     if short_lives + 1 >= SHORT_LIVES_MAX:
         return GiveUp(ExitCode.CRASHED, f"it ended {SHORT_LIVES_MAX} times in a row")
     if returncode in _WITHOUT_PAUSE:
@@ -58,3 +66,11 @@ def decide(returncode: int, *, lived_s: float, short_lives: int) -> Restart | Gi
     doublings = min(short_lives, SHORT_LIVES_MAX) - 1
     pause_s = min(BACKOFF_FIRST_S * 2**doublings, BACKOFF_MAX_S) if short_lives else 0.0
     return Restart(pause_s, short_lives + 1)
+
+
+def _after_planned_exit(short_lives: int, planned: int) -> Restart | GiveUp:
+    if planned >= PLANNED_MAX:
+        return GiveUp(ExitCode.CRASHED, f"it ended to start again {PLANNED_MAX} times in a row")
+    beyond = planned - PLANNED_WITHOUT_PAUSE
+    pause_s = min(BACKOFF_FIRST_S * 2 ** (beyond - 1), BACKOFF_MAX_S) if beyond > 0 else 0.0
+    return Restart(pause_s, short_lives, planned)

@@ -12,6 +12,8 @@ from ops.supervisor.restart_policy import (
     BACKOFF_MAX_S,
     HEALTHY_AFTER_S,
     PLANNED,
+    PLANNED_MAX,
+    PLANNED_WITHOUT_PAUSE,
     SHORT_LIVES_MAX,
     GiveUp,
     Restart,
@@ -38,16 +40,6 @@ def test_short_lives_in_a_row_are_limited() -> None:
     assert last.exit_code == ExitCode.CRASHED
 
 
-@given(
-    planned=st.sampled_from(sorted(PLANNED)),
-    lived_s=st.floats(0, HEALTHY_AFTER_S, exclude_max=True),
-    short_lives=st.integers(0, SHORT_LIVES_MAX),
-)
-def test_planned_exit_is_no_crash(planned: ExitCode, lived_s: float, short_lives: int) -> None:
-    decision = decide(planned, lived_s=lived_s, short_lives=short_lives)
-    assert decision == Restart(0.0, short_lives)
-
-
 @pytest.mark.parametrize("code", [ExitCode.DEVICE_FAILED, ExitCode.STUCK])
 def test_a_failed_device_is_tried_again_at_once_and_not_for_ever(code: ExitCode) -> None:
     pauses, short_lives = [], 0
@@ -55,6 +47,28 @@ def test_a_failed_device_is_tried_again_at_once_and_not_for_ever(code: ExitCode)
         pauses.append(verdict.delay_s)
         short_lives = verdict.short_lives
     assert pauses == [0.0] * (SHORT_LIVES_MAX - 1)
+
+
+@pytest.mark.parametrize("code", sorted(PLANNED))
+def test_planned_exits_are_no_crashes_and_a_loop_of_them_ends(code: ExitCode) -> None:
+    last, pauses = Restart(0.0, 3), []
+    while isinstance(
+        verdict := decide(code, lived_s=0.1, short_lives=last.short_lives, planned=last.planned),
+        Restart,
+    ):
+        pauses.append(verdict.delay_s)
+        assert verdict.short_lives == 3
+        last = verdict
+    assert pauses[:PLANNED_WITHOUT_PAUSE] == [0.0] * PLANNED_WITHOUT_PAUSE
+    assert pauses[PLANNED_WITHOUT_PAUSE:][:3] == [0.2, 0.4, 0.8]
+    assert len(pauses) == PLANNED_MAX - 1
+    assert verdict.exit_code == ExitCode.CRASHED
+
+
+def test_a_swap_after_a_crash_keeps_the_count_of_crashes() -> None:
+    after_swap = decide(ExitCode.SWAPPED, lived_s=1.0, short_lives=SHORT_LIVES_MAX - 1)
+    assert after_swap == Restart(0.0, SHORT_LIVES_MAX - 1, 1)
+    assert isinstance(decide(-9, lived_s=1.0, short_lives=SHORT_LIVES_MAX - 1), GiveUp)
 
 
 @given(returncode=st.integers(-64, 255), short_lives=st.integers(0, SHORT_LIVES_MAX))
