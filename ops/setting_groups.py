@@ -163,6 +163,13 @@ class EngineSettings(_Group):
         default=False,
         description="Metal: wire the model's memory; machines short of memory have crashed with it",
     )
+    step_limit_s: float = Field(
+        default=60.0,
+        ge=0,
+        le=3600,
+        description="a worker is replaced whose step takes longer than this and than 20 times what"
+        " its size took before, counted without the sleep of the machine; 0: never",
+    )
     batch_window_ms: float = Field(
         default=10.0,
         ge=0,

@@ -24,6 +24,7 @@ from worker.engine.mlx.memory.device import ProcessDevice
 from worker.engine.mlx.memory.step_file import StepFile
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
+from worker.engine.scheduling.step_watch import StepWatch
 from worker.recording.cache_event_recorder import CacheEventRecorder
 
 #: Seconds at the end of the process for blocks that wait to be written.
@@ -104,6 +105,7 @@ def build_engine(
     cache: CacheParts,
     answers: RecordedAnswers,
     on_device_failure: Callable[[], None],
+    watch: StepWatch,
 ) -> BatchEngine:
     """Return the engine, not started; ``start`` loads the model.
 
@@ -113,6 +115,7 @@ def build_engine(
         cache: Disk tier, recorder and gauge of the KV cache.
         answers: Answers recorded in the log, so that prompts continue them.
         on_device_failure: Called before the engine dies of an error of the device.
+        watch: Notes the steps of the engine.
     """
     source = ModelSource(
         id=settings.model.id,
@@ -151,4 +154,5 @@ def build_engine(
         stream_interval_s=settings.engine.stream_interval_ms / 1000,
         batch_window_s=settings.engine.batch_window_ms / 1000,
         on_device_failure=on_device_failure,
+        watch=watch,
     )

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
 from typing import NoReturn
 
@@ -17,7 +18,7 @@ from domain.errors import SemanticError
 from domain.events.model import ModelLoadFailed
 from domain.events.worker import WorkerDraining, WorkerStopped
 from domain.job.fair_scheduler import TurnOrder
-from domain.job.ports import JobQueue, WorkerPulses
+from domain.job.ports import ItemSink, JobQueue, WorkerPulses
 from domain.log.ports import EventLog
 from domain.usecases.jobs.count_tokens import count_tokens
 from domain.usecases.jobs.reconcile import JobReconciler
@@ -43,11 +44,14 @@ from worker.active_jobs import ActiveJobs, cancel_if_recorded, cancel_where_reco
 from worker.actors import declare_actors
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier
-from worker.composition import build_engine, open_cache
+from worker.composition import CacheParts, build_engine, open_cache
 from worker.consumers import Consumers
 from worker.engine.engine import BatchEngine
-from worker.periodic_tasks import PeriodicTask
-from worker.pulse import PULSE_S, PulseReporter, WorkerState
+from worker.engine.scheduling.step_watch import StepWatch
+from worker.liveness.last_step import LastStepFile, read_last_step
+from worker.liveness.periodic_tasks import PeriodicTask
+from worker.liveness.pulse import PULSE_S, PulseReporter, WorkerState
+from worker.liveness.stuck_step import CHECK_S, StuckStepGuard
 from worker.recording.worker_event_recorder import WorkerEventRecorder, library_versions
 from worker.turn_scheduler import TurnScheduler
 
@@ -75,9 +79,10 @@ class WorkerProcess:
         self._settings = settings
         self._logger = logger
         self._worker = WorkerId(f"worker-{uuid7_hex()}")
+        self._step_path = settings.data_dir / "worker.step"
         self._stop = threading.Event()
         self._state = WorkerState.LOADING
-        self._device_failed = False
+        self._failed_as: ExitCode | None = None
         self._slots = settings.engine.max_batch_size + SLOTS_AHEAD
         reserved = settings.jobs.interactive_reserved
         self._turns = TurnScheduler(TurnOrder(slots=self._slots, interactive_reserved=reserved))
@@ -89,9 +94,9 @@ class WorkerProcess:
             os._exit(int(ExitCode.OK))
         self._stop.set()
 
-    def _on_device_failure(self) -> None:
-        """End soon; called on the engine thread, before the running attempts end."""
-        self._device_failed = True
+    def _fail(self, code: ExitCode) -> None:
+        """End soon, with all KV; called before the running attempts end."""
+        self._failed_as = code
         self._state = WorkerState.DRAINING
         self._stop.set()
 
@@ -117,9 +122,7 @@ class WorkerProcess:
         redis = settings.redis
         sink = RedisItemSink(client, keys, items_max=redis.items_max, ttl_s=redis.items_ttl_s)
         cache = open_cache(stack, settings, worker=self._worker, log=log, logger=self._logger)
-        answers = LoggedAnswers(log=log, payloads=log)
-        build = partial(build_engine, settings, on_device_failure=self._on_device_failure)
-        engine = build(sink=sink, cache=cache, answers=answers)
+        engine = self._engine(stack, sink, cache, log)
         pulse = self._pulse(RedisWorkerPulses(client, keys), engine, cache.gauge)
         stack.enter_context(PeriodicTask("pulse", PULSE_S, pulse.beat))
         self._load(engine, recorder, cache.tier)
@@ -154,14 +157,33 @@ class WorkerProcess:
         consumers = self._consume(broker)
         self._state = WorkerState.READY
         self._stop.wait()
-        if self._device_failed:
-            self._leave(active, cache.tier)
+        if self._failed_as is not None:
+            self._leave(self._failed_as, active, cache.tier)
         self._state = WorkerState.DRAINING
         recorder.record(WorkerDraining(worker=self._worker))
         reconciler.close()
         self._drain(engine, consumers, active)
         recorder.record(WorkerStopped(worker=self._worker))
         return int(ExitCode.OK)
+
+    def _engine(
+        self, stack: ExitStack, sink: ItemSink, cache: CacheParts, log: SqlEventLog
+    ) -> BatchEngine:
+        """Return the engine, not started; its steps are watched."""
+        last_step = stack.enter_context(LastStepFile(self._step_path, self._worker))
+        watch = StepWatch(self._settings.engine.step_limit_s, on_step=last_step.write)
+        engine = build_engine(
+            self._settings,
+            sink=sink,
+            cache=cache,
+            answers=LoggedAnswers(log=log, payloads=log),
+            on_device_failure=partial(self._fail, ExitCode.DEVICE_FAILED),
+            watch=watch,
+        )
+        stuck = partial(self._fail, ExitCode.STUCK)
+        guard = StuckStepGuard(watch, engine, last_step, on_stuck=stuck, logger=self._logger)
+        stack.enter_context(PeriodicTask("steps", CHECK_S, guard.check))
+        return engine
 
     def _pulse(self, pulses: WorkerPulses, engine: BatchEngine, gauge: CacheGauge) -> PulseReporter:
         return PulseReporter(
@@ -208,8 +230,10 @@ class WorkerProcess:
         """Record this worker in the data directory; return the directory's broker id."""
         identity = WorkerIdentity(self._settings.data_dir / "worker.json")
         previous = identity.previous_worker
-        if previous is not None and recorder.record_lost(previous):
-            self._logger.warning("worker_lost", worker=previous)
+        if previous is not None:
+            step = read_last_step(self._step_path, previous)
+            if recorder.record_lost(previous, step):
+                self._logger.warning("worker_lost", worker=previous, step=step and asdict(step))
         identity.record(self._worker)
         return identity.broker_id
 
@@ -244,8 +268,8 @@ class WorkerProcess:
         consumers.start()
         return consumers
 
-    def _leave(self, active: ActiveJobs, tier: DiskTier | None) -> NoReturn:
-        """End the process after an error of the device, with all KV that it holds.
+    def _leave(self, code: ExitCode, active: ActiveJobs, tier: DiskTier | None) -> NoReturn:
+        """End the process after a failure of its engine, with all KV that it holds.
 
         Nothing is closed: closing would write blocks that may be wrong.
         """
@@ -255,8 +279,8 @@ class WorkerProcess:
         give_up_at_s = time.monotonic() + LAST_ATTEMPTS_S
         while active.jobs() and time.monotonic() < give_up_at_s:
             time.sleep(_POLL_S)
-        self._logger.critical("device_failed", unrecorded=len(active))
-        os._exit(int(ExitCode.DEVICE_FAILED))
+        self._logger.critical(code.name.lower(), unrecorded=len(active))
+        os._exit(int(code))
 
     def _drain(self, engine: BatchEngine, consumers: Consumers, active: ActiveJobs) -> None:
         """Give running generations the drain time to finish; the next worker takes the rest."""

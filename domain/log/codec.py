@@ -34,6 +34,7 @@ SCHEMA_VERSIONS: Mapping[str, int] = {
     "JobExpired": 3,
     "BatchEnded": 2,
     "BatchSubmitted": 2,
+    "WorkerLost": 2,
 }
 #: ``(type, version)`` to the function that lifts that version's data to the next one. A version
 #: that only added fields that have defaults needs none.

@@ -34,6 +34,7 @@ from worker.engine.batch_steps import BatchSteps, ended_by
 from worker.engine.emitter import Advanced, Emitter, Ended, Released
 from worker.engine.ports import Admission, LoadedModel, ModelRunner, is_device_error
 from worker.engine.preparation import checkpoints_of, constraint_of, prepare
+from worker.engine.scheduling.step_watch import StepKind, StepSize, StepWatch
 from worker.engine.sequence import Handle, Sequence, SequenceTimes
 from worker.engine.sequence_scheduler import SequenceScheduler
 from worker.engine.text_assembler import assembler_for
@@ -76,6 +77,7 @@ class _Stop:
 
 _Message = _Submit | _Cancel | _Remove | _Stop
 
+_SAVE = StepSize(StepKind.SAVE, 0, 0)
 _STOPPED = Failed(error=Draining.code, message="the worker stopped", retryable=True)
 
 
@@ -96,6 +98,7 @@ class BatchEngine:
         batch_window_s: Length of the ``BatchWindow``, in seconds.
         on_device_failure: Called on the engine thread before it dies of an error of the device;
             its memory cannot be trusted, so the process has to end.
+        watch: Notes the steps of the engine thread.
     """
 
     def __init__(
@@ -108,11 +111,13 @@ class BatchEngine:
         stream_interval_s: float = 0.0,
         batch_window_s: float = 0.0,
         on_device_failure: Callable[[], None] = lambda: None,
+        watch: StepWatch | None = None,
     ) -> None:
         assert max_batch_size >= 1, "a batch needs at least one place"
         self._runner_factory = runner_factory
         self._on_device_failure = on_device_failure
         self._clock = clock
+        self._watch = watch or StepWatch()
         self._inbox: SimpleQueue[_Message] = SimpleQueue()
         self._emitter = Emitter(
             sink,
@@ -187,6 +192,22 @@ class BatchEngine:
         if not self._emitter.close(LAST_ITEMS_S):
             _log.warning("last_items_lost")
             self._abandon(_STOPPED)
+
+    def abandon(self, why: str) -> None:
+        """End all generations although the engine thread is in a step that does not return.
+
+        Only the generations of the step fail with ``why``; the others wait for the next worker.
+        """
+        self._fatal_error = EngineLost(why)
+        failure = _failure_of(self._fatal_error)
+        with self._live_lock:
+            self._accepting = False
+            live = set(self._live)
+        running = set(self._scheduler.running.values())
+        now = self._clock.monotonic()
+        for sequence in live:
+            cause = failure if sequence in running else _STOPPED
+            self._emitter.put(Ended(sequence, now, StopReason.END_TURN, cause))
 
     # -- domain.chat.ports.InferenceEngine ---------------------------------------------------
 
@@ -272,16 +293,19 @@ class BatchEngine:
             self._receive(runner)
             if self._stopped:
                 return
-            self._scheduler.admit(runner, self._clock.monotonic())
+            with self._watch.step(self._scheduler.admission_size()):
+                self._scheduler.admit(runner, self._clock.monotonic())
             if self._scheduler.running:
                 self._emitter.wait_for_room()
-                steps.run()
+                with self._watch.step(self._scheduler.step_size()):
+                    steps.run()
 
     def _receive(self, runner: ModelRunner) -> None:
         """Handle the messages in the inbox; wait for one if no sequence runs."""
         wait_s = self._scheduler.wait_s(self._clock.monotonic())
-        if wait_s != 0 and runner.background():
-            wait_s = BACKGROUND_S
+        if wait_s != 0:
+            with self._watch.step(_SAVE):
+                wait_s = BACKGROUND_S if runner.background() else wait_s
         while wait_s != 0 or not self._inbox.empty():
             try:
                 message = self._inbox.get(block=wait_s != 0, timeout=wait_s)

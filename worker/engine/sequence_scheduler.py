@@ -13,6 +13,7 @@ from domain.values import Priority, WaitingFor, WaitingJob
 from worker.engine.ports import CachedPrefix, ModelRunner, is_device_error
 from worker.engine.scheduling.fair_queue import Turn
 from worker.engine.scheduling.quarantine import Quarantine
+from worker.engine.scheduling.step_watch import StepKind, StepSize
 from worker.engine.scheduling.waiting_queue import BatchRoom, WaitingQueue
 from worker.engine.sequence import Sequence
 
@@ -86,6 +87,18 @@ class SequenceScheduler:
     def wait_s(self, now: float) -> float | None:
         """Return the seconds until there is work; ``None`` until the next message."""
         return 0.0 if self.running else self._waiting.wait_s(now)
+
+    def step_size(self) -> StepSize:
+        """Return the work of the next step."""
+        rows = len(self.running)
+        # What the cache restores is not known here: a limit and not an estimate.
+        unread = sum(len(one.admission.tokens) for one in self.running.values() if not one.decoded)
+        return StepSize(StepKind.PREFILL if unread else StepKind.DECODE, rows, unread + rows)
+
+    def admission_size(self) -> StepSize:
+        """Return the work of the next admission."""
+        waiting = len(self._waiting)
+        return StepSize(StepKind.ADMIT, waiting, waiting)
 
     def add(self, sequence: Sequence) -> None:
         """Let a new sequence wait for a place."""

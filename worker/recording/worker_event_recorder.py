@@ -10,7 +10,7 @@ from domain.errors import ConcurrencyConflict
 from domain.events.cache import ModelWeightsChanged
 from domain.events.event import Event
 from domain.events.model import ModelLoaded
-from domain.events.worker import WorkerLost, WorkerStarted, WorkerStopped
+from domain.events.worker import UnfinishedStep, WorkerLost, WorkerStarted, WorkerStopped
 from domain.log.codec import decode_event
 from domain.log.ports import EventLog
 from domain.log.record import Draft
@@ -67,10 +67,14 @@ class WorkerEventRecorder:
                 return event.fingerprint
         return None
 
-    def record_lost(self, previous: WorkerId) -> bool:
+    def record_lost(self, previous: WorkerId, step: UnfinishedStep | None = None) -> bool:
         """Append ``WorkerLost`` for the previous worker, unless it stopped or is recorded as lost.
 
         The caller holds the worker lock of the data directory, so the previous worker has ended.
+
+        Args:
+            previous: The previous worker.
+            step: The step during which it ended, if it ended in one.
 
         Returns:
             Whether the previous worker was lost.
@@ -82,7 +86,8 @@ class WorkerEventRecorder:
             return False
         started = decode_event(begun[0].type, begun[0].schema_version, begun[0].data)
         assert isinstance(started, WorkerStarted)
-        self._append(StreamName(previous), [WorkerLost(worker=previous, pid=started.pid)])
+        lost = WorkerLost(worker=previous, pid=started.pid, step=step)
+        self._append(StreamName(previous), [lost])
         return True
 
     def _append(self, stream: StreamName, events: Sequence[Event]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -12,63 +11,23 @@ import httpx
 from ops.exit_codes import ExitCode
 from tests.support.clients.job_reader import WAIT_S, JobReader
 from tests.support.models.tiny_models import make_tiny_llama
+from tests.support.processes.planted_fault import PlantedFault
 from tests.support.processes.service import Service
 
 TOKENS = 800
-#: Loaded by each process of the service at its start. In the worker, a step fails like a device
-#: while the file exists; the failure removes it.
-PLANTED = """
-    import importlib.abc, importlib.util, os, pathlib, sys
-
-    MODULE = "worker.engine.mlx.runner"
-    FILE = pathlib.Path(os.environ["FAILING_DEVICE"])
-
-    class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-        def find_spec(self, name, path, target=None):
-            if name != MODULE:
-                return None
-            sys.meta_path.remove(self)
-            spec = importlib.util.find_spec(name)
-            self.loader, spec.loader = spec.loader, self
-            return spec
-
-        def create_module(self, spec):
-            return None
-
-        def exec_module(self, module):
-            self.loader.exec_module(module)
-            step = module.BatchRunner.step
-
-            def failing(runner):
-                if FILE.exists():
-                    FILE.unlink()
-                    raise RuntimeError("[METAL] Command buffer execution failed: planted.")
-                return step(runner)
-
-            module.BatchRunner.step = failing
-
-    sys.meta_path.insert(0, Finder())
-"""
 
 
 def test_failed_device_is_a_pause_of_the_same_stream(tmp_path: Path) -> None:
     model = make_tiny_llama(tmp_path / "tiny", hidden=64, layers=2, context=2048)
-    planted, switch = tmp_path / "planted", tmp_path / "fail-now"
-    planted.mkdir()
-    (planted / "sitecustomize.py").write_text(textwrap.dedent(PLANTED))
+    fault = PlantedFault(tmp_path)
     service = Service(
-        tmp_path / "data",
-        env={
-            "SEMANTIC_MODEL__ID": str(model),
-            "PYTHONPATH": str(planted),
-            "FAILING_DEVICE": str(switch),
-        },
+        tmp_path / "data", env={"SEMANTIC_MODEL__ID": str(model)} | fault.environment
     ).start()
     try:
         with httpx.Client(base_url=service.base_url, timeout=WAIT_S) as http:
             whole = _read(service, http, TOKENS)
             worker = service.part("worker")
-            broken = _read(service, http, TOKENS, fail_after=20, switch=switch)
+            broken = _read(service, http, TOKENS, fail_after=20, fault=fault)
             assert broken["text"] == whole["text"]
             assert broken["attempts"] == {1, 2}
             job = http.get("/v1/events", params={"stream": broken["job"]}).json()["data"]
@@ -94,7 +53,7 @@ def _read(
     tokens: int,
     *,
     fail_after: int | None = None,
-    switch: Path | None = None,
+    fault: PlantedFault | None = None,
 ) -> dict[str, Any]:
     body = {
         "model": "any",
@@ -107,8 +66,8 @@ def _read(
     job_id = str(reply.json()["id"])
     with JobReader(service.base_url, job_id) as reader:
         if fail_after is not None:
-            assert switch is not None
+            assert fault is not None
             reader.wait_for(fail_after)
-            switch.touch()
+            fault.trigger("device")
         text = reader.whole()
         return {"job": job_id, "text": text, "attempts": reader.attempts}

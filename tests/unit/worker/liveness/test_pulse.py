@@ -14,7 +14,7 @@ from tests.support.fakes.broker import FakeItems
 from tests.support.fakes.engine import FakeEngine
 from tests.support.models.engine_probe import ask, submit
 from worker.cachestore.cache_gauge import CacheGauge
-from worker.pulse import PulseReporter, WorkerState
+from worker.liveness.pulse import PulseReporter, WorkerState
 from worker.turn_scheduler import TurnScheduler
 
 SLOTS, BATCH = 6, 4
@@ -84,7 +84,7 @@ def test_worker_whose_engine_died_ends_so_that_the_next_one_takes_over(
     def leave(code: int) -> None:
         raise Exited(code)
 
-    monkeypatch.setattr("worker.pulse.os._exit", leave)
+    monkeypatch.setattr("worker.liveness.pulse.os._exit", leave)
     with FakeEngine(FakeItems()) as engine:
         engine.runner.step_error = SystemExit("a defect that no handler takes")
         submit(engine, "job-a", ask("x"))

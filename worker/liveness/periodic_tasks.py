@@ -28,7 +28,7 @@ class PeriodicTask:
         self._interval_s = interval_s
         self._closed = False
         self._woken = threading.Event()
-        self._logger = structlog.get_logger("worker.periodic_tasks").bind(task=name)
+        self._logger = structlog.get_logger("worker.liveness.periodic_tasks").bind(task=name)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def __enter__(self) -> Self:

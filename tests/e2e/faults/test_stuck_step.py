@@ -1,0 +1,96 @@
+"""A step does not return: the worker is replaced, the log names the step, and the jobs go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+
+from ops.exit_codes import ExitCode
+from tests.support.clients.job_reader import WAIT_S, JobReader
+from tests.support.models.tiny_models import make_tiny_llama
+from tests.support.processes.planted_fault import PlantedFault
+from tests.support.processes.service import Service
+
+TOKENS = 1200
+PLACES = 2
+
+
+@pytest.fixture(scope="module")
+def fault(tmp_path_factory: pytest.TempPathFactory) -> PlantedFault:
+    return PlantedFault(tmp_path_factory.mktemp("fault"))
+
+
+@pytest.fixture(scope="module")
+def hanging(tmp_path_factory: pytest.TempPathFactory, fault: PlantedFault) -> Iterator[Service]:
+    model = make_tiny_llama(
+        tmp_path_factory.mktemp("models") / "tiny", hidden=64, layers=2, context=2048
+    )
+    service = Service(
+        tmp_path_factory.mktemp("hanging") / "data",
+        env={
+            "SEMANTIC_MODEL__ID": str(model),
+            "SEMANTIC_ENGINE__MAX_BATCH_SIZE": str(PLACES),
+            "SEMANTIC_ENGINE__STEP_LIMIT_S": "2",
+            "SEMANTIC_JOBS__WORKER_SILENCE_S": "5",
+        }
+        | fault.environment,
+    ).start()
+    yield service
+    assert service.stop() == 0, service.log()
+
+
+@pytest.mark.parametrize(("kind", "returncode"), [("hang", int(ExitCode.STUCK)), ("hold", -9)])
+def test_step_that_does_not_return_is_a_pause_of_its_streams(
+    hanging: Service, fault: PlantedFault, kind: str, returncode: int
+) -> None:
+    worker = hanging.part("worker")
+    with (
+        httpx.Client(base_url=hanging.base_url, timeout=WAIT_S) as http,
+        ExitStack() as stack,
+    ):
+        # The last one waits in the engine while the step hangs.
+        jobs = [_submit(http, n) for n in range(PLACES + 1)]
+        readers = [stack.enter_context(JobReader(hanging.base_url, job)) for job in jobs]
+        for reader in readers[:PLACES]:
+            reader.wait_for(20)
+        fault.trigger(kind)
+        for reader in readers:
+            reader.whole()
+        histories = [_events(http, job) for job in jobs]
+        lost = [one["data"] for one in _events(http, type="WorkerLost")]
+    assert not worker.is_running()
+    assert [history[-1]["type"] for history in histories] == ["JobCompleted"] * len(jobs)
+    step = lost[-1]["step"]
+    assert (step["rows"], step["is_stuck"]) == (PLACES, kind == "hang")
+    assert step["kind"] in {"decode", "prefill"}
+    assert step["tokens"] >= PLACES
+    assert step["seconds"] > 0
+    failures = [
+        [event["data"]["error"] for event in history if event["type"] == "AttemptFailed"]
+        for history in histories
+    ]
+    recorded = [["engine_lost"], ["engine_lost"], ["draining"]]
+    assert failures == (recorded if kind == "hang" else [[], [], []])
+    assert f'"returncode": {returncode}' in hanging.log()
+
+
+def _submit(http: httpx.Client, number: int) -> str:
+    body = {
+        "model": "any",
+        "max_tokens": TOKENS,
+        "temperature": 0,
+        "messages": [{"role": "user", "content": f"Tell me story {number}."}],
+    }
+    reply = http.post("/v1/jobs", json=body)
+    assert reply.status_code == 202, reply.text
+    return str(reply.json()["id"])
+
+
+def _events(http: httpx.Client, stream: str | None = None, **more: str) -> list[dict[str, Any]]:
+    params = more | ({"stream": stream} if stream else {})
+    found: list[dict[str, Any]] = http.get("/v1/events", params=params).json()["data"]
+    return found

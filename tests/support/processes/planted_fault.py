@@ -1,0 +1,70 @@
+"""A service whose worker fails in a step when a test wants it.
+
+The text of the switch file selects the fault of the next step; the fault removes the file.
+
+- ``device``: an error of the GPU.
+- ``hang``: the step does not return.
+- ``hold``: the step does not return and holds the lock of the interpreter.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+_SITE = """
+    import ctypes, importlib.abc, importlib.util, os, pathlib, sys, time
+
+    MODULE = "worker.engine.mlx.runner"
+    SWITCH = pathlib.Path(os.environ["PLANTED_FAULT"])
+
+    class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+        def find_spec(self, name, path, target=None):
+            if name != MODULE:
+                return None
+            sys.meta_path.remove(self)
+            spec = importlib.util.find_spec(name)
+            self.loader, spec.loader = spec.loader, self
+            return spec
+
+        def create_module(self, spec):
+            return None
+
+        def exec_module(self, module):
+            self.loader.exec_module(module)
+            step = module.BatchRunner.step
+
+            def failing(runner):
+                if SWITCH.exists():
+                    fault = SWITCH.read_text()
+                    SWITCH.unlink()
+                    if fault == "device":
+                        raise RuntimeError("[METAL] Command buffer execution failed: planted.")
+                    (time.sleep if fault == "hang" else ctypes.PyDLL(None).sleep)(600)
+                return step(runner)
+
+            module.BatchRunner.step = failing
+
+    sys.meta_path.insert(0, Finder())
+"""
+
+
+class PlantedFault:
+    """The switch of the faults.
+
+    Args:
+        directory: Holds the switch file and the module that each process loads at its start.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        site = directory / "planted"
+        site.mkdir()
+        (site / "sitecustomize.py").write_text(textwrap.dedent(_SITE))
+        self._switch = directory / "fault"
+        self.environment = {"PYTHONPATH": str(site), "PLANTED_FAULT": str(self._switch)}
+
+    def trigger(self, fault: str) -> None:
+        """Let the next step fail."""
+        written = self._switch.with_suffix(".new")
+        written.write_text(fault)
+        written.replace(self._switch)
