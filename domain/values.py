@@ -37,7 +37,8 @@ class WaitingFor(StrEnum):
 
     ``place``: a place in the batch. ``memory``: memory for its context. ``prefix``: the beginning
     of its prompt, which another job computes. ``disk``: the beginning of its prompt, which is read
-    from the disk. ``model``: its model, which is not loaded.
+    from the disk. ``model``: its model, which is not loaded. ``paused``: an operator has paused
+    the start of jobs.
     """
 
     PLACE = "place"
@@ -45,6 +46,7 @@ class WaitingFor(StrEnum):
     PREFIX = "prefix"
     DISK = "disk"
     MODEL = "model"
+    PAUSED = "paused"
 
 
 class JobStatus(StrEnum):

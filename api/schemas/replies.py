@@ -243,7 +243,7 @@ class JobCache(TypedDict):
     divergence: JobDivergence | None
 
 
-WaitingName = Literal["place", "memory", "prefix", "disk", "model"]
+WaitingName = Literal["place", "memory", "prefix", "disk", "model", "paused"]
 
 
 class JobObject(TypedDict):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from domain.events.agent import AgentEvent
 from domain.events.batch import BatchEvent, FileEvent
 from domain.events.cache import CacheEvent
+from domain.events.engine import EngineEvent
 from domain.events.job import JobEvent
 from domain.events.log import LogEvent
 from domain.events.model import ModelEvent
@@ -25,4 +26,5 @@ Event = (
     | FileEvent
     | BatchEvent
     | WebhookEvent
+    | EngineEvent
 )

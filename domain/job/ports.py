@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from domain.chat.items import StreamItem
@@ -109,11 +110,25 @@ class ItemSource(Protocol):
         ...
 
 
+class ControlTopic(StrEnum):
+    """A part of the log that all workers follow."""
+
+    ENGINE = "engine"
+
+
 class ControlSignals(Protocol):
-    """Signals to the worker of a job. They may be lost; the log holds the truth."""
+    """Signals to the workers. They may be lost; the log holds the truth."""
 
     def nudge_cancel(self, job_id: JobId) -> None:
         """Signal that the cancellation of a job is recorded.
+
+        Raises:
+            QueueUnavailable: The broker cannot be reached.
+        """
+        ...
+
+    def nudge(self, topic: ControlTopic) -> None:
+        """Signal to all workers that a part of the log that they follow has changed.
 
         Raises:
             QueueUnavailable: The broker cannot be reached.

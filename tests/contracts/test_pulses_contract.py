@@ -10,7 +10,7 @@ import redis
 
 from domain.errors import QueueUnavailable
 from domain.job.fair_scheduler import AgentQueueState, TurnState
-from domain.job.ports import WorkerPulse, WorkerPulses
+from domain.job.ports import ControlTopic, WorkerPulse, WorkerPulses
 from domain.values import (
     CacheFigures,
     DraftFigures,
@@ -133,7 +133,7 @@ def test_nudge_reaches_the_listener_and_one_that_fails_does_not_deafen_it(
     client: redis.Redis, keys: Keys
 ) -> None:
     received: list[JobId] = []
-    listening, done = threading.Event(), threading.Event()
+    listening, done, tuned = threading.Event(), threading.Event(), threading.Event()
 
     def receive(job_id: JobId) -> None:
         received.append(job_id)
@@ -141,14 +141,23 @@ def test_nudge_reaches_the_listener_and_one_that_fails_does_not_deafen_it(
             raise ValueError
         done.set()
 
-    listener = ControlListener(client, keys, on_cancel=receive, on_listening=listening.set)
+    listener = ControlListener(
+        client,
+        keys,
+        on_cancel=receive,
+        on_listening=listening.set,
+        on_topic={ControlTopic.ENGINE: tuned.set},
+    )
     listener.start()
     try:
         assert listening.wait(WITHIN_S)
-        client.publish(keys.control, "not a nudge")
+        for unknown in ("not a nudge", "{}", '{"kind": []}', '{"kind": "of a later version"}'):
+            client.publish(keys.control, unknown)
         signals = RedisControlSignals(client, keys)
         signals.nudge_cancel(JobId("job-1"))
         signals.nudge_cancel(JobId("job-2"))
+        signals.nudge(ControlTopic.ENGINE)
+        assert tuned.wait(WITHIN_S)
         assert done.wait(WITHIN_S)
         assert received == ["job-1", "job-2"]
     finally:
@@ -184,3 +193,5 @@ def test_broker_that_is_down_is_named_so() -> None:
         RedisWorkerPulses(gone, Keys("t")).beat(LOADING)
     with pytest.raises(QueueUnavailable):
         RedisControlSignals(gone, Keys("t")).nudge_cancel(JobId("job-1"))
+    with pytest.raises(QueueUnavailable):
+        RedisControlSignals(gone, Keys("t")).nudge(ControlTopic.ENGINE)

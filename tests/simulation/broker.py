@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 
 from domain.chat.items import StreamItem
+from domain.job.ports import ControlTopic
 from domain.values import JobId
 from tests.support.fakes.broker import FakeItems
 from tests.support.fakes.job_queue import FakeJobQueue, QueueTables
@@ -26,6 +27,10 @@ class Signals:
         self._outage.check()
         for mailbox in self.mailboxes.values():
             mailbox.append(job_id)
+
+    def nudge(self, topic: ControlTopic) -> None:
+        del topic
+        self._outage.check()
 
 
 class StoredItems(FakeItems):

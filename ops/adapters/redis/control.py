@@ -1,18 +1,19 @@
-"""Cancel notifications to the workers, and the workers' heartbeats."""
+"""Notifications to the workers, and the workers' heartbeats."""
 
 from __future__ import annotations
 
 import json
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any
 
 import redis
 
 from domain.job.fair_scheduler import AgentQueueState, TurnState
-from domain.job.ports import WorkerPulse
+from domain.job.ports import ControlTopic, WorkerPulse
 from domain.values import (
     CacheFigures,
     DraftFigures,
@@ -31,6 +32,7 @@ PULSE_TTL_MS = 3000
 LISTEN_BLOCK_S = 0.5
 #: Pause after a lost connection.
 RETRY_S = 0.5
+_CANCEL = "cancel"
 
 # KEYS: pulses. ARGV: TTL in milliseconds, worker, pulse. Only the server's clock counts. Each
 # heartbeat deletes the expired ones. Returns whether the worker's last heartbeat was present.
@@ -59,18 +61,24 @@ class RedisControlSignals:
     def nudge_cancel(self, job_id: JobId) -> None:
         """Notify the workers that a job's cancellation is recorded."""
         with broker_errors():
-            self._client.publish(self._channel, json.dumps({"kind": "cancel", "job": job_id}))
+            self._client.publish(self._channel, json.dumps({"kind": _CANCEL, "job": job_id}))
+
+    def nudge(self, topic: ControlTopic) -> None:
+        """Notify the workers that a part of the log that they follow has changed."""
+        with broker_errors():
+            self._client.publish(self._channel, json.dumps({"kind": topic.value}))
 
 
 class ControlListener:
-    """The worker's thread that receives cancel notifications.
+    """The worker's thread that receives notifications.
 
     Args:
         client: Made by ``connect``.
         keys: Key names.
-        on_cancel: Called with the job of each notification; must return quickly.
+        on_cancel: Called with the job of each cancellation; must return quickly.
         on_listening: Called after each subscription, also after a lost connection. Notifications
             may have been missed before, so the worker checks its running jobs in the log.
+        on_topic: Called for the notifications of a topic; must return quickly.
     """
 
     def __init__(
@@ -80,11 +88,13 @@ class ControlListener:
         *,
         on_cancel: Callable[[JobId], None],
         on_listening: Callable[[], None] = lambda: None,
+        on_topic: Mapping[ControlTopic, Callable[[], None]] = MappingProxyType({}),
     ) -> None:
         self._client = client
         self._channel = keys.control
         self._on_cancel = on_cancel
         self._on_listening = on_listening
+        self._on_topic = on_topic
         self._stop = threading.Event()
         self._log = logging.getLogger(__name__)
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
@@ -122,12 +132,16 @@ class ControlListener:
     def _receive(self, data: bytes) -> None:
         try:
             notification = json.loads(data)
-            kind, job_id = notification["kind"], JobId(notification["job"])
+            kind = notification["kind"]
+            job_id = JobId(notification["job"]) if kind == _CANCEL else None
+            on_topic = self._on_topic.get(kind)
         except (ValueError, KeyError, TypeError):
             self._log.warning("ignored a notification that cannot be parsed: %r", data[:200])
             return
-        if kind == "cancel":
+        if job_id is not None:
             self._guard(lambda: self._on_cancel(job_id))
+        elif on_topic is not None:
+            self._guard(on_topic)
 
     def _guard(self, call: Callable[[], None]) -> None:
         try:

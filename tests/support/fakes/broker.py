@@ -14,7 +14,7 @@ from typing import Self
 from domain.chat.items import StreamItem
 from domain.chat.request import ChatRequest
 from domain.errors import EngineFailure
-from domain.job.ports import WorkerPulse
+from domain.job.ports import ControlTopic, WorkerPulse
 from domain.values import JobId, WorkerId
 from tests.support.fakes.job_queue import FakeJobQueue
 from tests.support.fakes.outage import Outage
@@ -125,10 +125,15 @@ class FakeControlSignals:
     def __init__(self, outage: Outage | None = None) -> None:
         self._outage = outage or Outage()
         self.cancelled: list[JobId] = []
+        self.topics: list[ControlTopic] = []
 
     def nudge_cancel(self, job_id: JobId) -> None:
         self._outage.check()
         self.cancelled.append(job_id)
+
+    def nudge(self, topic: ControlTopic) -> None:
+        self._outage.check()
+        self.topics.append(topic)
 
 
 class FakeWorkerPulses:

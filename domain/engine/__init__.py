@@ -1,0 +1,1 @@
+"""Values of the engine that operators change while it runs, and the admission of jobs."""
