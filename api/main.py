@@ -56,6 +56,7 @@ from ops.broker.address import resolve_broker_url
 from ops.clock import RandomIds, SystemClock
 from ops.exit_codes import ExitCode
 from ops.logs import Logger, configure_logging
+from ops.models.registry import RegistryReader, first_model
 from ops.parent_watch import watch_lifeline
 from ops.setting_groups import (
     BatchSettings,
@@ -127,8 +128,9 @@ def build(
         webhook_store=store,
         webhook_policy=_webhook_policy(settings.webhooks),
         version=version("semantic"),
-        model=settings.model.name or settings.model.id,
+        model=first_model(settings).name,
         aliases=settings.model.aliases,
+        registry=RegistryReader(settings).current,
         max_tokens_default=settings.jobs.max_tokens_default,
         efforts=_efforts(settings.reasoning),
         rules=_rules(settings.jobs),

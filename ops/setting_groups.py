@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import psutil
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator
 
 from domain.webhook.delivery import SCHEDULE_S
 from ops.api_keys import read_keys
+from ops.setting_group import SettingGroup
 
-#: The model that ships with the package, answers offline and needs no download.
-DEMO_MODEL = "semantic-demo"
 #: Least memory of a machine on which a standby of the worker waits by default, so that its 0.1 GB
 #: are at most 2 % of the memory.
 STANDBY_MEMORY_MIN_BYTES = 6 * 10**9
@@ -22,25 +20,7 @@ STANDBY_MEMORY_MIN_BYTES = 6 * 10**9
 ORIGIN_PATTERN = r"^[a-z][a-z0-9+.-]*://[A-Za-z0-9.\[\]:_-]+$"
 
 
-class _Group(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    #: Present names of renamed settings, by the old name, which still works and warns.
-    renamed: ClassVar[Mapping[str, str]] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _accept_old_names(cls, values: Any) -> Any:  # noqa: ANN401 - checked by pydantic afterwards
-        if not isinstance(values, Mapping):
-            return values
-        present = dict(values)
-        for old in cls.renamed.keys() & values.keys():
-            new, value = cls.renamed[old], present.pop(old)
-            warnings.warn(f"the setting {old} is now {new}", FutureWarning, stacklevel=2)
-            present.setdefault(new, value)
-        return present
-
-
-class ServerSettings(_Group):
+class ServerSettings(SettingGroup):
     """The public socket and what may come through it."""
 
     host: str = "127.0.0.1"
@@ -87,7 +67,7 @@ class ServerSettings(_Group):
         return keys
 
 
-class RedisSettings(_Group):
+class RedisSettings(SettingGroup):
     """The broker. Without a URL a private one is started."""
 
     url: str | None = None
@@ -99,7 +79,7 @@ class RedisSettings(_Group):
     items_ttl_s: int = Field(default=3600, ge=1, description="after the terminal item")
 
 
-class LogSettings(_Group):
+class LogSettings(SettingGroup):
     """The event log and the processes' own logging."""
 
     url: str | None = Field(
@@ -117,16 +97,7 @@ class LogSettings(_Group):
     )
 
 
-class ModelSettings(_Group):
-    """What is served."""
-
-    id: str = Field(default=DEMO_MODEL, description="a directory, a hub id, or the demo model")
-    name: str | None = Field(default=None, description="what clients call it; default: from the id")
-    aliases: tuple[str, ...] = ()
-    context_length: int | None = Field(default=None, ge=16, description="lowers the model's own")
-
-
-class EngineSettings(_Group):
+class EngineSettings(SettingGroup):
     """The batch."""
 
     max_batch_size: int = Field(default=8, ge=1, le=256)
@@ -183,7 +154,7 @@ class EngineSettings(_Group):
         return None if self.kv_budget_mb is None else self.kv_budget_mb * 2**20
 
 
-class CacheSettings(_Group):
+class CacheSettings(SettingGroup):
     """Where contexts outlive the worker."""
 
     dir: Path | None = Field(default=None, description="default: in the data directory")
@@ -206,7 +177,7 @@ class CacheSettings(_Group):
         return int(self.disk_budget_gb * 1e9)
 
 
-class JobSettings(_Group):
+class JobSettings(SettingGroup):
     """Limits of the queue."""
 
     renamed: ClassVar[Mapping[str, str]] = {
@@ -263,7 +234,7 @@ class JobSettings(_Group):
         return self.worker_standby
 
 
-class ReasoningSettings(_Group):
+class ReasoningSettings(SettingGroup):
     """What reasoning may take of the tokens that may be generated; then the answer begins."""
 
     minimal_share: float = Field(default=0.1, ge=0, le=1, description="at the effort minimal")
@@ -277,7 +248,7 @@ class ReasoningSettings(_Group):
     )
 
 
-class BatchSettings(_Group):
+class BatchSettings(SettingGroup):
     """Message Batches, files and their batches."""
 
     open_max: int = Field(default=100, ge=1, description="batches that may be open at once")
@@ -300,7 +271,7 @@ class BatchSettings(_Group):
     )
 
 
-class WebhookSettings(_Group):
+class WebhookSettings(SettingGroup):
     """Webhooks on the ends of jobs and batches, and their retries."""
 
     urls: tuple[str, ...] = Field(default=(), description="receivers of every end")

@@ -11,9 +11,9 @@ from __future__ import annotations
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -22,13 +22,13 @@ from pydantic_settings import (
 )
 
 from ops.api_keys import first_sendable
+from ops.model_settings import ModelSettings, ModelsSettings, refuse_repeated_names
 from ops.setting_groups import (
     BatchSettings,
     CacheSettings,
     EngineSettings,
     JobSettings,
     LogSettings,
-    ModelSettings,
     ReasoningSettings,
     RedisSettings,
     ServerSettings,
@@ -100,6 +100,7 @@ class Settings(BaseSettings):
     redis: RedisSettings = RedisSettings()
     log: LogSettings = LogSettings()
     model: ModelSettings = ModelSettings()
+    models: ModelsSettings = ModelsSettings()
     engine: EngineSettings = EngineSettings()
     cache: CacheSettings = CacheSettings()
     jobs: JobSettings = JobSettings()
@@ -111,6 +112,11 @@ class Settings(BaseSettings):
     @classmethod
     def _drop_empty_path(cls, path: Any) -> Any:  # noqa: ANN401 - checked by pydantic afterwards
         return path or None
+
+    @model_validator(mode="after")
+    def _have_one_model_for_each_name(self) -> Self:
+        refuse_repeated_names(self.model, self.models)
+        return self
 
     @property
     def log_url(self) -> str:
@@ -133,6 +139,11 @@ class Settings(BaseSettings):
     def broker_dir(self) -> Path:
         """Where a private broker keeps its socket and its data."""
         return self.data_dir.absolute() / "broker"
+
+    @property
+    def config_files(self) -> tuple[Path, ...]:
+        """The configuration files, the strongest first; they need not exist."""
+        return self.config or Path("semantic.toml"), user_config_file()
 
     @classmethod
     def settings_customise_sources(

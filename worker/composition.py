@@ -10,6 +10,7 @@ from functools import partial
 from domain.chat.ports import RecordedAnswers
 from domain.job.ports import ItemSink
 from domain.log.ports import EventLog
+from domain.model.registry import ModelEntry
 from domain.values import WorkerId
 from ops.blockstore.report import ScanReport
 from ops.blockstore.store import BlockStore
@@ -106,6 +107,7 @@ def build_engine(
     answers: RecordedAnswers,
     on_device_failure: Callable[[], None],
     watch: StepWatch,
+    model: ModelEntry,
 ) -> BatchEngine:
     """Return the engine, not started; ``start`` loads the model.
 
@@ -116,11 +118,14 @@ def build_engine(
         answers: Answers recorded in the log, so that prompts continue them.
         on_device_failure: Called before the engine dies of an error of the device.
         watch: Notes the steps of the engine.
+        model: The model to load.
     """
     source = ModelSource(
-        id=settings.model.id,
-        name=settings.model.name,
-        context_length=settings.model.context_length,
+        id=model.source,
+        name=model.name,
+        context_length=model.context_length,
+        sampling=model.sampling,
+        revision=model.revision,
         digest_cache=settings.data_dir / "digests.json",
         wire_memory=settings.engine.wire_memory,
     )

@@ -39,6 +39,7 @@ from ops.clock import RandomIds, SystemClock, uuid7_hex
 from ops.exit_codes import ExitCode
 from ops.heartbeat import BEAT_S, take_heartbeat
 from ops.logs import Logger
+from ops.models.registry import first_model
 from ops.settings import Settings
 from worker.active_jobs import ActiveJobs, cancel_if_recorded, cancel_where_recorded
 from worker.actors import declare_actors
@@ -77,6 +78,7 @@ class WorkerProcess:
 
     def __init__(self, settings: Settings, logger: Logger) -> None:
         self._settings = settings
+        self._model = first_model(settings)
         self._logger = logger
         self._worker = WorkerId(f"worker-{uuid7_hex()}")
         self._step_path = settings.data_dir / "worker.step"
@@ -179,6 +181,7 @@ class WorkerProcess:
             answers=LoggedAnswers(log=log, payloads=log),
             on_device_failure=partial(self._fail, ExitCode.DEVICE_FAILED),
             watch=watch,
+            model=self._model,
         )
         stuck = partial(self._fail, ExitCode.STUCK)
         guard = StuckStepGuard(watch, engine, last_step, on_stuck=stuck, logger=self._logger)
@@ -240,7 +243,7 @@ class WorkerProcess:
     def _load(
         self, engine: BatchEngine, recorder: WorkerEventRecorder, tier: DiskTier | None
     ) -> None:
-        model = self._settings.model.id
+        model = self._model.name
         self._logger.info("model_loading", model=model)
         started_s = time.monotonic()
         try:

@@ -21,6 +21,7 @@ from domain.job.eta import EtaSource
 from domain.job.listing import JobViews
 from domain.job.ports import ItemBacklog, ItemSource, WorkerPulses
 from domain.log.ports import EventLog, PayloadStore
+from domain.model.registry import ModelRegistry
 from domain.ports import Clock, IdSource
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.count_tokens import TokenCounter
@@ -58,6 +59,7 @@ class ApiPorts:
         version: Of this software.
         model: The name of the served model.
         aliases: Further names of it, which are listed too.
+        registry: Returns the registered models, as the configuration has them now.
         max_tokens_default: Token limit of a request that sets none.
         efforts: Shares of the token limit that reasoning efforts get.
         rules: Rules of every job.
@@ -94,6 +96,7 @@ class ApiPorts:
     version: str
     model: str
     aliases: tuple[str, ...] = ()
+    registry: Callable[[], ModelRegistry]
     max_tokens_default: int = 4096
     efforts: Efforts = Efforts()
     rules: JobRules = JobRules()

@@ -16,7 +16,8 @@ from domain.values import SamplingWish
 from ops.blockstore.disk import Disk
 from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
-from ops.setting_groups import DEMO_MODEL, EngineSettings
+from ops.model_settings import DEMO_MODEL
+from ops.setting_groups import EngineSettings
 from tests.support.models.engine_probe import CollectingSink, submit_prompt
 from worker.cachestore.tier import DiskTier
 from worker.engine.engine import BatchEngine

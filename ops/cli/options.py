@@ -17,7 +17,8 @@ DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Where everything the service writes lives.")
 ]
 Model = Annotated[
-    str | None, typer.Option("--model", help="A directory, a hub id, or semantic-demo.")
+    str | None,
+    typer.Option("--model", help="A registered name, a directory, a hub id, or semantic-demo."),
 ]
 Host = Annotated[str | None, typer.Option("--host", help="Address to listen on.")]
 Port = Annotated[int | None, typer.Option("--port", help="Port to listen on; 0 picks a free one.")]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
 from ops.api_keys import ApiKey, read_keys
 from ops.logs import FORCE_COLOR_ENV
-from ops.settings import Settings
+from ops.model_settings import ModelsSettings
+from ops.settings import Settings, user_config_file
 
 #: Directory that holds the packages ``api``, ``worker`` and ``ops``.
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +37,9 @@ _GLIBC_MALLOC = {
 def settings_environment(settings: Settings) -> dict[str, str]:
     """Return the variables that make ``load_settings()`` give the same values in a child.
 
-    ``None`` has no form in the environment and is left out: no source had set it.
+    ``None`` has no form in the environment and is left out: no source had set it. The part of
+    ``[models]`` that stands in the user's file is left out too: a child reads it there, and again
+    when it changes.
     """
     return dict(_variables(settings.model_copy(update={"data_dir": settings.data_dir.absolute()})))
 
@@ -104,12 +109,24 @@ def with_console_logs(settings: Settings, *, on_terminal: bool) -> tuple[Setting
 
 def _variables(settings: Settings) -> Iterator[tuple[str, str]]:
     for name, value in settings:
-        if isinstance(value, BaseModel):
+        if isinstance(value, ModelsSettings):
+            yield f"{_PREFIX}{name}".upper(), json.dumps(_models_elsewhere(value))
+        elif isinstance(value, BaseModel):
             for field, inner in value:
                 if inner is not None:
                     yield f"{_PREFIX}{name}__{field}".upper(), _encode(inner)
         elif value is not None:
             yield f"{_PREFIX}{name}".upper(), _encode(value)
+
+
+def _models_elsewhere(models: ModelsSettings) -> dict[str, Any]:
+    """Return the part of ``[models]`` that differs from the user's file."""
+    try:
+        own = tomllib.loads(user_config_file().read_text()).get("models", {})
+    except (OSError, ValueError):
+        own = {}
+    given = models.model_dump(mode="json", exclude_unset=True)
+    return {name: value for name, value in given.items() if own.get(name) != value}
 
 
 def _encode(value: object) -> str:

@@ -28,6 +28,7 @@ from domain.values import JobId, StreamName, WorkerId
 from ops.adapters.log_admin.as_of import AsOfLog, open_as_of
 from ops.exit_codes import ExitCode
 from ops.logs import configure_logging
+from ops.models.registry import first_model
 from ops.settings import Settings, load_settings
 from worker.engine.mlx.model.loader import ModelSource
 from worker.engine.mlx.model.model_handles import ModelHandles
@@ -123,10 +124,13 @@ def run(settings: Settings, command: dict[str, Any], write: Write) -> None:
     Raises:
         LogUnavailable: The log cannot be read.
     """
+    model = first_model(settings)
     source = ModelSource(
-        id=settings.model.id,
-        name=settings.model.name,
-        context_length=settings.model.context_length,
+        id=model.source,
+        name=model.name,
+        context_length=model.context_length,
+        sampling=model.sampling,
+        revision=model.revision,
         digest_cache=settings.data_dir / "digests.json",
     )
     step_tokens = piece_tokens(settings.engine.prefill_step_tokens)

@@ -74,17 +74,18 @@ def _flat(values: Mapping[str, Any]) -> set[str]:
                 Settings.model_fields[name].annotation if name in Settings.model_fields else None
             )
             renamed: Mapping[str, str] = getattr(group, "renamed", {})
-            names |= {f"{name}.{renamed.get(field, field)}" for field in value}
+            inner = {renamed.get(field, field): given for field, given in value.items()}
+            names |= {f"{name}.{field}" for field in _flat(inner)}
         else:
             names.add(name)
     return names
 
 
-def _leaves(settings: Settings) -> Iterator[tuple[str, Any]]:
-    for name, value in settings:
+def _leaves(group: BaseModel) -> Iterator[tuple[str, Any]]:
+    for name, value in group:
         if isinstance(value, BaseModel):
-            for field, inner in value:
-                yield f"{name}.{field}", _shown(inner)
+            for field, inner in _leaves(value):
+                yield f"{name}.{field}", inner
         else:
             yield name, _shown(value)
 

@@ -26,6 +26,7 @@ from domain.chat.stored_answer import StoredAnswer
 from domain.errors import SemanticError
 from domain.job.commands import CompleteAttempt, StartAttempt
 from domain.job.ports import WorkerPulse
+from domain.model.registry import ModelEntry, ModelRegistry
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.commit import commit
 from domain.usecases.jobs.retry import JobRetry
@@ -53,6 +54,9 @@ CARD = ModelCard(
     context_length=2048,
     description="A small model for demonstrations.",
     created_at="2026-01-02T03:04:05Z",
+)
+REGISTRY = ModelRegistry(
+    [ModelEntry(name="demo", source="semantic-demo", aliases=("claude-demo",))]
 )
 PATIENCE_S = 60.0
 
@@ -102,6 +106,7 @@ class FakeApi:
             version="1.2.3",
             model="demo",
             aliases=("claude-demo",),
+            registry=lambda: REGISTRY,
             max_tokens_default=64,
             rules=JobRules(disconnect_grace_s=0, dedup_grace_s=0.01),
             ping_s=ping_s,

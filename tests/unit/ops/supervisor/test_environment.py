@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.settings import Settings, load_settings
+from ops.settings import Settings, load_settings, user_config_file
 from ops.supervisor.environment import (
     allocator_environment,
     child_environment,
@@ -48,6 +48,23 @@ def test_child_reads_no_configuration_file(tmp_path: Path, monkeypatch: pytest.M
     settings = load_settings()
     assert (settings.server.port, settings.model.context_length) == (3, None)
     assert "semantic_config" not in environment
+
+
+def test_a_child_gets_the_models_that_the_users_file_does_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEMANTIC_MODELS__FOURTH__SOURCE", "org/Fourth")
+    (tmp_path / "semantic.toml").write_text("[models.first]\nsource = 'org/First'\n")
+    user_config_file().parent.mkdir(parents=True)
+    user_config_file().write_text(
+        "[models]\npark_max_s = 9\n[models.second]\nsource = 'org/Second'\n"
+    )
+    before = load_settings()
+    for name, value in child_environment({}, before, {}).items():
+        monkeypatch.setenv(name, value)
+    assert load_settings().models == before.models
+    user_config_file().write_text("[models.third]\nsource = 'org/Third'\n")
+    assert set(load_settings().models.tables) == {"first", "third", "fourth"}
 
 
 def test_a_relative_data_directory_becomes_absolute(tmp_path: Path) -> None:

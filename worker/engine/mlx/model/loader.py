@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 import worker.demo_model
 from domain.chat.ports import RecordedAnswers
-from domain.values import ModelCard, Sampling
-from ops.setting_groups import DEMO_MODEL
+from domain.values import ModelCard, Sampling, SamplingWish
+from ops.model_settings import DEMO_MODEL
+from ops.models.hub_cache import HUB_FILES
 from worker.engine.grammar.channel_constraint import ChannelConstraints
 from worker.engine.grammar.constraints import Constraints
 from worker.engine.grammar.guidance import grammars_for
@@ -44,7 +46,6 @@ _CONTEXT_KEYS = (
     "seq_length",
     "n_ctx",
 )
-_HUB_FILES = ("*.json", "*.safetensors", "*.py", "*.model", "*.tiktoken", "*.txt", "*.jinja")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,8 @@ class ModelSource:
         id: A directory, a hub id (``owner/name``), or ``semantic-demo``.
         name: The name for clients; by default the id, or the name of the directory.
         context_length: Lowers the model's own context length, in tokens.
+        sampling: Defaults that replace those of the model.
+        revision: Branch, tag or commit of a hub repository.
         digest_cache: File that caches digests of weights; see ``fingerprint``.
         wire_memory: Whether Metal may wire the weights. A wired limit has crashed the kernel of
             machines whose memory was short (mlx issue 3186), so the default is off.
@@ -63,6 +66,8 @@ class ModelSource:
     id: str
     name: str | None = None
     context_length: int | None = None
+    sampling: SamplingWish = field(default_factory=SamplingWish)
+    revision: str | None = None
     digest_cache: Path | None = None
     wire_memory: bool = False
 
@@ -83,7 +88,7 @@ def load_weights(
     Raises:
         ModelLoadError: The model is not found or cannot be loaded; the message lists the attempts.
     """
-    model_dir = find_model(source.id)
+    model_dir = find_model(source.id, source.revision)
     if check_dir is not None:
         check_dir(model_dir)
     if source.wire_memory:
@@ -109,7 +114,7 @@ def load_weights(
         opens_thinking=renderer.opens_thinking,
         detokenizer=detokenizer,
         token_bytes=spelling_of(detokenizer),
-        sampling=_sampling_defaults(model_dir),
+        sampling=source.sampling.resolve(_sampling_defaults(model_dir)),
         tool_format=tool_format,
         channel_format=channel_format,
         dropped=tuple(tokenizer.structural_markers),
@@ -143,8 +148,12 @@ def _constrained(model: LoadedModel, tokenizer: Any) -> LoadedModel:  # noqa: AN
     return replace(model, constraint=constraints.constraint)
 
 
-def find_model(model_id: str) -> Path:
+def find_model(model_id: str, revision: str | None = None) -> Path:
     """Return the directory that holds a model, downloading it from the hub where needed.
+
+    Args:
+        model_id: A directory, a hub id, or ``semantic-demo``.
+        revision: Branch, tag or commit of a hub repository.
 
     Raises:
         ModelLoadError: The model is not found; the message lists the attempts.
@@ -160,17 +169,17 @@ def find_model(model_id: str) -> Path:
             f" (owner/name) and not {DEMO_MODEL}"
         )
         raise ModelLoadError(msg)
-    return _checked(_from_hub(model_id))
+    return _checked(_from_hub(model_id, revision))
 
 
-def _from_hub(hub_id: str) -> Path:
-    patterns = list(_HUB_FILES)
+def _from_hub(hub_id: str, revision: str | None) -> Path:
+    fetch = partial(snapshot_download, hub_id, revision=revision, allow_patterns=list(HUB_FILES))
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=patterns, local_files_only=True))
+        return Path(fetch(local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError):
         pass
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=patterns))
+        return Path(fetch())
     except Exception as error:
         # The hub client passes on the errors of its HTTP library, which differs by version.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else ""

@@ -1,0 +1,160 @@
+"""Settings of models: the one that is loaded first, and the table of those that are registered."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from domain.model.registry import FOLLOWING_PATTERNS
+from ops.setting_group import SettingGroup
+
+#: The model that ships with the package, answers offline and needs no download.
+DEMO_MODEL = "semantic-demo"
+#: What a registered model may be called; hub ids fit.
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,199}$"
+
+ModelName = Annotated[str, Field(pattern=NAME_PATTERN)]
+
+
+class ModelSettings(SettingGroup):
+    """The model that is loaded first."""
+
+    id: str = Field(
+        default=DEMO_MODEL, description="a registered name, a directory, a hub id, or the demo"
+    )
+    name: str | None = Field(default=None, description="what clients call it; default: from the id")
+    aliases: tuple[str, ...] = ()
+    context_length: int | None = Field(default=None, ge=16, description="lowers the model's own")
+
+
+class SamplingSettings(SettingGroup):
+    """Values for requests that leave them open; they replace those of the model."""
+
+    temperature: float | None = Field(default=None, ge=0, le=2, description="0: greedy")
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=0)
+    min_p: float | None = Field(default=None, ge=0, lt=1)
+
+
+class ModelTable(SettingGroup):
+    """``[models.NAME]``, a registered model."""
+
+    source: str = Field(min_length=1, description="a directory, a hub id, or semantic-demo")
+    aliases: tuple[ModelName, ...] = Field(default=(), max_length=100)
+    context: int | None = Field(default=None, ge=16, description="tokens; lowers the model's own")
+    sampling: SamplingSettings = SamplingSettings()
+    revision: str | None = Field(
+        default=None, min_length=1, description="branch, tag or commit of a hub repository"
+    )
+
+    @field_validator("aliases", mode="before")
+    @classmethod
+    def _read_json(cls, value: Any) -> Any:  # noqa: ANN401 - checked by pydantic afterwards
+        """Read a JSON list, as it stands in an environment variable."""
+        return json.loads(value) if isinstance(value, str) and value.startswith("[") else value
+
+
+class ModelsSettings(SettingGroup):
+    """``[models]``: how models come and go, and a table for each registered model."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, ModelTable] = Field(init=False)
+
+    swap: Literal["manual", "on_demand"] = Field(
+        default="manual",
+        description="on_demand: jobs for another registered model cause a swap",
+    )
+    follow: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field(
+        default=FOLLOWING_PATTERNS,
+        max_length=100,
+        description="patterns of names that no model has and that the loaded model answers",
+    )
+    park_max_s: float = Field(
+        default=24 * 3600.0, gt=0, description="a job waits at most so long for its model"
+    )
+    residence_min_s: float = Field(
+        default=60.0, ge=0, description="on_demand: a model stays loaded at least so long"
+    )
+    wait_max_s: float = Field(
+        default=300.0, gt=0, description="on_demand: a job for another model waits at most so long"
+    )
+
+    @property
+    def tables(self) -> Mapping[str, ModelTable]:
+        """The registered models by name, in their order."""
+        return self.__pydantic_extra__
+
+    @model_validator(mode="before")
+    @classmethod
+    def _separate(cls, values: Any) -> Any:  # noqa: ANN401 - checked by pydantic afterwards
+        """Refuse a model with the name of a setting, and a setting that does not exist."""
+        if not isinstance(values, Mapping):
+            return values
+        for name, value in values.items():
+            is_table = isinstance(value, Mapping | ModelTable)
+            if name in cls.model_fields and is_table:
+                raise ValueError(f"a model may not be called {name}: that is a setting of [models]")
+            if name not in cls.model_fields and not is_table:
+                known = ", ".join(cls.model_fields)
+                raise ValueError(
+                    f"{name} is no setting of [models] (there is: {known}), and a model"
+                    f" is a table, [models.{name}], with a source"
+                )
+            if is_table and not re.match(NAME_PATTERN, name):
+                raise ValueError(
+                    f"a model may not be called {name!r}: it must match {NAME_PATTERN}"
+                )
+        return values
+
+
+def named_table(model: ModelSettings, models: ModelsSettings) -> str | None:
+    """Return the name of the registered model that ``model.id`` means, if it means one.
+
+    The id is its name, one of its aliases, or its source.
+    """
+    for name, table in models.tables.items():
+        if model.id == name or model.id in table.aliases:
+            return name
+    for name, table in models.tables.items():
+        if model.id == table.source and model.name in {None, name}:
+            return name
+    return None
+
+
+def refuse_repeated_names(model: ModelSettings, models: ModelsSettings) -> None:
+    """Check that every name and alias belongs to one model.
+
+    Raises:
+        ValueError: Naming both places.
+    """
+    first: dict[str, str] = {}
+    for name, place in _claims(model, models):
+        other = first.setdefault(name, place)
+        if other != place:
+            raise ValueError(f"the name {name} stands in {other} and in {place}")
+
+
+def _claims(model: ModelSettings, models: ModelsSettings) -> Iterator[tuple[str, str]]:
+    """Yield each name and the setting in which it stands."""
+    table = named_table(model, models)
+    for name in models.tables:
+        yield name, f"models.{name}"
+    for name, entry in models.tables.items():
+        yield from _each(entry.aliases, f"models.{name}.aliases")
+    if table is None:
+        if model.name is not None:
+            yield model.name, "model.name"
+        yield from _each(model.aliases, "model.aliases")
+        return
+    # The settings of [model] add names to the registered model that it means.
+    own = {table, *models.tables[table].aliases}
+    yield from _each(set(model.aliases) - own, "model.aliases")
+
+
+def _each(names: Iterable[str], place: str) -> Iterator[tuple[str, str]]:
+    for name in names:
+        yield name, place

@@ -1,0 +1,172 @@
+"""Builds the model registry from the settings, the demo model and the hub's local cache."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+
+from domain.model.registry import ModelEntry, ModelRegistry
+from domain.values import SamplingWish
+from ops.model_settings import (
+    DEMO_MODEL,
+    ModelSettings,
+    ModelTable,
+    named_table,
+)
+from ops.models.hub_cache import cached_ids, hub_cache_dir
+from ops.settings import Settings, load_settings
+
+#: Time between two looks at the files that the registry is built from, in seconds.
+LOOK_S = 1.0
+
+_log = structlog.get_logger(__name__)
+
+
+def first_model(settings: Settings) -> ModelEntry:
+    """Return the model that ``[model]`` means; it is loaded where no other was wanted later."""
+    model, models = settings.model, settings.models
+    name = named_table(model, models)
+    if name is None:
+        return ModelEntry(
+            name=model.name or _name_of(model.id),
+            source=model.id,
+            aliases=model.aliases,
+            context_length=model.context_length,
+        )
+    entry = _entry(name, models.tables[name])
+    further = (alias for alias in _further(model) if alias not in {name, *entry.aliases})
+    return replace(
+        entry,
+        aliases=(*entry.aliases, *further),
+        context_length=model.context_length or entry.context_length,
+    )
+
+
+def configured_models(settings: Settings) -> tuple[ModelEntry, ...]:
+    """Return the models of the settings, the first one to load in front."""
+    first = first_model(settings)
+    tables = settings.models.tables.items()
+    return (first, *(_entry(name, table) for name, table in tables if name != first.name))
+
+
+def model_registry(settings: Settings, cached: Iterable[str] = ()) -> ModelRegistry:
+    """Return the registry.
+
+    Args:
+        settings: Their models come first, then the demo model, then ``cached``.
+        cached: Ids of models in the hub's local cache. A model of the settings with such an id as
+            its source gets the id as an alias, and no second entry.
+    """
+    entries = list(configured_models(settings))
+    taken = {name for entry in entries for name in (entry.name, *entry.aliases)}
+    for found in (DEMO_MODEL, *cached):
+        if found in taken:
+            continue
+        taken.add(found)
+        place = next((n for n, entry in enumerate(entries) if entry.source == found), None)
+        if place is None:
+            entries.append(ModelEntry(name=found, source=found))
+        else:
+            entries[place] = replace(entries[place], aliases=(*entries[place].aliases, found))
+    return ModelRegistry(entries, following=settings.models.follow)
+
+
+class RegistryReader:
+    """The registry as the files have it, for processes that outlive a change of the files.
+
+    Args:
+        settings: The settings at the start of the process; ``[models]`` alone is read again.
+        load: Reads the settings again.
+        now_s: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        load: Callable[[], Settings] = load_settings,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._load = load
+        self._now_s = now_s
+        self._lock = threading.Lock()
+        self._seen = _state_of_files(self._settings)
+        self._registry = model_registry(settings, cached_ids())
+        self._looked_s = now_s()
+
+    def current(self) -> ModelRegistry:
+        """Return the registry; a change of the files counts within ``LOOK_S``."""
+        with self._lock:
+            if self._now_s() - self._looked_s >= LOOK_S:
+                self._looked_s = self._now_s()
+                self._look()
+            return self._registry
+
+    def _look(self) -> None:
+        seen = _state_of_files(self._settings)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            models = self._load().models
+            settings = self._settings.model_copy(update={"models": models})
+            self._registry = model_registry(settings, cached_ids())
+        except (ValueError, OSError) as error:  # ValueError: invalid settings or TOML
+            _log.warning("models_not_read", why=str(error).splitlines()[0])
+
+
+def _state_of_files(settings: Settings) -> tuple[tuple[str, int], ...]:
+    """Return the times of change of everything that the registry is built from."""
+    return tuple(_changed(path) for path in (*settings.config_files, *_cache_places()))
+
+
+def _cache_places() -> Iterator[Path]:
+    """Yield the directories of the hub's cache that change when a model comes or goes."""
+    root = hub_cache_dir()
+    yield root
+    for directory in sorted(root.glob("models--*")):
+        yield directory / "snapshots"
+        yield directory / "refs"
+        yield from sorted(directory.glob("snapshots/*"))
+
+
+def _changed(path: Path) -> tuple[str, int]:
+    try:
+        return str(path), path.stat().st_mtime_ns
+    except OSError:
+        return str(path), 0
+
+
+def _name_of(model_id: str) -> str:
+    """Return what clients call a model without a name: its hub id, or that of its directory."""
+    path = Path(model_id).expanduser()
+    return path.absolute().name if path.is_dir() else model_id
+
+
+def _further(model: ModelSettings) -> Iterator[str]:
+    if model.name is not None:
+        yield model.name
+    yield from model.aliases
+
+
+def _entry(name: str, table: ModelTable) -> ModelEntry:
+    sampling = table.sampling
+    return ModelEntry(
+        name=name,
+        source=table.source,
+        aliases=table.aliases,
+        context_length=table.context,
+        sampling=SamplingWish(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+        ),
+        revision=table.revision,
+    )
