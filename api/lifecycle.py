@@ -25,7 +25,7 @@ from api.http_server.router import Router
 from api.http_server.server import HttpServer
 from api.routes.fallback import RouteTable
 from ops.logs import Logger
-from ops.setting_groups import ServerSettings
+from ops.setting_groups.service import ServerSettings
 
 LOOPBACK: Final = "127.0.0.1"
 #: How long Robyn may take until it answers for the first time, in seconds.

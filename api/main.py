@@ -58,7 +58,7 @@ from ops.exit_codes import ExitCode
 from ops.logs import Logger, configure_logging
 from ops.models.registry import RegistryReader, first_model
 from ops.parent_watch import watch_lifeline
-from ops.setting_groups import (
+from ops.setting_groups.service import (
     BatchSettings,
     JobSettings,
     ReasoningSettings,

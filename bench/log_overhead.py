@@ -30,8 +30,8 @@ from domain.values import JobId, SamplingWish, WorkerId
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.clock import RandomIds, SystemClock
-from ops.model_settings import DEMO_MODEL
-from ops.setting_groups import EngineSettings
+from ops.setting_groups.models import DEMO_MODEL
+from ops.setting_groups.service import EngineSettings
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.event_log import InMemoryEventLog
 from worker.active_jobs import ActiveJobs

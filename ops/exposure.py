@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-from ops.setting_groups import ServerSettings
+from ops.setting_groups.service import ServerSettings
 
 
 def why_not_listen(server: ServerSettings, address: str) -> str | None:

@@ -21,9 +21,9 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from ops.api_keys import first_sendable
-from ops.model_settings import ModelSettings, ModelsSettings, refuse_repeated_names
-from ops.setting_groups import (
+from ops.setting_groups.api_keys import first_sendable
+from ops.setting_groups.models import ModelSettings, ModelsSettings, refuse_repeated_names
+from ops.setting_groups.service import (
     BatchSettings,
     CacheSettings,
     EngineSettings,

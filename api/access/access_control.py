@@ -11,8 +11,8 @@ from api.access.browser_policy import Hosts, Origins
 from api.access.rate_limits import Rate, RateLimiter
 from api.errors import TransportError
 from api.http.messages import Reply
-from ops.api_keys import ApiKey, digest_of_key, read_keys
-from ops.setting_groups import ServerSettings
+from ops.setting_groups.api_keys import ApiKey, digest_of_key, read_keys
+from ops.setting_groups.service import ServerSettings
 
 #: Requests without a key, in this spelling only: the liveness check, and the first request of
 #: Claude Code, whose reply is public.

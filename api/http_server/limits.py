@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ops.setting_groups import ServerSettings
+from ops.setting_groups.service import ServerSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

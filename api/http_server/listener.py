@@ -11,7 +11,7 @@ from typing import Final
 
 from ops.exit_codes import ExitCode
 from ops.exposure import why_not_listen
-from ops.setting_groups import ServerSettings
+from ops.setting_groups.service import ServerSettings
 
 #: Connections that the kernel queues until the server accepts them; it may allow fewer.
 BACKLOG: Final = 1024

@@ -26,7 +26,7 @@ from bench.experiments.report import (
 from bench.figures import figures_of
 from bench.raw_batch import run_batch
 from domain.chat.request import Message
-from ops.model_settings import DEMO_MODEL
+from ops.setting_groups.models import DEMO_MODEL
 from worker.engine.mlx.model.loader import find_model
 
 AGENTS = (1, 3, 5, 7, 10)

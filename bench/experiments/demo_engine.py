@@ -16,8 +16,8 @@ from domain.values import SamplingWish
 from ops.blockstore.disk import Disk
 from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
-from ops.model_settings import DEMO_MODEL
-from ops.setting_groups import EngineSettings
+from ops.setting_groups.models import DEMO_MODEL
+from ops.setting_groups.service import EngineSettings
 from tests.support.models.engine_probe import CollectingSink, submit_prompt
 from worker.cachestore.tier import DiskTier
 from worker.engine.engine import BatchEngine

@@ -22,7 +22,7 @@ from bench.experiments.demo_engine import DemoEngine, outcome_of
 from bench.experiments.report import print_conditions, print_table, print_verdict
 from domain.chat.request import Message
 from domain.values import StopReason
-from ops.model_settings import DEMO_MODEL
+from ops.setting_groups.models import DEMO_MODEL
 from worker.engine.mlx.model.loader import find_model
 
 AGENTS, TURNS = 5, 8

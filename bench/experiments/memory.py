@@ -24,7 +24,7 @@ from bench.experiments.demo_engine import DemoEngine, outcome_of
 from bench.experiments.report import print_conditions, print_table, print_verdict
 from bench.raw_batch import run_batch
 from domain.chat.request import Message
-from ops.model_settings import DEMO_MODEL
+from ops.setting_groups.models import DEMO_MODEL
 from ops.supervisor.environment import allocator_environment
 from worker.engine.mlx.model.loader import find_model
 

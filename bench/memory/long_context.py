@@ -14,7 +14,7 @@ from bench.memory.engine import Answered, EngineOptions, MemoryEngine
 from bench.memory.long_network import long_network
 from bench.memory.rotation import UNLIMITED_BYTES
 from domain.kv.spec import BLOCK_TOKENS
-from ops.setting_groups import EngineSettings
+from ops.setting_groups.service import EngineSettings
 
 #: Conversations that decode beside a restore.
 STREAMS = 2

@@ -12,13 +12,13 @@ import structlog
 
 from domain.model.registry import ModelEntry, ModelRegistry
 from domain.values import SamplingWish
-from ops.model_settings import (
+from ops.models.hub_cache import cached_ids, hub_cache_dir
+from ops.setting_groups.models import (
     DEMO_MODEL,
     ModelSettings,
     ModelTable,
     named_table,
 )
-from ops.models.hub_cache import cached_ids, hub_cache_dir
 from ops.settings import Settings, load_settings
 
 #: Time between two looks at the files that the registry is built from, in seconds.

@@ -6,7 +6,7 @@ import errno
 import socket
 
 from ops.exposure import why_not_listen
-from ops.setting_groups import ServerSettings
+from ops.setting_groups.service import ServerSettings
 from ops.supervisor.serve_record import CannotServe
 
 _CONNECT_S = 0.5

@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
-from ops.api_keys import ApiKey, read_keys
 from ops.logs import FORCE_COLOR_ENV
-from ops.model_settings import ModelsSettings
+from ops.setting_groups.api_keys import ApiKey, read_keys
+from ops.setting_groups.models import ModelsSettings
 from ops.settings import Settings, user_config_file
 
 #: Directory that holds the packages ``api``, ``worker`` and ``ops``.

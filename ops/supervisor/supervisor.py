@@ -14,10 +14,10 @@ from functools import partial
 
 import httpx
 
-from ops.api_keys import ApiKey, digest_of_key, read_keys
 from ops.claude_code import ServedModel
 from ops.exit_codes import ExitCode
 from ops.logs import Logger
+from ops.setting_groups.api_keys import ApiKey, digest_of_key, read_keys
 from ops.settings import Settings
 from ops.supervisor.child import Child
 from ops.supervisor.environment import allocator_environment, child_environment, with_keys

@@ -11,7 +11,7 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 import worker.demo_model
 from domain.errors import InvalidRequest, NotFound
-from ops.model_settings import DEMO_MODEL
+from ops.setting_groups.models import DEMO_MODEL
 
 _NAME = "config.json"
 

@@ -9,7 +9,7 @@ from typing import Final
 from domain.errors import InvalidRequest, LogUnavailable
 from domain.webhook.delivery import read_secrets, write_secret
 from ops.adapters.data_dir.secret_file import write_once
-from ops.setting_groups import WebhookSettings
+from ops.setting_groups.service import WebhookSettings
 
 KEY_NAME: Final = "webhooks.key"
 _SECRET_BYTES: Final = 32

@@ -18,7 +18,7 @@ from domain.errors import LogUnavailable
 from ops.adapters.event_log.database import is_sqlite
 from ops.adapters.event_log.sqlite_driver import has_wal_reset_fix, sqlite_version
 from ops.adapters.log_admin.server_report import report_server
-from ops.model_settings import DEMO_MODEL
+from ops.setting_groups.models import DEMO_MODEL
 from ops.settings import Settings
 from ops.supervisor.address import claim_port
 from ops.supervisor.serve_record import CannotServe, read_record

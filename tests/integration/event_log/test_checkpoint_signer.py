@@ -12,7 +12,7 @@ from domain.log.checkpoints import SignedCheckpoint
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles
 from ops.clock import SystemClock
-from ops.setting_groups import LogSettings
+from ops.setting_groups.service import LogSettings
 from ops.settings import Settings
 from ops.supervisor.checkpoint_signer import CheckpointSigner
 from tests.support.builders.log_files import fill, new_log, raw_connection

@@ -11,7 +11,7 @@ from api.access.access_control import AccessControl
 from api.http.messages import Reply, Request, StreamReply
 from api.http_server.connection import Connection
 from api.http_server.limits import ServerLimits
-from ops.setting_groups import ServerSettings
+from ops.setting_groups.service import ServerSettings
 
 
 class MemoryTransport(asyncio.Transport):

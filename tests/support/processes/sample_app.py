@@ -19,7 +19,7 @@ from api.lifecycle import Service, serve
 from domain.errors import EngineFailure, Overloaded
 from domain.not_found import JobNotFound
 from ops.logs import configure_logging
-from ops.setting_groups import ServerSettings
+from ops.setting_groups.service import ServerSettings
 
 WAIT_MAX_S = 300.0
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from ops.api_keys import first_sendable, read_keys
 from ops.cli.service.origins import origins
 from ops.exposure import why_not_listen
-from ops.setting_groups import ServerSettings
+from ops.setting_groups.api_keys import first_sendable, read_keys
+from ops.setting_groups.service import ServerSettings
 from ops.settings import Settings, load_settings
 from ops.supervisor.address import claim_port
 from ops.supervisor.environment import child_environment, settings_environment

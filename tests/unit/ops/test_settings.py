@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from ops.cli.service.origins import origins
-from ops.model_settings import DEMO_MODEL
-from ops.setting_groups import JobSettings
+from ops.setting_groups.models import DEMO_MODEL
+from ops.setting_groups.service import JobSettings
 from ops.settings import ConfigFileError, load_settings, user_config_file
 
 

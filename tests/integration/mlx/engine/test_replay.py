@@ -18,7 +18,7 @@ from domain.job.replay import Refusal, Verdict
 from domain.values import JobId, Sampling, StopReason
 from ops.adapters.data_dir.lock import DataLock
 from ops.cli.main import build_app
-from ops.model_settings import DEMO_MODEL
+from ops.setting_groups.models import DEMO_MODEL
 from tests.support.builders.log_files import raw_connection
 from tests.support.models.engine_probe import ask
 from tests.support.models.replay_world import ReplayWorld

@@ -14,7 +14,7 @@ from api.access.access_control import AccessControl
 from api.access.browser_policy import Hosts
 from api.errors import TransportError
 from domain.errors import RateLimited
-from ops.setting_groups import ServerSettings
+from ops.setting_groups.service import ServerSettings
 
 KEY, OTHER = "correct-horse-battery-staple", "another-key-for-another-one"
 HOST = {"host": "127.0.0.1:8000"}

@@ -11,7 +11,7 @@ from api.http.messages import Reply, Request
 from api.http_server.limits import ServerLimits
 from api.http_server.router import Router
 from api.http_server.server import HttpServer
-from ops.setting_groups import ServerSettings
+from ops.setting_groups.service import ServerSettings
 
 
 def test_request_that_begins_while_streams_end_is_asked_to_end() -> None:

@@ -17,7 +17,7 @@ from ops.broker.address import (
     url_of_socket,
     write_url,
 )
-from ops.setting_groups import RedisSettings
+from ops.setting_groups.service import RedisSettings
 from ops.settings import Settings
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from domain.model.registry import ModelEntry
-from ops.model_settings import DEMO_MODEL
 from ops.models.hub_cache import cached_ids, cached_model
 from ops.models.registry import (
     LOOK_S,
@@ -18,6 +17,7 @@ from ops.models.registry import (
     first_model,
     model_registry,
 )
+from ops.setting_groups.models import DEMO_MODEL
 from ops.settings import Settings, load_settings, user_config_file
 from tests.support.models.hub_cache import cache_model
 

@@ -19,8 +19,8 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 import worker.demo_model
 from domain.chat.ports import RecordedAnswers
 from domain.values import ModelCard, Sampling, SamplingWish
-from ops.model_settings import DEMO_MODEL
 from ops.models.hub_cache import HUB_FILES
+from ops.setting_groups.models import DEMO_MODEL
 from worker.engine.grammar.channel_constraint import ChannelConstraints
 from worker.engine.grammar.constraints import Constraints
 from worker.engine.grammar.guidance import grammars_for

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from domain.model.registry import FOLLOWING_PATTERNS
-from ops.setting_group import SettingGroup
+from ops.setting_groups.group import SettingGroup
 
 #: The model that ships with the package, answers offline and needs no download.
 DEMO_MODEL = "semantic-demo"

@@ -1,4 +1,4 @@
-"""Groups of settings: each field has a default, limits and a description; see ``ops.settings``."""
+"""Settings of the service: its socket, queue, engine, cache, batches and webhooks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import psutil
 from pydantic import Field, SecretStr, field_validator
 
 from domain.webhook.delivery import SCHEDULE_S
-from ops.api_keys import read_keys
-from ops.setting_group import SettingGroup
+from ops.setting_groups.api_keys import read_keys
+from ops.setting_groups.group import SettingGroup
 
 #: Least memory of a machine on which a standby of the worker waits by default, so that its 0.1 GB
 #: are at most 2 % of the memory.
