@@ -129,7 +129,6 @@ def build(
         webhook_policy=_webhook_policy(settings.webhooks),
         version=version("semantic"),
         model=first_model(settings).name,
-        aliases=settings.model.aliases,
         registry=RegistryReader(settings).current,
         max_tokens_default=settings.jobs.max_tokens_default,
         efforts=_efforts(settings.reasoning),

@@ -120,15 +120,7 @@ def build_engine(
         watch: Notes the steps of the engine.
         model: The model to load.
     """
-    source = ModelSource(
-        id=model.source,
-        name=model.name,
-        context_length=model.context_length,
-        sampling=model.sampling,
-        revision=model.revision,
-        digest_cache=settings.data_dir / "digests.json",
-        wire_memory=settings.engine.wire_memory,
-    )
+    source = _source(settings, model)
     budget = DeviceBudget(
         device=ProcessDevice(),
         batch=settings.engine.max_batch_size,
@@ -160,4 +152,16 @@ def build_engine(
         batch_window_s=settings.engine.batch_window_ms / 1000,
         on_device_failure=on_device_failure,
         watch=watch,
+    )
+
+
+def _source(settings: Settings, model: ModelEntry) -> ModelSource:
+    return ModelSource(
+        id=model.source,
+        name=model.name,
+        context_length=model.context_length,
+        sampling=model.sampling,
+        revision=model.revision,
+        digest_cache=settings.data_dir / "digests.json",
+        wire_memory=settings.engine.wire_memory,
     )

@@ -50,7 +50,9 @@ def _models(status: StatusService) -> list[ModelObject]:
     models = [_model(card.id, card) for card in cards.values()]
     if cards:
         first = next(iter(cards.values()))
-        models += [_model(name, first) for name in status.aliases if name not in cards]
+        entry = status.registry().get(first.id)
+        aliases = () if entry is None else entry.aliases
+        models += [_model(name, first) for name in aliases if name not in cards]
     return models
 
 

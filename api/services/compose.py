@@ -146,5 +146,5 @@ def _status(ports: ApiPorts, call: BlockingCalls) -> StatusService:
         call=call,
         version=ports.version,
         model=ports.model,
-        aliases=ports.aliases,
+        registry=ports.registry,
     )

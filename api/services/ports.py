@@ -58,7 +58,6 @@ class ApiPorts:
         webhook_policy: Which URLs a request may name.
         version: Of this software.
         model: The name of the served model.
-        aliases: Further names of it, which are listed too.
         registry: Returns the registered models, as the configuration has them now.
         max_tokens_default: Token limit of a request that sets none.
         efforts: Shares of the token limit that reasoning efforts get.
@@ -95,7 +94,6 @@ class ApiPorts:
     webhook_policy: WebhookPolicy = WebhookPolicy()
     version: str
     model: str
-    aliases: tuple[str, ...] = ()
     registry: Callable[[], ModelRegistry]
     max_tokens_default: int = 4096
     efforts: Efforts = Efforts()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from api.background.batches import BatchServices
@@ -21,6 +22,7 @@ from domain.job.eta import EtaSource
 from domain.job.ports import WorkerPulses
 from domain.job.view import JobView
 from domain.log.ports import EventLog
+from domain.model.registry import ModelRegistry
 from domain.not_found import JobNotFound
 from domain.ports import Clock, IdSource
 from domain.usecases.agents import AgentRecords
@@ -181,7 +183,7 @@ class StatusService:
         call: Runs what blocks.
         version: Of this software.
         model: The name of the served model.
-        aliases: Further names of it.
+        registry: Returns the registered models.
     """
 
     log: EventLog
@@ -189,7 +191,7 @@ class StatusService:
     call: BlockingCalls
     version: str
     model: str
-    aliases: tuple[str, ...]
+    registry: Callable[[], ModelRegistry]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,7 +105,6 @@ class FakeApi:
             webhook_store=InMemoryWebhookStore(),
             version="1.2.3",
             model="demo",
-            aliases=("claude-demo",),
             registry=lambda: REGISTRY,
             max_tokens_default=64,
             rules=JobRules(disconnect_grace_s=0, dedup_grace_s=0.01),
