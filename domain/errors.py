@@ -264,8 +264,8 @@ class ModelChanged(Unavailable):
 
     code = "model_changed"
 
-    def __init__(self, before: str, after: str) -> None:
-        super().__init__(f"the model changed from {before} to {after}; send the request again")
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message or "the model of this answer left; send the request again")
 
 
 class Draining(Unavailable):

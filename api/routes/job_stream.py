@@ -8,7 +8,7 @@ from typing import Final
 from api.http.messages import Reply, Request, StreamReply
 from api.http.parameters import header, query
 from api.presenters.jobs import rounded
-from api.protocols.native.stream import CURSOR_PATTERN, NativeEncoder, parse_cursor
+from api.protocols.native.stream import CURSOR_PATTERN, NO_ITEM, Cursor, NativeEncoder, parse_cursor
 from api.routes.generate import JOB_HEADER
 from api.services.route_services import JobService
 from api.streaming.item_buffer import ItemBuffer
@@ -19,7 +19,7 @@ from domain.values import JobId, WaitingFor
 
 _CURSOR: Final = {"type": "string", "pattern": CURSOR_PATTERN}
 AFTER: Final = query(
-    "after", _CURSOR, partial(parse_cursor, field="after"), -1, "id of the last item received"
+    "after", _CURSOR, partial(parse_cursor, field="after"), NO_ITEM, "id of the last item received"
 )
 LAST_EVENT_ID: Final = header(
     "Last-Event-ID",
@@ -33,20 +33,23 @@ LAST_EVENT_ID: Final = header(
 async def stream_job(request: Request, jobs: JobService) -> Reply | StreamReply:
     """Stream the items after a cursor; a client that leaves ends the stream and not the job.
 
+    The stream ends with ``model_changed`` if the client has output of another model.
+
     A client that reconnects after the last item gets 204, on which an ``EventSource`` stops.
     """
     job_id = JobId(request.params["job_id"])
-    after = _cursor(request)
-    items = await jobs.items.reattach(job_id, after=after)
+    cursor = _cursor(request)
+    items = await jobs.items.reattach(job_id, after=cursor.n, attempt=cursor.attempt)
     if items is None:
         return Reply(status=204)
-    buffer = ItemBuffer(items, request)
-    news = partial(_queue_progress, job_id, jobs) if after < 0 else None
+    # Item 0 is no output, so a client that has no other one can begin anew.
+    buffer = ItemBuffer(items, request, attempt=cursor.attempt if cursor.n > 0 else 0)
+    news = partial(_queue_progress, job_id, jobs) if cursor.n < 0 else None
     pieces = JobStream(buffer, NativeEncoder(), ping_s=jobs.ping_s, news=news)
     return StreamReply(pieces=pieces, headers={JOB_HEADER: job_id})
 
 
-def _cursor(request: Request) -> int:
+def _cursor(request: Request) -> Cursor:
     # Both are parsed, so that an invalid one is always refused. The header takes precedence: an
     # ``EventSource`` adds it to an address whose query stays the same.
     after, last_event_id = AFTER.read(request), LAST_EVENT_ID.read(request)

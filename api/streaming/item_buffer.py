@@ -9,8 +9,8 @@ from typing import Final
 
 from api.http.messages import Request
 from api.streaming.item_subscription import close_items
-from domain.chat.items import StreamItem
-from domain.errors import Draining, EngineFailure
+from domain.chat.items import Progress, StreamItem, is_output
+from domain.errors import Draining, EngineFailure, ModelChanged
 
 #: Items taken from the source ahead of the reader. The source waits without loss, so the buffer
 #: only joins the items that arrive between two reads.
@@ -27,11 +27,20 @@ class ItemBuffer:
     One wait returns all items that have come: a busy stream costs one wake-up per batch instead of
     one per item.
 
+    An epoch that begins after output of another one was taken ends the items with ``ModelChanged``,
+    since that output cannot be taken back; before any output it replaces the earlier items.
+
     Args:
         items: From ``ItemSource.follow``; owned and closed by this object.
         request: The connection, with its ``gone`` and ``ending``.
         on_gone: Called once when the client leaves before the last item, read or not; ``None``
             for a job that runs on without this reader.
+        attempt: Attempt of the last item that the client has from an earlier connection, 0 if it
+            has no output.
+
+    Attributes:
+        begins_anew: Set by a reader that has delivered nothing and can drop what it took: a later
+            epoch then follows the earlier one.
     """
 
     def __init__(
@@ -40,10 +49,14 @@ class ItemBuffer:
         request: Request,
         *,
         on_gone: Callable[[], None] | None = None,
+        attempt: int = 0,
     ) -> None:
         self._items = items
         self._request = request
         self._on_gone = on_gone
+        self._epoch = max(1, attempt)
+        self._has_output = attempt > 0
+        self.begins_anew = False
         self._buffer: deque[StreamItem] = deque()
         self._complete = False
         self._gone_reported = False
@@ -81,6 +94,7 @@ class ItemBuffer:
         Raises:
             ClientGone: The client has left.
             Draining: The process ends its streams.
+            ModelChanged: The answer begins anew under another model.
             QueueUnavailable: The broker stays unreachable.
             EngineFailure: The items ended without a last one.
         """
@@ -116,7 +130,7 @@ class ItemBuffer:
             taken = list(self._buffer)
             self._buffer.clear()
             self._drained.set()
-            return taken
+            return self._of_one_epoch(taken)
         if self._request.ending.is_set():
             msg = "the server is shutting down; try again in a moment"
             raise Draining(msg)
@@ -146,6 +160,18 @@ class ItemBuffer:
         finally:
             # Also wakes the reader when the source failed or ended.
             asyncio.get_running_loop().call_soon(self._wake.set)
+
+    def _of_one_epoch(self, taken: list[StreamItem]) -> list[StreamItem]:
+        """Return the items of the newest epoch; ``Progress`` belongs to any."""
+        epochs = [item.epoch for item in taken if not isinstance(item.body, Progress)]
+        newest = max(epochs, default=self._epoch)
+        if newest > self._epoch:
+            if self._has_output and not self.begins_anew:
+                raise ModelChanged
+            taken = [item for item in taken if item.epoch == newest]
+            self._epoch, self._has_output = newest, False
+        self._has_output = self._has_output or any(is_output(item.body) for item in taken)
+        return taken
 
     def _report_gone(self) -> None:
         """Call ``on_gone`` once; the reader may notice before the watching task has run."""

@@ -59,7 +59,9 @@ class ItemSubscription(AsyncIterator[StreamItem]):
         self._backfill = backfill
         self._call = call
         self._position = ReaderPosition() if position is None else position
-        self._items: AsyncIterator[StreamItem] = source.follow(job_id, after=self._position.n)
+        self._items: AsyncIterator[StreamItem] = source.follow(
+            job_id, after=self._position.n, epoch=self._position.epoch
+        )
         self._rest: deque[StreamItem] = deque()
         self._over = False
         self._waiting = False

@@ -48,8 +48,13 @@ class JobItems:
             position=position,
         )
 
-    async def reattach(self, job_id: JobId, *, after: int) -> AsyncIterator[StreamItem] | None:
+    async def reattach(
+        self, job_id: JobId, *, after: int, attempt: int = 1
+    ) -> AsyncIterator[StreamItem] | None:
         """Return the items of an existing job above ``after``, up to the terminal one.
+
+        ``attempt`` is the attempt that emitted ``after``. If its epoch is over, the items of the
+        present one follow from their beginning.
 
         Returns:
             ``None`` if the job has ended and a reader that has ``after`` has its end.
@@ -58,7 +63,7 @@ class JobItems:
             JobNotFound: There is no such job.
             LogUnavailable: The log cannot be read.
         """
-        position = await self.call(self._position, job_id, after)
+        position = await self.call(self._position, job_id, after, attempt)
         # Subscribed before the job is read, so that an end between the two is not missed.
         items = self.subscribe(job_id, position=position)
         try:
@@ -88,6 +93,7 @@ class JobItems:
             if items is None:
                 return
             buffer = ItemBuffer(items, request)
+            buffer.begins_anew = True
             try:
                 async with asyncio.timeout(wait_s):
                     while not buffer.complete:
@@ -97,12 +103,15 @@ class JobItems:
             finally:
                 await buffer.close()
 
-    def _position(self, job_id: JobId, after: int) -> ReaderPosition:
-        if self.backfill.records.views.get(job_id) is None:
+    def _position(self, job_id: JobId, after: int, attempt: int) -> ReaderPosition:
+        view = self.backfill.records.views.get(job_id)
+        if view is None:
             raise JobNotFound(job_id)
         if after < 0:
             return ReaderPosition()
-        return position_after(after, self.backfill.stored_items(job_id))
+        # The epoch of an attempt of an earlier epoch is not known, and does not matter.
+        epoch = min(attempt, view.epoch)
+        return position_after(after, epoch, self.backfill.stored_items(job_id))
 
 
 async def _iterate(items: Sequence[StreamItem]) -> AsyncIterator[StreamItem]:

@@ -109,10 +109,13 @@ async def collect_job(job: OpenJob) -> AssembledAnswer:
         GenerationCancelled: The client left, or the job was cancelled.
         SemanticError: The failure of the job.
     """
-    answer = AssembledAnswer()
+    answer, epoch = AssembledAnswer(), 1
+    job.items.begins_anew = True
     try:
         while answer.ending is None:
             for item in await job.items.batch(None):
+                if item.epoch > epoch:
+                    answer, epoch = AssembledAnswer(), item.epoch
                 answer.add(item)
         job.reading.delivered()
     except ClientGone:

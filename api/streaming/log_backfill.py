@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from domain.chat.items import (
     Body,
@@ -34,6 +34,7 @@ class ReaderPosition:
 
     Attributes:
         n: Number of the last item, -1 before the first.
+        epoch: Epoch of that item. With the first item of a later one the counts begin anew.
         is_counted: Whether the counts below are known. They are unknown for a reader that brings a
             number whose items are no longer stored.
         thinking: Characters of reasoning.
@@ -46,6 +47,7 @@ class ReaderPosition:
     """
 
     n: int = -1
+    epoch: int = 1
     is_counted: bool = True
     thinking: int = 0
     text: int = 0
@@ -59,6 +61,8 @@ class ReaderPosition:
         """Advance by the next item."""
         if item.n is None:
             return
+        if item.epoch > self.epoch:
+            self.restart(item.epoch)
         self.n = item.n
         match item.body:
             case Text(text=text, logprobs=logprobs):
@@ -77,17 +81,24 @@ class ReaderPosition:
             case _:
                 return  # the first item is no part of the answer
 
+    def restart(self, epoch: int) -> None:
+        """Go to the beginning of an epoch."""
+        fresh = ReaderPosition(epoch=epoch)
+        for field in fields(self):
+            setattr(self, field.name, getattr(fresh, field.name))
 
-def position_after(after: int, stored: Sequence[StreamItem]) -> ReaderPosition:
+
+def position_after(after: int, epoch: int, stored: Sequence[StreamItem]) -> ReaderPosition:
     """Return the position of a reader whose last item is ``after``.
 
     Args:
         after: Its number, -1 for a reader that has no item.
-        stored: The items from 0 on that the broker has.
+        epoch: Its epoch.
+        stored: The items from 0 on that the broker has, all of one epoch.
     """
-    if after >= len(stored):
-        return ReaderPosition(n=after, is_counted=False)
-    position = ReaderPosition()
+    if after >= len(stored) or stored[0].epoch != epoch:
+        return ReaderPosition(n=after, epoch=epoch, is_counted=after < 0)
+    position = ReaderPosition(epoch=epoch)
     for item in stored[: after + 1]:
         position.add(item)
     return position
@@ -145,7 +156,8 @@ class LogBackfill:
 
         Items that the broker stores are returned as they are. Items that only the log provides
         follow without numbers, since their boundaries differ from those that were lost. Every part
-        of the answer is returned exactly once.
+        of the answer is returned exactly once. A reader of an earlier epoch gets the present one
+        from its beginning.
 
         Raises:
             LogUnavailable: The log cannot be read.
@@ -154,12 +166,16 @@ class LogBackfill:
         if view is None or not view.status.is_terminal:
             return None
         stored = self.stored_items(job_id)
-        fresh = list(stored[position.n + 1 :])
+        if stored and stored[0].epoch != view.epoch:
+            stored = ()  # restored by a broker that lost later ones
+        known = copy(position)
+        if known.epoch < view.epoch:
+            known.restart(view.epoch)
+        fresh = list(stored[known.n + 1 :])
         has_end = bool(stored) and stored[-1].is_terminal
-        if has_end and (fresh or position.is_over or not position.is_counted):
+        if has_end and (fresh or known.is_over or not known.is_counted):
             return fresh
         # The terminal item of a job that lost its items may have a number that this reader has.
-        known = copy(position)
         for item in fresh:
             known.add(item)
         return [*fresh, *self._missing(known, view)]
@@ -170,12 +186,14 @@ class LogBackfill:
         if output is not None and not position.is_counted:
             lost = ItemsLost(view.id, after=position.n)
             body = Failed(error=lost.code, message=lost.message, retryable=lost.retryable)
-            return [StreamItem(n=None, attempt=attempt, body=body)]
+            return [StreamItem(n=None, attempt=attempt, body=body, epoch=view.epoch)]
         bodies = [] if output is None else list(lacking(position, output))
-        if not bodies and position.n >= 0:
-            # Only the terminal item is missing, so its number is known.
-            return [StreamItem(n=position.n + 1, attempt=attempt, body=_ending(view))]
-        return [StreamItem(n=None, attempt=attempt, body=body) for body in (*bodies, _ending(view))]
+        # Where only the terminal item is missing, its number is known.
+        n = position.n + 1 if not bodies and position.n >= 0 else None
+        return [
+            StreamItem(n=n, attempt=attempt, body=body, epoch=view.epoch)
+            for body in (*bodies, _ending(view))
+        ]
 
 
 def lacking(position: ReaderPosition, answer: StoredAnswer) -> Iterator[Body]:

@@ -73,6 +73,7 @@ class GenerationTask:
         stop: Texts that end the generation.
         known: Log-probabilities of ``emitted`` from earlier attempts, by index.
         priority: Batch work waits for interactive work, and makes room for it.
+        epoch: Epoch that goes on every item.
     """
 
     job_id: JobId
@@ -83,6 +84,7 @@ class GenerationTask:
     stop: tuple[str, ...]
     known: Mapping[int, TokenLogprob] = field(default_factory=dict)
     priority: Priority = Priority.INTERACTIVE
+    epoch: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

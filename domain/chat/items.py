@@ -1,8 +1,9 @@
 """Stream items: the output of a running job, numbered so that each is delivered exactly once.
 
-Numbered items are a pure function of the request and its seed: started, then the thinking, text
-and tool calls that the tokens decode to, then one terminal item. A second attempt therefore
-continues the numbering, and one that lost the first items emits equal items under equal numbers.
+Numbered items are a pure function of the request, its seed and the model: started, then the
+thinking, text and tool calls that the tokens decode to, then one terminal item. A second attempt of
+the same model therefore continues the numbering, and one that lost the first items emits equal
+items under equal numbers. An attempt of another model begins an epoch: it numbers from 0 again.
 ``Progress`` depends on the clock, so it has no number and is never stored.
 """
 
@@ -24,7 +25,7 @@ def _logprobs() -> tuple[TokenLogprob, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The prompt is prepared and admitted; always item 0, emitted once per job."""
+    """The prompt is prepared and admitted; always item 0, emitted once per epoch."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -130,6 +131,11 @@ class Failed:
 Body = Started | Progress | Thinking | Text | ToolStart | ToolInput | ToolEnd | Finished | Failed
 
 
+def is_output(body: Body) -> bool:
+    """Whether an item carries a part of the answer."""
+    return isinstance(body, Thinking | Text | ToolStart | ToolInput | ToolEnd)
+
+
 def ids_of(body: Body) -> tuple[int, ...]:
     """Return the tokens that an item carries."""
     match body:
@@ -155,14 +161,16 @@ class StreamItem:
     """A body with its place in the stream.
 
     Attributes:
-        n: Number from 0 without gaps over the life of the job; ``None`` for a transient item.
+        n: Number from 0 without gaps over an epoch of the job; ``None`` for a transient item.
         attempt: The attempt that emitted it, from 1.
         body: Its content.
+        epoch: Epoch of its attempt; see ``Job.epoch``. Items of two epochs are of two answers.
     """
 
     n: int | None
     attempt: int
     body: Body
+    epoch: int = 1
 
     @property
     def is_terminal(self) -> bool:

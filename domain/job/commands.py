@@ -1,4 +1,4 @@
-"""Commands to a job; ``domain.job.state.decide`` turns them into events."""
+"""Commands to a job; ``domain.job.decisions.decide`` turns them into events."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class ItemBacklog(Protocol):
     """The stored items of a job, read in one go."""
 
     def read(self, job_id: JobId, *, after: int = -1) -> tuple[StreamItem, ...]:
-        """Return stored items with a number above ``after``, in order.
+        """Return stored items of the newest epoch with a number above ``after``, in order.
 
         Raises:
             QueueUnavailable: The broker cannot be reached.
@@ -83,7 +83,7 @@ class ItemBacklog(Protocol):
         ...
 
     def forget(self, job_id: JobId, *, through: int) -> None:
-        """Delete the stored items of an ended job, before it is run again.
+        """Delete the stored items of a job whose answer begins anew.
 
         Later items of attempts up to ``through`` are dropped without an error.
 
@@ -96,8 +96,13 @@ class ItemBacklog(Protocol):
 class ItemSource(Protocol):
     """The items of a job as they are published. Belongs to one event loop."""
 
-    def follow(self, job_id: JobId, *, after: int = -1) -> AsyncIterator[StreamItem]:
+    def follow(
+        self, job_id: JobId, *, after: int = -1, epoch: int = 1
+    ) -> AsyncIterator[StreamItem]:
         """Yield every numbered item above ``after`` once and in order, up to the terminal one.
+
+        ``epoch`` is the epoch of ``after``. A later epoch begins with its number 0; no item of an
+        earlier epoch follows.
 
         Transient items are yielded if they arrive live. The subscription begins with the call of
         this method, not with the first iteration, so a caller can follow first and submit then. A

@@ -1,4 +1,4 @@
-"""The state of a job, folded from its events, and the events that a command leads to.
+"""The state of a job, folded from its events.
 
     queued ──AttemptStarted──> running ──JobCompleted──> completed
       ^                          │ └─────JobFailed─────> failed
@@ -7,8 +7,8 @@
     queued | running ──JobExpired────> expired
     failed | cancelled | expired ──JobRetried──> queued
 
-``decide`` returns the events of a command; ``evolve`` returns the state after an event. Both are
-pure.
+``evolve`` returns the state after an event, and ``domain.job.decisions.decide`` the events of a
+command. Both are pure.
 """
 
 from __future__ import annotations
@@ -16,18 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import singledispatch
-from typing import assert_never
 
 from domain.chat.items import Failed, Finished
 from domain.errors import (
-    ConcurrencyConflict,
     DeviceFailed,
     Draining,
     EngineLost,
     GenerationCancelled,
-    JobAlreadyTerminal,
-    NotRetryable,
-    StaleAttempt,
+    ModelChanged,
 )
 from domain.events.job import (
     AttemptFailed,
@@ -43,23 +39,8 @@ from domain.events.job import (
     JobRetried,
     JobSubmitted,
 )
-from domain.job.commands import (
-    Attach,
-    AttemptCommand,
-    CompleteAttempt,
-    ConfirmCancel,
-    CreateJob,
-    FailAttempt,
-    Hide,
-    JobCommand,
-    RequestCancel,
-    Retry,
-    StartAttempt,
-)
 from domain.values import Digest, JobId, JobStatus, StopReason
 
-#: Attached repeats that the log records per job; further ones are attached without an event.
-ATTACHED_MAX = 100
 #: Reason of a ``JobCancelRequested`` for a passed deadline: the job then expires.
 DEADLINE = "deadline"
 #: Errors that end an attempt and are not the fault of its job.
@@ -76,6 +57,8 @@ class Job:
         status: Its status.
         attempt: Number of the latest attempt, or the one that a retry passed over; 0 before any.
         speaking: Whether that attempt may still emit items.
+        epoch: Number of the first of the attempts whose tokens belong together: all of them have
+            the same fingerprint as the latest. 1 until an attempt has another one.
         strikes: Attempts that failed, except for ``_NO_STRIKES``, and deaths except the first.
         deaths: Attempts that ended with their worker or its engine.
         resumed_tokens: Tokens that stood when the latest attempt began.
@@ -96,6 +79,7 @@ class Job:
     status: JobStatus = JobStatus.QUEUED
     attempt: int = 0
     speaking: bool = False
+    epoch: int = 1
     strikes: int = 0
     deaths: int = 0
     resumed_tokens: int = 0
@@ -124,142 +108,6 @@ def evolve(job: Job, event: JobEvent) -> Job:
     return replace(_apply(event, job), version=job.version + 1)
 
 
-def decide(job: Job, command: JobCommand) -> tuple[JobEvent, ...]:
-    """Return the events of ``command``; none if its effect is already there.
-
-    Raises:
-        JobAlreadyTerminal: The job has ended.
-        StaleAttempt: The command is of an attempt that is over.
-        ConcurrencyConflict: ``CreateJob`` for a job that exists.
-        NotRetryable: ``Retry`` for a job that is open or has completed.
-    """
-    if isinstance(command, AttemptCommand):
-        return _decide_attempt(job, command)
-    match command:
-        case CreateJob():
-            if job.version:
-                raise ConcurrencyConflict(job.id, expected=0, actual=job.version)
-            return (command.submitted,)
-        case RequestCancel():
-            return _request_cancel(job, command)
-        case Attach():
-            joined = JobAttached(reason=command.reason, request_id=command.request_id)
-            return (joined,) if job.attached < ATTACHED_MAX else ()
-        case Retry():
-            return _retry(job, command)
-        case Hide():
-            return () if job.hidden else (JobHidden(),)
-        case _:
-            assert_never(command)
-
-
-def _decide_attempt(job: Job, command: AttemptCommand) -> tuple[JobEvent, ...]:
-    match command:
-        case StartAttempt():
-            return _start(job, command)
-        case CompleteAttempt():
-            return _complete(job, command)
-        case FailAttempt():
-            return _fail(job, command)
-        case ConfirmCancel():
-            return _confirm_cancel(job, command)
-        case _:
-            assert_never(command)
-
-
-def _start(job: Job, command: StartAttempt) -> tuple[JobEvent, ...]:
-    _require_open(job)
-    started = AttemptStarted(
-        attempt=job.attempt + 1,
-        worker=command.worker,
-        model=command.model,
-        fingerprint=command.fingerprint,
-        prompt_tokens=command.prompt_tokens,
-        cached_tokens=command.cached_tokens,
-        cache_source=command.cache_source,
-        first_item=command.first_item,
-        resumed_tokens=command.resumed_tokens,
-        sampling=command.sampling,
-        prompt_hash=command.prompt_hash,
-        thinking_limit=command.thinking_limit,
-        known_tokens=command.known_tokens,
-    )
-    return (started,)
-
-
-def _complete(job: Job, command: CompleteAttempt) -> tuple[JobEvent, ...]:
-    _require_speaking(job, command.attempt)
-    completed = JobCompleted(
-        attempt=command.attempt,
-        stop_reason=command.stop_reason,
-        stop_sequence=command.stop_sequence,
-        usage=command.usage,
-        output=command.output,
-        token_hash=command.token_hash,
-        timings=command.timings,
-    )
-    return (completed,)
-
-
-def _fail(job: Job, command: FailAttempt) -> tuple[JobEvent, ...]:
-    """A retryable failure puts the job back until it has failed too often."""
-    _require_open(job)
-    if command.attempt:
-        _require_speaking(job, command.attempt)
-    assert job.submitted is not None
-    failure, attempt = command.failure, command.attempt
-    failed = AttemptFailed(
-        attempt=attempt, error=failure.error, message=failure.message, retryable=failure.retryable
-    )
-    strikes = evolve(job, failed).strikes
-    if failure.retryable and strikes < job.submitted.attempts_max:
-        return (failed,)
-    return (failed, JobFailed(error=failure.error, message=failure.message))
-
-
-def _request_cancel(job: Job, command: RequestCancel) -> tuple[JobEvent, ...]:
-    if job.status.is_terminal or job.cancel_requested:
-        return ()
-    return (JobCancelRequested(reason=command.reason),)
-
-
-def _confirm_cancel(job: Job, command: ConfirmCancel) -> tuple[JobEvent, ...]:
-    if job.status is JobStatus.CANCELLED or (job.expiring and job.status is JobStatus.EXPIRED):
-        return ()
-    _require_open(job)
-    if command.attempt:
-        _require_speaking(job, command.attempt)
-    attempt, usage, output = command.attempt, command.usage, command.output
-    if job.expiring:
-        late = missed_deadline(job)
-        return (JobExpired(deadline=late, attempt=attempt, usage=usage, output=output),)
-    return (JobCancelled(attempt=attempt, usage=usage, output=output),)
-
-
-def missed_deadline(job: Job) -> str:
-    """Return the deadline that ends an expiring job: to finish once it has begun, else to start."""
-    assert job.submitted is not None
-    start, finish = job.submitted.deadline, job.submitted.finish_deadline
-    return (finish or start or "") if job.attempt else (start or finish or "")
-
-
-def _retry(job: Job, command: Retry) -> tuple[JobEvent, ...]:
-    if not job.status.is_terminal or job.status is JobStatus.COMPLETED:
-        raise NotRetryable(job.id, job.status)
-    return (JobRetried(reason=command.reason),)
-
-
-def _require_open(job: Job) -> None:
-    assert job.submitted is not None, "a command reached a job that was never submitted"
-    if job.status.is_terminal:
-        raise JobAlreadyTerminal(job.id, job.status)
-
-
-def _require_speaking(job: Job, attempt: int) -> None:
-    if job.attempt != attempt or not job.speaking:
-        raise StaleAttempt(job.id, attempt=attempt, current=job.attempt)
-
-
 @singledispatch
 def _apply(event: JobEvent, job: Job) -> Job:
     raise AssertionError(event, job)
@@ -284,18 +132,29 @@ def _(event: JobSubmitted, job: Job) -> Job:
 
 @_apply.register
 def _(event: AttemptStarted, job: Job) -> Job:
+    epoch = epoch_after(job, event.fingerprint)
+    # Attempts of another model that died say nothing about this one.
+    is_same = epoch == job.epoch
     return replace(
         job,
         status=JobStatus.RUNNING,
         attempt=event.attempt,
         speaking=True,
+        epoch=epoch,
         strikes=strikes_now(job),
         deaths=job.deaths + job.speaking,
-        silent_deaths=silent_deaths(job, event.resumed_tokens),
-        device_failures=device_failures(job, event.resumed_tokens),
+        silent_deaths=silent_deaths(job, event.resumed_tokens) if is_same else 0,
+        device_failures=device_failures(job, event.resumed_tokens) if is_same else 0,
         resumed_tokens=event.resumed_tokens,
         started=event,
     )
+
+
+def epoch_after(job: Job, fingerprint: str) -> int:
+    """Return the epoch of a job once its next attempt has started under a fingerprint."""
+    if job.started is None or job.started.fingerprint == fingerprint:
+        return job.epoch
+    return job.attempt + 1
 
 
 def strikes_now(job: Job) -> int:
@@ -360,7 +219,9 @@ def _(event: JobCompleted, job: Job) -> Job:
 
 @_apply.register
 def _(event: JobFailed, job: Job) -> Job:
-    ending = Failed(error=event.error, message=event.message, retryable=False)
+    # A new request is answered by the present model.
+    retryable = event.error == ModelChanged.code
+    ending = Failed(error=event.error, message=event.message, retryable=retryable)
     return replace(job, status=JobStatus.FAILED, speaking=False, ending=ending)
 
 

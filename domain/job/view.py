@@ -22,7 +22,7 @@ from domain.log.record import RecordedEvent
 from domain.values import JobId, JobStatus, Timings, Usage
 
 #: Version of ``JobView``; after a change the projection must be rebuilt.
-JOB_VIEW_VERSION = 3
+JOB_VIEW_VERSION = 4
 _JOB_PREFIX = "job-"
 
 
@@ -53,6 +53,11 @@ class JobView:
         deadline: Instant after which it must not start.
         finish_deadline: Instant after which it must not run.
         output: Digest of the output payload.
+        bound_model: Registered model that must answer it; ``None`` follows the loaded model.
+        parks: Whether it waits for a model that is not loaded.
+        answered_by: Id of the model of the latest attempt.
+        fingerprint: Fingerprint of that model.
+        epoch: Epoch of the latest attempt, as in ``Job.epoch``.
         error: Code of the failure.
         error_message: Message of the failure.
         position: Position of the latest event folded in.
@@ -80,6 +85,11 @@ class JobView:
     usage: Usage = Usage()
     timings: Timings = Timings()
     output: str | None = None
+    bound_model: str | None = None
+    parks: bool = False
+    answered_by: str | None = None
+    fingerprint: str | None = None
+    epoch: int = 1
     error: str | None = None
     error_message: str | None = None
     position: int = 0
@@ -118,6 +128,8 @@ def project_job(view: JobView | None, recorded: RecordedEvent) -> JobView:
             asked=event.asked,
             deadline=event.deadline,
             finish_deadline=event.finish_deadline,
+            bound_model=event.bound_model,
+            parks=event.parks,
         )
     assert view is not None, f"{recorded.stream} does not begin with JobSubmitted"
     return replace(_apply(event, view, recorded.recorded_at), position=recorded.position)
@@ -131,10 +143,14 @@ def _apply(event: Event, view: JobView, at: str) -> JobView:
 
 @_apply.register
 def _(event: AttemptStarted, view: JobView, at: str) -> JobView:
+    is_same = view.fingerprint in {None, event.fingerprint}
     return replace(
         view,
         status=JobStatus.RUNNING,
         attempt=event.attempt,
+        answered_by=event.model,
+        fingerprint=event.fingerprint,
+        epoch=view.epoch if is_same else event.attempt,
         started_at=view.started_at or at,
         usage=Usage(prompt_tokens=event.prompt_tokens, cached_tokens=event.cached_tokens),
     )

@@ -86,9 +86,15 @@ def decode_event(type_name: str, schema_version: int, data: Mapping[str, Any]) -
 
 
 def item_to_dict(item: StreamItem) -> dict[str, Any]:
-    """Return ``{"n", "a", "kind", …}``; the keys of the body stand beside those of the item."""
+    """Return ``{"n", "a", "kind", …}``; the keys of the body stand beside those of the item.
+
+    ``e`` is there in items of later epochs only.
+    """
     body: dict[str, Any] = _to_json(item.body)
-    return {"n": item.n, "a": item.attempt, "kind": _BODY_KINDS[type(item.body)]} | body
+    head: dict[str, Any] = {"n": item.n, "a": item.attempt, "kind": _BODY_KINDS[type(item.body)]}
+    if item.epoch > 1:
+        head["e"] = item.epoch
+    return head | body
 
 
 def item_from_dict(data: Mapping[str, Any]) -> StreamItem:
@@ -101,7 +107,8 @@ def item_from_dict(data: Mapping[str, Any]) -> StreamItem:
     if cls is None:
         msg = f"unknown item kind {data.get('kind')!r}"
         raise ValueError(msg)
-    return StreamItem(n=data["n"], attempt=data["a"], body=_from_json(cls, data))
+    body = _from_json(cls, data)
+    return StreamItem(n=data["n"], attempt=data["a"], body=body, epoch=data.get("e", 1))
 
 
 def encode_item(item: StreamItem) -> bytes:

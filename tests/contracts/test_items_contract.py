@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
@@ -240,6 +240,26 @@ async def _collect(reader: AsyncIterator[StreamItem]) -> list[StreamItem]:
 
 async def _close(reader: AsyncIterator[StreamItem]) -> None:
     await cast("Any", reader).aclose()
+
+
+def test_epoch_that_begins_replaces_the_one_before(run_on_wire: RunOnWire) -> None:
+    def of_second(item: StreamItem) -> StreamItem:
+        return replace(item, attempt=2, epoch=2)
+
+    async def check(wire: Wire) -> None:
+        reader = wire.source.follow(JOB)
+        late = wire.source.follow(JOB, after=1)
+        wire.publish(text(0), text(1))
+        assert numbers([await anext(reader), await anext(reader)]) == [0, 1]
+        wire.publish(of_second(text(0)), of_second(text(1)), of_second(end(2)))
+        expected = [of_second(text(0)), of_second(text(1)), of_second(end(2))]
+        assert [item async for item in reader] == expected
+        assert [item async for item in late] == expected
+        assert wire.backlog.read(JOB) == tuple(expected)
+        resumed = wire.source.follow(JOB, after=0, epoch=2)
+        assert [item async for item in resumed] == expected[1:]
+
+    run_on_wire(check)
 
 
 def test_forgotten_items_leave_room_for_a_new_beginning(run_on_wire: RunOnWire) -> None:

@@ -10,8 +10,9 @@ from unittest import mock
 
 from domain.chat.items import Finished
 from domain.events.job import AttemptStarted
-from domain.job import state as job_module
+from domain.job import decisions as job_module
 from domain.job.commands import StartAttempt
+from domain.job.state import Job
 from domain.usecases.jobs import run_attempt as run_module
 from domain.usecases.jobs import terminal_item
 from domain.usecases.jobs.reconcile import JobReconciler
@@ -41,7 +42,7 @@ def _an_end_is_not_final() -> AbstractContextManager[Any]:
 def _a_number_is_used_again() -> AbstractContextManager[Any]:
     start = job_module._start
 
-    def reused(job: job_module.Job, command: StartAttempt) -> tuple[Any, ...]:
+    def reused(job: Job, command: StartAttempt) -> tuple[Any, ...]:
         (started,) = start(job, command)
         assert isinstance(started, AttemptStarted)
         return (replace(started, attempt=max(1, job.attempt)),)
@@ -56,8 +57,8 @@ def _nothing_is_queued_again() -> AbstractContextManager[Any]:
 def _a_new_attempt_forgets_the_last_token() -> AbstractContextManager[Any]:
     read = terminal_item.read_emitted
 
-    def forgetful(job_id: JobId, backlog: Any) -> Any:
-        emitted = read(job_id, backlog)
+    def forgetful(job: Job, backlog: Any) -> Any:
+        emitted = read(job, backlog)
         return replace(emitted, token_ids=emitted.token_ids[:-1]) if emitted.token_ids else emitted
 
     return mock.patch.object(run_module, "read_emitted", forgetful)
@@ -66,10 +67,10 @@ def _a_new_attempt_forgets_the_last_token() -> AbstractContextManager[Any]:
 def _the_end_is_published_before_it_is_recorded() -> AbstractContextManager[Any]:
     finish = run_module._finish
 
-    def hasty(job: Any, attempt: int, outcome: Any, runner: Any) -> Any:
+    def hasty(task: Any, outcome: Any, runner: Any) -> Any:
         body = Finished(stop_reason=outcome.stop_reason, usage=outcome.usage)
-        run_module._publish(job.id, outcome.next_item, attempt, body, runner)
-        return finish(job, attempt, outcome, runner)
+        run_module._publish(task, outcome.next_item, body, runner)
+        return finish(task, outcome, runner)
 
     return mock.patch.object(run_module, "_finish", hasty)
 

@@ -192,7 +192,8 @@ class Emitter:
 
     def _add_progress(self, sequence: Sequence, progress: Progress) -> None:
         if not sequence.ended:
-            item = StreamItem(n=None, attempt=sequence.task.attempt, body=progress)
+            task = sequence.task
+            item = StreamItem(n=None, attempt=task.attempt, body=progress, epoch=task.epoch)
             self._outbox.add(sequence, item)
 
     def _release(self, sequence: Sequence) -> None:

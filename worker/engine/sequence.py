@@ -206,7 +206,8 @@ class Sequence:
 
     def number(self, body: Body) -> StreamItem:
         """Return ``body`` as the next numbered item."""
-        item = StreamItem(n=self.next_item, attempt=self.task.attempt, body=body)
+        task = self.task
+        item = StreamItem(n=self.next_item, attempt=task.attempt, body=body, epoch=task.epoch)
         self.next_item += 1
         return item
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
 from api.http.sse import Comment, Frame, Part
@@ -10,9 +11,21 @@ from domain.chat.items import Failed, StreamItem
 from domain.errors import InvalidRequest, SemanticError
 from domain.log.codec import item_to_dict
 
-#: ``{attempt}-{n}`` as in ``id:`` lines, or ``n`` alone.
+#: ``{attempt}-{n}`` as in ``id:`` lines, or ``n`` alone, which counts as of the first attempt.
 CURSOR_PATTERN: Final = r"^([0-9]{1,9}-)?[0-9]{1,9}$"
 _CURSOR = re.compile(CURSOR_PATTERN)
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """The last item that a client has: its number, -1 for none, and the attempt that emitted it."""
+
+    n: int = -1
+    attempt: int = 1
+
+
+#: The cursor of a client that has no item.
+NO_ITEM: Final = Cursor()
 
 
 class NativeEncoder:
@@ -42,8 +55,8 @@ class NativeEncoder:
         return self.item(StreamItem(n=None, attempt=self._attempt, body=body))
 
 
-def parse_cursor(text: str | None, *, field: str) -> int:
-    """Return the number of the last item that a client has, -1 if it has none.
+def parse_cursor(text: str | None, *, field: str) -> Cursor:
+    """Return the last item that a client has.
 
     Args:
         text: The cursor of the request, if it has one.
@@ -53,8 +66,9 @@ def parse_cursor(text: str | None, *, field: str) -> int:
         InvalidRequest: The text is not a cursor.
     """
     if text is None:
-        return -1
+        return NO_ITEM
     if not _CURSOR.fullmatch(text):
         msg = "a cursor is the id of an event of this stream, such as 1-17"
         raise InvalidRequest(msg, field=field)
-    return int(text.rpartition("-")[2])
+    attempt, _, n = text.rpartition("-")
+    return Cursor(int(n), max(1, int(attempt or 1)))

@@ -1,7 +1,8 @@
 """Encodes items as stream events of OpenAI Responses.
 
 The events are a pure function of the request and the items. A second stream of the same response
-has the same sequence numbers, so a reader can continue after the last event that it has.
+has the same sequence numbers, so a reader can continue after the last event that it has. An answer
+that begins anew under another model has numbers from its epoch on, so that such a reader is found.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from api.protocols.shared.answer import AssembledAnswer, Block
 from api.protocols.shared.logprobs import delta_logprobs
 from domain.chat.items import Progress, StreamItem, Text, Thinking, ToolEnd, ToolInput, ToolStart
 from domain.chat.logprobs import TokenLogprob
-from domain.errors import ItemsLost, SemanticError
+from domain.errors import ItemsLost, ModelChanged, SemanticError
 
+#: Sequence numbers that belong to one epoch; more than events of one answer.
+EPOCH_EVENTS: Final = 1_000_000
 _ENDS: Final = {"completed": "completed", "incomplete": "incomplete"}
 
 
@@ -48,6 +51,9 @@ class ResponsesEncoder:
         self._request_id = request_id
         self._after = after
         self._number = -1
+        self._epoch = 1
+        #: Number of the last event before the first item.
+        self._opened = -1
         self._answer = AssembledAnswer()
         self._is_open = False
         #: Input of the open custom tool call.
@@ -63,6 +69,7 @@ class ResponsesEncoder:
             *([self._event("response.queued", response=first)] if background else []),
             self._event("response.in_progress", response=going),
         ]
+        self._opened = self._number
         return self._unseen(frames) or [Comment("going on")]
 
     def item(self, item: StreamItem) -> list[Part]:
@@ -71,12 +78,21 @@ class ResponsesEncoder:
         Raises:
             ItemsLost: The item is a replacement from the log, whose boundaries differ from those of
                 the lost items that the reader has.
+            ModelChanged: The reader has events of an earlier epoch.
         """
+        if item.epoch > self._epoch and not isinstance(item.body, Progress):
+            self._enter(item.epoch)
         if item.is_terminal:
             return self._unseen(self._end(item)) or [Comment("that was all")]
         if item.n is None and self._number < self._after and not isinstance(item.body, Progress):
             raise ItemsLost(self._envelope.job_id, after=self._after)
         return self._unseen(self._frames(item))
+
+    def _enter(self, epoch: int) -> None:
+        self._number += (epoch - self._epoch) * EPOCH_EVENTS
+        self._epoch = epoch
+        if self._opened < self._after < (epoch - 1) * EPOCH_EVENTS:
+            raise ModelChanged
 
     def ping(self) -> list[Part]:
         """Return a comment: the protocol has no ping event."""

@@ -38,8 +38,9 @@ from domain.errors import ConcurrencyConflict, InvalidRequest, JobAlreadyTermina
 from domain.events.batch import FileCreated
 from domain.events.job import JobSubmitted
 from domain.job.commands import CreateJob, FailAttempt, SubmitJob
+from domain.job.decisions import decide
 from domain.job.listing import JobViews
-from domain.job.state import DEADLINE, Job, decide, evolve
+from domain.job.state import DEADLINE, Job, evolve
 from domain.log.ports import PayloadStore
 from domain.log.record import Draft
 from domain.not_found import PayloadMissing

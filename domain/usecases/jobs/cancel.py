@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from domain.chat.items import StreamItem
 from domain.errors import QueueUnavailable
 from domain.job.commands import ConfirmCancel, RequestCancel
 from domain.job.ports import ControlSignals, ItemBacklog, ItemSink, JobQueue
@@ -12,6 +11,7 @@ from domain.job.state import Job
 from domain.log.ports import EventLog
 from domain.ports import IdSource
 from domain.usecases.jobs.commit import commit
+from domain.usecases.jobs.terminal_item import read_emitted, terminal_item
 from domain.values import JobId, Usage
 
 
@@ -64,11 +64,7 @@ class JobCancellation:
             return None if now.status.is_terminal else ConfirmCancel(attempt=0, usage=Usage())
 
         ended = commit(job.id, confirm, log=self.log, ids=self.ids)
-        items = self.backlog.read(job.id)
-        if items and items[-1].is_terminal:
-            return ended
-        assert ended.ending is not None
-        # The number of the next attempt: items of one that started meanwhile are refused after it.
-        terminal = StreamItem(n=len(items), attempt=ended.attempt + 1, body=ended.ending)
-        self.sink.publish([(job.id, terminal)])
+        emitted = read_emitted(ended, self.backlog)
+        if not emitted.ended:
+            self.sink.publish([(job.id, terminal_item(ended, emitted.next_item))])
         return ended

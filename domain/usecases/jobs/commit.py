@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from domain.errors import ConcurrencyConflict
 from domain.events.job import JobEvent
 from domain.job.commands import JobCommand
-from domain.job.state import Job, decide, evolve, fold
+from domain.job.decisions import decide
+from domain.job.state import Job, evolve, fold
 from domain.log.codec import decode_event
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent

@@ -5,7 +5,8 @@
 
 The engine computes the prompt while the attempt is being recorded, and emits nothing before that.
 The last event is appended before the terminal item is published, so a client that saw the end of a
-stream finds the same end in the log.
+stream finds the same end in the log. An attempt continues the tokens of an earlier one only under
+the same fingerprint; under another one the answer begins anew.
 """
 
 from __future__ import annotations
@@ -36,14 +37,20 @@ from domain.job.commands import (
 )
 from domain.job.fair_scheduler import FairScheduler, QueueTurn, Suspicion
 from domain.job.ports import ItemBacklog, ItemSink, RunningJobs
-from domain.job.state import DEADLINE, Job
+from domain.job.state import DEADLINE, Job, epoch_after
 from domain.job.suspicion import suspicion_of, worn_out
 from domain.kv.hashing import hash_ids
 from domain.log.ports import EventLog, PayloadStore
 from domain.not_found import PayloadMissing
 from domain.ports import Clock, IdSource
 from domain.usecases.jobs.commit import LoadedJob, commit, load_job
-from domain.usecases.jobs.terminal_item import EmittedPrefix, ending_of, read_emitted, republish_end
+from domain.usecases.jobs.terminal_item import (
+    EmittedPrefix,
+    ending_of,
+    read_emitted,
+    republish_end,
+    terminal_item,
+)
 from domain.values import (
     Digest,
     JobId,
@@ -155,44 +162,48 @@ def _attempt(loaded: LoadedJob, runner: JobRunner) -> RunResult:
 def _suspicion(job: Job, runner: JobRunner) -> Suspicion:
     if not job.attempt:
         return Suspicion.NONE
-    return suspicion_of(job, len(read_emitted(job.id, runner.backlog).token_ids))
+    return suspicion_of(job, len(read_emitted(job, runner.backlog).token_ids))
 
 
 def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunResult:
     job = loaded.job
     assert job.submitted is not None
-    emitted = read_emitted(job.id, runner.backlog)
+    emitted = read_emitted(job, runner.backlog)
     if emitted.ended:
         # A broker that lost its latest writes has restored items that a retry had deleted.
         runner.backlog.forget(job.id, through=job.attempt)
         emitted = EmittedPrefix()
     if (why := worn_out(job, len(emitted.token_ids))) is not None:
         given_up = Failed(error=EngineFailure.code, message=f"given up: {why}", retryable=False)
-        return _failed(job, 0, given_up, emitted.next_item, runner)
+        return _failed(job, given_up, emitted.next_item, runner)
+    epoch = epoch_after(job, runner.engine.card().fingerprint)
     try:
         request = ChatRequest.from_bytes(runner.payloads.get(job.submitted.request))
         prompt = runner.engine.prepare(request)
-        if job.started is not None:
+        if job.started is not None and epoch == job.epoch:
             # The limit depends on free memory; a resumed answer keeps that of its first attempt.
             prompt = replace(prompt, thinking_limit=job.started.thinking_limit)
     except (InvalidRequest, PayloadMissing) as error:
-        return _failed(job, 0, _failure_of(error), emitted.next_item, runner)
+        return _failed(job, _failure_of(error), emitted.next_item, runner)
     queued_ms = _since_ms(loaded.accepted_at, runner)
+    # No attempt continues the tokens of another model.
+    before = emitted if epoch == job.epoch else EmittedPrefix()
     task = GenerationTask(
         job_id=job.id,
         attempt=job.attempt + 1,
         prompt=prompt,
-        emitted=emitted.token_ids,
-        first_item=max(1, emitted.next_item),
+        emitted=before.token_ids,
+        first_item=max(1, before.next_item),
         stop=request.stop,
-        known=emitted.logprobs,
+        known=before.logprobs,
         priority=job.submitted.priority,
+        epoch=epoch,
     )
     try:
         handle = runner.engine.submit(task)
     except EngineFailure as error:
-        return _failed(job, 0, _failure_of(error), emitted.next_item, runner)
-    _release(task, emitted, handle, runner)
+        return _failed(job, _failure_of(error), emitted.next_item, runner)
+    _release(task, before, handle, runner)
     if job.attempt:
         handle.wait_for_tokens()
         turn.clear()
@@ -201,7 +212,7 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
     turn.release()
     assert outcome is not None, "a wait without a limit returned without an outcome"
     outcome = replace(outcome, timings=replace(outcome.timings, queued_ms=queued_ms))
-    return _finish(job, task.attempt, outcome, runner)
+    return _finish(task, outcome, runner)
 
 
 def _release(
@@ -215,8 +226,10 @@ def _release(
             log=runner.log,
             ids=runner.ids,
         )
+        if task.epoch == task.attempt > 1:
+            runner.backlog.forget(task.job_id, through=task.attempt - 1)
         if emitted.next_item == 0:
-            _publish(task.job_id, 0, task.attempt, _started(task.prompt), runner)
+            _publish(task, 0, _started(task.prompt), runner)
     except BaseException:
         handle.cancel()
         raise
@@ -249,9 +262,10 @@ def _start(
     )
 
 
-def _finish(job: Job, attempt: int, outcome: Outcome, runner: JobRunner) -> RunResult:
+def _finish(task: GenerationTask, outcome: Outcome, runner: JobRunner) -> RunResult:
+    job_id, attempt = task.job_id, task.attempt
     if outcome.failure is not None:
-        return _failed(job, attempt, outcome.failure, outcome.next_item, runner)
+        return _attempt_failed(task, outcome.failure, outcome.next_item, runner)
     output, payload = _output(outcome)
     terminal: Finished | Failed = Finished(
         stop_reason=outcome.stop_reason,
@@ -259,10 +273,10 @@ def _finish(job: Job, attempt: int, outcome: Outcome, runner: JobRunner) -> RunR
         stop_sequence=outcome.stop_sequence,
     )
     if outcome.stop_reason is StopReason.CANCELLED:
-        if not load_job(job.id, log=runner.log).job.cancel_requested:
+        if not load_job(job_id, log=runner.log).job.cancel_requested:
             # Cancellations are recorded before they are signalled, so this is a defect.
             stray = Failed(error=GenerationCancelled.code, message="not asked for", retryable=True)
-            return _failed(job, attempt, stray, outcome.next_item, runner)
+            return _attempt_failed(task, stray, outcome.next_item, runner)
         # The log holds whether a request or a deadline caused it.
         command: ConfirmCancel | CompleteAttempt = ConfirmCancel(
             attempt=attempt, usage=outcome.usage, output=output
@@ -277,23 +291,31 @@ def _finish(job: Job, attempt: int, outcome: Outcome, runner: JobRunner) -> RunR
             token_hash=outcome.token_hash,
             timings=outcome.timings,
         )
-    ended = commit(job.id, command, log=runner.log, ids=runner.ids, payloads={output: payload})
+    ended = commit(job_id, command, log=runner.log, ids=runner.ids, payloads={output: payload})
     if ended.status is JobStatus.EXPIRED:
         terminal = ending_of(ended)
-    _publish(job.id, outcome.next_item, attempt, terminal, runner)
+    _publish(task, outcome.next_item, terminal, runner)
     return RunResult.ENDED
 
 
-def _failed(
-    job: Job, attempt: int, failure: Failed, next_item: int, runner: JobRunner
+def _attempt_failed(
+    task: GenerationTask, failure: Failed, next_item: int, runner: JobRunner
 ) -> RunResult:
-    after = commit(
-        job.id, FailAttempt(attempt=attempt, failure=failure), log=runner.log, ids=runner.ids
-    )
+    command = FailAttempt(attempt=task.attempt, failure=failure)
+    after = commit(task.job_id, command, log=runner.log, ids=runner.ids)
     if not after.status.is_terminal:
         return RunResult.REQUEUE
-    # An attempt that never started has no number; the next one is unused and higher than all.
-    _publish(job.id, next_item, attempt or job.attempt + 1, failure, runner)
+    _publish(task, next_item, failure, runner)
+    return RunResult.ENDED
+
+
+def _failed(job: Job, failure: Failed, next_item: int, runner: JobRunner) -> RunResult:
+    """Fail a job before its next attempt has started."""
+    command = FailAttempt(attempt=0, failure=failure)
+    after = commit(job.id, command, log=runner.log, ids=runner.ids)
+    if not after.status.is_terminal:
+        return RunResult.REQUEUE
+    runner.sink.publish([(job.id, terminal_item(after, next_item))])
     return RunResult.ENDED
 
 
@@ -312,8 +334,9 @@ def _started(prompt: PreparedPrompt) -> Started:
     return Started(prompt_tokens=len(prompt.tokens), cached_tokens=prompt.cached_tokens)
 
 
-def _publish(job_id: JobId, n: int, attempt: int, body: Body, runner: JobRunner) -> None:
-    runner.sink.publish([(job_id, StreamItem(n=n, attempt=attempt, body=body))])
+def _publish(task: GenerationTask, n: int, body: Body, runner: JobRunner) -> None:
+    item = StreamItem(n=n, attempt=task.attempt, body=body, epoch=task.epoch)
+    runner.sink.publish([(task.job_id, item)])
 
 
 def _output(outcome: Outcome) -> tuple[Digest, bytes]:

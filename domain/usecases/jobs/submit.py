@@ -14,10 +14,11 @@ from domain.errors import (
 )
 from domain.events.job import JobSubmitted
 from domain.job.commands import Attach, CreateJob, SubmitJob
+from domain.job.decisions import decide
 from domain.job.eta import EtaSource, retry_after_s
 from domain.job.listing import JobViews
 from domain.job.ports import JobQueue
-from domain.job.state import Job, decide
+from domain.job.state import Job
 from domain.log.ports import EventLog
 from domain.log.record import Draft
 from domain.ports import IdSource

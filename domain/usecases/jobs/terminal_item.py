@@ -23,12 +23,11 @@ from domain.job.ports import ItemBacklog, ItemSink
 from domain.job.state import Job
 from domain.log.ports import PayloadStore
 from domain.not_found import PayloadMissing
-from domain.values import JobId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmittedPrefix:
-    """The items that earlier attempts emitted.
+    """The items that earlier attempts of the present epoch emitted.
 
     Attributes:
         next_item: Number of the next item.
@@ -43,13 +42,13 @@ class EmittedPrefix:
     logprobs: Mapping[int, TokenLogprob] = field(default_factory=dict)
 
 
-def read_emitted(job_id: JobId, backlog: ItemBacklog) -> EmittedPrefix:
-    """Return the stored items of a job, summed up.
+def read_emitted(job: Job, backlog: ItemBacklog) -> EmittedPrefix:
+    """Return the stored items of the present epoch of a job, summed up.
 
     Raises:
         QueueUnavailable: The broker cannot be reached.
     """
-    return _sum(backlog.read(job_id))
+    return _sum(_read(job, backlog))
 
 
 def republish_end(
@@ -64,18 +63,32 @@ def republish_end(
         QueueUnavailable: The broker cannot be reached.
         LogUnavailable: The answer cannot be read.
     """
-    items = backlog.read(job.id)
+    items = _read(job, backlog)
     emitted = _sum(items)
     if emitted.ended or not _is_whole(job, items[: emitted.next_item], payloads):
         return
-    last = StreamItem(n=emitted.next_item, attempt=job.attempt + 1, body=ending_of(job))
-    sink.publish([(job.id, last)])
+    sink.publish([(job.id, terminal_item(job, emitted.next_item))])
+
+
+def terminal_item(job: Job, n: int) -> StreamItem:
+    """Return the terminal item of an ended job that no attempt published, with number ``n``.
+
+    It carries the number of the next attempt: items of an attempt that started meanwhile are
+    refused after it.
+    """
+    return StreamItem(n=n, attempt=job.attempt + 1, body=ending_of(job), epoch=job.epoch)
 
 
 def ending_of(job: Job) -> Finished | Failed:
     """Return the body of the terminal item of an ended job."""
     assert job.ending is not None
     return job.ending
+
+
+def _read(job: Job, backlog: ItemBacklog) -> tuple[StreamItem, ...]:
+    items = backlog.read(job.id)
+    # A broker that lost its latest writes may have items of an earlier epoch only.
+    return items if items and items[0].epoch == job.epoch else ()
 
 
 def _sum(items: Sequence[StreamItem]) -> EmittedPrefix:

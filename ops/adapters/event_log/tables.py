@@ -130,6 +130,11 @@ class _JobColumns(_Base):
     first_token_ms: float
     decode_ms: float
     output: str | None = Field(default=None, sa_type=TEXT)
+    bound_model: str | None = Field(default=None, sa_type=TEXT)
+    parks: bool
+    answered_by: str | None = Field(default=None, sa_type=TEXT)
+    fingerprint: str | None = Field(default=None, sa_type=TEXT)
+    epoch: int
     error: str | None = Field(default=None, sa_type=TEXT)
     error_message: str | None = Field(default=None, sa_type=TEXT)
     position: int = Field(sa_type=BigInteger)

@@ -78,9 +78,9 @@ class RedisItemHub:
             await reader.aclose()
         await self._client.aclose()
 
-    def follow(self, job_id: JobId, *, after: int = -1) -> ItemFollower:
+    def follow(self, job_id: JobId, *, after: int = -1, epoch: int = 1) -> ItemFollower:
         """Return the items of a job above ``after``, announced ones from now on."""
-        return ItemFollower(self, job_id, after=after)
+        return ItemFollower(self, job_id, after=after, epoch=epoch)
 
     def register(self, reader: ItemFollower) -> None:
         """Deliver announcements for its job to ``reader``."""
@@ -174,10 +174,10 @@ class ItemFollower(AsyncIterator[StreamItem]):
     One task at a time may await it. Cancelling that task loses no item.
     """
 
-    def __init__(self, hub: RedisItemHub, job_id: JobId, *, after: int) -> None:
+    def __init__(self, hub: RedisItemHub, job_id: JobId, *, after: int, epoch: int) -> None:
         self.job_id = job_id
         self._hub = hub
-        self._merge = ItemMerge(after=after)
+        self._merge = ItemMerge(after=after, epoch=epoch)
         self._wake = asyncio.Event()
         self._ended = False
         self._quiet = False

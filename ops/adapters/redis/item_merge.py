@@ -5,6 +5,9 @@ number is the next one and the buffer has room, and dropped otherwise. An announ
 cannot be taken means that the reader *lags*: it reads the store once its buffer is empty. So every
 item is emitted exactly once and in order, whatever announcements are lost or repeated, and memory
 stays bounded.
+
+The first item of a later epoch is taken too: the answer begins anew. Buffered items of the epoch
+before are dropped then, and later ones are ignored.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ class ItemMerge:
 
     Args:
         after: Last number that the reader has.
+        epoch: Epoch of that number.
         items_max: Most items in the buffer.
         bytes_max: Most bytes in the buffer.
     """
@@ -33,18 +37,22 @@ class ItemMerge:
         self,
         *,
         after: int = -1,
+        epoch: int = 1,
         items_max: int = BUFFER_ITEMS_MAX,
         bytes_max: int = BUFFER_BYTES_MAX,
     ) -> None:
         self._next = after + 1
+        self._epoch = epoch
         self._items: deque[tuple[int, StreamItem]] = deque()
         self._bytes = 0
         self._items_max = items_max
         self._bytes_max = bytes_max
         self._lagging = True
         self._announced_meanwhile = False
-        self._cursor: tuple[int, int] | None = None if after < 0 else (1, after)
-        self._end_beyond_gap = -1
+        # Ids sort by attempt first, and an epoch has the number of its first attempt.
+        self._cursor: tuple[int, int] | None = None if after < 0 else (epoch, after)
+        #: Epoch and number of a terminal item that cannot be taken.
+        self._end_beyond_gap = (0, -1)
         self._broken = False
 
     def __len__(self) -> int:
@@ -90,11 +98,11 @@ class ItemMerge:
             Whether the reader can make progress.
         """
         if item.n is None:
-            return not self._lagging and self._put(item, size)
-        if item.n < self._next:
+            is_present = item.epoch == self._epoch and not self._lagging
+            return is_present and self._put(item, size)
+        if (item.epoch, item.n) < (self._epoch, self._next):
             return False
-        if item.n == self._next and self._put(item, size):
-            self._advance(item)
+        if self._take(item, size):
             # All items before it are known, and all items after it will be announced.
             self._lagging = False
             return True
@@ -114,16 +122,15 @@ class ItemMerge:
         """
         for size, item in items:
             assert item.n is not None, "never stored"  # noqa: S101 - a contract of the caller
-            if item.n == self._next:
-                if not self._put(item, size):
+            if self._is_next(item):
+                if not self._take(item, size):
                     return
-                self._advance(item)
             elif item.is_terminal:
-                self._end_beyond_gap = item.n
+                self._end_beyond_gap = (item.epoch, item.n)
             self._move_cursor(item)
         if not is_last:
             return
-        self._broken = self._next <= self._end_beyond_gap
+        self._broken = (self._epoch, self._next) <= self._end_beyond_gap
         # The page may lack items that were announced while it was read.
         self._lagging = self._announced_meanwhile
 
@@ -135,9 +142,24 @@ class ItemMerge:
         self._bytes += size
         return True
 
-    def _advance(self, item: StreamItem) -> None:
+    def _is_next(self, item: StreamItem) -> bool:
+        if item.epoch == self._epoch:
+            return item.n == self._next
+        return item.epoch > self._epoch and item.n == 0
+
+    def _take(self, item: StreamItem, size: int) -> bool:
+        """Buffer a numbered item if it is the next one and there is room."""
+        if not self._is_next(item):
+            return False
+        if item.epoch > self._epoch:
+            self._epoch, self._next, self._bytes = item.epoch, 0, 0
+            self._broken = False
+            self._items.clear()
+        if not self._put(item, size):
+            return False
         self._next += 1
         self._move_cursor(item)
+        return True
 
     def _move_cursor(self, item: StreamItem) -> None:
         assert item.n is not None, "never stored"  # noqa: S101 - a contract of the caller

@@ -106,7 +106,7 @@ class RedisItemBacklog:
 
     def read(self, job_id: JobId, *, after: int = -1) -> tuple[StreamItem, ...]:
         """Return the stored items above ``after``, without gaps, the first of each number."""
-        key, cursor = self._keys.items(job_id), first_cursor(after)
+        key, cursor = self._keys.items(job_id), b"-"
         found: list[StreamItem] = []
         while True:
             with broker_errors():
@@ -121,14 +121,6 @@ def entry_id(attempt: int, n: int) -> str:
     """Return the entry id of an item."""
     assert attempt >= 1, "Redis refuses 0-0"  # noqa: S101 - a contract of the caller
     return f"{attempt}-{n}"
-
-
-def first_cursor(after: int) -> bytes:
-    """Return the start of ``XRANGE`` for items above ``after``.
-
-    Ids sort by attempt first, so only items of the first attempt can be skipped.
-    """
-    return b"-" if after < 0 else b"(1-%d" % after
 
 
 def decode_entries(entries: Sequence[Any]) -> list[tuple[int, StreamItem]]:
@@ -153,12 +145,12 @@ def decode_announcement(
 
 
 def _gapless(items: Sequence[StreamItem], after: int) -> Iterator[StreamItem]:
-    """Yield the items with consecutive numbers above ``after``.
+    """Yield the items of the newest epoch with consecutive numbers above ``after``.
 
     An attempt that found earlier items lost emits all of them again, so numbers may fall back.
     """
-    wanted = after + 1
+    wanted, newest = after + 1, max((item.epoch for item in items), default=1)
     for item in items:
-        if item.n == wanted:
+        if item.n == wanted and item.epoch == newest:
             yield item
             wanted += 1

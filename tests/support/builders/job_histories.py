@@ -22,7 +22,8 @@ from domain.job.commands import (
     Retry,
     StartAttempt,
 )
-from domain.job.state import DEADLINE, Job, decide, evolve
+from domain.job.decisions import decide
+from domain.job.state import DEADLINE, Job, evolve
 from domain.values import JobId, StopReason, Timings, Usage, WorkerId, digest_of
 from tests.support.builders.job_events import submitted
 

@@ -48,13 +48,15 @@ class FakeItems:
         self._outage.check()
         with self._lock:
             found: list[StreamItem] = []
-            for _, item in sorted(self._stored.get(job_id, {}).items()):
-                if item.n == after + 1 + len(found):
+            stored = self._stored.get(job_id, {})
+            newest = max((item.epoch for item in stored.values()), default=1)
+            for _, item in sorted(stored.items()):
+                if item.n == after + 1 + len(found) and item.epoch == newest:
                     found.append(item)
             return tuple(found)
 
-    def follow(self, job_id: JobId, *, after: int = -1) -> FakeFollower:
-        follower = FakeFollower(self, job_id, after=after)
+    def follow(self, job_id: JobId, *, after: int = -1, epoch: int = 1) -> FakeFollower:
+        follower = FakeFollower(self, job_id, after=after, epoch=epoch)
         with self._lock:
             self._followers.add(follower)
         return follower
@@ -79,10 +81,11 @@ class FakeItems:
 class FakeFollower(AsyncIterator[StreamItem]):
     """Reads the store after each announcement."""
 
-    def __init__(self, items: FakeItems, job_id: JobId, *, after: int) -> None:
+    def __init__(self, items: FakeItems, job_id: JobId, *, after: int, epoch: int) -> None:
         self._items = items
         self._job_id = job_id
         self._last = after
+        self._epoch = epoch
         self._ready: deque[StreamItem] = deque()
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
@@ -94,9 +97,12 @@ class FakeFollower(AsyncIterator[StreamItem]):
 
     async def __anext__(self) -> StreamItem:
         while not self._ended:
-            for item in self._items.read(self._job_id, after=self._last):
-                self._last += 1
-                self._ready.append(item)
+            stored = self._items.read(self._job_id)
+            if stored and stored[0].epoch > self._epoch:
+                self._epoch, self._last = stored[0].epoch, -1
+            if stored and stored[0].epoch == self._epoch:
+                self._ready += stored[self._last + 1 :]
+                self._last = max(self._last, len(stored) - 1)
             if self._ready:
                 item = self._ready.popleft()
                 if item.is_terminal:

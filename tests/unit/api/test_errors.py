@@ -80,7 +80,7 @@ EVERY_ERROR: list[tuple[SemanticError, int]] = [
     (LogUnavailable("disk"), 503),
     (QueueUnavailable("redis"), 503),
     (ModelNotReady("loading"), 503),
-    (ModelChanged("a", "b"), 503),
+    (ModelChanged(), 503),
     (Draining("bye"), 503),
     (EngineFailure("nan"), 500),
     (DeviceFailed("out of memory"), 500),

@@ -40,7 +40,8 @@ from domain.job.commands import (
     Retry,
     StartAttempt,
 )
-from domain.job.state import ATTACHED_MAX, DEADLINE, Job, decide, evolve, fold
+from domain.job.decisions import ATTACHED_MAX, decide
+from domain.job.state import DEADLINE, Job, evolve, fold
 from domain.values import (
     JobId,
     JobStatus,

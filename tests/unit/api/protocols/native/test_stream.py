@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from api.http.sse import encode
-from api.protocols.native.stream import NativeEncoder, parse_cursor
+from api.protocols.native.stream import Cursor, NativeEncoder, parse_cursor
 from domain.chat.items import Failed, Progress, StreamItem
 from domain.errors import Draining, InvalidRequest
 from domain.log.codec import item_from_dict
@@ -30,9 +30,18 @@ def test_failure_of_the_stream_has_no_number_and_may_be_retried() -> None:
     assert item.body == Failed(error="draining", message="later", retryable=True)
 
 
-@pytest.mark.parametrize(("text", "n"), [(None, -1), ("0", 0), ("17", 17), ("3-17", 17)])
-def test_cursor_is_an_id_or_a_number(text: str | None, n: int) -> None:
-    assert parse_cursor(text, field="after") == n
+@pytest.mark.parametrize(
+    ("text", "cursor"),
+    [
+        (None, Cursor()),
+        ("0", Cursor(0)),
+        ("17", Cursor(17)),
+        ("3-17", Cursor(17, attempt=3)),
+        ("0-17", Cursor(17)),
+    ],
+)
+def test_cursor_is_an_id_or_a_number(text: str | None, cursor: Cursor) -> None:
+    assert parse_cursor(text, field="after") == cursor
 
 
 @pytest.mark.parametrize("text", ["", "-1", "a", "1-2-3", "1-", "9" * 10, "1\n", "٣"])

@@ -33,13 +33,18 @@ def world() -> Iterator[JobWorld]:
 
 
 def start_attempt(
-    world: JobWorld, job_id: JobId, *, resumed: int = 0, thinking_limit: int | None = None
+    world: JobWorld,
+    job_id: JobId,
+    *,
+    resumed: int = 0,
+    thinking_limit: int | None = None,
+    fingerprint: str | None = None,
 ) -> None:
     """Record an attempt of a worker that then died."""
     dead = StartAttempt(
         worker=WorkerId("dead"),
         model="m",
-        fingerprint="f",
+        fingerprint=fingerprint or world.engine.card().fingerprint,
         prompt_tokens=2,
         cached_tokens=0,
         cache_source="none",

@@ -22,13 +22,13 @@ ITEMS_MAX = 5
 BYTES_MAX = 40
 
 
-def text(n: int, attempt: int = 1) -> StreamItem:
-    return StreamItem(n=n, attempt=attempt, body=Text(text=str(n), ids=(n,)))
+def text(n: int, attempt: int = 1, epoch: int = 1) -> StreamItem:
+    return StreamItem(n=n, attempt=attempt, body=Text(text=str(n), ids=(n,)), epoch=epoch)
 
 
-def end(n: int, attempt: int = 1) -> StreamItem:
+def end(n: int, attempt: int = 1, epoch: int = 1) -> StreamItem:
     body = Finished(stop_reason=StopReason.END_TURN, usage=Usage())
-    return StreamItem(n=n, attempt=attempt, body=body)
+    return StreamItem(n=n, attempt=attempt, body=body, epoch=epoch)
 
 
 def sized(*items: StreamItem) -> list[tuple[int, StreamItem]]:
@@ -44,13 +44,12 @@ class ReaderMachine(RuleBasedStateMachine):
         self.store: list[StreamItem] = []
         self.bus: deque[StreamItem] = deque()
         self.on_its_way: tuple[list[StreamItem], bool] | None = None
-        self.attempt = 1
-        self.got: list[int] = []
+        self.attempt = self.epoch = 1
+        self.got: list[tuple[int, int]] = []
 
     @rule()
     def publish(self) -> None:
-        n = 1 + max((item.n or 0 for item in self.store), default=-1)
-        self._store_and_announce(n)
+        self._store_and_announce(1 + self._last())
 
     @rule()
     def newer_attempt_goes_on(self) -> None:
@@ -58,10 +57,22 @@ class ReaderMachine(RuleBasedStateMachine):
 
     @rule(back=st.integers(1, 5))
     def newer_attempt_repeats_the_last_ones(self, back: int) -> None:
-        last = max((item.n or 0 for item in self.store), default=-1)
+        last = self._last()
         self.attempt += 1
         for n in range(max(0, last + 1 - back), last + 1):
             self._store_and_announce(n)
+
+    @precondition(lambda self: self.store)
+    @rule()
+    def another_model_begins_anew(self) -> None:
+        self.attempt += 1
+        self.epoch = self.attempt
+        self._store_and_announce(0)
+
+    @precondition(lambda self: self.store)
+    @rule()
+    def broker_forgets_the_epochs_before(self) -> None:
+        self.store = [item for item in self.store if item.epoch == self.epoch]
 
     @precondition(lambda self: self.bus)
     @rule()
@@ -96,11 +107,15 @@ class ReaderMachine(RuleBasedStateMachine):
     def reader_takes(self) -> None:
         item = self.merge.take()
         if item is not None and item.n is not None:
-            self.got.append(item.n)
+            self.got.append((item.epoch, item.n))
 
     @invariant()
-    def reader_has_a_gapless_beginning(self) -> None:
-        assert self.got == list(range(len(self.got)))
+    def reader_has_a_gapless_beginning_of_each_epoch(self) -> None:
+        epochs = [epoch for epoch, _ in self.got]
+        assert epochs == sorted(epochs)
+        for one in set(epochs):
+            numbers = [n for epoch, n in self.got if epoch == one]
+            assert numbers == list(range(len(numbers)))
 
     @invariant()
     def buffer_is_bounded(self) -> None:
@@ -123,10 +138,13 @@ class ReaderMachine(RuleBasedStateMachine):
             if self.merge.needs_page:
                 self.page_is_asked_for(2)
                 self.page_arrives()
-        assert self.got == sorted({item.n for item in self.store if item.n is not None})
+        assert [n for epoch, n in self.got if epoch == self.epoch] == list(range(1 + self._last()))
+
+    def _last(self) -> int:
+        return max((item.n or 0 for item in self.store if item.epoch == self.epoch), default=-1)
 
     def _store_and_announce(self, n: int) -> None:
-        item = text(n, self.attempt)
+        item = text(n, self.attempt, self.epoch)
         self.store.append(item)
         self.bus.append(item)
 
@@ -183,6 +201,26 @@ def test_answer_whose_beginning_was_lost_is_taken_from_the_attempt_that_repeats_
     merge.page(sized(text(3), text(4), text(0, 2), text(1, 2), end(2, 2)), is_last=True)
     assert [merge.take() for _ in range(3)] == [text(0, 2), text(1, 2), end(2, 2)]
     assert not merge.is_broken
+
+
+def test_answer_that_begins_anew_replaces_what_the_reader_has_not_taken() -> None:
+    merge = ItemMerge()
+    for n in range(3):
+        merge.announced(text(n), SIZE)
+    assert merge.take() == text(0)
+    assert merge.announced(text(0, 2, 2), SIZE)
+    assert not merge.announced(text(3), SIZE)
+    assert merge.take() == text(0, 2, 2)
+    assert merge.take() is None
+    assert merge.buffered_bytes == 0
+
+
+def test_end_of_an_epoch_whose_beginning_is_lost_breaks_the_stream() -> None:
+    merge = ItemMerge()
+    merge.begin_page()
+    merge.page(sized(text(0), text(1), text(1, 2, 2), end(2, 2, 2)), is_last=True)
+    assert [merge.take() for _ in range(2)] == [text(0), text(1)]
+    assert merge.is_broken
 
 
 def test_end_beyond_a_hole_breaks_the_stream_once_what_came_before_is_taken() -> None:

@@ -1,0 +1,174 @@
+"""The events that a command to a job leads to; pure, as ``domain.job.state`` is."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from domain.errors import ConcurrencyConflict, JobAlreadyTerminal, NotRetryable, StaleAttempt
+from domain.events.job import (
+    AttemptFailed,
+    AttemptStarted,
+    JobAttached,
+    JobCancelled,
+    JobCancelRequested,
+    JobCompleted,
+    JobEvent,
+    JobExpired,
+    JobFailed,
+    JobHidden,
+    JobRetried,
+)
+from domain.job.commands import (
+    Attach,
+    AttemptCommand,
+    CompleteAttempt,
+    ConfirmCancel,
+    CreateJob,
+    FailAttempt,
+    Hide,
+    JobCommand,
+    RequestCancel,
+    Retry,
+    StartAttempt,
+)
+from domain.job.state import Job, evolve
+from domain.values import JobStatus
+
+#: Attached repeats that the log records per job; further ones are attached without an event.
+ATTACHED_MAX = 100
+
+
+def decide(job: Job, command: JobCommand) -> tuple[JobEvent, ...]:
+    """Return the events of ``command``; none if its effect is already there.
+
+    Raises:
+        JobAlreadyTerminal: The job has ended.
+        StaleAttempt: The command is of an attempt that is over.
+        ConcurrencyConflict: ``CreateJob`` for a job that exists.
+        NotRetryable: ``Retry`` for a job that is open or has completed.
+    """
+    if isinstance(command, AttemptCommand):
+        return _decide_attempt(job, command)
+    match command:
+        case CreateJob():
+            if job.version:
+                raise ConcurrencyConflict(job.id, expected=0, actual=job.version)
+            return (command.submitted,)
+        case RequestCancel():
+            return _request_cancel(job, command)
+        case Attach():
+            joined = JobAttached(reason=command.reason, request_id=command.request_id)
+            return (joined,) if job.attached < ATTACHED_MAX else ()
+        case Retry():
+            return _retry(job, command)
+        case Hide():
+            return () if job.hidden else (JobHidden(),)
+        case _:
+            assert_never(command)
+
+
+def _decide_attempt(job: Job, command: AttemptCommand) -> tuple[JobEvent, ...]:
+    match command:
+        case StartAttempt():
+            return _start(job, command)
+        case CompleteAttempt():
+            return _complete(job, command)
+        case FailAttempt():
+            return _fail(job, command)
+        case ConfirmCancel():
+            return _confirm_cancel(job, command)
+        case _:
+            assert_never(command)
+
+
+def _start(job: Job, command: StartAttempt) -> tuple[JobEvent, ...]:
+    _require_open(job)
+    started = AttemptStarted(
+        attempt=job.attempt + 1,
+        worker=command.worker,
+        model=command.model,
+        fingerprint=command.fingerprint,
+        prompt_tokens=command.prompt_tokens,
+        cached_tokens=command.cached_tokens,
+        cache_source=command.cache_source,
+        first_item=command.first_item,
+        resumed_tokens=command.resumed_tokens,
+        sampling=command.sampling,
+        prompt_hash=command.prompt_hash,
+        thinking_limit=command.thinking_limit,
+        known_tokens=command.known_tokens,
+    )
+    return (started,)
+
+
+def _complete(job: Job, command: CompleteAttempt) -> tuple[JobEvent, ...]:
+    _require_speaking(job, command.attempt)
+    completed = JobCompleted(
+        attempt=command.attempt,
+        stop_reason=command.stop_reason,
+        stop_sequence=command.stop_sequence,
+        usage=command.usage,
+        output=command.output,
+        token_hash=command.token_hash,
+        timings=command.timings,
+    )
+    return (completed,)
+
+
+def _fail(job: Job, command: FailAttempt) -> tuple[JobEvent, ...]:
+    """A retryable failure puts the job back until it has failed too often."""
+    _require_open(job)
+    if command.attempt:
+        _require_speaking(job, command.attempt)
+    assert job.submitted is not None
+    failure, attempt = command.failure, command.attempt
+    failed = AttemptFailed(
+        attempt=attempt, error=failure.error, message=failure.message, retryable=failure.retryable
+    )
+    strikes = evolve(job, failed).strikes
+    if failure.retryable and strikes < job.submitted.attempts_max:
+        return (failed,)
+    return (failed, JobFailed(error=failure.error, message=failure.message))
+
+
+def _request_cancel(job: Job, command: RequestCancel) -> tuple[JobEvent, ...]:
+    if job.status.is_terminal or job.cancel_requested:
+        return ()
+    return (JobCancelRequested(reason=command.reason),)
+
+
+def _confirm_cancel(job: Job, command: ConfirmCancel) -> tuple[JobEvent, ...]:
+    if job.status is JobStatus.CANCELLED or (job.expiring and job.status is JobStatus.EXPIRED):
+        return ()
+    _require_open(job)
+    if command.attempt:
+        _require_speaking(job, command.attempt)
+    attempt, usage, output = command.attempt, command.usage, command.output
+    if job.expiring:
+        late = missed_deadline(job)
+        return (JobExpired(deadline=late, attempt=attempt, usage=usage, output=output),)
+    return (JobCancelled(attempt=attempt, usage=usage, output=output),)
+
+
+def missed_deadline(job: Job) -> str:
+    """Return the deadline that ends an expiring job: to finish once it has begun, else to start."""
+    assert job.submitted is not None
+    start, finish = job.submitted.deadline, job.submitted.finish_deadline
+    return (finish or start or "") if job.attempt else (start or finish or "")
+
+
+def _retry(job: Job, command: Retry) -> tuple[JobEvent, ...]:
+    if not job.status.is_terminal or job.status is JobStatus.COMPLETED:
+        raise NotRetryable(job.id, job.status)
+    return (JobRetried(reason=command.reason),)
+
+
+def _require_open(job: Job) -> None:
+    assert job.submitted is not None, "a command reached a job that was never submitted"
+    if job.status.is_terminal:
+        raise JobAlreadyTerminal(job.id, job.status)
+
+
+def _require_speaking(job: Job, attempt: int) -> None:
+    if job.attempt != attempt or not job.speaking:
+        raise StaleAttempt(job.id, attempt=attempt, current=job.attempt)
