@@ -22,6 +22,7 @@ class ActiveJobs:
         self._lock = threading.Lock()
         self._claims: dict[JobId, tuple[Cancellable, int] | None] = {}
         self._cancelled: dict[JobId, int] = {}
+        self._is_used = False
 
     @contextmanager
     def claim(self, job_id: JobId) -> Iterator[bool]:
@@ -30,6 +31,7 @@ class ActiveJobs:
             claimed = job_id not in self._claims
             if claimed:
                 self._claims[job_id] = None
+                self._is_used = True
         try:
             yield claimed
         finally:
@@ -66,6 +68,12 @@ class ActiveJobs:
         """Return the claimed jobs."""
         with self._lock:
             return tuple(self._claims)
+
+    def take_is_used(self) -> bool:
+        """Return whether a job is claimed or was claimed since the last call."""
+        with self._lock:
+            is_used, self._is_used = self._is_used or bool(self._claims), False
+            return is_used
 
     def __len__(self) -> int:
         with self._lock:

@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
+from domain.chat.request import ChatRequest
 from domain.errors import SemanticError
 from domain.events.model import ModelLoadFailed
-from domain.events.worker import WorkerDraining, WorkerStopped
+from domain.events.worker import WorkerDraining
 from domain.job.fair_scheduler import TurnOrder
 from domain.job.ports import ItemSink, JobQueue, WorkerPulses
 from domain.log.ports import EventLog
@@ -24,7 +25,7 @@ from domain.usecases.jobs.count_tokens import count_tokens
 from domain.usecases.jobs.reconcile import JobReconciler
 from domain.usecases.jobs.run_attempt import JobRunner
 from domain.usecases.recorded_answers import LoggedAnswers
-from domain.values import Priority, WorkerId
+from domain.values import ModelCard, Priority, WorkerId
 from ops.adapters.data_dir.lock import DataLock
 from ops.adapters.data_dir.worker_identity import WorkerIdentity
 from ops.adapters.event_log.migrate import upgrade
@@ -33,7 +34,7 @@ from ops.adapters.redis.client import BrokerClient, Keys, connect
 from ops.adapters.redis.control import ControlListener, RedisWorkerPulses
 from ops.adapters.redis.dramatiq_queue import BlockingRedisBroker, DramatiqJobQueue
 from ops.adapters.redis.items import RedisItemBacklog, RedisItemSink
-from ops.adapters.redis.token_counts import TokenCountServer
+from ops.adapters.redis.token_counts import TokenCountServer, counts_wait
 from ops.broker.address import resolve_broker_url
 from ops.clock import RandomIds, SystemClock, uuid7_hex
 from ops.exit_codes import ExitCode
@@ -45,16 +46,19 @@ from worker.active_jobs import ActiveJobs, cancel_if_recorded, cancel_where_reco
 from worker.actors import declare_actors
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier
-from worker.composition import CacheParts, build_engine, open_cache
 from worker.consumers import Consumers
 from worker.engine.engine import BatchEngine
 from worker.engine.scheduling.step_watch import StepWatch
+from worker.liveness.idle import IDLE_CHECK_S, IdleModel, UnloadedModel, unloaded_by
 from worker.liveness.last_step import LastStepFile, read_last_step
 from worker.liveness.periodic_tasks import PeriodicTask
 from worker.liveness.pulse import PULSE_S, PulseReporter, WorkerState
 from worker.liveness.stuck_step import CHECK_S, StuckStepGuard
 from worker.recording.worker_event_recorder import WorkerEventRecorder, library_versions
 from worker.turn_scheduler import TurnScheduler
+
+if TYPE_CHECKING:
+    from worker.composition import CacheParts
 
 #: Jobs handed to the engine beyond its batch, so that a free place in the batch is filled at once.
 SLOTS_AHEAD = 2
@@ -66,6 +70,17 @@ DRAIN_GRACE_S = 5.0
 #: Seconds after an error of the device for the ends of the running attempts to be recorded.
 LAST_ATTEMPTS_S = 5.0
 _POLL_S = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Connections:
+    """The log and the broker, and the names under which this worker is known there."""
+
+    log: SqlEventLog
+    recorder: WorkerEventRecorder
+    client: BrokerClient
+    keys: Keys
+    broker_id: str
 
 
 class WorkerProcess:
@@ -84,6 +99,7 @@ class WorkerProcess:
         self._step_path = settings.data_dir / "worker.step"
         self._stop = threading.Event()
         self._state = WorkerState.LOADING
+        self._last_card: ModelCard | None = None
         self._failed_as: ExitCode | None = None
         self._slots = settings.engine.max_batch_size + SLOTS_AHEAD
         reserved = settings.jobs.interactive_reserved
@@ -113,14 +129,52 @@ class WorkerProcess:
             return self._run(stack)
 
     def _run(self, stack: ExitStack) -> int:
-        settings, clock, ids = self._settings, SystemClock(), RandomIds()
+        settings = self._settings
         upgrade(settings.log_url)
-        log = stack.enter_context(open_log(settings.log_url, clock=clock))
-        recorder = WorkerEventRecorder(self._worker, log=log, ids=ids)
-        broker_id = self._record_identity(recorder)
-        keys = Keys(settings.redis.prefix)
+        log = stack.enter_context(open_log(settings.log_url, clock=SystemClock()))
+        recorder = WorkerEventRecorder(self._worker, log=log, ids=RandomIds())
+        identity = WorkerIdentity(settings.data_dir / "worker.json")
+        unloaded = unloaded_by(identity.previous_worker, log)
+        self._record_identity(identity, recorder)
         client = connect(resolve_broker_url(settings))
         stack.callback(client.close)
+        connections = _Connections(
+            log=log,
+            recorder=recorder,
+            client=client,
+            keys=Keys(settings.redis.prefix),
+            broker_id=identity.broker_id,
+        )
+        if unloaded is not None and unloaded.id == self._model.name:
+            self._last_card = unloaded
+            if not self._wait_unloaded(unloaded, connections):
+                return int(ExitCode.OK)
+        return self._serve(stack, connections)
+
+    def _wait_unloaded(self, card: ModelCard, to: _Connections) -> bool:
+        """Wait without a model until it is needed; return ``False`` if the process must end."""
+        waiting = UnloadedModel(
+            worker=self._worker,
+            pid=os.getpid(),
+            card=card,
+            pulses=RedisWorkerPulses(to.client, to.keys),
+            views=to.log.views,
+            counts_wait=partial(counts_wait, to.client, to.keys),
+        )
+        self._state = WorkerState.UNLOADED
+        self._logger.info("model_unloaded", model=card.id)
+        with PeriodicTask("pulse", PULSE_S, waiting.beat):
+            is_needed = waiting.wait(self._stop)
+        self._state = WorkerState.LOADING
+        return is_needed and not self._stop.is_set()
+
+    def _serve(self, stack: ExitStack, to: _Connections) -> int:
+        """Load the model and work until the end; return the exit code."""
+        # MLX takes memory that a worker without a model does not need.
+        from worker.composition import open_cache  # noqa: PLC0415 - imports MLX
+
+        settings, clock, ids = self._settings, SystemClock(), RandomIds()
+        log, recorder, client, keys = to.log, to.recorder, to.client, to.keys
         redis = settings.redis
         sink = RedisItemSink(client, keys, items_max=redis.items_max, ttl_s=redis.items_ttl_s)
         cache = open_cache(stack, settings, worker=self._worker, log=log, logger=self._logger)
@@ -131,6 +185,7 @@ class WorkerProcess:
         stack.enter_context(PeriodicTask("heartbeat", BEAT_S, take_heartbeat()))
 
         active = ActiveJobs()
+        idle = IdleModel(settings.model.idle_ttl_s, active)
         runner = JobRunner(
             worker=self._worker,
             log=log,
@@ -146,11 +201,14 @@ class WorkerProcess:
         reconciler = self._reconciler(log, DramatiqJobQueue(client, keys), active)
         self._request_reconcile = reconciler.wake
         self._listen(stack, client, keys, active, log)
-        stack.enter_context(
-            TokenCountServer(client, keys, count=lambda request: count_tokens(request, engine))
-        )
+
+        def count(request: ChatRequest) -> int:
+            idle.record_use()
+            return count_tokens(request, engine)
+
+        stack.enter_context(TokenCountServer(client, keys, count=count))
         broker = BlockingRedisBroker(
-            client, keys, broker_id=broker_id, shared_unacked_max=self._slots
+            client, keys, broker_id=to.broker_id, shared_unacked_max=self._slots
         )
         declare_actors(broker, runner, draining=self._stop)
         if taken_over := broker.requeue_all_unacked():
@@ -158,20 +216,32 @@ class WorkerProcess:
         reconciler.start()
         consumers = self._consume(broker)
         self._state = WorkerState.READY
-        self._stop.wait()
+        is_idle = self._wait(idle)
         if self._failed_as is not None:
             self._leave(self._failed_as, active, cache.tier)
         self._state = WorkerState.DRAINING
         recorder.record(WorkerDraining(worker=self._worker))
         reconciler.close()
+        card = engine.card()
         self._drain(engine, consumers, active)
-        recorder.record(WorkerStopped(worker=self._worker))
-        return int(ExitCode.OK)
+        recorder.record_stopped(unloaded=card.id if is_idle else None)
+        return int(ExitCode.IDLE if is_idle else ExitCode.OK)
+
+    def _wait(self, idle: IdleModel) -> bool:
+        """Wait until the process must end; return whether that is because the model is idle."""
+        while not self._stop.wait(IDLE_CHECK_S):
+            if idle.is_due():
+                self._logger.info("model_idle", model=self._model.name)
+                self._stop.set()
+                return True
+        return False
 
     def _engine(
         self, stack: ExitStack, sink: ItemSink, cache: CacheParts, log: SqlEventLog
     ) -> BatchEngine:
         """Return the engine, not started; its steps are watched."""
+        from worker.composition import build_engine  # noqa: PLC0415 - imports MLX
+
         last_step = stack.enter_context(LastStepFile(self._step_path, self._worker))
         watch = StepWatch(self._settings.engine.step_limit_s, on_step=last_step.write)
         engine = build_engine(
@@ -199,6 +269,7 @@ class WorkerProcess:
             on_forgotten=lambda: self._request_reconcile(),
             state=lambda: self._state,
             logger=self._logger,
+            last_model=self._last_card,
         )
 
     def _reconciler(self, log: SqlEventLog, queue: JobQueue, active: ActiveJobs) -> PeriodicTask:
@@ -229,16 +300,14 @@ class WorkerProcess:
         listener.start()
         stack.callback(listener.stop)
 
-    def _record_identity(self, recorder: WorkerEventRecorder) -> str:
-        """Record this worker in the data directory; return the directory's broker id."""
-        identity = WorkerIdentity(self._settings.data_dir / "worker.json")
+    def _record_identity(self, identity: WorkerIdentity, recorder: WorkerEventRecorder) -> None:
+        """Record this worker in the data directory, and the loss of the one before."""
         previous = identity.previous_worker
         if previous is not None:
             step = read_last_step(self._step_path, previous)
             if recorder.record_lost(previous, step):
                 self._logger.warning("worker_lost", worker=previous, step=step and asdict(step))
         identity.record(self._worker)
-        return identity.broker_id
 
     def _load(
         self, engine: BatchEngine, recorder: WorkerEventRecorder, tier: DiskTier | None

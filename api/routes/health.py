@@ -17,7 +17,10 @@ from domain.errors import ModelNotReady, SemanticError
 CHECK_TIMEOUT_S: Final = 3.0
 _OK: Final = "ok"
 
-Check = Callable[[StatusService], None]
+#: States of a model that a request waits for, instead of being refused.
+_COMING: Final = ("unloaded", "loading")
+
+Check = Callable[[StatusService], str]
 
 
 async def live(request: Request, status: StatusService) -> Reply:
@@ -61,7 +64,7 @@ async def root(request: Request, status: StatusService) -> Reply:
 async def _health(status: StatusService, checks: Mapping[str, Check]) -> Reply:
     results = await asyncio.gather(*(_run(check, status) for check in checks.values()))
     found = dict(zip(checks, results, strict=True))
-    is_healthy = all(result == _OK for result in results)
+    is_healthy = all(result in {_OK, *_COMING} for result in results)
     health: Health = {"status": "ok" if is_healthy else "unavailable", "checks": found}
     headers = {} if is_healthy else {"retry-after": "1"}
     return json_reply(health, status=200 if is_healthy else 503, headers=headers)
@@ -70,26 +73,31 @@ async def _health(status: StatusService, checks: Mapping[str, Check]) -> Reply:
 async def _run(check: Check, status: StatusService) -> str:
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
-            await status.call(check, status)
+            return await status.call(check, status)
     except SemanticError as error:
         return error.message
     except TimeoutError:
         return f"no answer within {CHECK_TIMEOUT_S:g} s"
+
+
+def _check_log(status: StatusService) -> str:
+    status.log.head()
     return _OK
 
 
-def _check_log(status: StatusService) -> None:
-    status.log.head()
-
-
-def _check_broker(status: StatusService) -> None:
+def _check_broker(status: StatusService) -> str:
     status.pulses.alive()
+    return _OK
 
 
-def _check_model(status: StatusService) -> None:
+def _check_model(status: StatusService) -> str:
     pulses = status.pulses.alive()
-    if any(pulse.state == "ready" and pulse.model is not None for pulse in pulses):
-        return
+    states = {pulse.state for pulse in pulses if pulse.model is not None}
+    if "ready" in states:
+        return _OK
+    for state in _COMING:
+        if state in states:
+            return state
     loading = any(pulse.state == "loading" for pulse in pulses)
     msg = "a worker is loading the model" if loading else "no worker with a model is alive"
     raise ModelNotReady(msg)

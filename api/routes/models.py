@@ -71,15 +71,7 @@ def _cards(status: StatusService) -> list[ModelCard]:
     event = decode_event(recorded.type, recorded.schema_version, recorded.data)
     if not isinstance(event, ModelLoaded):
         return []
-    return [
-        ModelCard(
-            id=event.model,
-            fingerprint=event.fingerprint,
-            context_length=event.context_length,
-            description=event.description,
-            created_at=event.created_at,
-        )
-    ]
+    return [event.card]
 
 
 def _model(name: str, card: ModelCard) -> ModelObject:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from domain.values import (
+    ModelCard,
     WorkerId,
 )
 
@@ -23,6 +24,17 @@ class ModelLoaded:
     description: str
     created_at: str
     load_ms: float
+
+    @property
+    def card(self) -> ModelCard:
+        """Return the description of the model."""
+        return ModelCard(
+            id=self.model,
+            fingerprint=self.fingerprint,
+            context_length=self.context_length,
+            description=self.description,
+            created_at=self.created_at,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

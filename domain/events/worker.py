@@ -27,9 +27,10 @@ class WorkerDraining:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStopped:
-    """A worker ended in order."""
+    """A worker ended in order; ``unloaded`` is the model that it unloaded because it was idle."""
 
     worker: WorkerId
+    unloaded: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ SCHEMA_VERSIONS: Mapping[str, int] = {
     "BatchEnded": 2,
     "BatchSubmitted": 2,
     "WorkerLost": 2,
+    "WorkerStopped": 2,
 }
 #: ``(type, version)`` to the function that lifts that version's data to the next one. A version
 #: that only added fields that have defaults needs none.

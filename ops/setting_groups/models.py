@@ -29,6 +29,12 @@ class ModelSettings(SettingGroup):
     name: str | None = Field(default=None, description="what clients call it; default: from the id")
     aliases: tuple[str, ...] = ()
     context_length: int | None = Field(default=None, ge=16, description="lowers the model's own")
+    idle_ttl_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="seconds after its last use from which the model leaves the memory; the next"
+        " request waits for its load; 0: never",
+    )
 
 
 class SamplingSettings(SettingGroup):

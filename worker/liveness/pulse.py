@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from domain.job.fair_scheduler import TurnState
 from domain.job.ports import WorkerPulse, WorkerPulses
-from domain.values import WorkerId
+from domain.values import ModelCard, WorkerId
 from ops.exit_codes import ExitCode
 from ops.logs import Logger
 from worker.cachestore.cache_gauge import CacheGauge
@@ -43,6 +43,7 @@ class PulseReporter:
         on_forgotten: Called when the broker had lost the last pulse, and so may have lost jobs.
         state: Returns the phase of the process.
         logger: For the operator.
+        last_model: The model that is being loaded again, if it was unloaded.
     """
 
     worker: WorkerId
@@ -54,6 +55,7 @@ class PulseReporter:
     on_forgotten: Callable[[], None]
     state: Callable[[], WorkerState]
     logger: Logger
+    last_model: ModelCard | None = None
 
     def beat(self) -> None:
         """Publish a pulse; end the process if the engine thread has died.
@@ -71,7 +73,7 @@ class PulseReporter:
             worker=self.worker,
             pid=os.getpid(),
             state=state.value,
-            model=self.engine.card() if is_ready else None,
+            model=self._model(state),
             cache=self.gauge.read(),
             drafts=self.gauge.read_drafts(),
             turns=self._turn_state() if is_ready else None,
@@ -79,6 +81,15 @@ class PulseReporter:
         )
         if not self.pulses.beat(pulse):
             self.on_forgotten()
+
+    def _model(self, state: WorkerState) -> ModelCard | None:
+        match state:
+            case WorkerState.READY:
+                return self.engine.card()
+            case WorkerState.LOADING:
+                return self.last_model
+            case _:
+                return None
 
     def _turn_state(self) -> TurnState:
         # The scheduler's own slots include jobs that the engine receives ahead of time.

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from domain.errors import ConcurrencyConflict
 from domain.events.cache import ModelWeightsChanged
 from domain.events.event import Event
-from domain.events.model import ModelLoaded
+from domain.events.model import ModelLoaded, ModelUnloaded
 from domain.events.worker import UnfinishedStep, WorkerLost, WorkerStarted, WorkerStopped
 from domain.log.codec import decode_event
 from domain.log.ports import EventLog
@@ -58,6 +58,17 @@ class WorkerEventRecorder:
             self._append(stream, [changed, loaded])
         else:
             self._append(stream, [loaded])
+
+    def record_stopped(self, *, unloaded: str | None) -> None:
+        """Append that this worker ended in order.
+
+        Args:
+            unloaded: The model that it unloaded because it was idle; ``None`` if it was not.
+        """
+        if unloaded is not None:
+            event = ModelUnloaded(worker=self._worker, model=unloaded)
+            self._append(StreamName(f"model-{unloaded}"), [event])
+        self.record(WorkerStopped(worker=self._worker, unloaded=unloaded))
 
     def _fingerprint_before(self, stream: StreamName) -> str | None:
         """Return the fingerprint with which the model of a stream was last loaded."""

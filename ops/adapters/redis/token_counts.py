@@ -88,6 +88,16 @@ def _read(reply: dict[str, Any]) -> int:
     raise EngineFailure(msg)
 
 
+def counts_wait(client: redis.Redis, keys: Keys) -> bool:
+    """Return whether requests for a token count wait for a worker.
+
+    Raises:
+        QueueUnavailable: The broker cannot be reached.
+    """
+    with broker_errors():
+        return bool(client.exists(keys.token_requests))
+
+
 class TokenCountServer:
     """The worker's thread that serves token count requests. A context manager.
 
