@@ -18,6 +18,7 @@ from domain.usecases.jobs.commit import commit, load_job
 from domain.usecases.jobs.run_attempt import JobRunner, RunResult
 from domain.values import JobId, Priority
 from ops.adapters.redis.dramatiq_queue import ACTOR_NAME
+from worker.consumers import queues_of
 
 #: Pause before the next attempt of a job whose attempt failed, in seconds.
 RETRY_PAUSE_S = 0.2
@@ -26,9 +27,13 @@ AWAY_PAUSE_MAX_S = 1.0
 
 
 def declare_actors(
-    broker: dramatiq.Broker, runner: JobRunner, *, draining: threading.Event
+    broker: dramatiq.Broker,
+    runner: JobRunner,
+    *,
+    draining: threading.Event,
+    model: str | None = None,
 ) -> dramatiq.Actor[[str], None]:
-    """Bind the actor to a broker and declare both queues.
+    """Bind the actor to a broker and declare its queues.
 
     Dramatiq's retries are off, because the domain counts attempts in the log.
 
@@ -36,9 +41,11 @@ def declare_actors(
         broker: Delivers the messages.
         runner: The parts that run a job.
         draining: Once set, a job that needs another attempt is left for the next worker.
+        model: The model of this worker.
     """
     for priority in Priority:
-        broker.declare_queue(priority.value)
+        for queue in queues_of(priority, model):
+            broker.declare_queue(queue)
     declare = dramatiq.actor(
         broker=broker, actor_name=ACTOR_NAME, queue_name=Priority.INTERACTIVE.value
     )

@@ -1,4 +1,4 @@
-"""Dramatiq's consumer threads. Each queue has its own, so a full queue never blocks the other."""
+"""Dramatiq's consumer threads. Each priority has its own, so a full one never blocks the other."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ from collections.abc import Mapping
 import dramatiq
 
 from domain.values import Priority
+from ops.adapters.redis.client import queue_name
+
+
+def queues_of(priority: Priority, model: str | None) -> tuple[str, ...]:
+    """Return the queues of a worker: the shared one, and the line of its model if it has one."""
+    shared = queue_name(priority)
+    return (shared,) if model is None else (shared, queue_name(priority, model))
 
 
 class Consumers:
@@ -19,14 +26,18 @@ class Consumers:
     Args:
         broker: Delivers the messages; its actors are declared.
         threads: Most jobs of each queue in hand at once.
+        model: The model of this worker.
     """
 
-    def __init__(self, broker: dramatiq.Broker, threads: Mapping[Priority, int]) -> None:
+    def __init__(
+        self, broker: dramatiq.Broker, threads: Mapping[Priority, int], *, model: str | None = None
+    ) -> None:
         self._broker = broker
         self._workers: list[dramatiq.Worker] = []
         for priority, count in threads.items():
-            worker = dramatiq.Worker(broker, queues={priority.value}, worker_threads=count)
+            queues = set(queues_of(priority, model))
             # As many messages as threads, so that no message in hand waits for a thread.
+            worker = dramatiq.Worker(broker, queues=queues, worker_threads=count * len(queues))
             worker.queue_prefetch = count
             self._workers.append(worker)
 

@@ -210,7 +210,7 @@ class WorkerProcess:
         broker = BlockingRedisBroker(
             client, keys, broker_id=to.broker_id, shared_unacked_max=self._slots
         )
-        declare_actors(broker, runner, draining=self._stop)
+        declare_actors(broker, runner, draining=self._stop, model=self._model.name)
         if taken_over := broker.requeue_all_unacked():
             self._logger.info("took_over", jobs=taken_over)
         reconciler.start()
@@ -336,7 +336,7 @@ class WorkerProcess:
             Priority.INTERACTIVE: jobs.worker_threads,
             Priority.BATCH: jobs.batch_threads,
         }
-        consumers = Consumers(broker, threads)
+        consumers = Consumers(broker, threads, model=self._model.name)
         consumers.start()
         return consumers
 

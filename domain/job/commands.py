@@ -41,6 +41,8 @@ class SubmitJob:
         ordered: Whether it must start after its agent's earlier jobs.
         webhook: URL that receives the end of the job; ``refuse_literal`` has checked it.
         wire: The request in the form of its dialect, for protocols that return it with the answer.
+        bound_model: Registered model that must answer it; ``None`` follows the loaded model.
+        parks: Whether it waits for a model that is not loaded.
     """
 
     request: ChatRequest
@@ -58,6 +60,8 @@ class SubmitJob:
     ordered: bool = True
     webhook: str | None = None
     wire: bytes | None = None
+    bound_model: str | None = None
+    parks: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,26 +28,51 @@ class JobQueue(Protocol):
     Each agent has a FIFO queue of its own, in order of acceptance (ids sort by it), and the agents
     take turns. A new agent waits for one job of each waiting agent. Jobs without an agent share
     one queue.
+
+    Jobs that are bound to a model wait in a line of that model, apart from all others: only
+    workers that have the model take them.
     """
 
-    def enqueue(self, job_id: JobId, priority: Priority, *, agent: str | None = None) -> bool:
+    def enqueue(
+        self,
+        job_id: JobId,
+        priority: Priority,
+        *,
+        agent: str | None = None,
+        model: str | None = None,
+    ) -> bool:
         """Enqueue a job unless it is queued or a worker has it; return whether it was added.
+
+        Args:
+            job_id: The job.
+            priority: Its queue.
+            agent: Its agent.
+            model: The model that it is bound to.
 
         Raises:
             QueueUnavailable: The broker cannot be reached.
         """
         ...
 
-    def remove(self, job_id: JobId, priority: Priority, *, agent: str | None = None) -> bool:
+    def remove(
+        self,
+        job_id: JobId,
+        priority: Priority,
+        *,
+        agent: str | None = None,
+        model: str | None = None,
+    ) -> bool:
         """Take a job out of the queue before any worker took it; atomic.
 
         Args:
             job_id: The job.
             priority: Its queue.
             agent: Its agent.
+            model: The model that it is bound to.
 
         Returns:
-            Whether it was waiting; ``False`` if a worker has or had it.
+            Whether it was waiting, or in the hands of a worker that is gone; ``False`` if a worker
+            has or had it.
 
         Raises:
             QueueUnavailable: The broker cannot be reached.

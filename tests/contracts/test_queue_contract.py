@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import pytest
@@ -12,7 +13,7 @@ from dramatiq import MessageProxy
 from domain.errors import QueueUnavailable
 from domain.job.ports import JobQueue
 from domain.values import JobId, Priority
-from ops.adapters.redis.client import Keys, connect
+from ops.adapters.redis.client import Keys, connect, queue_name
 from ops.adapters.redis.dramatiq_queue import (
     BlockingConsumer,
     BlockingRedisBroker,
@@ -23,6 +24,8 @@ from tests.support.fakes.job_queue import ENGINE, FakeJobQueue
 
 A, B, C = (JobId(f"job-{letter}") for letter in "abc")
 INTERACTIVE, BATCH = Priority.INTERACTIVE, Priority.BATCH
+#: With characters that end or separate parts of a key.
+MODEL = "owner/a model.ring@2"
 
 
 class Consumer(Protocol):
@@ -37,13 +40,14 @@ class Consumer(Protocol):
 
 
 class FakeConsumer:
-    def __init__(self, queue: FakeJobQueue) -> None:
+    def __init__(self, queue: FakeJobQueue, model: str | None = None) -> None:
         self._queue = queue
+        self._model = model
         self._held: set[JobId] = set()
 
     def take(self) -> JobId | None:
-        self._queue.requeue_lost(INTERACTIVE, ENGINE, self._held)
-        job_id = self._queue.take()
+        self._queue.requeue_lost(INTERACTIVE, ENGINE, self._held, self._model)
+        job_id = self._queue.take(model=self._model)
         if job_id is not None:
             self._held.add(job_id)
         return job_id
@@ -78,21 +82,41 @@ class RedisConsumer:
 
 @dataclass
 class QueueUnderTest:
+    """A queue with a consumer of the shared line, one of the line of ``MODEL``, and a restart."""
+
     queue: JobQueue
     consumer: Consumer
+    bound: Consumer
+    requeue_all: Callable[[], object]
 
 
 @pytest.fixture(params=["fake", "trial", "redis"])
 def broker(request: pytest.FixtureRequest, keys: Keys) -> Iterator[QueueUnderTest]:
     if request.param == "fake":
         fake = FakeJobQueue()
-        yield QueueUnderTest(fake, FakeConsumer(fake))
+        yield QueueUnderTest(
+            fake,
+            FakeConsumer(fake),
+            FakeConsumer(fake, MODEL),
+            partial(fake.requeue_unacked, ENGINE),
+        )
         return
     client = connect(str(request.getfixturevalue(f"{request.param}_url")))
     broker = BlockingRedisBroker(client, keys, broker_id=ENGINE, unacked_check_s=0)
-    consumer = broker.consume(INTERACTIVE.value, prefetch=1, timeout=50)
     # One message at a time, so that the others can be seen to wait.
-    yield QueueUnderTest(DramatiqJobQueue(client, keys), RedisConsumer(consumer))
+    consumer = broker.consume(INTERACTIVE.value, prefetch=1, timeout=50)
+    line = queue_name(INTERACTIVE, MODEL)
+    broker.declare_queue(line)
+    broker.requeue_all_unacked()
+    # The next run of the worker has another model, so it declares another line.
+    restarted = BlockingRedisBroker(client, keys, broker_id=ENGINE)
+    bound = broker.consume(line, prefetch=1, timeout=50)
+    yield QueueUnderTest(
+        DramatiqJobQueue(client, keys),
+        RedisConsumer(consumer),
+        RedisConsumer(bound),
+        restarted.requeue_all_unacked,
+    )
     client.close()
 
 
@@ -180,6 +204,28 @@ def test_job_of_another_queue_or_of_none_is_neither_found_nor_removed(
     assert not broker.queue.remove(A, INTERACTIVE)
     assert not broker.queue.remove(B, BATCH)
     assert broker.queue.remove(A, BATCH)
+
+
+def test_bound_job_waits_in_the_line_of_its_model_alone(broker: QueueUnderTest) -> None:
+    assert broker.queue.enqueue(A, INTERACTIVE, agent="one", model=MODEL)
+    assert not broker.queue.enqueue(A, INTERACTIVE, agent="one", model=MODEL)
+    assert broker.queue.enqueue(B, INTERACTIVE, agent="one", model="another.model")
+    assert broker.queue.enqueue(C, INTERACTIVE, agent="one")
+    assert taken(broker) == [C]
+    assert broker.bound.take() == A
+    broker.bound.ack(A)
+    assert broker.bound.take() is None
+    assert not broker.queue.remove(B, INTERACTIVE, agent="one", model=MODEL)
+    assert broker.queue.remove(B, INTERACTIVE, agent="one", model="another.model")
+
+
+def test_jobs_in_hand_at_a_swap_go_back_to_the_line_of_their_model(broker: QueueUnderTest) -> None:
+    broker.queue.enqueue(A, INTERACTIVE, model=MODEL)
+    assert broker.bound.take() == A
+    broker.bound.drop(A)  # the worker ended
+    broker.requeue_all()
+    assert broker.consumer.take() is None
+    assert broker.queue.remove(A, INTERACTIVE, model=MODEL)
 
 
 def taken(broker: QueueUnderTest) -> list[JobId]:

@@ -47,9 +47,12 @@ class JobCancellation:
         job = commit(job_id, RequestCancel(reason=reason), log=self.log, ids=self.ids)
         if job.status.is_terminal:
             return job
-        assert job.submitted is not None
+        asked = job.submitted
+        assert asked is not None
         try:
-            if self.queue.remove(job_id, job.submitted.priority, agent=job.submitted.agent):
+            if self.queue.remove(
+                job_id, asked.priority, agent=asked.agent, model=asked.bound_model
+            ):
                 return self._end_waiting(job)
             self.signals.nudge_cancel(job_id)
         except QueueUnavailable:

@@ -36,5 +36,7 @@ class JobReconciler:
         return tuple(
             view.id
             for view in self.views.unfinished()
-            if self.queue.enqueue(view.id, Priority(view.priority), agent=view.agent)
+            if self.queue.enqueue(
+                view.id, Priority(view.priority), agent=view.agent, model=view.bound_model
+            )
         )

@@ -60,5 +60,6 @@ class JobRetry:
         assert job.submitted is not None
         # The reconciler enqueues the job if the broker goes away just now.
         with suppress(QueueUnavailable):
-            self.queue.enqueue(job_id, job.submitted.priority, agent=job.submitted.agent)
+            asked = job.submitted
+            self.queue.enqueue(job_id, asked.priority, agent=asked.agent, model=asked.bound_model)
         return job

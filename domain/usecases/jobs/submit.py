@@ -114,7 +114,9 @@ class JobSubmission:
 
     def _enqueue(self, job_id: JobId, submitted: JobSubmitted) -> bool:
         try:
-            self.queue.enqueue(job_id, submitted.priority, agent=submitted.agent)
+            self.queue.enqueue(
+                job_id, submitted.priority, agent=submitted.agent, model=submitted.bound_model
+            )
         except QueueUnavailable:
             return False
         return True
@@ -177,4 +179,6 @@ def _facts(command: SubmitJob, request: Digest) -> JobSubmitted:
         worker_deaths_max=command.worker_deaths_max,
         webhook=command.webhook,
         wire=None if command.wire is None else digest_of(command.wire),
+        bound_model=command.bound_model,
+        parks=command.parks,
     )

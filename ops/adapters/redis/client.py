@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 import redis
 import redis.asyncio
@@ -16,7 +17,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from domain.errors import QueueUnavailable
-from domain.values import JobId
+from domain.values import JobId, Priority
 
 #: The type that ``connect`` returns, for modules that must not import redis.
 BrokerClient: TypeAlias = redis.Redis
@@ -76,6 +77,15 @@ class Keys:
         """Prefix of Dramatiq's sets of unacknowledged messages."""
         return f"{self.prefix}:__acks__."
 
+    @property
+    def queues(self) -> str:
+        """Set of the names of all queues that workers have declared."""
+        return f"{self.prefix}:queues"
+
+    def consumers(self, queue: str) -> str:
+        """Sorted set of the consumers of a queue by the time of their last fetch."""
+        return f"{self.prefix}:{queue}.consumers"
+
     def items(self, job_id: JobId) -> str:
         """Stream of a job's items."""
         return f"{self.prefix}:job:{job_id}:items"
@@ -107,6 +117,16 @@ class Keys:
     def unacked(self, queue: str, broker_id: str) -> str:
         """Dramatiq's set of messages that a consumer has fetched and not acknowledged."""
         return f"{self.unacked_prefix}{broker_id}.{queue}"
+
+
+def queue_name(priority: Priority, model: str | None = None) -> str:
+    """Return the name of a queue: that of all models, or the line of one.
+
+    A dot would end the name of a queue in a key, so it is escaped too.
+    """
+    if model is None:
+        return priority.value
+    return f"{priority.value}@{quote(model, safe='').replace('.', '%2E')}"
 
 
 def connect(url: str) -> redis.Redis:

@@ -9,7 +9,12 @@ actors. The consumer side is Dramatiq's broker with another consumer: while idle
     {prefix}:{queue}               ready ids, which consumers fetch next (list)
     {prefix}:{queue}.msgs          messages by id, waiting or unacknowledged (hash)
     {prefix}:__acks__.{id}.{queue} unacknowledged ids of the consumer ``id`` (set)
+    {prefix}:{queue}.consumers     consumers by the time of their last fetch (sorted set)
     {prefix}:bell:{queue}          wakeup: at most one element (list)
+    {prefix}:queues                names of all queues that workers have declared (set)
+
+``queue`` is ``interactive`` or ``batch`` for jobs that any model may answer, and
+``interactive@NAME`` or ``batch@NAME`` for those that are bound to a model.
 
 Agents take turns, however many jobs each of them has in the queue: a consumer with free slots moves
 one id of each agent in turn to Dramatiq's own list, the ready list, and fetches from there.
@@ -31,7 +36,7 @@ from dramatiq.errors import ConnectionClosed
 
 from domain.values import JobId, Priority
 from ops.adapters.redis import queue_scripts as scripts
-from ops.adapters.redis.client import BLOCK_MAX_S, Keys, broker_errors
+from ops.adapters.redis.client import BLOCK_MAX_S, Keys, broker_errors, queue_name
 
 #: The only actor; its only argument is the job id.
 ACTOR_NAME = "run_job"
@@ -61,32 +66,47 @@ class DramatiqJobQueue:
         self._enqueue: Any = client.register_script(scripts.ENQUEUE)
         self._remove: Any = client.register_script(scripts.REMOVE)
 
-    def enqueue(self, job_id: JobId, priority: Priority, *, agent: str | None = None) -> bool:
+    def enqueue(
+        self,
+        job_id: JobId,
+        priority: Priority,
+        *,
+        agent: str | None = None,
+        model: str | None = None,
+    ) -> bool:
         """Enqueue a job unless it waits or is unacknowledged; atomic and idempotent."""
-        keys = self._keys
-        names = [keys.ready(priority), keys.messages(priority), keys.wakeup(priority)]
-        names += [keys.heartbeats, keys.agent_ring(priority), keys.agent_queue(priority, agent)]
-        message = message_of(job_id, priority).encode()
+        keys, queue = self._keys, queue_name(priority, model)
+        names = [keys.ready(queue), keys.messages(queue), keys.wakeup(queue)]
+        names += [keys.heartbeats, keys.agent_ring(queue), keys.agent_queue(queue, agent)]
+        message = message_of(job_id, queue).encode()
         with broker_errors():
             added = self._enqueue(
                 keys=names,
-                args=[job_id, message, keys.unacked_prefix, priority.value, agent or ""],
+                args=[job_id, message, keys.unacked_prefix, queue, agent or ""],
             )
         return bool(added)
 
-    def remove(self, job_id: JobId, priority: Priority, *, agent: str | None = None) -> bool:
-        """Remove a waiting job; ``False`` if a worker has fetched it or it is not queued."""
-        keys = self._keys
-        names = [keys.ready(priority), keys.messages(priority)]
-        names += [keys.agent_ring(priority), keys.agent_queue(priority, agent)]
+    def remove(
+        self,
+        job_id: JobId,
+        priority: Priority,
+        *,
+        agent: str | None = None,
+        model: str | None = None,
+    ) -> bool:
+        """Remove a waiting job; ``False`` if a live worker has it or it is not queued."""
+        keys, queue = self._keys, queue_name(priority, model)
+        names = [keys.ready(queue), keys.messages(queue), keys.heartbeats]
+        names += [keys.agent_ring(queue), keys.agent_queue(queue, agent)]
+        args = [job_id, keys.unacked_prefix, queue, agent or "", HEARTBEAT_TIMEOUT_MS]
         with broker_errors():
-            return bool(self._remove(keys=names, args=[job_id, agent or ""]))
+            return bool(self._remove(keys=names, args=args))
 
 
-def message_of(job_id: JobId, priority: Priority) -> Message[None]:
+def message_of(job_id: JobId, queue: str) -> Message[None]:
     """Return the message that runs a job; its id is the job's id."""
     return Message(
-        queue_name=priority.value,
+        queue_name=queue,
         actor_name=ACTOR_NAME,
         args=(job_id,),
         kwargs={},
@@ -165,11 +185,11 @@ class BlockingRedisBroker(RedisBroker):
         """Return how many messages this worker may take before it is another's turn.
 
         Returns:
-            ``None`` if it is the only worker; 0 if another one has fewer unacknowledged messages,
-            which is woken then.
+            ``None`` if no other worker takes from the queue; 0 if another one has fewer
+            unacknowledged messages, which is woken then.
         """
         share = self._fair_share(
-            keys=[*self._wake_keys(queue_name), self.keys.heartbeats],
+            keys=[*self._wake_keys(queue_name), self.keys.consumers(queue_name)],
             args=[self.keys.unacked_prefix, queue_name, self.broker_id, LIVE_MS],
         )
         return None if share < 0 else int(share)
@@ -185,7 +205,9 @@ class BlockingRedisBroker(RedisBroker):
     def requeue_all_unacked(self) -> int:
         """Requeue the messages that the last run left unacknowledged, in front of their queues.
 
-        Call it before the worker starts, in the only process with this broker id.
+        The last run may have had another model: its messages go back to the line of that model.
+        Call it before the worker starts and after all queues are declared, in the only process with
+        this broker id.
 
         Returns:
             How many messages were requeued.
@@ -194,7 +216,9 @@ class BlockingRedisBroker(RedisBroker):
             QueueUnavailable: The broker cannot be reached.
         """
         with broker_errors():
-            return sum(self.requeue_unacked(queue, ()) for queue in Priority)
+            self.client.sadd(self.keys.queues, *Priority, *self.queues)
+            queues: Any = self.client.smembers(self.keys.queues)
+            return sum(self.requeue_unacked(queue.decode(), ()) for queue in sorted(queues))
 
     def requeue_unacked(self, queue_name: str, fetched: Iterable[str]) -> int:
         """Requeue the messages of this worker's unacked set that it has not fetched.

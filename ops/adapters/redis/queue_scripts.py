@@ -20,13 +20,25 @@ if not redis.call('LPOS', KEYS[5], ARGV[5]) then redis.call('RPUSH', KEYS[5], AR
 if redis.call('LLEN', KEYS[3]) == 0 then redis.call('RPUSH', KEYS[3], '1') end
 return 1
 """
-# KEYS: ready, messages, agent ring, agent queue. ARGV: id, agent.
+# KEYS: ready, messages, heartbeats, agent ring, agent queue. ARGV: id, prefix of the unacked sets,
+# queue, agent, heartbeat timeout in ms. A message of a consumer that is gone would otherwise stay
+# until another worker takes from this queue, which for the line of a model may be never.
 REMOVE = """
-if redis.call('ZREM', KEYS[4], ARGV[1]) == 1 then
-  if redis.call('EXISTS', KEYS[4]) == 0 then redis.call('LREM', KEYS[3], 0, ARGV[2]) end
-elseif redis.call('LREM', KEYS[1], 1, ARGV[1]) == 0 then
-  return 0
+local found = redis.call('ZREM', KEYS[5], ARGV[1])
+if found == 1 then
+  if redis.call('EXISTS', KEYS[5]) == 0 then redis.call('LREM', KEYS[4], 0, ARGV[4]) end
+else
+  found = redis.call('LREM', KEYS[1], 1, ARGV[1])
 end
+if found == 0 then
+  local time = redis.call('TIME')
+  local until_ms = time[1] * 1000 + math.floor(time[2] / 1000) - ARGV[5]
+  local gone = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', string.format('%.0f', until_ms))
+  for _, consumer in ipairs(gone) do
+    found = found + redis.call('SREM', ARGV[2] .. consumer .. '.' .. ARGV[3], ARGV[1])
+  end
+end
+if found == 0 then return 0 end
 redis.call('HDEL', KEYS[2], ARGV[1])
 return 1
 """
@@ -66,14 +78,17 @@ end
 if count > 0 and redis.call('LLEN', KEYS[4]) == 0 then redis.call('RPUSH', KEYS[4], '1') end
 return count
 """
-# KEYS: ready, wakeup, agent ring, heartbeats. ARGV: prefix of the unacked sets, queue, consumer,
-# LIVE_MS. Returns -1 to the only live consumer, else how many messages it may take until another
-# consumer has fewer unacknowledged ones. If that is 0, another consumer is woken.
+# KEYS: ready, wakeup, agent ring, consumers of the queue. ARGV: prefix of the unacked sets, queue,
+# consumer, LIVE_MS. Returns -1 to the only live consumer, else how many messages it may take until
+# another consumer has fewer unacknowledged ones. If that is 0, another consumer is woken.
 FAIR_SHARE = """
 local time = redis.call('TIME')
-local since = time[1] * 1000 + math.floor(time[2] / 1000) - ARGV[4]
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local since = string.format('%.0f', now - ARGV[4])
 local least = -1
-local live = redis.call('ZRANGEBYSCORE', KEYS[4], string.format('%.0f', since), '+inf')
+redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', '(' .. since)
+redis.call('ZADD', KEYS[4], string.format('%.0f', now), ARGV[3])
+local live = redis.call('ZRANGE', KEYS[4], 0, -1)
 for _, other in ipairs(live) do
   if other ~= ARGV[3] then
     local count = redis.call('SCARD', ARGV[1] .. other .. '.' .. ARGV[2])

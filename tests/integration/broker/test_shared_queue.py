@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from domain.values import JobId, Priority
-from ops.adapters.redis.client import Keys
+from ops.adapters.redis.client import Keys, queue_name
 from ops.adapters.redis.dramatiq_queue import (
     BlockingConsumer,
     BlockingRedisBroker,
@@ -57,7 +57,7 @@ def test_each_job_runs_once_and_both_workers_have_their_share(
         running_worker(client, keys, lambda job: run("b", job), hand=HANDS[1], threads=12),
     ):
         # Both have been heard of before there is anything to share.
-        wait_until(lambda: client.zcard(keys.heartbeats) == 2)
+        wait_until(lambda: client.zcard(keys.consumers(INTERACTIVE)) == 2)
         ids = _fill(jobs, 20)
         got = [ran.get(timeout=WITHIN_S) for _ in range(20)]
         let_go.set()
@@ -129,7 +129,6 @@ def test_a_worker_with_more_in_hand_lets_the_other_one_go_first(
     brokers = [BlockingRedisBroker(client, keys, broker_id=hand) for hand in HANDS]
     for broker in brokers:
         assert broker.fair_share(INTERACTIVE.value) in {None, 1}
-        broker.do_fetch(INTERACTIVE.value, 0)  # a sign of life
     _fill(jobs, 5)
     client.delete(keys.wakeup(INTERACTIVE))
     assert [broker.fair_share(INTERACTIVE.value) for broker in brokers] == [1, 1]
@@ -145,7 +144,7 @@ def test_a_worker_takes_what_the_other_one_does_not(
     client: redis.Redis, keys: Keys, jobs: DramatiqJobQueue
 ) -> None:
     idle = BlockingRedisBroker(client, keys, broker_id=HANDS[0])
-    idle.do_fetch(INTERACTIVE.value, 0)  # alive, and takes nothing
+    idle.fair_share(INTERACTIVE.value)  # alive, and takes nothing
     ids = _fill(jobs, 5)
     consumer = _consumer(client, keys, HANDS[1])
     found: set[JobId] = set()
@@ -163,7 +162,7 @@ def test_a_worker_leaves_in_the_queue_what_it_has_no_place_for_while_others_live
     client: redis.Redis, keys: Keys, jobs: DramatiqJobQueue
 ) -> None:
     other = BlockingRedisBroker(client, keys, broker_id=HANDS[0])
-    other.do_fetch(INTERACTIVE.value, 0)
+    other.fair_share(INTERACTIVE.value)
     _fill(jobs, 5)
     broker = BlockingRedisBroker(client, keys, broker_id=HANDS[1], shared_unacked_max=2)
     consumer = broker.consume(INTERACTIVE.value, prefetch=100, timeout=50)
@@ -172,6 +171,33 @@ def test_a_worker_leaves_in_the_queue_what_it_has_no_place_for_while_others_live
     assert next(consumer) is None
     assert client.scard(keys.unacked(INTERACTIVE, HANDS[1])) == 2
     # The other one is gone, and so is the reason.
-    client.zrem(keys.heartbeats, HANDS[0])
+    client.zrem(keys.consumers(INTERACTIVE), HANDS[0])
     assert next(consumer) is not None
     assert client.scard(keys.unacked(INTERACTIVE, HANDS[1])) == 5
+
+
+def test_worker_shares_the_line_of_its_model_with_workers_of_that_model_only(
+    client: redis.Redis, keys: Keys
+) -> None:
+    line = queue_name(INTERACTIVE, "a")
+    first, second = (BlockingRedisBroker(client, keys, broker_id=hand) for hand in HANDS)
+    for name in (INTERACTIVE.value, line):
+        first.fair_share(name)
+    second.fair_share(INTERACTIVE.value)
+    assert first.fair_share(INTERACTIVE.value) == 1
+    assert first.fair_share(line) is None
+
+
+def test_job_in_the_hands_of_a_worker_that_is_gone_can_be_removed(
+    client: redis.Redis, keys: Keys, jobs: DramatiqJobQueue
+) -> None:
+    job_id = JobId("job-1")
+    jobs.enqueue(job_id, INTERACTIVE, model="a")
+    broker = BlockingRedisBroker(client, keys, broker_id=HANDS[0])
+    consumer = broker.consume(queue_name(INTERACTIVE, "a"), prefetch=1, timeout=50)
+    assert next(consumer) is not None
+    assert not jobs.remove(job_id, INTERACTIVE, model="a")
+    seconds, _ = client.time()
+    client.zadd(keys.heartbeats, {HANDS[0]: (seconds - 60) * 1000})
+    assert jobs.remove(job_id, INTERACTIVE, model="a")
+    assert jobs.enqueue(job_id, INTERACTIVE, model="a")

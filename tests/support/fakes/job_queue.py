@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from bisect import insort
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from domain.values import JobId, Priority
+from ops.adapters.redis.client import queue_name
 from ops.adapters.redis.dramatiq_queue import HEARTBEAT_TIMEOUT_MS
 from tests.support.fakes.outage import Outage
 from tests.support.fakes.time import FakeClock
@@ -32,6 +34,13 @@ class QueueTable:
         if not self.agent_queues[agent]:
             del self.agent_queues[agent]
 
+    def requeue_unacked(self, consumer: str, holds: Collection[JobId]) -> None:
+        """Requeue the unacknowledged jobs of a worker that it does not hold."""
+        unacked = self.unacked.setdefault(consumer, set())
+        for job_id in sorted(unacked - set(holds), reverse=True):
+            unacked.remove(job_id)
+            self.requeue_first(job_id)
+
     def requeue_first(self, job_id: JobId) -> None:
         """Make a job with a message the first ready one."""
         if job_id in self.messages:
@@ -42,9 +51,7 @@ class QueueTable:
 class QueueTables:
     """The whole state; ``copy.deepcopy`` makes a snapshot."""
 
-    queues: dict[Priority, QueueTable] = field(
-        default_factory=lambda: {priority: QueueTable() for priority in Priority}
-    )
+    queues: defaultdict[str, QueueTable] = field(default_factory=lambda: defaultdict(QueueTable))
     heartbeats: dict[str, float] = field(default_factory=dict)
 
 
@@ -65,11 +72,18 @@ class FakeJobQueue:
         self._lock = threading.Lock()
         self.tables = QueueTables()
 
-    def enqueue(self, job_id: JobId, priority: Priority, *, agent: str | None = None) -> bool:
+    def enqueue(
+        self,
+        job_id: JobId,
+        priority: Priority,
+        *,
+        agent: str | None = None,
+        model: str | None = None,
+    ) -> bool:
         self._outage.check()
         with self._lock:
-            table, name = self.tables.queues[priority], agent or ""
-            if job_id in table.messages and self._is_somewhere(job_id, priority, name):
+            table, name = self._table(priority, model), agent or ""
+            if job_id in table.messages and self._is_somewhere(job_id, table, name):
                 return False
             table.messages.add(job_id)
             insort(table.agent_queues.setdefault(name, []), job_id)
@@ -77,40 +91,51 @@ class FakeJobQueue:
                 table.ring.append(name)
             return True
 
-    def remove(self, job_id: JobId, priority: Priority, *, agent: str | None = None) -> bool:
+    def remove(
+        self,
+        job_id: JobId,
+        priority: Priority,
+        *,
+        agent: str | None = None,
+        model: str | None = None,
+    ) -> bool:
         self._outage.check()
         with self._lock:
-            table, name = self.tables.queues[priority], agent or ""
+            table, name = self._table(priority, model), agent or ""
             if job_id in table.agent_queues.get(name, []):
                 table.leave(job_id, name)
                 if name not in table.agent_queues:
                     table.ring.remove(name)
             elif job_id in table.ready:
                 table.ready.remove(job_id)
-            else:
+            elif not self._left_by_dead(job_id, table):
                 return False
             table.messages.discard(job_id)
             return True
 
-    def waiting(self, priority: Priority) -> list[JobId]:
+    def waiting(self, priority: Priority, model: str | None = None) -> list[JobId]:
         """Return the jobs that no worker holds: first the ready ones, then agent by agent."""
-        table = self.tables.queues[priority]
+        table = self._table(priority, model)
         return [*table.ready, *(job_id for jobs in table.agent_queues.values() for job_id in jobs)]
 
-    def holds(self, job_id: JobId, priority: Priority) -> bool:
+    def holds(self, job_id: JobId, priority: Priority, model: str | None = None) -> bool:
         """Whether the job waits, or a live worker holds it."""
-        return job_id in self.waiting(priority) or self._is_unacked(job_id, priority)
+        is_unacked = self._is_unacked(job_id, self._table(priority, model))
+        return job_id in self.waiting(priority, model) or is_unacked
 
     # -- the worker's side -----------------------------------------------------------------------
 
     def take(
-        self, priority: Priority = Priority.INTERACTIVE, consumer: str = ENGINE
+        self,
+        priority: Priority = Priority.INTERACTIVE,
+        consumer: str = ENGINE,
+        model: str | None = None,
     ) -> JobId | None:
         """Return the next job of a worker; requeue the jobs of workers without a heartbeat."""
         with self._lock:
             self.tables.heartbeats[consumer] = self._clock.seconds
-            self._requeue_of_dead(priority)
-            table = self.tables.queues[priority]
+            table = self._table(priority, model)
+            self._requeue_of_dead(table)
             while True:
                 if not table.ready and not self._make_ready(table):
                     return None
@@ -131,32 +156,47 @@ class FakeJobQueue:
         """Record a heartbeat."""
         self.tables.heartbeats[consumer] = self._clock.seconds
 
-    def requeue_lost(self, priority: Priority, consumer: str, holds: Collection[JobId]) -> None:
+    def requeue_lost(
+        self,
+        priority: Priority,
+        consumer: str,
+        holds: Collection[JobId],
+        model: str | None = None,
+    ) -> None:
         """Requeue the jobs that are recorded for a worker but that it does not hold."""
         with self._lock:
-            table = self.tables.queues[priority]
-            unacked = table.unacked.setdefault(consumer, set())
-            for job_id in sorted(unacked - set(holds), reverse=True):
-                unacked.remove(job_id)
-                table.requeue_first(job_id)
+            self._table(priority, model).requeue_unacked(consumer, holds)
 
     def requeue_unacked(self, consumer: str) -> None:
         """Requeue the jobs that the last run of a worker left unacknowledged, at the front."""
-        for priority in Priority:
-            self.requeue_lost(priority, consumer, ())
+        with self._lock:
+            for table in self.tables.queues.values():
+                table.requeue_unacked(consumer, ())
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _is_somewhere(self, job_id: JobId, priority: Priority, name: str) -> bool:
-        table = self.tables.queues[priority]
-        waits = job_id in table.agent_queues.get(name, []) or job_id in table.ready
-        return waits or self._is_unacked(job_id, priority)
+    def _table(self, priority: Priority, model: str | None) -> QueueTable:
+        return self.tables.queues[queue_name(priority, model)]
 
-    def _is_unacked(self, job_id: JobId, priority: Priority) -> bool:
-        table = self.tables.queues[priority]
+    def _is_somewhere(self, job_id: JobId, table: QueueTable, name: str) -> bool:
+        waits = job_id in table.agent_queues.get(name, []) or job_id in table.ready
+        return waits or self._is_unacked(job_id, table)
+
+    def _is_unacked(self, job_id: JobId, table: QueueTable) -> bool:
         return any(
             job_id in table.unacked.get(consumer, set()) for consumer in self.tables.heartbeats
         )
+
+    def _left_by_dead(self, job_id: JobId, table: QueueTable) -> bool:
+        """Take a job out of the hands of workers without a heartbeat; whether one had it."""
+        holders = [name for name in self._dead() if job_id in table.unacked.get(name, set())]
+        for name in holders:
+            table.unacked[name].remove(job_id)
+        return bool(holders)
+
+    def _dead(self) -> list[str]:
+        limit = self._clock.seconds - HEARTBEAT_TIMEOUT_MS / 1000
+        return [name for name, at in self.tables.heartbeats.items() if at <= limit]
 
     def _make_ready(self, table: QueueTable) -> bool:
         if not table.ring:
@@ -169,11 +209,9 @@ class FakeJobQueue:
             table.ring.append(agent)
         return True
 
-    def _requeue_of_dead(self, priority: Priority) -> None:
-        limit = self._clock.seconds - HEARTBEAT_TIMEOUT_MS / 1000
+    def _requeue_of_dead(self, table: QueueTable) -> None:
         beats = self.tables.heartbeats
-        for consumer in [name for name, at in beats.items() if at <= limit]:
-            table = self.tables.queues[priority]
+        for consumer in self._dead():
             table.ready += sorted(table.unacked.pop(consumer, set()) & table.messages)
             if not any(other.unacked.get(consumer) for other in self.tables.queues.values()):
                 del beats[consumer]

@@ -10,6 +10,7 @@ import pytest
 from dramatiq.brokers.stub import StubBroker
 
 from domain.values import Priority
+from ops.adapters.redis.client import queue_name
 from worker.consumers import Consumers
 
 PATIENCE_S = 60.0
@@ -32,6 +33,24 @@ def test_two_queues_are_served_and_no_warning_is_given(caplog: pytest.LogCapture
             actor.send()
         assert all(event.wait(PATIENCE_S) for event in delivered.values())
         assert not caplog.records
+    finally:
+        consumers.stop(PATIENCE_S)
+    broker.close()
+
+
+def test_worker_takes_from_the_line_of_its_model_too() -> None:
+    broker = StubBroker(middleware=[])
+    line = queue_name(Priority.BATCH, "a model")
+    delivered = threading.Event()
+    actor = dramatiq.actor(broker=broker, actor_name="one", queue_name=Priority.BATCH.value)(
+        delivered.set
+    )
+    broker.declare_queue(line)
+    consumers = Consumers(broker, {Priority.BATCH: 1}, model="a model")
+    consumers.start()
+    try:
+        broker.enqueue(actor.message().copy(queue_name=line))
+        assert delivered.wait(PATIENCE_S)
     finally:
         consumers.stop(PATIENCE_S)
     broker.close()

@@ -185,7 +185,9 @@ def test_terminal_item_of_a_waiting_job_shuts_out_an_attempt_that_just_began(
     job_id = world.submit()
     remove = world.broker.queue.remove
 
-    def overtaken(job: JobId, priority: Priority, *, agent: str | None = None) -> bool:
+    def overtaken(
+        job: JobId, priority: Priority, *, agent: str | None = None, model: str | None = None
+    ) -> bool:
         # A broker that lost its data had it in two places.
         start = StartAttempt(
             worker=WorkerId("w"),
@@ -199,7 +201,7 @@ def test_terminal_item_of_a_waiting_job_shuts_out_an_attempt_that_just_began(
             sampling=Sampling(),
         )
         commit(job, start, log=world.log, ids=world.ids)
-        return remove(job, priority, agent=agent)
+        return remove(job, priority, agent=agent, model=model)
 
     world.broker.queue.remove = overtaken  # type: ignore[method-assign,assignment]  # a race
     ended = world.cancel(job_id)
