@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -32,13 +33,16 @@ from api.services.route_services import Services
 from api.submission.job_rules import JobRules
 from domain.batch.ports import BatchViews
 from domain.errors import SemanticError
+from domain.job.ports import WorkerPulses
 from domain.log.ports import PayloadStore
+from domain.model.registry import ModelRegistry
 from domain.ports import IdSource
 from domain.usecases.batches.driver import BatchDriver
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.expire import JobExpiry
 from domain.usecases.jobs.retry import JobRetry
 from domain.usecases.jobs.submit import JobSubmission
+from domain.usecases.model_stock import serving_models
 from domain.usecases.webhooks import WebhookCollector
 from domain.webhook.delivery import read_secrets
 from ops.adapters.event_log.migrate import upgrade
@@ -56,6 +60,7 @@ from ops.broker.address import resolve_broker_url
 from ops.clock import RandomIds, SystemClock
 from ops.exit_codes import ExitCode
 from ops.logs import Logger, configure_logging
+from ops.models.files import inspect_files
 from ops.models.registry import RegistryReader, first_model
 from ops.parent_watch import watch_lifeline
 from ops.setting_groups.service import (
@@ -129,7 +134,8 @@ def build(
         webhook_policy=_webhook_policy(settings.webhooks),
         version=version("semantic"),
         model=first_model(settings).name,
-        registry=RegistryReader(settings).current,
+        registry=_registry(settings, pulses),
+        inspect_model=inspect_files,
         max_tokens_default=settings.jobs.max_tokens_default,
         efforts=_efforts(settings.reasoning),
         rules=_rules(settings.jobs),
@@ -138,6 +144,13 @@ def build(
         opening_s=OPENING_S,
     )
     return ports, hub
+
+
+def _registry(settings: Settings, pulses: WorkerPulses) -> Callable[[], ModelRegistry]:
+    def announced() -> list[str]:
+        return [card.id for card in serving_models(pulses)]
+
+    return RegistryReader(settings, announced=announced).current
 
 
 def _lines(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from domain.errors import InvalidRequest, NotFound
 
+#: Names that a message lists.
+NAMES_MAX = 20
+
 
 class JobNotFound(NotFound):
     """There is no job of that id."""
@@ -45,7 +48,9 @@ class ModelNotFound(NotFound):
     code = "model_not_found"
 
     def __init__(self, model: str, *, known: tuple[str, ...] = ()) -> None:
-        names = f"; there is: {', '.join(known)}" if known else ""
+        further = len(known) - NAMES_MAX
+        more = f" and {further} more" if further > 0 else ""
+        names = f"; there is: {', '.join(known[:NAMES_MAX])}{more}" if known else ""
         super().__init__(f"model {model} is not served here{names}")
 
 

@@ -1,4 +1,4 @@
-"""``/v1/models``: the served models, with the fields of both Anthropic and OpenAI."""
+"""Registered models: ``/v1/models`` for both SDKs, ``/admin/models`` for operators."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from api.http.operation import Operation
 from api.http.parameters import path
 from api.http.replies import json_reply
 from api.schemas.replies import ModelList, ModelObject
-from api.services.route_services import StatusService
-from domain.errors import QueueUnavailable
-from domain.events.model import ModelLoaded
-from domain.log.codec import decode_event
+from api.services.route_services import ModelService
+from domain.model.inventory import ModelStatus
 from domain.not_found import ModelNotFound
-from domain.values import ModelCard
+from ops.models.summary import ModelSummaries, model_summaries
 
 _MODEL_ID: Final = path("model_id", example="semantic-demo")
 _OWNER: Final = "semantic"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-async def list_models(request: Request, status: StatusService) -> Reply:
-    """List the served models, each under all its names."""
+async def list_models(request: Request, service: ModelService) -> Reply:
+    """List the registered models, each under all its names, the loaded one first."""
     del request
-    models = await status.call(_models, status)
+    models = [
+        _model(name, model)
+        for model in await service.call(service.stock.all)
+        for name in _names(model)
+    ]
     page: ModelList = {
         "object": "list",
         "data": models,
@@ -36,46 +38,32 @@ async def list_models(request: Request, status: StatusService) -> Reply:
     return json_reply(page)
 
 
-async def get_model(request: Request, status: StatusService) -> Reply:
-    """Return one model; unlike a generation, this refuses names that do not exist."""
+async def get_model(request: Request, service: ModelService) -> Reply:
+    """Return one model by its name or an alias."""
     name = _MODEL_ID.read(request)
-    for model in await status.call(_models, status):
-        if model["id"] == name:
-            return json_reply(model)
-    raise ModelNotFound(name)
+    models = await service.call(service.stock.all)
+    for model in models:
+        if name in _names(model):
+            return json_reply(_model(name, model))
+    raise ModelNotFound(name, known=tuple(model.entry.name for model in models))
 
 
-def _models(status: StatusService) -> list[ModelObject]:
-    cards = {card.id: card for card in _cards(status)}
-    models = [_model(card.id, card) for card in cards.values()]
-    if cards:
-        first = next(iter(cards.values()))
-        entry = status.registry().get(first.id)
-        aliases = () if entry is None else entry.aliases
-        models += [_model(name, first) for name in aliases if name not in cards]
-    return models
+async def list_registered_models(request: Request, service: ModelService) -> Reply:
+    """List the registered models with their states, and the patterns that follow the loaded one."""
+    del request
+    models = await service.call(service.stock.all)
+    return json_reply(model_summaries(models, service.stock.registry().following))
 
 
-def _cards(status: StatusService) -> list[ModelCard]:
-    """Return the models of live workers; without any, the model that was loaded last."""
-    try:
-        pulses = status.pulses.alive()
-    except QueueUnavailable:
-        pulses = ()
-    alive = [pulse.model for pulse in pulses if pulse.model is not None]
-    if alive:
-        return alive
-    recorded = status.log.latest(ModelLoaded.__name__)
-    if recorded is None:
-        return []
-    event = decode_event(recorded.type, recorded.schema_version, recorded.data)
-    if not isinstance(event, ModelLoaded):
-        return []
-    return [event.card]
+def _names(model: ModelStatus) -> tuple[str, ...]:
+    return (model.entry.name, *model.entry.aliases)
 
 
-def _model(name: str, card: ModelCard) -> ModelObject:
-    created = _instant(card.created_at)
+def _model(name: str, model: ModelStatus) -> ModelObject:
+    card, files = model.card, model.files
+    created = _EPOCH if files is None else files.written_at
+    created = created if card is None else _instant(card.created_at)
+    created = created.replace(microsecond=0)
     return {
         "id": name,
         "object": "model",
@@ -85,9 +73,12 @@ def _model(name: str, card: ModelCard) -> ModelObject:
         "created_at": created.isoformat().replace("+00:00", "Z"),
         "owned_by": _OWNER,
         "lifecycle": "active",
-        "description": card.description,
-        "context_length": card.context_length,
-        "max_input_tokens": card.context_length,
+        "description": f"The model {model.entry.source}." if card is None else card.description,
+        "context_length": model.context_length,
+        "max_input_tokens": model.context_length,
+        "state": model.state.value,
+        "size_bytes": None if files is None else files.size_bytes,
+        "digest": model.digest,
     }
 
 
@@ -105,7 +96,7 @@ MODEL_OPERATIONS: Final = (
         "GET /v1/models",
         list_models,
         id="listModels",
-        summary="List the names of the loaded model",
+        summary="List the names of the registered models, the loaded one first",
         reply=ModelList,
     ),
     Operation(
@@ -115,5 +106,12 @@ MODEL_OPERATIONS: Final = (
         summary="Return one model",
         parameters=(_MODEL_ID,),
         reply=ModelObject,
+    ),
+    Operation(
+        "GET /admin/models",
+        list_registered_models,
+        id="listRegisteredModels",
+        summary="List the registered models with their states",
+        reply=ModelSummaries,
     ),
 )

@@ -51,7 +51,8 @@ _OPERATIONS_OF: Final[Mapping[str, tuple[Operation, ...]]] = MappingProxyType(
         "agents": AGENT_OPERATIONS,
         "webhooks": WEBHOOK_OPERATIONS,
         "events": EVENT_OPERATIONS,
-        "status": (*MODEL_OPERATIONS, *HEALTH_OPERATIONS, *OPENAPI_OPERATIONS),
+        "models": MODEL_OPERATIONS,
+        "status": (*HEALTH_OPERATIONS, *OPENAPI_OPERATIONS),
     }
 )
 #: All operations.

@@ -144,12 +144,15 @@ class ModelObject(TypedDict):
     owned_by: str
     lifecycle: Literal["active"]
     description: str
-    context_length: int
-    max_input_tokens: int
+    context_length: int | None
+    max_input_tokens: int | None
+    state: Literal["loaded", "available", "missing", "failed"]
+    size_bytes: int | None
+    digest: str | None
 
 
 class ModelList(TypedDict):
-    """The served models."""
+    """The registered models, the loaded one first."""
 
     object: Literal["list"]
     data: list[ModelObject]

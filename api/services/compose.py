@@ -13,6 +13,7 @@ from api.services.route_services import (
     EventService,
     Generation,
     JobService,
+    ModelService,
     ResponseService,
     Services,
     StatusService,
@@ -25,6 +26,7 @@ from api.submission.submit import Submission
 from domain.usecases.agents import AgentRecords
 from domain.usecases.batches.batches import BatchRecords
 from domain.usecases.batches.files import FileRecords
+from domain.usecases.model_stock import ModelStock
 from domain.usecases.webhooks import WebhookRetry
 
 
@@ -75,6 +77,7 @@ def compose(ports: ApiPorts) -> Services:
         batches=_batches(ports, call),
         webhooks=_webhooks(ports, call),
         events=EventService(log=ports.log, clock=ports.clock, call=call, ping_s=ports.ping_s),
+        models=_models(ports, call),
         status=_status(ports, call),
     )
 
@@ -139,6 +142,16 @@ def _batches(ports: ApiPorts, call: BlockingCalls) -> BatchServices:
     )
 
 
+def _models(ports: ApiPorts, call: BlockingCalls) -> ModelService:
+    stock = ModelStock(
+        log=ports.log,
+        pulses=ports.pulses,
+        registry=ports.registry,
+        inspect=ports.inspect_model,
+    )
+    return ModelService(stock=stock, call=call)
+
+
 def _status(ports: ApiPorts, call: BlockingCalls) -> StatusService:
     return StatusService(
         log=ports.log,
@@ -146,5 +159,4 @@ def _status(ports: ApiPorts, call: BlockingCalls) -> StatusService:
         call=call,
         version=ports.version,
         model=ports.model,
-        registry=ports.registry,
     )

@@ -21,6 +21,7 @@ from domain.job.eta import EtaSource
 from domain.job.listing import JobViews
 from domain.job.ports import ItemBacklog, ItemSource, WorkerPulses
 from domain.log.ports import EventLog, PayloadStore
+from domain.model.inventory import InspectFiles
 from domain.model.registry import ModelRegistry
 from domain.ports import Clock, IdSource
 from domain.usecases.jobs.cancel import JobCancellation
@@ -59,6 +60,7 @@ class ApiPorts:
         version: Of this software.
         model: The name of the served model.
         registry: Returns the registered models, as the configuration has them now.
+        inspect_model: Returns the files of a model, if they are here.
         max_tokens_default: Token limit of a request that sets none.
         efforts: Shares of the token limit that reasoning efforts get.
         rules: Rules of every job.
@@ -95,6 +97,7 @@ class ApiPorts:
     version: str
     model: str
     registry: Callable[[], ModelRegistry]
+    inspect_model: InspectFiles
     max_tokens_default: int = 4096
     efforts: Efforts = Efforts()
     rules: JobRules = JobRules()

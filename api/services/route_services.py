@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from api.background.batches import BatchServices
@@ -22,7 +21,6 @@ from domain.job.eta import EtaSource
 from domain.job.ports import WorkerPulses
 from domain.job.view import JobView
 from domain.log.ports import EventLog
-from domain.model.registry import ModelRegistry
 from domain.not_found import JobNotFound
 from domain.ports import Clock, IdSource
 from domain.usecases.agents import AgentRecords
@@ -30,6 +28,7 @@ from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.count_tokens import TokenCounter
 from domain.usecases.jobs.retry import JobRetry
 from domain.usecases.jobs.submit import Accepted
+from domain.usecases.model_stock import ModelStock
 from domain.values import JobId
 from domain.webhook.ports import WebhookStore
 
@@ -174,8 +173,21 @@ class EventService:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelService:
+    """Shows the registered models.
+
+    Attributes:
+        stock: The registered models and their states.
+        call: Runs what blocks.
+    """
+
+    stock: ModelStock
+    call: BlockingCalls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatusService:
-    """Shows the state of the process, its workers and their models.
+    """Shows the state of the process and its workers.
 
     Attributes:
         log: The event log.
@@ -183,7 +195,6 @@ class StatusService:
         call: Runs what blocks.
         version: Of this software.
         model: The name of the served model.
-        registry: Returns the registered models.
     """
 
     log: EventLog
@@ -191,7 +202,6 @@ class StatusService:
     call: BlockingCalls
     version: str
     model: str
-    registry: Callable[[], ModelRegistry]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,4 +215,5 @@ class Services:
     batches: BatchServices
     webhooks: WebhookServices
     events: EventService
+    models: ModelService
     status: StatusService

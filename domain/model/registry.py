@@ -23,7 +23,7 @@ class ModelEntry:
 
     Attributes:
         name: What clients and commands call it.
-        source: A directory, a hub id, or ``semantic-demo``.
+        source: A directory, a hub id, or ``semantic-demo``; empty if only another machine has it.
         aliases: Further names of it.
         context_length: Longest sequence in tokens, where it is lower than the model's own.
         sampling: Defaults that replace those of the model.
@@ -58,6 +58,14 @@ class ModelRegistry:
             for alias in entry.aliases:
                 self._names.setdefault(alias, entry)
         self.following = tuple(following)
+
+    def extended(self, names: Iterable[str]) -> ModelRegistry:
+        """Return the registry with the names that it lacks as models without a source."""
+        lacking = [name for name in dict.fromkeys(names) if name not in self._names]
+        if not lacking:
+            return self
+        further = (ModelEntry(name=name, source="") for name in lacking)
+        return ModelRegistry((*self.entries(), *further), following=self.following)
 
     def entries(self) -> tuple[ModelEntry, ...]:
         """Return the models."""

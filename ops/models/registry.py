@@ -81,6 +81,8 @@ class RegistryReader:
 
     Args:
         settings: The settings at the start of the process; ``[models]`` alone is read again.
+        announced: Returns names of models that workers serve; those of other machines may stand in
+            no file here.
         load: Reads the settings again.
         now_s: Monotonic seconds.
     """
@@ -89,23 +91,26 @@ class RegistryReader:
         self,
         settings: Settings,
         *,
+        announced: Callable[[], Iterable[str]] = tuple,
         load: Callable[[], Settings] = load_settings,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
+        self._announced = announced
         self._load = load
         self._now_s = now_s
         self._lock = threading.Lock()
         self._seen = _state_of_files(self._settings)
-        self._registry = model_registry(settings, cached_ids())
-        self._looked_s = now_s()
+        self._own = self._registry = model_registry(settings, cached_ids())
+        self._looked_s = now_s() - LOOK_S
 
     def current(self) -> ModelRegistry:
-        """Return the registry; a change of the files counts within ``LOOK_S``."""
+        """Return the registry; a change of files and workers counts within ``LOOK_S``."""
         with self._lock:
             if self._now_s() - self._looked_s >= LOOK_S:
                 self._looked_s = self._now_s()
                 self._look()
+                self._registry = self._own.extended(self._announced())
             return self._registry
 
     def _look(self) -> None:
@@ -116,7 +121,7 @@ class RegistryReader:
         try:
             models = self._load().models
             settings = self._settings.model_copy(update={"models": models})
-            self._registry = model_registry(settings, cached_ids())
+            self._own = model_registry(settings, cached_ids())
         except (ValueError, OSError) as error:  # ValueError: invalid settings or TOML
             _log.warning("models_not_read", why=str(error).splitlines()[0])
 

@@ -106,6 +106,7 @@ class FakeApi:
             version="1.2.3",
             model="demo",
             registry=lambda: REGISTRY,
+            inspect_model=lambda _: None,
             max_tokens_default=64,
             rules=JobRules(disconnect_grace_s=0, dedup_grace_s=0.01),
             ping_s=ping_s,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import anthropic.types
@@ -14,10 +15,19 @@ from api.http.messages import Reply
 from api.openapi.document import openapi_document
 from api.routes.table import OPERATIONS
 from domain.chat.items import Finished, Text
-from domain.events.model import ModelLoaded
-from domain.values import Priority, StopReason, StreamName, Usage, WorkerId
-from tests.support.builders.api import CARD, FakeApi, eventually, fake_api
+from domain.events.model import ModelLoaded, ModelLoadFailed
+from domain.model.inventory import ModelFiles
+from domain.model.registry import ModelEntry, ModelRegistry
+from domain.values import Priority, SamplingWish, StopReason, StreamName, Usage, WorkerId
+from tests.support.builders.api import CARD, REGISTRY, FakeApi, eventually, fake_api
 from tests.support.builders.job_events import draft
+
+FILES = ModelFiles(
+    directory="/models/other",
+    size_bytes=7,
+    context_length=512,
+    written_at=datetime(2026, 1, 1, tzinfo=UTC),
+)
 
 
 def _load_model(api: FakeApi) -> None:
@@ -56,11 +66,56 @@ def test_models_fit_both_clients_and_have_their_card() -> None:
 def test_models_are_known_from_the_log_while_no_worker_is_alive() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
-            assert (await api.json("GET", "/v1/models"))["data"] == []
+            (unknown, _) = (await api.json("GET", "/v1/models"))["data"]
+            assert (unknown["state"], unknown["context_length"]) == ("missing", None)
             _load_model(api)
             api.broker.down = True
             page = await api.json("GET", "/v1/models")
             assert [model["id"] for model in page["data"]] == ["demo", "claude-demo"]
+            assert page["data"][0]["description"] == CARD.description
+
+    asyncio.run(scenario())
+
+
+def test_operators_see_every_registered_model_and_the_loaded_one_first() -> None:
+    other = ModelEntry(name="other", source="org/Other", sampling=SamplingWish(temperature=0.2))
+
+    async def scenario() -> None:
+        async with fake_api() as api:
+            api.use(
+                registry=lambda: ModelRegistry([other, *REGISTRY.entries()], following=("my-*",)),
+                inspect_model=lambda entry: FILES if entry is other else None,
+            )
+            api.worker_is("ready")
+            page = await api.json("GET", "/admin/models")
+            demo, listed = page["data"]
+            assert (demo["name"], demo["state"], demo["aliases"]) == (
+                "demo", "loaded", ["claude-demo"],
+            )  # fmt: skip
+            assert (demo["digest"], demo["context_length"]) == ("f", 2048)
+            assert (listed["name"], listed["state"], listed["size_bytes"]) == (
+                "other", "available", 7,
+            )  # fmt: skip
+            assert listed["sampling"]["temperature"] == 0.2
+            assert page["follow"] == ["my-*"]
+            names = [model["id"] for model in (await api.json("GET", "/v1/models"))["data"]]
+            assert names == ["demo", "claude-demo", "other"]
+            assert (await api.json("GET", "/v1/models/claude-demo"))["state"] == "loaded"
+
+    asyncio.run(scenario())
+
+
+def test_a_load_that_failed_shows_why_until_the_next_load() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            api.use(inspect_model=lambda _: FILES)
+            failed = ModelLoadFailed(worker=WorkerId("w1"), model="demo", message="no memory")
+            api.log.append(StreamName("w1"), [draft(failed)], expected_version=0)
+            (model,) = (await api.json("GET", "/admin/models"))["data"]
+            assert (model["state"], model["failure"]) == ("failed", "no memory")
+            _load_model(api)
+            (model,) = (await api.json("GET", "/admin/models"))["data"]
+            assert (model["state"], model["failure"]) == ("available", None)
 
     asyncio.run(scenario())
 
@@ -74,6 +129,7 @@ def test_unknown_model_is_404_in_the_dialect_of_the_header() -> None:
             assert isinstance(ours, Reply)
             assert theirs.status == ours.status == 404
             assert json.loads(theirs.body)["error"]["code"] == "model_not_found"
+            assert "there is: demo" in json.loads(theirs.body)["error"]["message"]
             assert json.loads(ours.body)["type"] == "error"
 
     asyncio.run(scenario())

@@ -35,6 +35,12 @@ def test_an_unknown_name_is_refused_with_those_that_exist(asked: str) -> None:
         REGISTRY.bind(asked)
 
 
+def test_a_message_lists_a_few_names_of_many() -> None:
+    registry = ModelRegistry(ModelEntry(name=f"m{n}", source="s") for n in range(23))
+    with pytest.raises(ModelNotFound, match=r"m0, m1, .*, m19 and 3 more$"):
+        registry.bind("llama")
+
+
 def test_the_patterns_are_a_choice() -> None:
     registry = ModelRegistry([QWEN], following=())
     with pytest.raises(ModelNotFound):

@@ -106,6 +106,16 @@ def test_a_pinned_revision_is_found_by_tag_and_by_commit(hub: Path) -> None:
     assert cached_model("no id") is None
 
 
+def test_the_reader_adds_models_of_other_machines_while_they_serve() -> None:
+    now_s, serving = [0.0], [DEMO_MODEL, "elsewhere"]
+    reader = RegistryReader(load_settings(), announced=lambda: serving, now_s=lambda: now_s[0])
+    assert reader.current().bind("elsewhere") == "elsewhere"
+    assert [entry.name for entry in reader.current().entries()] == [DEMO_MODEL, "elsewhere"]
+    serving.clear()
+    now_s[0] += LOOK_S
+    assert reader.current().get("elsewhere") is None
+
+
 def test_the_reader_sees_changes_of_the_file_and_of_the_cache(hub: Path) -> None:
     now_s = [0.0]
     reader = RegistryReader(load_settings(), now_s=lambda: now_s[0])
@@ -113,6 +123,7 @@ def test_the_reader_sees_changes_of_the_file_and_of_the_cache(hub: Path) -> None
     def names() -> list[str]:
         return [entry.name for entry in reader.current().entries()]
 
+    assert names() == [DEMO_MODEL]
     user_config_file().parent.mkdir(parents=True)
     user_config_file().write_text("[models.coder]\nsource = 'org/Coder'\n")
     assert names() == [DEMO_MODEL]  # it looks once in a while

@@ -19,6 +19,7 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 import worker.demo_model
 from domain.chat.ports import RecordedAnswers
 from domain.values import ModelCard, Sampling, SamplingWish
+from ops.models.files import context_length_of
 from ops.models.hub_cache import HUB_FILES
 from ops.setting_groups.models import DEMO_MODEL
 from worker.engine.grammar.channel_constraint import ChannelConstraints
@@ -35,17 +36,6 @@ from worker.engine.ports import LoadedModel, ModelLoadError
 from worker.engine.reasoning_limit import with_reasoning_limit
 
 _log = structlog.get_logger(__name__)
-
-#: Context length of a model whose configuration has none, in tokens.
-CONTEXT_LENGTH_DEFAULT = 4096
-_CONTEXT_KEYS = (
-    "max_position_embeddings",
-    "n_positions",
-    "max_sequence_length",
-    "max_seq_len",
-    "seq_length",
-    "n_ctx",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,15 +204,6 @@ def _card(source: ModelSource, model_dir: Path, config: Mapping[str, Any]) -> Mo
         description=_description(config),
         created_at=_written_at(model_dir),
     )
-
-
-def context_length_of(config: Mapping[str, Any]) -> int:
-    """Return the longest context that a model reads, in tokens."""
-    for place in (config, config.get("text_config") or {}):
-        for key in _CONTEXT_KEYS:
-            if isinstance(place.get(key), int) and place[key] > 0:
-                return int(place[key])
-    return CONTEXT_LENGTH_DEFAULT
 
 
 def _sampling_defaults(model_dir: Path) -> Sampling:

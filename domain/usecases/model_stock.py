@@ -1,0 +1,82 @@
+"""Lists the registered models with their states."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import datetime
+
+from domain.errors import QueueUnavailable
+from domain.job.ports import WorkerPulses
+from domain.log.codec import decode_event
+from domain.log.ports import EventLog
+from domain.model.inventory import PAST_EVENTS, InspectFiles, ModelPast, ModelStatus, take_stock
+from domain.model.registry import ModelRegistry
+from domain.values import ModelCard
+
+#: Events that one read of the log returns.
+_PAGE_EVENTS = 500
+#: States of a worker whose pulse may name a model that it has not loaded.
+_WITHOUT_MODEL = frozenset({"loading", "unloaded"})
+
+
+class ModelStock:
+    """The registered models; every method blocks.
+
+    Args:
+        log: The event log; read once, then from the last event on.
+        pulses: The living workers; ``None`` where no service runs.
+        registry: Returns the registered models.
+        inspect: Returns the files of a model, if they are here.
+    """
+
+    def __init__(
+        self,
+        *,
+        log: EventLog,
+        pulses: WorkerPulses | None,
+        registry: Callable[[], ModelRegistry],
+        inspect: InspectFiles,
+    ) -> None:
+        self._log = log
+        self._pulses = pulses
+        self.registry = registry
+        self._inspect = inspect
+        self._lock = threading.Lock()
+        self._read_to = 0
+        self._pasts: dict[str, ModelPast] = {}
+
+    def all(self) -> tuple[ModelStatus, ...]:
+        """Return every model, those that a worker serves first."""
+        with self._lock:
+            self._catch_up()
+            pasts = dict(self._pasts)
+        serving = [] if self._pulses is None else serving_models(self._pulses)
+        return take_stock(self.registry(), inspect=self._inspect, pasts=pasts, serving=serving)
+
+    def _catch_up(self) -> None:
+        while True:
+            page = self._log.read_all(
+                after=self._read_to, limit=_PAGE_EVENTS, types=list(PAST_EVENTS)
+            )
+            for recorded in page:
+                event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+                name = str(recorded.data["model"])
+                past = self._pasts.get(name, ModelPast())
+                self._pasts[name] = past.after(event, datetime.fromisoformat(recorded.recorded_at))
+                self._read_to = recorded.position
+            if len(page) < _PAGE_EVENTS:
+                return
+
+
+def serving_models(pulses: WorkerPulses) -> list[ModelCard]:
+    """Return the models that live workers have loaded; none while the broker is unavailable."""
+    try:
+        alive = pulses.alive()
+    except QueueUnavailable:
+        return []
+    return [
+        pulse.model
+        for pulse in alive
+        if pulse.model is not None and pulse.state not in _WITHOUT_MODEL
+    ]
