@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from domain.errors import QueueUnavailable
@@ -42,31 +41,28 @@ class ModelStock:
         self._pulses = pulses
         self.registry = registry
         self._inspect = inspect
-        self._lock = threading.Lock()
-        self._read_to = 0
-        self._pasts: dict[str, ModelPast] = {}
+        # One value, replaced as a whole, so that threads need no lock.
+        self._known: tuple[int, Mapping[str, ModelPast]] = (0, {})
 
     def all(self) -> tuple[ModelStatus, ...]:
         """Return every model, those that a worker serves first."""
-        with self._lock:
-            self._catch_up()
-            pasts = dict(self._pasts)
         serving = [] if self._pulses is None else serving_models(self._pulses)
-        return take_stock(self.registry(), inspect=self._inspect, pasts=pasts, serving=serving)
+        return take_stock(
+            self.registry(), inspect=self._inspect, pasts=self._pasts(), serving=serving
+        )
 
-    def _catch_up(self) -> None:
+    def _pasts(self) -> Mapping[str, ModelPast]:
+        position, pasts = self._known
         while True:
-            page = self._log.read_all(
-                after=self._read_to, limit=_PAGE_EVENTS, types=list(PAST_EVENTS)
-            )
+            page = self._log.read_all(after=position, limit=_PAGE_EVENTS, types=PAST_EVENTS)
             for recorded in page:
                 event = decode_event(recorded.type, recorded.schema_version, recorded.data)
-                name = str(recorded.data["model"])
-                past = self._pasts.get(name, ModelPast())
-                self._pasts[name] = past.after(event, datetime.fromisoformat(recorded.recorded_at))
-                self._read_to = recorded.position
+                name, at = str(recorded.data["model"]), datetime.fromisoformat(recorded.recorded_at)
+                pasts = {**pasts, name: pasts.get(name, ModelPast()).after(event, at)}
+                position = recorded.position
+            self._known = position, pasts
             if len(page) < _PAGE_EVENTS:
-                return
+                return pasts
 
 
 def serving_models(pulses: WorkerPulses) -> list[ModelCard]:
