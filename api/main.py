@@ -47,7 +47,7 @@ from domain.usecases.webhooks import WebhookCollector
 from domain.webhook.delivery import read_secrets
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sql_event_log import open_log
-from ops.adapters.redis.client import Keys, connect, connect_async
+from ops.adapters.redis.client import BrokerClient, Keys, connect, connect_async
 from ops.adapters.redis.control import RedisControlSignals, RedisWorkerPulses
 from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
 from ops.adapters.redis.item_hub import RedisItemHub
@@ -67,6 +67,7 @@ from ops.setting_groups.service import (
     BatchSettings,
     JobSettings,
     ReasoningSettings,
+    RedisSettings,
     ServerSettings,
     WebhookSettings,
 )
@@ -106,8 +107,7 @@ def build(
     stack.callback(executor.shutdown, wait=False, cancel_futures=True)
     pulses, signals = RedisWorkerPulses(client, keys), RedisControlSignals(client, keys)
     queue, backlog = DramatiqJobQueue(client, keys), RedisItemBacklog(client, keys)
-    kept = settings.redis
-    sink = RedisItemSink(client, keys, items_max=kept.items_max, ttl_s=kept.items_ttl_s)
+    sink = _sink(settings.redis, client, keys)
     ports = ApiPorts(
         log=log,
         payloads=log,
@@ -144,6 +144,10 @@ def build(
         opening_s=OPENING_S,
     )
     return ports, hub
+
+
+def _sink(redis: RedisSettings, client: BrokerClient, keys: Keys) -> RedisItemSink:
+    return RedisItemSink(client, keys, items_max=redis.items_max, ttl_s=redis.items_ttl_s)
 
 
 def _registry(settings: Settings, pulses: WorkerPulses) -> Callable[[], ModelRegistry]:
