@@ -19,8 +19,9 @@ from domain.errors import SemanticError
 from domain.events.model import ModelLoadFailed
 from domain.events.worker import WorkerDraining
 from domain.job.fair_scheduler import TurnOrder
-from domain.job.ports import ItemSink, JobQueue, WorkerPulses
+from domain.job.ports import ControlTopic, ItemSink, JobQueue, WorkerPulses
 from domain.log.ports import EventLog
+from domain.usecases.engine_control import EngineControls
 from domain.usecases.jobs.count_tokens import count_tokens
 from domain.usecases.jobs.reconcile import JobReconciler
 from domain.usecases.jobs.run_attempt import JobRunner
@@ -31,7 +32,7 @@ from ops.adapters.data_dir.worker_identity import WorkerIdentity
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.redis.client import BrokerClient, Keys, connect
-from ops.adapters.redis.control import ControlListener, RedisWorkerPulses
+from ops.adapters.redis.control import ControlListener, RedisControlSignals, RedisWorkerPulses
 from ops.adapters.redis.dramatiq_queue import BlockingRedisBroker, DramatiqJobQueue
 from ops.adapters.redis.items import RedisItemBacklog, RedisItemSink
 from ops.adapters.redis.token_counts import TokenCountServer, counts_wait
@@ -55,13 +56,12 @@ from worker.liveness.periodic_tasks import PeriodicTask
 from worker.liveness.pulse import PULSE_S, PulseReporter, WorkerState
 from worker.liveness.stuck_step import CHECK_S, StuckStepGuard
 from worker.recording.worker_event_recorder import WorkerEventRecorder, library_versions
+from worker.tuning import LOOK_S, WorkerTuning, tuned
 from worker.turn_scheduler import TurnScheduler
 
 if TYPE_CHECKING:
     from worker.composition import CacheParts
 
-#: Jobs handed to the engine beyond its batch, so that a free place in the batch is filled at once.
-SLOTS_AHEAD = 2
 #: Longest wait for the scan of the block store after the model is loaded, in seconds. Blocks that
 #: the scan finds later become available then.
 SCAN_S_MAX = 5.0
@@ -101,9 +101,9 @@ class WorkerProcess:
         self._state = WorkerState.LOADING
         self._last_card: ModelCard | None = None
         self._failed_as: ExitCode | None = None
-        self._slots = settings.engine.max_batch_size + SLOTS_AHEAD
         reserved = settings.jobs.interactive_reserved
-        self._turns = TurnScheduler(TurnOrder(slots=self._slots, interactive_reserved=reserved))
+        # The tuning sets the slots before the first turn.
+        self._turns = TurnScheduler(TurnOrder(slots=1, interactive_reserved=reserved))
         self._request_reconcile: Callable[[], None] = lambda: None
 
     def request_stop(self) -> None:
@@ -178,8 +178,11 @@ class WorkerProcess:
         redis = settings.redis
         sink = RedisItemSink(client, keys, items_max=redis.items_max, ttl_s=redis.items_ttl_s)
         cache = open_cache(stack, settings, worker=self._worker, log=log, logger=self._logger)
-        engine = self._engine(stack, sink, cache, log)
-        pulse = self._pulse(RedisWorkerPulses(client, keys), engine, cache.gauge)
+        controls = EngineControls(log=log, ids=ids, signals=RedisControlSignals(client, keys))
+        engine = self._engine(stack, sink, cache, log, controls)
+        broker = BlockingRedisBroker(client, keys, broker_id=to.broker_id)
+        tuning = self._tuning(controls, engine, broker)
+        pulse = self._pulse(RedisWorkerPulses(client, keys), engine, cache.gauge, tuning)
         stack.enter_context(PeriodicTask("pulse", PULSE_S, pulse.beat))
         self._load(engine, recorder, cache.tier)
         stack.enter_context(PeriodicTask("heartbeat", BEAT_S, take_heartbeat()))
@@ -200,16 +203,13 @@ class WorkerProcess:
         )
         reconciler = self._reconciler(log, DramatiqJobQueue(client, keys), active)
         self._request_reconcile = reconciler.wake
-        self._listen(stack, client, keys, active, log)
+        self._follow(stack, client, keys, active, log, tuning)
 
         def count(request: ChatRequest) -> int:
             idle.record_use()
             return count_tokens(request, engine)
 
         stack.enter_context(TokenCountServer(client, keys, count=count))
-        broker = BlockingRedisBroker(
-            client, keys, broker_id=to.broker_id, shared_unacked_max=self._slots
-        )
         declare_actors(broker, runner, draining=self._stop, model=self._model.name)
         if taken_over := broker.requeue_all_unacked():
             self._logger.info("took_over", jobs=taken_over)
@@ -237,15 +237,22 @@ class WorkerProcess:
         return False
 
     def _engine(
-        self, stack: ExitStack, sink: ItemSink, cache: CacheParts, log: SqlEventLog
+        self,
+        stack: ExitStack,
+        sink: ItemSink,
+        cache: CacheParts,
+        log: SqlEventLog,
+        controls: EngineControls,
     ) -> BatchEngine:
         """Return the engine, not started; its steps are watched."""
         from worker.composition import build_engine  # noqa: PLC0415 - imports MLX
 
+        # The memory of a step is measured for the batch that is in force now.
+        in_force = tuned(self._settings.engine, controls.current())
         last_step = stack.enter_context(LastStepFile(self._step_path, self._worker))
         watch = StepWatch(self._settings.engine.step_limit_s, on_step=last_step.write)
         engine = build_engine(
-            self._settings,
+            self._settings.model_copy(update={"engine": in_force}),
             sink=sink,
             cache=cache,
             answers=LoggedAnswers(log=log, payloads=log),
@@ -258,14 +265,29 @@ class WorkerProcess:
         stack.enter_context(PeriodicTask("steps", CHECK_S, guard.check))
         return engine
 
-    def _pulse(self, pulses: WorkerPulses, engine: BatchEngine, gauge: CacheGauge) -> PulseReporter:
+    def _tuning(
+        self, controls: EngineControls, engine: BatchEngine, queue: BlockingRedisBroker
+    ) -> WorkerTuning:
+        """Return what operators have changed, applied."""
+        settings, turns, logger = self._settings.engine, self._turns, self._logger
+        return WorkerTuning(
+            controls, settings, engine=engine, turns=turns, queue=queue, logger=logger
+        )
+
+    def _pulse(
+        self,
+        pulses: WorkerPulses,
+        engine: BatchEngine,
+        gauge: CacheGauge,
+        tuning: WorkerTuning,
+    ) -> PulseReporter:
         return PulseReporter(
             worker=self._worker,
             pulses=pulses,
             engine=engine,
             gauge=gauge,
             turns=self._turns.state,
-            max_batch_size=self._settings.engine.max_batch_size,
+            tuning=tuning,
             on_forgotten=lambda: self._request_reconcile(),
             state=lambda: self._state,
             logger=self._logger,
@@ -282,13 +304,21 @@ class WorkerProcess:
 
         return PeriodicTask("reconcile", self._settings.jobs.reconcile_s, recover)
 
-    def _listen(
-        self, stack: ExitStack, client: BrokerClient, keys: Keys, active: ActiveJobs, log: EventLog
+    def _follow(
+        self,
+        stack: ExitStack,
+        client: BrokerClient,
+        keys: Keys,
+        active: ActiveJobs,
+        log: EventLog,
+        tuning: WorkerTuning,
     ) -> None:
-        """Receive cancel messages; after each (re)connect, recover those that were missed."""
+        """Receive messages; after each (re)connect, recover those that were missed."""
+        look = stack.enter_context(PeriodicTask("engine control", LOOK_S, tuning.apply))
 
         def recover() -> None:
             self._request_reconcile()
+            look.wake()
             cancel_where_recorded(active, log)
 
         listener = ControlListener(
@@ -296,6 +326,7 @@ class WorkerProcess:
             keys,
             on_cancel=lambda job_id: cancel_if_recorded(job_id, active, log),
             on_listening=recover,
+            on_topic={ControlTopic.ENGINE: look.wake},
         )
         listener.start()
         stack.callback(listener.stop)

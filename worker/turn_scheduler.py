@@ -21,6 +21,7 @@ class TurnScheduler:
         self._lock = threading.Lock()
         self._waiting: dict[JobId, WaitingTurn] = {}
         self._closed = False
+        self._paused = False
 
     def request_turn(
         self,
@@ -40,6 +41,18 @@ class TurnScheduler:
             self._waiting[job_id] = turn
             self._grant_next()
         return turn
+
+    def set_slots(self, slots: int) -> None:
+        """Change how many jobs may run at once; jobs that have a slot keep it."""
+        with self._lock:
+            self._order.set_slots(slots)
+            self._grant_next()
+
+    def set_paused(self, *, paused: bool) -> None:
+        """Grant no turns, or grant them again; granted turns stay granted."""
+        with self._lock:
+            self._paused = paused
+            self._grant_next()
 
     def state(self) -> TurnState:
         """Return the state that decides the next turns."""
@@ -78,7 +91,7 @@ class TurnScheduler:
                 self._grant_next()
 
     def _grant_next(self) -> None:
-        while (job_id := self._order.next()) is not None:
+        while not self._paused and (job_id := self._order.next()) is not None:
             self._waiting.pop(job_id).decide(has_slot=True)
 
 

@@ -79,10 +79,8 @@ class TurnOrder:
     """
 
     def __init__(self, *, slots: int, interactive_reserved: int) -> None:
-        assert slots >= 1, "without a slot nothing ever runs"
-        self._slots = slots
         self._reserved = max(0, interactive_reserved)
-        self._batch_slots = max(1, slots - self._reserved)
+        self.set_slots(slots)
         self._queues: dict[Priority, dict[str, _AgentQueue]] = {
             priority: {} for priority in Priority
         }
@@ -121,6 +119,12 @@ class TurnOrder:
             lines=lines,
             passed_batch=self._passed_batch,
         )
+
+    def set_slots(self, slots: int) -> None:
+        """Change how many jobs may run at once; jobs that have a slot keep it."""
+        assert slots >= 1, "without a slot nothing ever runs"
+        self._slots = slots
+        self._batch_slots = max(1, slots - self._reserved)
 
     @property
     def waiting(self) -> int:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from domain.chat.items import StreamItem
 from domain.chat.ports import Cancellable
+from domain.engine.control import AdmissionState, EngineValues
 from domain.job.fair_scheduler import TurnState
 from domain.values import (
     CacheFigures,
@@ -198,6 +199,8 @@ class WorkerPulse:
         drafts: What speculation has done, once it is ready.
         turns: State of its scheduler, with the places of its batch as slots, once it is ready.
         waiting: The jobs that wait in its engine, in their order.
+        values: The values of its engine, once it is ready.
+        admission: Whether it starts jobs.
     """
 
     worker: WorkerId
@@ -208,6 +211,8 @@ class WorkerPulse:
     drafts: DraftFigures | None = None
     turns: TurnState | None = None
     waiting: tuple[WaitingJob, ...] = ()
+    values: EngineValues | None = None
+    admission: AdmissionState = AdmissionState.OPEN
 
 
 class WorkerPulses(Protocol):

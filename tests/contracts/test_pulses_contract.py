@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
+from domain.engine.control import AdmissionState, EngineValues
 from domain.errors import QueueUnavailable
 from domain.job.fair_scheduler import AgentQueueState, TurnState
 from domain.job.ports import ControlTopic, WorkerPulse, WorkerPulses
@@ -53,6 +54,8 @@ READY = WorkerPulse(
     drafts=DraftFigures(drafts=2, drafted_tokens=9, accepted_tokens=7),
     turns=TURNS,
     waiting=(WaitingJob(id=JobId("job-2"), waiting_for=WaitingFor.MEMORY, position=0),),
+    values=EngineValues(batch_window_ms=0.5, max_batch_size=4, gap_max_ms=100),
+    admission=AdmissionState.PAUSED,
 )
 #: So long that nobody fades while a test looks.
 LASTING_MS = 600_000

@@ -26,6 +26,7 @@ from domain.chat.generation import GenerationTask, PreparedPrompt
 from domain.chat.items import Failed, Progress
 from domain.chat.ports import GenerationHandle
 from domain.chat.request import ChatRequest
+from domain.engine.control import EngineValues
 from domain.errors import DeviceFailed, Draining, EngineFailure, EngineLost
 from domain.job.ports import ItemSink
 from domain.ports import Clock
@@ -75,7 +76,14 @@ class _Stop:
     """End the engine thread."""
 
 
-_Message = _Submit | _Cancel | _Remove | _Stop
+@dataclass(frozen=True, slots=True)
+class _Tune:
+    """Run with other values."""
+
+    values: EngineValues
+
+
+_Message = _Submit | _Cancel | _Remove | _Stop | _Tune
 
 _SAVE = StepSize(StepKind.SAVE, 0, 0)
 _STOPPED = Failed(error=Draining.code, message="the worker stopped", retryable=True)
@@ -166,10 +174,9 @@ class BatchEngine:
             msg = f"the model could not be loaded: {self._fatal_error}"
             raise EngineFailure(msg) from self._fatal_error
 
-    def set_batch_window(self, window_s: float) -> None:
-        """Set the length of the batch window, in seconds, from now on."""
-        assert window_s >= 0, "a window is not negative"
-        self._scheduler.set_window(window_s)
+    def tune(self, values: EngineValues) -> None:
+        """Run with other values from the next step on; any thread may call it."""
+        self._inbox.put(_Tune(values))
 
     def waiting_jobs(self) -> tuple[WaitingJob, ...]:
         """Return the submitted jobs that wait for room in the batch, in their order."""
@@ -325,6 +332,9 @@ class BatchEngine:
                 self._scheduler.withdraw(sequence, runner)
             case _Stop():
                 self._stopped = True
+            case _Tune(values):
+                self._scheduler.tune(values)
+                runner.set_gap(values.gap_max_ms / 1000)
 
     def _report_progress(self, sequence: Sequence, progress: Progress) -> None:
         self._emitter.put(Advanced(sequence, progress))

@@ -277,6 +277,10 @@ class ModelRunner(Protocol):
         """
         ...
 
+    def set_gap(self, gap_max_s: float) -> None:
+        """Set the longest pause of a stream while a prompt is computed, in seconds; 0 for any."""
+        ...
+
     def background(self) -> bool:
         """Do deferred work for a moment while no sequence runs; return whether some is left."""
         ...

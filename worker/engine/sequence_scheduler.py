@@ -9,6 +9,7 @@ from collections.abc import Sequence as Many
 import structlog
 
 from domain.chat.items import Progress
+from domain.engine.control import EngineValues
 from domain.values import Priority, WaitingFor, WaitingJob
 from worker.engine.ports import CachedPrefix, ModelRunner, is_device_error
 from worker.engine.scheduling.fair_queue import Turn
@@ -73,9 +74,10 @@ class SequenceScheduler:
         #: The sequences of a failed step.
         self.quarantine: Quarantine[Sequence] = Quarantine(lambda one: one.task.job_id)
 
-    def set_window(self, window_s: float) -> None:
-        """Set the length of the batch window, in seconds; any thread may call it."""
-        self._waiting.window.window_s = window_s
+    def tune(self, values: EngineValues) -> None:
+        """Change the places and the batch window; running sequences keep their places."""
+        self._places = values.max_batch_size
+        self._waiting.window.window_s = values.batch_window_ms / 1000
 
     def waiting_jobs(self) -> tuple[WaitingJob, ...]:
         """Return the waiting jobs in their order; any thread may call it."""

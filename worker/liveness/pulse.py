@@ -14,6 +14,7 @@ from ops.exit_codes import ExitCode
 from ops.logs import Logger
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.engine.engine import BatchEngine
+from worker.tuning import WorkerTuning
 
 #: Seconds between two pulses.
 PULSE_S = 1.0
@@ -39,7 +40,7 @@ class PulseReporter:
         engine: The engine; a dead one ends the process.
         gauge: Reads the sizes of memory and disk.
         turns: Returns the queue turns.
-        max_batch_size: Sequences that the engine computes at once.
+        tuning: The values of the engine, and whether jobs are started.
         on_forgotten: Called when the broker had lost the last pulse, and so may have lost jobs.
         state: Returns the phase of the process.
         logger: For the operator.
@@ -51,7 +52,7 @@ class PulseReporter:
     engine: BatchEngine
     gauge: CacheGauge
     turns: Callable[[], TurnState]
-    max_batch_size: int
+    tuning: WorkerTuning
     on_forgotten: Callable[[], None]
     state: Callable[[], WorkerState]
     logger: Logger
@@ -78,6 +79,8 @@ class PulseReporter:
             drafts=self.gauge.read_drafts(),
             turns=self._turn_state() if is_ready else None,
             waiting=self.engine.waiting_jobs(),
+            values=self.tuning.values if is_ready else None,
+            admission=self.tuning.control.admission,
         )
         if not self.pulses.beat(pulse):
             self.on_forgotten()
@@ -93,4 +96,4 @@ class PulseReporter:
 
     def _turn_state(self) -> TurnState:
         # The scheduler's own slots include jobs that the engine receives ahead of time.
-        return replace(self.turns(), slots=self.max_batch_size)
+        return replace(self.turns(), slots=self.tuning.values.max_batch_size)

@@ -12,6 +12,7 @@ from typing import Any
 
 import redis
 
+from domain.engine.control import AdmissionState, EngineValues
 from domain.job.fair_scheduler import AgentQueueState, TurnState
 from domain.job.ports import ControlTopic, WorkerPulse
 from domain.values import (
@@ -185,12 +186,12 @@ class RedisWorkerPulses:
 
 
 def _pulse(data: dict[str, Any]) -> WorkerPulse:
-    # A worker of an older version reports no cache, drafts, turns or waiting jobs.
+    # A worker of an older version reports no cache, drafts, turns, waiting jobs or values.
     model, cache, turns = data["model"], data.get("cache"), data.get("turns")
     waiting = [
         {**job, "waiting_for": WaitingFor(job["waiting_for"])} for job in data.get("waiting", ())
     ]
-    drafts = data.get("drafts")
+    drafts, values = data.get("drafts"), data.get("values")
     return WorkerPulse(
         worker=WorkerId(data["worker"]),
         pid=data["pid"],
@@ -200,6 +201,8 @@ def _pulse(data: dict[str, Any]) -> WorkerPulse:
         drafts=None if drafts is None else DraftFigures(**drafts),
         turns=None if turns is None else _turns(turns),
         waiting=tuple(WaitingJob(**job) for job in waiting),
+        values=None if values is None else EngineValues(**values),
+        admission=AdmissionState(data.get("admission", AdmissionState.OPEN)),
     )
 
 

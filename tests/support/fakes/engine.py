@@ -58,6 +58,7 @@ class ScriptedRunner:
         shared_error: Error of the next step's pass over several prompts, once.
         poison: A step that computes one of these tokens of an answer fails.
         stepped: Set after each step.
+        gap_max_s: Longest pause of a stream, in seconds, once it was set.
     """
 
     def __init__(self, answers: Mapping[str, str] | None = None, *, context: int = 1000) -> None:
@@ -74,6 +75,7 @@ class ScriptedRunner:
         self.load_error: Exception | None = None
         self.stepped = threading.Event()
         self.closed = False
+        self.gap_max_s: float | None = None
         self.admissions: list[Admission] = []
         self._rows: dict[int, list[Any]] = {}
         self._tops: dict[int, int] = {}
@@ -103,6 +105,9 @@ class ScriptedRunner:
             token_bytes=lambda token: chr(token).encode(),
             channel_format=self.channel_format,
         )
+
+    def set_gap(self, gap_max_s: float) -> None:
+        self.gap_max_s = gap_max_s
 
     def must_wait(self, admission: Admission) -> WaitingFor | None:
         del admission

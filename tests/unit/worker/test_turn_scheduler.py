@@ -35,6 +35,43 @@ def test_released_slot_is_granted_to_the_next_thread() -> None:
         assert ask(gate, 3).wait()
 
 
+def test_more_slots_are_granted_at_once_and_fewer_take_none_away() -> None:
+    gate = gate_of(1)
+    turns = [ask(gate, number) for number in range(4)]
+    gate.set_slots(3)
+    assert all(turn.wait() for turn in turns[:3])
+    gate.set_slots(1)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(turns[3].wait)
+        for turn in turns[:2]:
+            turn.release()
+        assert gate.state().running == (turns[2].job_id,)
+        turns[2].release()
+        assert waiting.result(WITHIN_S)
+
+
+def test_pause_keeps_granted_turns_and_grants_the_others_at_its_end() -> None:
+    gate = gate_of(2)
+    before = ask(gate, 1)
+    gate.set_paused(paused=True)
+    assert before.wait()
+    first, second = ask(gate, 2), ask(gate, 3)
+    before.release()
+    first.cancel()
+    assert not first.wait()
+    assert gate.state().running == ()
+    gate.set_paused(paused=False)
+    assert second.wait()
+
+
+def test_pause_does_not_keep_a_worker_from_its_end() -> None:
+    gate = gate_of(1)
+    gate.set_paused(paused=True)
+    waiting = ask(gate, 1)
+    gate.close()
+    assert not waiting.wait()
+
+
 def test_cancelled_wait_ends_without_a_slot() -> None:
     gate = gate_of(1)
     with ThreadPoolExecutor(1) as pool, ask(gate, 1):

@@ -205,6 +205,10 @@ class BatchRunner:
         """Save contexts for a moment while nothing runs; return whether some are left."""
         return self._memory.pump(rows.after_s(rows.MOVES_S_MAX))
 
+    def set_gap(self, gap_max_s: float) -> None:
+        """Set the longest pause of a stream, from the next piece of a prompt on."""
+        self._gap_max_s = self._pace.gap_max_s = gap_max_s
+
     def remove(self, uid: int) -> None:
         """Remove a sequence; an unknown uid is ignored."""
         self._remove_all([uid])

@@ -15,11 +15,10 @@ class BatchWindow:
     wait until one window after the first of them.
 
     Args:
-        window_s: Length in seconds; 0 delays no arrival.
+        window_s: Length in seconds; 0 delays no arrival. It may be changed at any time.
     """
 
     def __init__(self, window_s: float) -> None:
-        #: Any thread may set it at any time.
         self.window_s = window_s
         self._latest = -math.inf
         self._opened: float | None = None

@@ -111,14 +111,15 @@ class PrefillPace:
     keep a share of the time.
 
     Args:
-        gap_max_s: Longest gap between two tokens of a stream, in seconds; 0 for no limit.
+        gap_max_s: Longest gap between two tokens of a stream, in seconds; 0 for no limit. It may be
+            changed at any time.
         step_tokens: Most tokens in a chunk.
         on_gpu: Whether a decode step is in flight when a chunk starts. The duration of the chunk
             then contains that step, and the next decode step takes no time of its own.
     """
 
     def __init__(self, *, gap_max_s: float, step_tokens: int, on_gpu: bool = False) -> None:
-        self._gap_max_s = gap_max_s
+        self.gap_max_s = gap_max_s
         self._step_tokens = step_tokens
         self._on_gpu = on_gpu
         self._tokens_min = min(GPU_CHUNK_TOKENS_MIN if on_gpu else CHUNK_TOKENS_MIN, step_tokens)
@@ -129,18 +130,18 @@ class PrefillPace:
 
     def chunk_tokens(self, *, streams: int) -> int:
         """Return the size of the next chunk beside ``streams`` running streams; 0 for no chunk."""
-        if not streams or not self._gap_max_s:
+        if not streams or not self.gap_max_s:
             return self._step_tokens
         if self._decodes_left > 0:
             return 0
         if not self._times.is_known:
             return self._tokens_min
         decode_s = self._decode_s or 0.0
-        available_s = self._gap_max_s * GAP_SHARE - decode_s - self._times.start_s
+        available_s = self.gap_max_s * GAP_SHARE - decode_s - self._times.start_s
         tokens = max(int(available_s / self._times.token_s), self._tokens_min)
         if not self._times.has_slope:
             # A larger chunk shows how the duration grows; the gap is certain to hold it.
-            certain = self._times.certain_tokens(self._gap_max_s * PROBE_SHARE - decode_s)
+            certain = self._times.certain_tokens(self.gap_max_s * PROBE_SHARE - decode_s)
             tokens = max(tokens, min(certain, self._tokens_min + SPREAD_TOKENS))
         return min(tokens, self._step_tokens)
 

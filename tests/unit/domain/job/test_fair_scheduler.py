@@ -123,7 +123,7 @@ def test_suspects_of_batches_leave_the_reserved_slots_free() -> None:
 
 
 class Turns(RuleBasedStateMachine):
-    """Jobs come, start, end and give up in any order."""
+    """Jobs come, start, end and give up in any order, and the slots change."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,6 +148,9 @@ class Turns(RuleBasedStateMachine):
             return
         priority, agent = self.waiting.pop(started)
         self.running[started] = priority
+        in_batch = sum(one is BATCH for one in self.running.values())
+        assert len(self.running) <= self.slots
+        assert priority is INTERACTIVE or in_batch <= max(1, self.slots - self.reserved)
         mine = [one for one, facts in self.waiting.items() if facts == (priority, agent)]
         assert all(started < one for one in mine), "an earlier job of the agent was passed"
         for one, (queue, whose) in self.waiting.items():
@@ -171,11 +174,14 @@ class Turns(RuleBasedStateMachine):
         del self.waiting[gone]
         self.order.remove(gone)
 
+    @rule(slots=st.integers(1, 5))
+    def resize(self, slots: int) -> None:
+        self.slots = slots
+        self.order.set_slots(slots)
+
     @invariant()
     def slots_are_kept(self) -> None:
-        assert self.order.running == len(self.running) <= self.slots
-        in_batch = sum(priority is BATCH for priority in self.running.values())
-        assert in_batch <= self.slots - self.reserved
+        assert self.order.running == len(self.running)
         assert self.order.waiting == len(self.waiting)
 
     @invariant()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from domain.chat.generation import GenerationTask
+from domain.engine.control import EngineValues
 from domain.errors import DeviceFailed, Draining, EngineFailure, EngineLost, QueueUnavailable
 from domain.values import JobId, Sampling, StopReason, WaitingFor
 from ops.clock import SystemClock
@@ -18,6 +19,7 @@ from tests.support.models.engine_probe import (
     submit,
     text_in,
 )
+from tests.support.polling import wait_until
 from worker.engine import outbox
 from worker.engine.engine import BatchEngine
 from worker.engine.ports import Admission, Admitted, ModelLoadError, StepResult
@@ -92,6 +94,29 @@ def test_an_engine_that_fails_with_every_sequence_ends_as_lost(
         assert set(codes) <= {EngineFailure.code, EngineLost.code, Draining.code}
         engine._thread.join(PATIENCE_S)
         assert not engine.is_alive()
+
+
+def test_values_change_while_the_engine_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeEngine(CollectingSink(), SCRIPT, max_batch_size=3) as engine:
+        insert, beside = engine.runner.insert, {}
+
+        def recording(admission: Admission) -> Admitted | None:
+            beside[admission.label] = engine.runner.running
+            return insert(admission)
+
+        monkeypatch.setattr(engine.runner, "insert", recording)
+        engine.pause()
+        first = [submit(engine, f"job-{n}", ask("long")) for n in range(3)]
+        wait_until(lambda: len(beside) == 3)
+        engine.tune(EngineValues(batch_window_ms=0, max_batch_size=1, gap_max_ms=40))
+        late = [submit(engine, f"job-late-{n}", ask("long")) for n in range(2)]
+        engine.resume()
+        for handle in first:
+            assert finished(handle).text == SCRIPT["long"][:100], "a running one has lost its place"
+        for handle in late:
+            assert finished(handle).text == SCRIPT["long"][:100]
+        assert [beside[f"job-late-{n}"] for n in range(2)] == [0, 0]
+        assert engine.runner.gap_max_s == pytest.approx(0.04)
 
 
 def test_prompts_that_failed_in_one_pass_are_inserted_again_apart(

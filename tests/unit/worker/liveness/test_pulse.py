@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 import structlog
 
+from domain.engine.control import AdmissionState, EngineValues
 from domain.job.fair_scheduler import TurnOrder
 from domain.job.ports import WorkerPulse
+from domain.usecases.engine_control import EngineControls
 from domain.values import WorkerId
-from tests.support.fakes.broker import FakeItems
+from ops.setting_groups.service import EngineSettings
+from tests.support.fakes.broker import FakeControlSignals, FakeItems
 from tests.support.fakes.engine import FakeEngine
+from tests.support.fakes.event_log import InMemoryEventLog
+from tests.support.fakes.time import SequentialIds
 from tests.support.models.engine_probe import ask, submit
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.liveness.pulse import PulseReporter, WorkerState
+from worker.tuning import WorkerTuning
 from worker.turn_scheduler import TurnScheduler
 
 SLOTS, BATCH = 6, 4
+
+
+VALUES = EngineValues(batch_window_ms=10, max_batch_size=BATCH, gap_max_ms=100)
 
 
 class Exited(BaseException):
@@ -38,6 +48,20 @@ class Pulses:
         return tuple(self.beats)
 
 
+def _tuning(engine: FakeEngine, scheduler: TurnScheduler) -> WorkerTuning:
+    log = InMemoryEventLog()
+    controls = EngineControls(log=log, ids=SequentialIds(), signals=FakeControlSignals())
+    controls.set_admission(AdmissionState.PAUSED, correlation_id="request-1")
+    return WorkerTuning(
+        controls,
+        EngineSettings(max_batch_size=BATCH, batch_window_ms=10, gap_max_ms=100),
+        engine=engine,
+        turns=scheduler,
+        queue=SimpleNamespace(shared_unacked_max=None),
+        logger=structlog.get_logger(),
+    )
+
+
 class World:
     """A reporter and what it reports to."""
 
@@ -51,7 +75,7 @@ class World:
             engine=engine,
             gauge=CacheGauge(None, lambda *_: None),
             turns=scheduler.state,
-            max_batch_size=BATCH,
+            tuning=_tuning(engine, scheduler),
             on_forgotten=lambda: self.reconciles.append("look"),
             state=lambda: state,
             logger=structlog.get_logger(),
@@ -71,6 +95,8 @@ def test_pulse_of_a_ready_worker_names_its_model() -> None:
     assert pulse.model.id == "scripted"
     assert pulse.turns is not None
     assert pulse.turns.slots == BATCH
+    assert pulse.values == VALUES
+    assert pulse.admission is AdmissionState.PAUSED
 
 
 def test_pulse_of_a_loading_worker_names_none() -> None:

@@ -151,6 +151,17 @@ def test_chunk_shrinks_when_prefill_gets_slower() -> None:
     assert sizes == sorted(sizes, reverse=True)
 
 
+def test_gap_changes_while_prompts_are_computed() -> None:
+    device = Device(start_s=0.0, token_s=0.001, decode_s=0.001)
+    pace = device.pace(gap_max_s=0.1)
+    long = [device.chunk(pace) for _ in range(ROUNDS)][-1]
+    pace.gap_max_s = 0.04
+    short = [device.chunk(pace) for _ in range(ROUNDS)][-1]
+    assert short < long / 2
+    pace.gap_max_s = 0.0
+    assert device.chunk(pace) == STEP_TOKENS
+
+
 def test_streams_keep_their_share_of_the_time() -> None:
     pace = PrefillPace(gap_max_s=0.1, step_tokens=STEP_TOKENS)
     pace.record_decode(0.005)
