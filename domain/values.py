@@ -207,6 +207,9 @@ class CacheFigures:
         disk_blocks: Blocks on disk, of all models.
         disk_used_bytes: Size of their files.
         disk_budget_bytes: Upper bound of that size.
+        ram_held_bytes: The part of ``ram_used_bytes`` that cannot be freed at once: running
+            sequences, what they start from, and contexts that the disk does not have yet.
+        full_s: Seconds since when a job waits for memory; 0 if none does.
     """
 
     ram_blocks: int
@@ -216,6 +219,13 @@ class CacheFigures:
     disk_blocks: int = 0
     disk_used_bytes: int = 0
     disk_budget_bytes: int = 0
+    ram_held_bytes: int = 0
+    full_s: float = 0.0
+
+    @property
+    def fill(self) -> float:
+        """The share of the memory for contexts that cannot be freed at once."""
+        return self.ram_held_bytes / self.ram_budget_bytes if self.ram_budget_bytes else 0.0
 
 
 @dataclass(slots=True, kw_only=True)

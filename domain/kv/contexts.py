@@ -97,12 +97,14 @@ class MemoryStats:
         used_bytes: Bytes that contexts and checkpoints reserve.
         blocks: Whole blocks that they hold; a block that two contexts hold counts twice.
         evicted_blocks: Blocks ever freed for other contexts.
+        held_bytes: The part of ``used_bytes`` that cannot be freed at once.
     """
 
     budget_bytes: int
     used_bytes: int
     blocks: int
     evicted_blocks: int
+    held_bytes: int = 0
 
 
 def nowhere(name: BlockHash) -> bool:

@@ -7,7 +7,7 @@ ends first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -109,6 +109,23 @@ class ReliefPolicy:
         if self.packs and exact:
             return Pack(exact[0], needed_bytes)
         return self._shortened(evictable[0], needed_bytes)
+
+    @staticmethod
+    def reclaimable_bytes(
+        contexts: Collection[Context], checkpoints: Collection[CacheCheckpoint], *, unsaved: bool
+    ) -> int:
+        """Return how many bytes could be freed at once.
+
+        Args:
+            contexts: All contexts in memory.
+            checkpoints: All checkpoints in memory.
+            unsaved: Whether what the disk does not have may be freed.
+        """
+        idle = {one for one in contexts if one.is_idle and (one.is_saved or unsaved)}
+        ends = (one for one in checkpoints if not one.users and one.is_saved)
+        if unsaved:  # checkpoints that wait for the disk are unpinned with their contexts
+            ends = (one for one in checkpoints if not one.users or set() < one.contexts <= idle)
+        return sum(one.size_bytes for one in idle) + sum(one.size_bytes for one in ends)
 
     def _shortened(self, context: Context, needed_bytes: int) -> Relief:
         """Trim the end of a context, or evict it where little would stay."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from domain.kv.contexts import MemoryStats
-from domain.values import CacheFigures, DraftFigures
+from domain.values import CacheFigures, DraftFigures, WaitingFor, WaitingJob
 from worker.cachestore.tier import DiskTier
 
 
@@ -33,18 +34,34 @@ class CacheGauge:
     Args:
         tier: The disk; ``None`` where blocks stay in memory.
         on_evicted: Receives the blocks evicted from memory since the last reading, and their bytes.
+        clock: Seconds.
     """
 
-    def __init__(self, tier: DiskTier | None, on_evicted: Callable[[int, int], None]) -> None:
+    def __init__(
+        self,
+        tier: DiskTier | None,
+        on_evicted: Callable[[int, int], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._tier = tier
         self._on_evicted = on_evicted
         self._runner: HasMemory | None = None
         self._evicted = 0
+        self._clock = clock
+        self._full_since_s: float | None = None
 
     def watch(self, runner: _Runner) -> _Runner:
         """Read the memory of this runner from now on; returns the runner."""
         self._runner, self._evicted = runner, 0
         return runner
+
+    def record_waiting(self, waiting: Iterable[WaitingJob]) -> None:
+        """Record which jobs wait in the engine now; call it before each reading."""
+        if not any(job.waiting_for is WaitingFor.MEMORY for job in waiting):
+            self._full_since_s = None
+        elif self._full_since_s is None:
+            self._full_since_s = self._clock()
 
     def read(self) -> CacheFigures | None:
         """Return the figures; ``None`` if no blocks are cached."""
@@ -55,17 +72,19 @@ class CacheGauge:
         evicted, self._evicted = memory.evicted_blocks - self._evicted, memory.evicted_blocks
         if evicted > 0:
             self._on_evicted(evicted, evicted * (memory.used_bytes // max(1, blocks)))
-        if self._tier is None:
-            return CacheFigures(
-                ram_blocks=blocks,
-                ram_used_bytes=memory.used_bytes,
-                ram_budget_bytes=memory.budget_bytes,
-            )
-        disk = self._tier.figures()
-        return CacheFigures(
+        full_since_s = self._full_since_s
+        figures = CacheFigures(
             ram_blocks=blocks,
             ram_used_bytes=memory.used_bytes,
             ram_budget_bytes=memory.budget_bytes,
+            ram_held_bytes=memory.held_bytes,
+            full_s=0.0 if full_since_s is None else round(self._clock() - full_since_s, 3),
+        )
+        if self._tier is None:
+            return figures
+        disk = self._tier.figures()
+        return replace(
+            figures,
             disk=disk.state.value,
             disk_blocks=disk.store.blocks,
             disk_used_bytes=disk.store.size_bytes,

@@ -70,6 +70,8 @@ class PulseReporter:
             self.logger.critical("engine_dead")
             # The supervisor starts a new worker, which takes over every job in hand.
             os._exit(int(ExitCode.FAILED))
+        waiting = self.engine.waiting_jobs()
+        self.gauge.record_waiting(waiting)
         pulse = WorkerPulse(
             worker=self.worker,
             pid=os.getpid(),
@@ -78,7 +80,7 @@ class PulseReporter:
             cache=self.gauge.read(),
             drafts=self.gauge.read_drafts(),
             turns=self._turn_state() if is_ready else None,
-            waiting=self.engine.waiting_jobs(),
+            waiting=waiting,
             values=self.tuning.values if is_ready else None,
             admission=self.tuning.control.admission,
         )

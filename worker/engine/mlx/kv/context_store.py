@@ -143,6 +143,7 @@ class ContextStore:
                 used_bytes=self._used_bytes,
                 blocks=sum(len(one.names) - one.start // size for one in self._index),
                 evicted_blocks=self._evicted_blocks,
+                held_bytes=self._used_bytes - self._reclaimable_bytes(lose=False),
             )
 
     # --- contexts ------------------------------------------------------------------------------
@@ -261,8 +262,9 @@ class ContextStore:
                 kind=kind,
             )
             known.size_bytes = size_bytes
-            self._ends[known] = cut()
+            arrays = cut()
             with self._lock:
+                self._ends[known] = arrays
                 self._used_bytes += size_bytes
                 self._checkpoints.add(known)
         known.contexts.add(context)
@@ -312,11 +314,7 @@ class ContextStore:
         """Return how many bytes could be freed at once."""
         unsaved = lose or self.may_lose()
         with self._lock:
-            idle = {one for one in self._caches if one.is_idle and (one.is_saved or unsaved)}
-            ends = (one for one in self._ends if not one.users and one.is_saved)
-            if unsaved:  # checkpoints that wait for the disk are unpinned with their contexts
-                ends = (one for one in self._ends if not one.users or set() < one.contexts <= idle)
-            return sum(one.size_bytes for one in idle) + sum(one.size_bytes for one in ends)
+            return self._policy.reclaimable_bytes(self._caches, self._ends, unsaved=unsaved)
 
     def _relieve(self, size_bytes: int, *, lose: bool) -> bool:
         unsaved = lose or self.may_lose()
