@@ -14,8 +14,9 @@ import secrets
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from api.access.access_control import AccessControl
@@ -55,6 +56,7 @@ class Service:
         on_stop: Awaited after the last reply, at most ``STOP_TIMEOUT_S``.
         on_listening: Called with the public address once clients are served.
         logger: Records the life of the process.
+        draining: Set when the drain begins.
     """
 
     routes: Sequence[Route]
@@ -64,6 +66,7 @@ class Service:
     on_stop: Hook
     on_listening: Callable[[str, int], None]
     logger: Logger
+    draining: threading.Event = field(default_factory=threading.Event)
 
 
 def serve(service: Service) -> NoReturn:
@@ -150,6 +153,7 @@ class _ApiLifecycle:
             access=AccessControl.from_settings(self._service.settings),
             limits=limits,
             logger=self._logger,
+            draining=self._service.draining,
         )
 
     async def _framework_answers(self) -> None:

@@ -36,7 +36,7 @@ from domain.errors import SemanticError
 from domain.job.ports import WorkerPulses
 from domain.log.ports import PayloadStore
 from domain.model.registry import ModelRegistry
-from domain.ports import IdSource
+from domain.ports import Clock, IdSource
 from domain.usecases.batches.driver import BatchDriver
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.expire import JobExpiry
@@ -45,8 +45,9 @@ from domain.usecases.jobs.submit import JobSubmission
 from domain.usecases.model_stock import serving_models
 from domain.usecases.webhooks import WebhookCollector
 from domain.webhook.delivery import read_secrets
+from ops.adapters.data_dir.free_space import free_bytes
 from ops.adapters.event_log.migrate import upgrade
-from ops.adapters.event_log.sql_event_log import open_log
+from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.redis.client import BrokerClient, Keys, connect, connect_async
 from ops.adapters.redis.control import RedisControlSignals, RedisWorkerPulses
 from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
@@ -94,17 +95,13 @@ def build(
         QueueUnavailable: No broker answers.
     """
     clock, ids = SystemClock(), RandomIds()
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
-    upgrade(settings.log_url)
-    log = stack.enter_context(open_log(settings.log_url, clock=clock))
+    log = _open_log(settings, stack, clock)
     url, keys = resolve_broker_url(settings), Keys(settings.redis.prefix)
     client = connect(url)
     stack.callback(client.close)
     store = SqlWebhookStore(settings.log_url)
     stack.callback(store.close)
     hub = RedisItemHub(connect_async(url), keys)
-    executor = ThreadPoolExecutor(BLOCKING_CALLS_MAX, thread_name_prefix="blocking")
-    stack.callback(executor.shutdown, wait=False, cancel_futures=True)
     pulses, signals = RedisWorkerPulses(client, keys), RedisControlSignals(client, keys)
     queue, backlog = DramatiqJobQueue(client, keys), RedisItemBacklog(client, keys)
     sink = _sink(settings.redis, client, keys)
@@ -124,7 +121,7 @@ def build(
         counter=RedisTokenCounter(client, keys),
         clock=clock,
         ids=ids,
-        executor=executor,
+        executor=_executor(stack),
         background=Background(),
         batch_views=log.batches,
         batch_lines=_lines(settings, ids=ids, payloads=log, views=log.batches),
@@ -142,8 +139,21 @@ def build(
         agents=_agents(settings.server),
         ping_s=settings.server.ping_s,
         opening_s=OPENING_S,
+        free_bytes=partial(free_bytes, settings.data_dir),
     )
     return ports, hub
+
+
+def _open_log(settings: Settings, stack: ExitStack, clock: Clock) -> SqlEventLog:
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    upgrade(settings.log_url)
+    return stack.enter_context(open_log(settings.log_url, clock=clock))
+
+
+def _executor(stack: ExitStack) -> ThreadPoolExecutor:
+    executor = ThreadPoolExecutor(BLOCKING_CALLS_MAX, thread_name_prefix="blocking")
+    stack.callback(executor.shutdown, wait=False, cancel_futures=True)
+    return executor
 
 
 def _sink(redis: RedisSettings, client: BrokerClient, keys: Keys) -> RedisItemSink:
@@ -326,6 +336,7 @@ def run(settings: Settings, logger: Logger) -> int:
                 on_stop=on_stop,
                 on_listening=lambda host, port: logger.info("listening", host=host, port=port),
                 logger=logger,
+                draining=ports.draining,
             )
         )
 

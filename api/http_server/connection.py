@@ -45,7 +45,7 @@ class ConnectionHost(Protocol):
 
     @property
     def draining(self) -> bool:
-        """Whether the process ends: no connection serves a further request."""
+        """Whether the process ends: no connection serves a second request."""
 
     def enter(self, connection: Connection) -> bool:
         """Count a connection; return whether it may be served."""
@@ -85,6 +85,7 @@ class Connection(asyncio.Protocol):
         self._peer = ""
         self._served = True
         self._idle = True
+        self._is_kept = False
         self._lingering = False
         self._surplus_bytes = 0
         self._writable = asyncio.Event()
@@ -208,9 +209,9 @@ class Connection(asyncio.Protocol):
     async def _serve_one(self) -> bool:
         """Serve one request; return whether another may follow."""
         self._idle = True
-        if self._host.draining or not await self._reader.first_byte():
+        if (self._is_kept and self._host.draining) or not await self._reader.first_byte():
             return False
-        self._idle = False
+        self._idle, self._is_kept = False, True
         request_id = "req_" + uuid7_hex()
         head: h11.Request | None = None
         try:

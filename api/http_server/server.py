@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -14,10 +15,14 @@ from api.http.messages import Reply, Request, StreamReply
 from api.http_server.connection import Connection
 from api.http_server.limits import ServerLimits
 from api.http_server.router import Router
+from domain.errors import Draining
 from ops.logs import Logger
 
 #: Part of the drain time in which streams end after they are asked to.
 ENDING_GRACE_S: Final = 2.0
+
+#: Paths that are served while the process drains.
+HEALTH_PATHS: Final = ("/health/", "/metrics")
 
 #: How a vanished peer is detected: first probe, interval, number of probes.
 _KEEPALIVE_IDLE_S: Final = 30
@@ -34,6 +39,7 @@ class HttpServer:
         access: Which requests are admitted.
         limits: Sizes, times and counts.
         logger: Records requests and failures.
+        draining: Set by ``drain``, for others.
     """
 
     def __init__(
@@ -44,6 +50,7 @@ class HttpServer:
         access: AccessControl,
         limits: ServerLimits,
         logger: Logger,
+        draining: threading.Event | None = None,
     ) -> None:
         self._router = router
         self._unrouted = unrouted
@@ -51,13 +58,20 @@ class HttpServer:
         self.limits = limits
         # Bound once, since binding costs time with every request.
         self.logger = logger.bind(component="http_server")
-        self.draining = False
+        self._draining = draining or threading.Event()
         self._ending = False
         self._requests: dict[str, Request] = {}
         self._connections: set[Connection] = set()
+        #: Those that were made before the drain.
+        self._open: set[Connection] = set()
         self._empty = asyncio.Event()
         self._empty.set()
         self._server: asyncio.Server | None = None
+
+    @property
+    def draining(self) -> bool:
+        """Whether the process ends."""
+        return self._draining.is_set()
 
     async def listen(self, listener: socket.socket) -> None:
         """Accept clients.
@@ -70,12 +84,20 @@ class HttpServer:
         self._server = await loop.create_server(lambda: Connection(self), sock=listener)
 
     async def drain(self, drain_s: float) -> None:
-        """Stop accepting, let open replies end, and cut the rest when the time is over."""
-        self.draining = True
-        if self._server is not None:
-            self._server.close()
+        """Let open replies end, and cut the rest when the time is over.
+
+        Until then new clients are answered 503 with ``Retry-After``, and ``/health/*`` is served.
+        """
+        self._draining.set()
         for connection in tuple(self._connections):
             connection.close_if_idle()
+        try:
+            await self._drain_open(drain_s)
+        finally:
+            if self._server is not None:
+                self._server.close()
+
+    async def _drain_open(self, drain_s: float) -> None:
         grace_s = min(ENDING_GRACE_S, drain_s / 2)
         if await self._emptied(drain_s - grace_s):
             return
@@ -105,7 +127,10 @@ class HttpServer:
     def enter(self, connection: Connection) -> bool:
         """Count a connection; return whether it may be served."""
         self._connections.add(connection)
-        self._empty.clear()
+        if not self.draining:
+            # The drain does not wait for clients that come during it.
+            self._open.add(connection)
+            self._empty.clear()
         count = len(self._connections)
         if count > self.limits.connections_max + self.limits.refusals_max:
             connection.abort()
@@ -114,7 +139,8 @@ class HttpServer:
     def leave(self, connection: Connection) -> None:
         """Remove a connection."""
         self._connections.discard(connection)
-        if not self._connections:
+        self._open.discard(connection)
+        if not self._open:
             self._empty.set()
 
     async def answer(self, request: Request, route_path: str) -> Reply | StreamReply:
@@ -123,6 +149,9 @@ class HttpServer:
         Raises:
             SemanticError: For the client.
         """
+        if self.draining and not route_path.startswith(HEALTH_PATHS):
+            msg = "the service is stopping"
+            raise Draining(msg)
         preflight = self.access.preflight(request.method, request.headers)
         if preflight is not None:
             return preflight

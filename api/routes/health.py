@@ -10,37 +10,42 @@ from api.http.messages import Reply, Request
 from api.http.operation import Operation
 from api.http.replies import json_reply
 from api.schemas.replies import Health, Root
+from api.services.health import Finding, Level, finding_of, worst
 from api.services.route_services import StatusService
-from domain.errors import ModelNotReady, SemanticError
 
 #: Longest time for the answer of a part, in seconds; later it counts as unavailable.
 CHECK_TIMEOUT_S: Final = 3.0
-_OK: Final = "ok"
-
-#: States of a model that a request waits for, instead of being refused.
-_COMING: Final = ("unloaded", "loading")
-
-Check = Callable[[StatusService], str]
 
 
 async def live(request: Request, status: StatusService) -> Reply:
     """Return that the process answers."""
     del request, status
-    health: Health = {"status": "ok", "checks": {}}
+    health: Health = {"status": "ok", "checks": {}, "reasons": []}
     return json_reply(health)
 
 
 async def startup(request: Request, status: StatusService) -> Reply:
     """Return whether the log and the broker answer; a model may still be loading."""
     del request
-    return await _health(status, {"log": _check_log, "broker": _check_broker})
+    checks = status.health
+    return await _health(status, {"log": checks.check_log, "broker": checks.check_broker})
 
 
 async def ready(request: Request, status: StatusService) -> Reply:
-    """Return whether a generation would be answered."""
+    """Return whether a generation would be answered, and what would delay it."""
     del request
-    checks = {"log": _check_log, "broker": _check_broker, "model": _check_model}
-    return await _health(status, checks)
+    checks = status.health
+    return await _health(
+        status,
+        {
+            "log": checks.check_log,
+            "broker": checks.check_broker,
+            "model": checks.check_model,
+            "memory": checks.check_memory,
+            "disk": checks.check_disk,
+            "admission": checks.check_admission,
+        },
+    )
 
 
 async def root(request: Request, status: StatusService) -> Reply:
@@ -61,46 +66,30 @@ async def root(request: Request, status: StatusService) -> Reply:
     return json_reply(body)
 
 
-async def _health(status: StatusService, checks: Mapping[str, Check]) -> Reply:
+async def _health(status: StatusService, checks: Mapping[str, Callable[[], Finding]]) -> Reply:
     results = await asyncio.gather(*(_run(check, status) for check in checks.values()))
     found = dict(zip(checks, results, strict=True))
-    is_healthy = all(result in {_OK, *_COMING} for result in results)
-    health: Health = {"status": "ok" if is_healthy else "unavailable", "checks": found}
-    headers = {} if is_healthy else {"retry-after": "1"}
-    return json_reply(health, status=200 if is_healthy else 503, headers=headers)
+    level = worst(results)
+    health: Health = {
+        "status": level.value,
+        "checks": {name: finding.text for name, finding in found.items()},
+        "reasons": [
+            f"{name}: {finding.text}"
+            for name, finding in found.items()
+            if finding.level is not Level.OK
+        ],
+    }
+    if level is Level.UNAVAILABLE:
+        return json_reply(health, status=503, headers={"retry-after": "1"})
+    return json_reply(health)
 
 
-async def _run(check: Check, status: StatusService) -> str:
+async def _run(check: Callable[[], Finding], status: StatusService) -> Finding:
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
-            return await status.call(check, status)
-    except SemanticError as error:
-        return error.message
+            return await status.call(finding_of, check)
     except TimeoutError:
-        return f"no answer within {CHECK_TIMEOUT_S:g} s"
-
-
-def _check_log(status: StatusService) -> str:
-    status.log.head()
-    return _OK
-
-
-def _check_broker(status: StatusService) -> str:
-    status.pulses.alive()
-    return _OK
-
-
-def _check_model(status: StatusService) -> str:
-    pulses = status.pulses.alive()
-    states = {pulse.state for pulse in pulses if pulse.model is not None}
-    if "ready" in states:
-        return _OK
-    for state in _COMING:
-        if state in states:
-            return state
-    loading = any(pulse.state == "loading" for pulse in pulses)
-    msg = "a worker is loading the model" if loading else "no worker with a model is alive"
-    raise ModelNotReady(msg)
+        return Finding(f"no answer within {CHECK_TIMEOUT_S:g} s", Level.UNAVAILABLE)
 
 
 HEALTH_OPERATIONS: Final = (
@@ -115,7 +104,7 @@ HEALTH_OPERATIONS: Final = (
         "GET /health/ready",
         ready,
         id="healthReady",
-        summary="Check that a generation would be answered",
+        summary="Check that a generation would be answered; 503 where it would not",
         reply=Health,
     ),
     Operation(

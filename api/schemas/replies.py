@@ -321,10 +321,14 @@ class EventList(TypedDict):
 
 
 class Health(TypedDict):
-    """The state of the service; ``checks`` has ``ok`` or the problem of each part."""
+    """The state of the service.
 
-    status: Literal["ok", "unavailable"]
+    ``checks`` has ``ok``, a state or the problem of each part; ``reasons`` has the problems.
+    """
+
+    status: Literal["ok", "degraded", "unavailable"]
     checks: dict[str, str]
+    reasons: list[str]
 
 
 class Root(TypedDict):

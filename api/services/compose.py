@@ -6,6 +6,7 @@ from api.background.batches import BatchServices
 from api.background.tasks import BlockingCalls
 from api.background.webhooks import WebhookServices
 from api.services.agent_reader import AgentReader
+from api.services.health import HealthChecks
 from api.services.ports import ApiPorts
 from api.services.response_reader import ResponseReader
 from api.services.route_services import (
@@ -27,7 +28,9 @@ from domain.usecases.agents import AgentRecords
 from domain.usecases.batches.batches import BatchRecords
 from domain.usecases.batches.files import FileRecords
 from domain.usecases.model_stock import ModelStock
+from domain.usecases.model_swaps import ModelSwaps
 from domain.usecases.webhooks import WebhookRetry
+from ops.adapters.data_dir.free_space import FREE_BYTES_MIN
 
 
 def compose(ports: ApiPorts) -> Services:
@@ -159,4 +162,12 @@ def _status(ports: ApiPorts, call: BlockingCalls) -> StatusService:
         call=call,
         version=ports.version,
         model=ports.model,
+        health=HealthChecks(
+            log=ports.log,
+            pulses=ports.pulses,
+            swaps=ModelSwaps(log=ports.log, ids=ports.ids),
+            draining=ports.draining,
+            free_bytes=ports.free_bytes,
+            free_bytes_min=FREE_BYTES_MIN,
+        ),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from domain.usecases.jobs.count_tokens import TokenCounter
 from domain.usecases.jobs.retry import JobRetry
 from domain.usecases.jobs.submit import JobSubmission
 from domain.webhook.ports import WebhookStore
+from ops.adapters.data_dir.free_space import FREE_BYTES_MIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,8 @@ class ApiPorts:
             fails before that is answered with a status instead of an event.
         look_s: How long a stream stays silent before it reads the log, in seconds.
         pause: Sleeps for a number of seconds.
+        draining: Set once the process ends.
+        free_bytes: Returns the free space of the data directory's disk.
     """
 
     log: EventLog
@@ -107,6 +111,8 @@ class ApiPorts:
     opening_s: float = 0.0
     look_s: float = 2.0
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    draining: threading.Event = field(default_factory=threading.Event)
+    free_bytes: Callable[[], int] = lambda: FREE_BYTES_MIN
 
     @property
     def defaults(self) -> RequestDefaults:

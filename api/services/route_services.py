@@ -12,6 +12,7 @@ from api.presenters.jobs import full_job_object, job_object
 from api.protocols.shared.parsed_request import RequestDefaults
 from api.schemas.replies import JobObject
 from api.services.agent_reader import AgentReader
+from api.services.health import HealthChecks
 from api.services.response_reader import ResponseReader
 from api.streaming.job_items import JobItems
 from api.streaming.log_backfill import JobRecords
@@ -195,6 +196,7 @@ class StatusService:
         call: Runs what blocks.
         version: Of this software.
         model: The name of the served model.
+        health: The checks of ``/health/*``.
     """
 
     log: EventLog
@@ -202,6 +204,7 @@ class StatusService:
     call: BlockingCalls
     version: str
     model: str
+    health: HealthChecks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,6 +77,14 @@ class EventLog(Protocol):
         """Return the last position and its hash."""
         ...
 
+    def check_writable(self) -> None:
+        """Check that the log can be read, and that the last appends were written.
+
+        Raises:
+            LogUnavailable: It cannot be read, or an append failed within the last seconds.
+        """
+        ...
+
 
 class PayloadStore(Protocol):
     """Texts by their digest."""

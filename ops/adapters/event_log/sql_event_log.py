@@ -72,6 +72,12 @@ class SqlEventLog(LogReader):
         )
         return self._writer.append(request)
 
+    def check_writable(self) -> None:
+        """See ``EventLog.check_writable``."""
+        self.head()
+        if (failure := self._writer.recent_failure()) is not None:
+            raise LogUnavailable(failure)
+
     def close(self) -> None:
         """Write the accepted appends and close the connections; later appends are refused."""
         self._writer.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ TURN_WAIT_MAX_S = 30.0
 COMMIT_WAIT_MAX_S = 60.0
 #: How long ``close`` waits for the appends in the queue.
 CLOSE_WAIT_MAX_S = 30.0
+#: How long a failed commit shows that the log cannot be written, in seconds.
+FAILURE_FRESH_S = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +67,8 @@ class LogWriter:
         self._inbox_bytes = 0
         self._closed = False
         self._commits = 0
+        #: The last failure that no commit has followed, and when it was, in seconds.
+        self._failure: tuple[str, float] | None = None
         self._thread = threading.Thread(target=self._run, name="event-log-writer", daemon=True)
         self._thread.start()
 
@@ -71,6 +76,13 @@ class LogWriter:
     def commits(self) -> int:
         """Transactions that this process has committed."""
         return self._commits
+
+    def recent_failure(self) -> str | None:
+        """Return why the last transaction was not written; ``None`` if that is long ago."""
+        failure = self._failure
+        if failure is None or time.monotonic() - failure[1] > FAILURE_FRESH_S:
+            return None
+        return f"the event log cannot be written: {failure[0]}"
 
     def append(self, request: Append) -> tuple[RecordedEvent, ...]:
         """Queue an append, wait for its commit and return its events; see ``EventLog.append``."""
@@ -150,8 +162,10 @@ class LogWriter:
                 results = [_attempt(transaction, each) for each in batch]
                 transaction.write()
             self._commits += 1
+            self._failure = None
         except OperationalError as error:  # full, locked or unreadable: every append would fail
             _log.warning("%d appends were not written: %s", len(batch), reason_of(error))
+            self._failure = reason_of(error), time.monotonic()
             return [_refusal(error) for _ in batch]
         except Exception as error:  # noqa: BLE001 - the thread must survive to serve later appends
             if len(batch) > 1:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from domain.errors import LogUnavailable
+from ops.adapters.data_dir.free_space import FREE_BYTES_MIN, free_bytes
 from ops.adapters.event_log.database import is_sqlite
 from ops.adapters.event_log.sqlite_driver import has_wal_reset_fix, sqlite_version
 from ops.adapters.log_admin.server_report import report_server
@@ -24,8 +25,6 @@ from ops.supervisor.address import claim_port
 from ops.supervisor.serve_record import CannotServe, read_record
 from ops.supervisor.startup_banner import without_password
 
-#: Free space below which the next commit of the log may fail, in bytes.
-FREE_BYTES_MIN = 1024 * 1024 * 1024
 _PYTHON_MIN = (3, 11)
 _REDIS_VERSION_S = 5.0
 _GIB = 1024**3
@@ -136,7 +135,7 @@ def check_data_dir(data_dir: Path) -> Check:
         nearest = nearest.parent
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         return Check("data", "fail", f"{data_dir} cannot be written")
-    free = shutil.disk_usage(nearest).free
+    free = free_bytes(nearest)
     detail = f"{data_dir}, {free / _GIB:.1f} GiB free"
     return Check("data", "ok" if free >= FREE_BYTES_MIN else "warn", detail)
 

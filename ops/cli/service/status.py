@@ -49,10 +49,12 @@ def _report(settings: Settings) -> dict[str, Any]:
     from ops.supervisor.serve_record import read_record  # noqa: PLC0415 - keeps --help fast
 
     record = read_record(settings.data_dir)
+    health = None if record is None else _health(settings, record)
     log = _log(settings)
     report: dict[str, Any] = {
         "running": record is not None,
-        "ready": record is not None and _is_ready(settings, record),
+        "ready": health is not None and health["status"] != "unavailable",
+        "health": health,
         "data_dir": str(settings.data_dir),
         "model": record.model if record else None,
         "base_url": record.base_url if record else None,
@@ -91,7 +93,8 @@ def _figures(settings: Settings, record: ServeRecord | None) -> dict[str, Any]:
     return {"cache": cache, "drafts": drafts}
 
 
-def _is_ready(settings: Settings, record: ServeRecord) -> bool:
+def _health(settings: Settings, record: ServeRecord) -> dict[str, Any] | None:
+    """Return the reply of ``/health/ready``, ``None`` where the api does not answer."""
     import httpx  # noqa: PLC0415 - keeps --help fast
 
     from ops.cli.client import key_header  # noqa: PLC0415 - the same
@@ -104,9 +107,10 @@ def _is_ready(settings: Settings, record: ServeRecord) -> bool:
             trust_env=False,
             headers=key_header(settings),
         ) as client:
-            return client.get("/health/ready").status_code == httpx.codes.OK
-    except httpx.TransportError:
-        return False
+            found: dict[str, Any] = client.get("/health/ready").json()
+            return found if "status" in found else None
+    except (httpx.TransportError, ValueError):
+        return None
 
 
 def _log(settings: Settings) -> dict[str, Any]:
@@ -142,6 +146,7 @@ def _lines(report: dict[str, Any]) -> list[tuple[str, str]]:
             ("service", f"{state} · pid {report['pid']} · since {report['started_at'][:19]} UTC"),
             ("api", report["base_url"]),
             ("model", report["model"] or "loading"),
+            *(("health", reason) for reason in _reasons(report["health"])),
         ]
     else:
         first = [("service", "not running; start it: semantic serve")]
@@ -155,6 +160,15 @@ def _lines(report: dict[str, Any]) -> list[tuple[str, str]]:
         data,
         *_log_lines(report),
     ]
+
+
+def _reasons(health: dict[str, Any] | None) -> list[str]:
+    """Return the problems, and the state of a model that is not in memory."""
+    if health is None:
+        return ["the api does not answer"]
+    model = health["checks"].get("model", "ok")
+    waiting = [f"model: {model}"] if model in {"unloaded", "loading"} else []
+    return [*waiting, *health.get("reasons", ())]
 
 
 def _process_names(parts: list[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -51,22 +51,13 @@ def test_answer_that_is_nearly_done_is_finished(tmp_path: Path) -> None:
         connection.sendall(f"GET /held?until={done} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
         server.next_event("held begun")
         server.process.send_signal(signal.SIGTERM)
-        wait_until_refused(server)
+        wait_until_draining(server)
         done.touch()
         answer = read_all(connection)
         assert answer.startswith(b"HTTP/1.1 200 ")
         assert b"connection: close\r\n" in answer
         assert server.next_event("held over")["ending"] is False
         assert server.process.wait(MARGIN_S) == 0
-
-
-def test_no_client_is_accepted_while_others_finish() -> None:
-    with sample_server(drain_s=LONG_DRAIN_S) as server, server.connect() as connection:
-        connection.sendall(b"GET /ticks?n=1000000&ms=5 HTTP/1.1\r\nhost: x\r\n\r\n")
-        read_until(connection, b"tick")
-        server.process.send_signal(signal.SIGTERM)
-        wait_until_refused(server)
-        assert b"tick" in connection.recv(65536)
 
 
 def test_stream_that_does_not_end_is_cut_when_the_time_is_over() -> None:
@@ -84,16 +75,37 @@ def test_second_signal_ends_at_once(number: signal.Signals, code: int) -> None:
         connection.sendall(b"GET /idle HTTP/1.1\r\nhost: x\r\n\r\n")
         read_until(connection, b"first")
         server.process.send_signal(number)
-        wait_until_refused(server)
+        wait_until_draining(server)
         server.process.send_signal(number)
         assert server.process.wait(MARGIN_S) == code
 
 
-def wait_until_refused(server: SampleServer) -> None:
+@pytest.mark.parametrize("path", ["/small", "/v1/messages"])
+def test_new_client_is_answered_503_until_the_drain_ends(path: str) -> None:
+    with sample_server(drain_s=LONG_DRAIN_S) as server, server.connect() as connection:
+        connection.sendall(b"GET /ticks?n=1000000&ms=5 HTTP/1.1\r\nhost: x\r\n\r\n")
+        read_until(connection, b"tick")
+        server.process.send_signal(signal.SIGTERM)
+        wait_until_draining(server)
+        answer = ask(server, path)
+        head = answer.partition(b"\r\n\r\n")[0].lower()
+        assert head.startswith(b"http/1.1 503 ")
+        assert b"\r\nretry-after: 1" in head
+        assert b"\r\nconnection: close" in head
+        assert b"the service is stopping" in answer
+        assert not ask(server, "/health/live").startswith(b"HTTP/1.1 503 ")
+        assert b"tick" in connection.recv(65536)
+
+
+def ask(server: SampleServer, path: str) -> bytes:
+    with server.connect() as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+        return read_all(connection)
+
+
+def wait_until_draining(server: SampleServer) -> None:
     deadline = time.monotonic() + MARGIN_S
     while time.monotonic() < deadline:
-        try:
-            server.connect().close()
-        except ConnectionError:  # reset where it was still waiting to be accepted
+        if ask(server, "/small").startswith(b"HTTP/1.1 503 "):
             return
-    pytest.fail("still accepts")
+    pytest.fail("does not drain")

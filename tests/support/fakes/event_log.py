@@ -222,6 +222,11 @@ class InMemoryEventLog:
             return LogHead(position=0, hash=GENESIS_HASH)
         return LogHead(position=events[-1].position, hash=events[-1].hash)
 
+    def check_writable(self) -> None:
+        if self.unavailable:
+            msg = "the disk is full"
+            raise LogUnavailable(msg)
+
     def lose_payload(self, digest: Digest) -> None:
         """Drop a payload, as erasure does."""
         del self._payloads[digest]

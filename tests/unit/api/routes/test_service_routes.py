@@ -140,11 +140,10 @@ def test_readiness_names_the_unavailable_part() -> None:
         async with fake_api() as api:
             assert (await api.json("GET", "/health/live"))["status"] == "ok"
             missing = await api.json("GET", "/health/ready", status=503)
-            assert missing["checks"] == {
-                "log": "ok",
-                "broker": "ok",
-                "model": "no worker with a model is alive",
-            }
+            assert missing["status"] == "unavailable"
+            assert missing["reasons"] == ["model: no worker with a model is alive"]
+            others = ("log", "broker", "memory", "disk", "admission")
+            assert [missing["checks"][name] for name in others] == ["ok"] * 5
             api.worker_is("loading")
             loading = await api.json("GET", "/health/ready", status=503)
             assert loading["checks"]["model"] == "a worker is loading the model"

@@ -1,0 +1,157 @@
+"""Whether the service works: the findings behind ``/health/*``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from domain.engine.control import ENGINE_STREAM, AdmissionState, EngineControl, fold
+from domain.errors import QueueUnavailable, SemanticError
+from domain.events.engine import EngineEvent
+from domain.job.ports import WorkerPulse, WorkerPulses
+from domain.log.codec import decode_event
+from domain.log.ports import EventLog
+from domain.usecases.model_swaps import ModelSwaps
+
+#: Share of the memory for contexts from which on the service is degraded. It counts bytes that
+#: cannot be freed at once; contexts that are kept and are on the disk do not count.
+FILL_DEGRADED: Final = 0.9
+OK: Final = "ok"
+#: States of a worker whose model a request waits for, instead of being refused.
+_COMING: Final = ("unloaded", "loading")
+_GB: Final = 10**9
+
+
+class Level(StrEnum):
+    """What a finding means for a request."""
+
+    OK = "ok"
+    #: It is answered, maybe later than usual.
+    DEGRADED = "degraded"
+    #: It is refused, or waits without an end in sight.
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of a check.
+
+    Attributes:
+        text: ``ok``, a state, or the problem in one sentence.
+        level: What it means.
+    """
+
+    text: str = OK
+    level: Level = Level.OK
+
+
+def worst(findings: Iterable[Finding]) -> Level:
+    """Return the level of the service."""
+    found = {finding.level for finding in findings}
+    return next(level for level in reversed(Level) if level in found | {Level.OK})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthChecks:
+    """The checks of one api process; each may block.
+
+    Attributes:
+        log: The event log.
+        pulses: The living workers.
+        swaps: The wanted model.
+        draining: Set once this process ends.
+        free_bytes: Returns the free space of the data directory's disk.
+        free_bytes_min: The least that is enough.
+    """
+
+    log: EventLog
+    pulses: WorkerPulses
+    swaps: ModelSwaps
+    draining: threading.Event
+    free_bytes: Callable[[], int]
+    free_bytes_min: int
+
+    def check_log(self) -> Finding:
+        """The log takes events."""
+        self.log.check_writable()
+        return Finding()
+
+    def check_broker(self) -> Finding:
+        """The broker answers."""
+        self.pulses.alive()
+        return Finding()
+
+    def check_model(self) -> Finding:
+        """A worker has the model, or loads it for the next request."""
+        states = {pulse.state for pulse in self.pulses.alive() if pulse.model is not None}
+        swap = self.swaps.read().open_swap
+        if swap is not None and swap.before is not None:
+            return Finding(f"swapping to {swap.model}: {swap.state}", Level.DEGRADED)
+        if "ready" in states:
+            return Finding()
+        for state in _COMING:
+            if state in states:
+                return Finding(state)
+        loading = any(pulse.state == "loading" for pulse in self.pulses.alive())
+        text = "a worker is loading the model" if loading else "no worker with a model is alive"
+        return Finding(text, Level.UNAVAILABLE)
+
+    def check_memory(self) -> Finding:
+        """Contexts that cannot be freed leave memory for others."""
+        fills = [pulse.cache.fill for pulse in self._ready() if pulse.cache is not None]
+        fill = min(fills, default=0.0)
+        if fill < FILL_DEGRADED:
+            return Finding()
+        text = f"{fill:.0%} of the memory for contexts is in use and cannot be freed at once"
+        return Finding(text, Level.DEGRADED)
+
+    def check_disk(self) -> Finding:
+        """The disk has space for the log, and takes contexts."""
+        free = self.free_bytes()
+        if free < self.free_bytes_min:
+            text = f"{free / _GB:.1f} GB are free, less than {self.free_bytes_min / _GB:.1f} GB"
+            return Finding(text, Level.DEGRADED)
+        if any(pulse.cache is not None and pulse.cache.disk == "paused" for pulse in self._ready()):
+            return Finding("contexts are not saved: the disk fails or is full", Level.DEGRADED)
+        return Finding()
+
+    def check_admission(self) -> Finding:
+        """Jobs are accepted and started."""
+        if self.draining.is_set():
+            return Finding("the api is draining", Level.UNAVAILABLE)
+        recorded = self.log.load(ENGINE_STREAM)
+        control = fold(
+            (
+                (event, one.recorded_at, one.version)
+                for one in recorded
+                if isinstance(
+                    event := decode_event(one.type, one.schema_version, one.data), EngineEvent
+                )
+            ),
+            EngineControl(),
+        )
+        because = f": {control.reason}" if control.reason else ""
+        match control.admission:
+            case AdmissionState.DRAINING:
+                return Finding(f"draining{because}", Level.UNAVAILABLE)
+            case AdmissionState.PAUSED:
+                return Finding(f"paused{because}", Level.DEGRADED)
+            case AdmissionState.OPEN:
+                return Finding()
+
+    def _ready(self) -> list[WorkerPulse]:
+        try:
+            return [pulse for pulse in self.pulses.alive() if pulse.state == "ready"]
+        except QueueUnavailable:
+            return []  # ``check_broker`` finds it
+
+
+def finding_of(check: Callable[[], Finding]) -> Finding:
+    """Return the finding of a check; an error is one."""
+    try:
+        return check()
+    except SemanticError as error:
+        return Finding(error.message, Level.UNAVAILABLE)

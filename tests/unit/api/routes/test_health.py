@@ -1,0 +1,124 @@
+"""What ``/health/ready`` replies to, and with which status."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from domain.engine.control import ENGINE_STREAM
+from domain.events.engine import AdmissionPaused, DrainStarted
+from domain.job.ports import WorkerPulse
+from domain.model.swap import Configure, RecordServed, RequestSwap
+from domain.usecases.model_swaps import ModelSwaps
+from domain.values import CacheFigures, WorkerId
+from tests.support.builders.api import CARD, FakeApi, fake_api
+from tests.support.builders.job_events import draft
+from tests.support.fakes.time import SequentialIds
+
+READY = 200
+REFUSING = 503
+BUDGET_BYTES = 1000
+
+
+def pulse(api: FakeApi, state: str = "ready", *, has_card: bool = True, **cache: Any) -> None:
+    figures = CacheFigures(
+        ram_blocks=1, ram_used_bytes=BUDGET_BYTES, ram_budget_bytes=BUDGET_BYTES, **cache
+    )
+    card = CARD if has_card else None
+    beat = WorkerPulse(worker=WorkerId("w1"), pid=1, state=state, model=card, cache=figures)
+    api.broker.pulses.beat(beat)
+
+
+def ready(prepare: Any, status: int) -> dict[str, Any]:
+    async def scenario() -> dict[str, Any]:
+        async with fake_api() as api:
+            prepare(api)
+            health: dict[str, Any] = await api.json("GET", "/health/ready", status=status)
+            return health
+
+    return asyncio.run(scenario())
+
+
+def test_all_is_well() -> None:
+    health = ready(pulse, READY)
+    assert (health["status"], health["reasons"]) == ("ok", [])
+    assert set(health["checks"].values()) == {"ok"}
+
+
+@pytest.mark.parametrize("state", ["unloaded", "loading"])
+def test_model_that_the_next_request_waits_for_is_ready(state: str) -> None:
+    health = ready(lambda api: pulse(api, state), READY)
+    assert health["status"] == "ok"
+    assert health["checks"]["model"] == state
+
+
+def test_first_load_is_not_ready() -> None:
+    health = ready(lambda api: pulse(api, "loading", has_card=False), REFUSING)
+    assert health["reasons"] == ["model: a worker is loading the model"]
+
+
+@pytest.mark.parametrize(("held", "status"), [(899, "ok"), (900, "degraded"), (1000, "degraded")])
+def test_memory_counts_what_cannot_be_freed_at_once(held: int, status: str) -> None:
+    health = ready(lambda api: pulse(api, ram_held_bytes=held), READY)
+    assert health["status"] == status
+    assert any(reason.startswith("memory: 9") for reason in health["reasons"]) == (held == 900)
+
+
+def test_disk_that_takes_no_contexts_degrades() -> None:
+    health = ready(lambda api: pulse(api, disk="paused"), READY)
+    assert health["status"] == "degraded"
+    assert health["reasons"] == ["disk: contexts are not saved: the disk fails or is full"]
+
+
+def test_full_disk_degrades_before_the_log_fails() -> None:
+    def prepare(api: FakeApi) -> None:
+        pulse(api)
+        api.use(free_bytes=lambda: 10**8)
+
+    health = ready(prepare, READY)
+    assert health["reasons"] == ["disk: 0.1 GB are free, less than 1.1 GB"]
+
+
+def test_log_that_takes_no_events_refuses() -> None:
+    def prepare(api: FakeApi) -> None:
+        pulse(api)
+        api.log.unavailable = True
+
+    assert ready(prepare, REFUSING)["checks"]["log"] == "the disk is full"
+
+
+@pytest.mark.parametrize(
+    ("event", "status", "reason"),
+    [
+        (AdmissionPaused(reason="a backup"), READY, "admission: paused: a backup"),
+        (DrainStarted(), REFUSING, "admission: draining"),
+    ],
+)
+def test_operators_stop_the_admission(event: Any, status: int, reason: str) -> None:
+    def prepare(api: FakeApi) -> None:
+        pulse(api)
+        api.log.append(ENGINE_STREAM, [draft(event)], expected_version=0)
+
+    assert ready(prepare, status)["reasons"] == [reason]
+
+
+def test_process_that_ends_refuses() -> None:
+    def prepare(api: FakeApi) -> None:
+        pulse(api)
+        api.ports.draining.set()
+
+    assert ready(prepare, REFUSING)["reasons"] == ["admission: the api is draining"]
+
+
+def test_swap_degrades_also_while_no_worker_has_a_model() -> None:
+    def prepare(api: FakeApi) -> None:
+        swaps = ModelSwaps(log=api.log, ids=SequentialIds())
+        swaps.apply(Configure(place="here", model="a", choice="", swap="swap-a"))
+        swaps.apply(RecordServed(worker=WorkerId("w1"), model="a"))
+        swaps.apply(RequestSwap(swap="swap-b", model="b"))
+
+    health = ready(prepare, READY)
+    assert health["status"] == "degraded"
+    assert health["reasons"] == ["model: swapping to b: requested"]
