@@ -191,9 +191,11 @@ class DiskTier:
         """Return whether a block of that size would be accepted for writing now; cheap."""
         return self.write_state(size_bytes) is WriteState.READY
 
-    def write(self, block: NewBlock) -> Future[WriteOutcome] | None:
+    def write(
+        self, block: NewBlock, copied_bytes: int | None = None
+    ) -> Future[WriteOutcome] | None:
         """Enqueue a block for writing; see ``WriteBehind.write``."""
-        return self._writer.write(block) if self._scanned.is_set() else None
+        return self._writer.write(block, copied_bytes) if self._scanned.is_set() else None
 
     def sealed(self, manifest: Manifest) -> Future[Manifest]:
         """Return the manifest cut to the blocks on disk, once their writes have ended."""

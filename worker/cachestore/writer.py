@@ -74,7 +74,7 @@ class WriterStats:
 
 @dataclass(slots=True, eq=False)
 class _Write:
-    """A block that waits or is being written, and the size of its tensors in bytes."""
+    """A block that waits or is being written, and the bytes that are held for it alone."""
 
     block: NewBlock
     size_bytes: int
@@ -152,8 +152,14 @@ class WriteBehind:
         with self._changed:
             return self._state(size_bytes)
 
-    def write(self, block: NewBlock) -> Future[WriteOutcome] | None:
+    def write(
+        self, block: NewBlock, copied_bytes: int | None = None
+    ) -> Future[WriteOutcome] | None:
         """Enqueue a block, parents before children; never waits for the disk.
+
+        Args:
+            block: The block.
+            copied_bytes: Bytes of its tensors that are held for the write alone; all by default.
 
         Returns:
             The outcome to come; ``None`` if the block is not accepted now (see ``state``). A block
@@ -163,7 +169,7 @@ class WriteBehind:
             known = self._writes.get(block.hash)
             if known is not None:
                 return known.future
-            write = _Write(block, block.nbytes)
+            write = _Write(block, block.nbytes if copied_bytes is None else copied_bytes)
             if self._state(write.size_bytes) is not WriteState.READY:
                 return None
             # Running futures cannot be cancelled, so a result can always be set.

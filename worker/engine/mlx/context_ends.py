@@ -1,23 +1,28 @@
 """Where the contexts of a model with windows or states get checkpoints, and which are kept.
 
 Kept are the end of tools and system prompt, forks, the end of the last prompt and the end of the
-last answer. Older ones are deleted once the turn that follows them has ended.
+last answer. Older ones are deleted from memory when the turn that follows them has ended, and from
+the disk once the disk has the end of that turn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import structlog
+
 from domain.kv.checkpoints import CheckpointKind
+from domain.kv.hashing import BlockHash
 from domain.kv.spec import LayerKind
 from worker.cachestore.manifest import Manifest
-from worker.cachestore.tier import DiskTier
 from worker.engine.mlx.kv.context_caches import ContextCaches
 from worker.engine.mlx.kv.context_saver import ContextEnd, ContextSaver
 from worker.engine.mlx.kv.context_store import ContextStore
-from worker.engine.mlx.kv.start_plan import StartPlan, StartPlanner
+from worker.engine.mlx.kv.start_plan import LEFT_PARTS, StartPlan, StartPlanner
 from worker.engine.mlx.tracked_sequence import EndRecord, TrackedSequence
 from worker.engine.ports import Finish
+
+_log = structlog.get_logger(__name__)
 
 #: Blocks between two checkpoints on the way through a long prompt or answer.
 PROGRESS_BLOCKS = 8
@@ -27,6 +32,8 @@ OVERSHOOT_TOKENS = 8
 ENDS_OF_A_TURN = 2
 #: Checkpoints closer than this to another are not made.
 APART_TOKENS_MIN = 16
+#: Checkpoints of which it is remembered why they were made.
+KINDS_MAX = 10_000
 
 _KEPT = (CheckpointKind.SYSTEM, CheckpointKind.FORK)
 
@@ -38,7 +45,6 @@ class ContextEnds:
         store: The contexts in memory.
         planner: Finds checkpoints on the disk.
         saver: Saves them; ``None`` without a disk.
-        tier: The disk.
     """
 
     def __init__(
@@ -46,14 +52,14 @@ class ContextEnds:
         store: ContextStore,
         planner: StartPlanner,
         saver: ContextSaver | None,
-        tier: DiskTier | None,
     ) -> None:
         self._store = store
         self._spec = store.spec
         self._planner = planner
         self._saver = saver
-        self._tier = tier
         self._progress_tokens = PROGRESS_BLOCKS * self._spec.block_tokens
+        #: Why the checkpoints were made that this process knows, the oldest first.
+        self._kinds: dict[BlockHash, CheckpointKind] = {}
         self._has_states = any(layer.kind is LayerKind.STATE for layer in self._spec.layers)
 
     def begin(
@@ -87,7 +93,7 @@ class ContextEnds:
         }
         kept[prompt_end] = CheckpointKind.PROMPT
         sequence.pauses = dict(sorted(kept.items()))
-        if plan.adopted is not None or not plan.sources:
+        if _continues(plan):
             sequence.ends = self._inherited(token_ids, plan, preferred)
 
     def advance(self, sequence: TrackedSequence, caches: Callable[[], ContextCaches]) -> None:
@@ -129,13 +135,19 @@ class ContextEnds:
         if is_live:
             self._save_progress(sequence)
             name = self._store.checkpoint_name(context, position).name
-            sequence.ends.append(EndRecord(name, position, CheckpointKind.ANSWER))
+            self._record(sequence, EndRecord(name, position, CheckpointKind.ANSWER))
             self._thin(sequence)
         elif self._spec.has_ends:
             position = tokens - tokens % self._spec.block_tokens
-        if self._saver is not None:
-            end = ContextEnd(position=position, is_live=is_live, on_saved=on_saved)
-            self._saver.add_end(context, end)
+        self._save(sequence, ContextEnd(position=position, is_live=is_live, on_saved=on_saved))
+
+    def _save(self, sequence: TrackedSequence, end: ContextEnd) -> None:
+        """Save an end; what it replaces is deleted from the disk after that."""
+        if self._saver is None:
+            return
+        if end.is_live or end.checkpoint is not None:
+            end.replaces, sequence.replaced = tuple(sequence.replaced), []
+        self._saver.add_end(sequence.context, end)
 
     def _last_position(self, sequence: TrackedSequence, tokens: int, finish: Finish | None) -> int:
         """Return a position just before the end: before the end mark, or before the overshoot."""
@@ -159,14 +171,22 @@ class ContextEnds:
             context, kind, position, lambda: caches.ends_at(position, held)
         )
         if checkpoint is None:
+            _log.info("checkpoint_skipped", position=position)
             return
-        if self._saver is not None and saves:
-            self._saver.add_end(context, ContextEnd(position=position, checkpoint=checkpoint))
-        replaced = [one for one in sequence.ends if one.kind is CheckpointKind.PROGRESS]
+        progress = [one for one in sequence.ends if one.kind is CheckpointKind.PROGRESS]
         # A state cannot be trimmed: the last checkpoint but one stays, in case a stop text ends
         # the answer a few tokens before the newest.
-        self._delete(sequence, replaced[: -1 if self._has_states else None])
-        sequence.ends.append(EndRecord(checkpoint.name, position, kind))
+        self._delete(sequence, progress[: -1 if self._has_states else None])
+        if saves:
+            self._save(sequence, ContextEnd(position=position, checkpoint=checkpoint))
+        self._record(sequence, EndRecord(checkpoint.name, position, kind))
+
+    def _record(self, sequence: TrackedSequence, end: EndRecord) -> None:
+        """Remember a new checkpoint, and why it was made."""
+        sequence.ends.append(end)
+        self._kinds[end.name] = end.kind
+        if len(self._kinds) > KINDS_MAX:
+            del self._kinds[next(iter(self._kinds))]
 
     def _save_progress(self, sequence: TrackedSequence) -> None:
         """Save the last snapshot of a state on the way, which ``advance`` may not have saved."""
@@ -174,9 +194,8 @@ class ContextEnds:
             checkpoint = self._store.checkpoints.get(one.name)
             if one.kind is not CheckpointKind.PROGRESS or checkpoint is None:
                 continue
-            if self._saver is not None and not checkpoint.is_saved and not checkpoint.users:
-                end = ContextEnd(position=one.position, checkpoint=checkpoint)
-                self._saver.add_end(sequence.context, end)
+            if not checkpoint.is_saved and not checkpoint.users:
+                self._save(sequence, ContextEnd(position=one.position, checkpoint=checkpoint))
 
     def _thin(self, sequence: TrackedSequence) -> None:
         """Delete the checkpoints of earlier turns."""
@@ -188,6 +207,7 @@ class ContextEnds:
         self._delete(sequence, [one for one in sequence.ends if one.name not in names])
 
     def _delete(self, sequence: TrackedSequence, old: Sequence[EndRecord]) -> None:
+        """Delete checkpoints from memory, and from the disk once it has a later one."""
         for one in old:
             sequence.ends.remove(one)
             checkpoint = self._store.checkpoints.get(one.name)
@@ -199,26 +219,35 @@ class ContextEnds:
                     self._saver.cancel(sequence.context, checkpoint)
                 if not checkpoint.users:
                     self._store.drop_checkpoint(checkpoint)
-            if self._tier is not None:
-                self._tier.forget([one.name])
+            sequence.replaced.append(one.name)
 
     def _inherited(
         self, token_ids: Sequence[int], plan: StartPlan, preferred: Sequence[int]
     ) -> list[EndRecord]:
         """Return the checkpoints of the restored beginning, in order.
 
-        The disk does not store why a checkpoint was made. The last two are taken for the end of a
-        prompt and of its answer; earlier ones have outlived a turn, so they are kept.
+        The disk does not store why a checkpoint was made. Of those that an earlier process made,
+        the last two are taken for the end of a prompt and of its answer.
         """
         found = sorted(self._planner.ends_on_path(token_ids, plan.names, plan.tokens))
         records = []
         for at, (position, name) in enumerate(found):
-            checkpoint = self._store.checkpoints.get(name)
-            is_of_last_turn = at >= len(found) - ENDS_OF_A_TURN
-            kind = CheckpointKind.ANSWER if is_of_last_turn else CheckpointKind.SYSTEM
-            if checkpoint is not None:
-                kind = checkpoint.kind
+            kind = self._kinds.get(name)
             if position in preferred:
                 kind = CheckpointKind.SYSTEM
+            elif kind is None and at >= len(found) - ENDS_OF_A_TURN:
+                kind = CheckpointKind.ANSWER
+            elif kind is None:
+                parts = self._planner.parts_on_disk(plan.names, position)
+                kind = CheckpointKind.FORK if parts else CheckpointKind.PROGRESS
             records.append(EndRecord(name, position, kind))
         return records
+
+
+def _continues(plan: StartPlan) -> bool:
+    """Return whether a sequence goes on where another one has ended, and nobody else does."""
+    last = plan.pieces[-1] if plan.pieces else None
+    if last is None or last.context is None or last.context is plan.adopted:
+        return True
+    left = len(last.context.token_ids) - last.stop
+    return not last.context.is_running and left * LEFT_PARTS <= len(last.context.token_ids)

@@ -113,7 +113,7 @@ class PrefixCache:
             tier.limit_in_flight(write_bytes=in_flight_bytes, read_bytes=READ_AHEAD_BYTES_MAX)
         self._planner, self._saver, self._tier = planner, saver, tier
         self._opener = RowOpener(self.store, planner, codec, fingerprints, tier, monotonic_s)
-        self._ends = ContextEnds(self.store, planner, saver, tier)
+        self._ends = ContextEnds(self.store, planner, saver)
         self._pending = PendingPrefixes(self.store)
         self._tracked: dict[int, TrackedSequence] = {}
         self._on_context = on_context

@@ -33,6 +33,7 @@ class TrackedSequence:
         progressed: Position of the last checkpoint on the way through the answer.
         pauses: Positions of the prompt at which a checkpoint is made, with the reason.
         ends: Checkpoints that it made or inherited; they are thinned at its end.
+        replaced: Checkpoints that are deleted from the disk once it has the next one.
         pending: Prefixes of its prompt that other prompts may wait for: names, with their ends.
     """
 
@@ -45,4 +46,5 @@ class TrackedSequence:
     progressed: int = 0
     pauses: dict[int, CheckpointKind] = field(default_factory=dict)
     ends: list[EndRecord] = field(default_factory=list)
+    replaced: list[BlockHash] = field(default_factory=list)
     pending: dict[BlockHash, int] = field(default_factory=dict)

@@ -9,12 +9,14 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from mlx_lm.models.cache import KVCache
+from mlx_lm.models.cache import ArraysCache, KVCache
 
 from domain.kv.spec import LayerKind, LayerSpec, ModelCacheSpec
 from tests.support.models.kv_sequences import difference, random_tokens
+from tests.support.models.runner_probe import Bench
 from tests.support.models.tiny_architectures import (
     ARCHITECTURES,
+    FALCON_H1,
     GEMMA3,
     GPT_OSS,
     LLAMA,
@@ -312,3 +314,28 @@ def test_a_written_block_may_be_longer_than_what_is_taken_of_it() -> None:
 
 def test_nested_caches_are_the_layers_in_order() -> None:
     assert len(leaves(empty(QWEN3_NEXT).caches)) == len(QWEN3_NEXT.layers)
+
+
+def test_a_state_that_is_parked_keeps_no_batch_in_memory() -> None:
+    """Also one that is so small that MLX would rather return a view of the batch."""
+    rows, size = 8, 256
+    caches = empty(FALCON_H1)
+    states = [leaf for leaf in caches.leaves if type(leaf) is ArraysCache]
+    batch = mx.zeros((rows, size))
+    mx.eval(batch)
+    for at, leaf in enumerate(states):
+        leaf.cache = [batch[at : at + 1] for _ in leaf.cache]
+    caches.own_ends()
+    before = mx.get_active_memory()
+    del batch
+    assert mx.get_active_memory() <= before - rows * size * 4
+
+
+def test_a_row_that_decodes_holds_its_states_once() -> None:
+    bench = Bench(FALCON_H1)
+    runs = [bench.join(random_tokens(40, seed), 20) for seed in (1, 2)]
+    while not all(run.tokens for run in runs):
+        bench.step()
+    for row in bench.runner.sequences._rows.rows:
+        assert not any(leaf.nbytes for leaf in leaves(row.caches) if type(leaf) is ArraysCache)
+    bench.close()

@@ -226,3 +226,16 @@ def test_a_checkpoint_of_another_model_does_not_fit(architecture: Architecture) 
         for tensors in _broken(good, name):
             with pytest.raises(BadPayload):
                 check_fit(spec, BlockArrays(checkpoint.tokens, tensors), position=HELD)
+
+
+def test_a_stored_block_is_copied_tensor_by_tensor() -> None:
+    _, checkpoint = checkpoint_of(GEMMA3, HELD)
+    payload = to_raw(checkpoint)
+    before = mx.get_active_memory()
+    block = from_raw(payload, checkpoint.tokens)
+    assert mx.get_active_memory() == before
+    for name, tensor in block.tensors.items():
+        mx.eval(tensor)
+        assert tensor.nbytes == checkpoint.tensors[name].nbytes
+    del tensor
+    assert mx.get_active_memory() == before

@@ -76,6 +76,8 @@ class BlockCodec:
     ) -> BlockArrays:
         """Return the block or checkpoint that a payload encodes, in the model's KV dtype.
 
+        Quantised tensors are dequantised at once, others are copied when they are looked up.
+
         Args:
             payload: A payload of ``encode``, possibly read from the disk.
             tokens: Number of tokens that its name covers.
@@ -94,8 +96,8 @@ class BlockCodec:
                 exact = mx.dequantize(packed, scales, biases, group_size=group, bits=BITS)
                 tensors[name] = exact.astype(FLOATS[self._spec.dtype])
             block = BlockArrays(tokens, MappingProxyType(tensors))
+            mx.eval(tensors)
         check_fit(self._spec, block, position=position)
-        mx.eval(block.tensors)
         return block
 
     def _parts(self, tensors: dict[str, mx.array], name: str, group: int) -> list[mx.array]:

@@ -216,7 +216,7 @@ class ContextCaches:
         """Copy the states, which may be views into the states of a whole batch."""
         for _, leaf, layer in self._ends():
             if layer.kind is LayerKind.STATE:
-                leaf.cache = [None if one is None else mx.contiguous(one) for one in leaf.cache]
+                leaf.cache = [None if one is None else _own(one) for one in leaf.cache]
                 mx.eval([one for one in leaf.cache if one is not None])
 
     def can_end_at(self, tokens: int, held: int) -> bool:
@@ -241,22 +241,31 @@ class ContextCaches:
         Raises:
             AssertionError: They cannot end there; see ``can_end_at``.
         """
-        assert self.can_end_at(tokens, held), "the window has moved on"
-        tensors: dict[str, mx.array] = {}
-        for index, leaf, layer in self._ends():
-            if layer.kind is LayerKind.STATE:
-                for part, state in enumerate(leaf.cache):
-                    tensors[state_name(index, part)] = mx.contiguous(state)
-            else:
-                stop = leaf.length - (leaf.offset - tokens)
-                first = stop - layer.kept_tokens(tokens)
-                tensors[key_name(index)] = mx.contiguous(leaf.keys[:, :, first:stop])
-                tensors[value_name(index)] = mx.contiguous(leaf.values[:, :, first:stop])
+        tensors = {
+            name: _own(view) if kind is LayerKind.STATE else mx.contiguous(view)
+            for name, view, kind in self._ends_views(tokens, held)
+        }
         mx.eval(tensors)
         return tensors
 
+    def _ends_views(self, tokens: int, held: int) -> Iterator[tuple[str, mx.array, LayerKind]]:
+        """Yield name, content and layer of what ``ends_at`` returns; nothing is evaluated."""
+        assert self.can_end_at(tokens, held), "the window has moved on"
+        for index, leaf, layer in self._ends():
+            if layer.kind is LayerKind.STATE:
+                for part, state in enumerate(leaf.cache):
+                    yield state_name(index, part), state, layer.kind
+            else:
+                stop = leaf.length - (leaf.offset - tokens)
+                first = stop - layer.kept_tokens(tokens)
+                yield key_name(index), leaf.keys[:, :, first:stop], layer.kind
+                yield value_name(index), leaf.values[:, :, first:stop], layer.kind
+
     def set_ends(self, tensors: Mapping[str, mx.array], tokens: int) -> Iterator[None]:
-        """Set windows and states from what ``ends_at`` returned; yields after each layer."""
+        """Set windows and states from what ``ends_at`` returned; yields after each layer.
+
+        Each tensor is looked up once, when its layer is set, so that a mapping may make it then.
+        """
         for index, leaf, layer in self._ends():
             if layer.kind is LayerKind.STATE:
                 names = [state_name(index, part) for part in range(len(leaf.cache))]
@@ -270,6 +279,17 @@ class ContextCaches:
                 leaf.state = (keys, values, tokens, length)
                 mx.eval(keys, values)
             yield
+
+    def copy_ends(self, source: ContextCaches, tokens: int, held: int) -> Iterator[None]:
+        """Set windows and states from those of a parked context; yields after each layer.
+
+        Args:
+            source: The context, which is not changed meanwhile.
+            tokens: Its first tokens, after which windows and states go on here.
+            held: All tokens of it.
+        """
+        views = source._ends_views(tokens, held)
+        return self.set_ends({name: view for name, view, _ in views}, tokens)
 
     # --- layers ------------------------------------------------------------------------------
 
@@ -295,6 +315,14 @@ class ContextCaches:
                 part, part_bytes = [], 0
         if part:
             yield part
+
+
+def _own(array: mx.array) -> mx.array:
+    """Return a copy in a buffer of its own size.
+
+    ``mx.contiguous`` may return a view instead, which keeps up to 16 KB more in memory.
+    """
+    return mx.take(array, mx.arange(array.shape[0]), axis=0)
 
 
 def _with_room(tokens: mx.array, slots: int) -> mx.array:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from domain.kv.checkpoints import CacheCheckpoint
+from domain.kv.checkpoints import CacheCheckpoint, CheckpointKind
 from domain.kv.contexts import Context
 from domain.kv.hashing import BlockHash, pack_ids
 from ops.blockstore.blocks import NewBlock
@@ -38,7 +38,9 @@ class ContextEnd:
         position: Number of tokens before it.
         checkpoint: What windows and states remember there; ``None`` for a tail of a model that has
             only full-attention layers.
-        is_live: Whether windows and states are read from the parked context itself.
+        is_live: Whether windows and states are copied from the parked context itself.
+        drops: Whether the checkpoint is freed once it is written.
+        replaces: Checkpoints that are deleted from the disk once it has this one.
         on_saved: Receives the manifest once everything before is on the disk; ``None`` for no
             report.
         name: Hash of the tail or checkpoint, once it is submitted.
@@ -48,6 +50,8 @@ class ContextEnd:
     position: int
     checkpoint: CacheCheckpoint | None = None
     is_live: bool = False
+    drops: bool = False
+    replaces: tuple[BlockHash, ...] = ()
     on_saved: Callable[[Manifest], None] | None = None
     name: BlockHash | None = None
     write: Future[WriteOutcome] | None = None
@@ -93,6 +97,8 @@ class ContextSaver:
         self._fingerprint, self._checkpoint_fingerprint = fingerprints
         self._size = store.spec.block_tokens
         self._works: dict[Context, _Work] = {}
+        #: Writes of checkpoints whose ends were given up.
+        self._given_up: list[ContextEnd] = []
 
     def add(self, context: Context) -> None:
         """Save the blocks of a context from now on."""
@@ -111,7 +117,7 @@ class ContextSaver:
             return
         for end in work.ends:
             if end.position > tokens:
-                _to_blocks(end, tokens, self._size)
+                self._to_blocks(end, tokens)
         work.block = min(work.block, tokens // self._size)
         work.writes = {at: one for at, one in work.writes.items() if at < work.block}
 
@@ -122,13 +128,14 @@ class ContextSaver:
             return
         for end in work.ends:
             if end.checkpoint is checkpoint:
-                _to_blocks(end, end.position, self._size)
+                end.drops = True
+                self._to_blocks(end, end.position)
 
     def remove(self, context: Context) -> None:
         """Save no more of a context; its reports name what the disk has."""
         work = self._works.pop(context, None)
         for end in () if work is None else work.ends:
-            _unpin(end)
+            self._unpin(end)
             if end.on_saved is not None:
                 end.name = None
                 self._report(context, end)
@@ -142,11 +149,16 @@ class ContextSaver:
         Returns:
             Whether something is left to save.
         """
+        given_up, self._given_up = self._given_up, []
+        for end in given_up:
+            self._unpin(end)
         # Contexts that ended come first: their manifests wait, and their memory is wanted.
         for work in sorted(self._works.values(), key=lambda one: one.context.is_running):
-            while not is_due() and self._save_next(work):
+            # A copy for another one may have freed this one, if the disk has stopped.
+            while work.context in self._works and not is_due() and self._save_next(work):
                 pass
-            if not work.context.is_running and self._is_done(work):
+            is_left = work.context in self._works
+            if is_left and not work.context.is_running and self._is_done(work):
                 work.context.is_saved = True
                 del self._works[work.context]
         return any(not self._is_done(work) for work in self._works.values())
@@ -195,7 +207,7 @@ class ContextSaver:
         ids = context.token_ids[start : start + self._size]
         arrays = self._store.caches(context).read(start, start + self._size)
         block = self._block(name, parent, ids, arrays, self._fingerprint)
-        write = self._write(context, block)
+        write = self._write(context, block, block.nbytes)
         if write is None:
             return False
         work.writes[at] = write
@@ -209,21 +221,75 @@ class ContextSaver:
     def _save_end(self, work: _Work) -> bool:
         end = work.ends[0]
         if end.write is None:
-            block = self._end_block(work.context, end)
-            if block is None:
+            make = self._end_block(work.context, end)
+            if make is None:
                 return self._finish_end(work, end)
-            if not self._tier.can_write(block[1]):
+            if not self._tier.can_write() or not self._copy_live(work.context, end):
                 return False
-            end.write = self._write(work.context, block[0]())
+            copied_bytes = self._copied_bytes(end)
+            if not self._tier.can_write(copied_bytes):
+                return False
+            end.write = self._write(work.context, make(), copied_bytes)
         if end.write is None or not end.write.done():
             return False
         outcome, end.write = end.write.result(), None
         return outcome not in _REPEATED and self._finish_end(work, end)
 
-    def _write(self, context: Context, block: NewBlock) -> Future[WriteOutcome] | None:
+    def _to_blocks(self, end: ContextEnd, tokens: int) -> None:
+        """Move an end to the last whole block in the first ``tokens``."""
+        self._unpin(end)
+        end.checkpoint = end.name = end.write = None
+        end.is_live, end.drops, end.replaces = False, False, ()
+        end.position = tokens - tokens % self._size
+
+    def _unpin(self, end: ContextEnd) -> None:
+        """Release the checkpoint of an end once nothing writes it."""
+        if end.checkpoint is None:
+            return
+        if end.write is not None and not end.write.done():
+            self._given_up.append(replace(end))
+            return
+        end.checkpoint.users -= 1
+        if end.drops and not end.checkpoint.users:
+            self._store.drop_checkpoint(end.checkpoint)
+
+    def _copied_bytes(self, end: ContextEnd) -> int:
+        """Return the bytes that are copied to write an end."""
+        spec = self._store.spec
+        tail_bytes = spec.full_bytes(end.position % self._size)
+        if end.checkpoint is not None and not self._codec.lossy:
+            return tail_bytes  # the checkpoint itself is written
+        return tail_bytes + spec.ends_bytes(end.position)
+
+    def _copy_live(self, context: Context, end: ContextEnd) -> bool:
+        """Copy the end of a parked context to a checkpoint that is freed once it is written.
+
+        Returns:
+            Whether the end can be written: it was copied, or there is no room for a copy, and none
+            will come from writes in progress.
+        """
+        if end.checkpoint is not None or not end.is_live:
+            return True
+        assert end.name is not None, "an end that is written has a name"
+        caches, held = self._store.caches(context), len(context.token_ids)
+        end.drops = self._store.checkpoints.get(end.name) is None
+        end.checkpoint = self._store.add_checkpoint(
+            context,
+            CheckpointKind.ANSWER,
+            end.position,
+            lambda: caches.ends_at(end.position, held),
+        )
+        if end.checkpoint is None:
+            return not self._tier.figures().queued
+        end.checkpoint.users += 1
+        return True
+
+    def _write(
+        self, context: Context, block: NewBlock, copied_bytes: int
+    ) -> Future[WriteOutcome] | None:
         """Enqueue a block, unless its context was forgotten meanwhile by another thread."""
         return self._store.guarded(
-            lambda: None if context.is_forgotten else self._tier.write(block)
+            lambda: None if context.is_forgotten else self._tier.write(block, copied_bytes)
         )
 
     def _finish_end(self, work: _Work, end: ContextEnd) -> bool:
@@ -232,7 +298,9 @@ class ContextSaver:
             end.checkpoint.is_saved = True
         elif end.name is not None:
             work.context.tail = end.name, end.position
-        _unpin(end)
+        self._unpin(end)
+        if end.replaces:
+            self._tier.forget(end.replaces)
         if end.on_saved is not None:
             self._report(work.context, end)
         return True
@@ -252,10 +320,8 @@ class ContextSaver:
         )
         self._tier.sealed(manifest).add_done_callback(lambda one: on_saved(one.result()))
 
-    def _end_block(
-        self, context: Context, end: ContextEnd
-    ) -> tuple[Callable[[], NewBlock], int] | None:
-        """Return what makes the block of an end, and its size; ``None`` if there is none."""
+    def _end_block(self, context: Context, end: ContextEnd) -> Callable[[], NewBlock] | None:
+        """Return what makes the block of an end; ``None`` if there is none."""
         if end.checkpoint is not None or end.is_live:
             return self._checkpoint_block(context, end)
         start = end.position - end.position % self._size
@@ -271,11 +337,9 @@ class ContextSaver:
             arrays = self._store.caches(context).read(start, end.position)
             return self._block(name, parent, ids, arrays, self._fingerprint)
 
-        return make, self._store.spec.full_bytes(len(ids))
+        return make
 
-    def _checkpoint_block(
-        self, context: Context, end: ContextEnd
-    ) -> tuple[Callable[[], NewBlock], int] | None:
+    def _checkpoint_block(self, context: Context, end: ContextEnd) -> Callable[[], NewBlock] | None:
         """As ``_end_block``, for a checkpoint in memory or the end of a parked context."""
         caches, held = self._store.caches(context), len(context.token_ids)
         named = end.checkpoint or self._store.checkpoint_name(context, end.position)
@@ -283,7 +347,7 @@ class ContextSaver:
         source = context if is_whole else self._source(context, start)
         is_gone = end.checkpoint is None and not caches.can_end_at(end.position, held)
         if source is None or is_gone:
-            _to_blocks(end, end.position, self._size)
+            self._to_blocks(end, end.position)
             return None
         end.name = named.name
         if self._tier.contains(named.name):
@@ -300,7 +364,7 @@ class ContextSaver:
             fingerprint = self._checkpoint_fingerprint
             return self._block(named.name, named.parent, named.token_ids, arrays, fingerprint)
 
-        return make, self._store.spec.ends_bytes(end.position)
+        return make
 
     def _source(self, context: Context, start: int) -> Context | None:
         """Return a context that has the tokens of ``context`` in the block from ``start`` on."""
@@ -323,16 +387,3 @@ class ContextSaver:
             token_ids=token_ids,
             payload=self._codec.encode(arrays),
         )
-
-
-def _unpin(end: ContextEnd) -> None:
-    if end.checkpoint is not None:
-        end.checkpoint.users -= 1
-
-
-def _to_blocks(end: ContextEnd, tokens: int, block_tokens: int) -> None:
-    """Move an end to the last whole block in the first ``tokens``."""
-    _unpin(end)
-    end.checkpoint = end.name = end.write = None
-    end.is_live = False
-    end.position = tokens - tokens % block_tokens

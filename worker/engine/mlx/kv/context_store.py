@@ -252,7 +252,6 @@ class ContextStore:
             has_room = self._make_room(size_bytes, self._limit_bytes)
             context.users -= 1
             if not has_room:
-                _log.info("checkpoint_skipped", position=position)
                 return None
             known = CacheCheckpoint(
                 name=named.name,

@@ -6,9 +6,10 @@ Dtype names are those of the safetensors format (``F16``, ``BF16``, ``U32`` …)
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from types import MappingProxyType
+from math import prod
 
 import mlx.core as mx
 
@@ -68,8 +69,57 @@ def to_raw(block: BlockArrays) -> BlockPayload:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """One tensor of one layer, as bytes.
+
+    Attributes:
+        dtype: Type of its elements.
+        shape: Lengths of its axes.
+        data: Its elements.
+    """
+
+    dtype: mx.Dtype
+    shape: tuple[int, ...]
+    data: memoryview
+
+    @property
+    def nbytes(self) -> int:
+        """Length of the data in bytes."""
+        return self.data.nbytes
+
+    def array(self) -> mx.array:
+        """Return a copy of the tensor."""
+        if not self.nbytes:
+            return mx.zeros(self.shape, self.dtype)
+        return mx.array(self.data).view(self.dtype).reshape(self.shape)  # type: ignore[arg-type]  # the stubs leave it out
+
+
+class StoredTensors(Mapping[str, mx.array]):
+    """The tensors of a block, each of them copied out of the bytes when it is looked up.
+
+    Args:
+        stored: The tensors by name.
+    """
+
+    def __init__(self, stored: Mapping[str, StoredTensor]) -> None:
+        self.stored = stored
+
+    def __getitem__(self, name: str) -> mx.array:
+        return self.stored[name].array()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.stored)
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+
 def from_raw(payload: BlockPayload, tokens: int) -> BlockArrays:
-    """Return the block that a payload of ``to_raw`` encodes; the bytes are copied once.
+    """Return the block that a payload of ``to_raw`` encodes.
+
+    Nothing is copied until a tensor is looked up, so that a large checkpoint is restored layer by
+    layer.
 
     Args:
         payload: A payload of ``to_raw``, possibly read from the disk.
@@ -78,20 +128,26 @@ def from_raw(payload: BlockPayload, tokens: int) -> BlockArrays:
     Raises:
         BadPayload: A tensor's name, dtype, shape and size do not agree.
     """
-    tensors: dict[str, mx.array] = {}
+    stored: dict[str, StoredTensor] = {}
     for name, raw in payload.items():
-        stack = _array(name, raw)
+        dtype, data = _DTYPES.get(raw.dtype), raw.joined()
+        if dtype is None:
+            raise BadPayload(f"{name} has the type {raw.dtype!r}")
+        if dtype.size * prod(raw.shape) != raw.nbytes or any(length < 0 for length in raw.shape):
+            raise BadPayload(f"{name} has {raw.nbytes} B for the shape {raw.shape}")
         ranges, _, part = name.partition(".")
-        count = stack.shape[0] if stack.ndim else 0
+        count, *shape = raw.shape or (0,)
         try:
             layers = list(islice(_layers(ranges), count + 1))
         except ValueError as error:
             raise BadPayload(f"a tensor is called {name!r}") from error
         if len(layers) != count:
-            raise BadPayload(f"{name} has the shape {stack.shape}")
-        tensors |= {f"{layer}.{part}": stack[at] for at, layer in enumerate(layers)}
-    mx.eval(tensors)
-    return BlockArrays(tokens, MappingProxyType(tensors))
+            raise BadPayload(f"{name} has the shape {raw.shape}")
+        size = raw.nbytes // max(1, count)
+        for at, layer in enumerate(layers):
+            layer_data = data[at * size : (at + 1) * size]
+            stored[f"{layer}.{part}"] = StoredTensor(dtype, tuple(shape), layer_data)
+    return BlockArrays(tokens, StoredTensors(stored))
 
 
 def check_fit(spec: ModelCacheSpec, block: BlockArrays, *, position: int | None = None) -> None:
@@ -108,7 +164,9 @@ def check_fit(spec: ModelCacheSpec, block: BlockArrays, *, position: int | None 
     Raises:
         BadPayload: A tensor is missing, superfluous, or of another shape or dtype.
     """
-    rest = {name: tensor.nbytes for name, tensor in block.tensors.items()}
+    tensors = block.tensors
+    forms = tensors.stored if isinstance(tensors, StoredTensors) else tensors
+    rest = {name: form.nbytes for name, form in forms.items()}
     for index, layer in enumerate(spec.layers):
         if layer.kind is LayerKind.FULL:
             whole = position is not None and block.tokens == spec.block_tokens
@@ -121,39 +179,28 @@ def check_fit(spec: ModelCacheSpec, block: BlockArrays, *, position: int | None 
             if size != (0 if position is None else layer.state_bytes):
                 raise BadPayload(f"layer {index} has a state of {size} B")
         elif kept:
-            _check_layer(spec, block, index, layer, kept)
+            _check_layer(spec, forms, index, layer, kept)
             del rest[key_name(index)], rest[value_name(index)]
     if rest:
         raise BadPayload(f"no layer of the model has {min(rest)}")
 
 
 def _check_layer(
-    spec: ModelCacheSpec, block: BlockArrays, index: int, layer: LayerSpec, kept: int
+    spec: ModelCacheSpec,
+    forms: Mapping[str, StoredTensor] | Mapping[str, mx.array],
+    index: int,
+    layer: LayerSpec,
+    kept: int,
 ) -> None:
     for name, dim in ((key_name(index), layer.key_dim), (value_name(index), layer.value_dim)):
         expected = (1, layer.kv_heads, kept, dim)
-        found = block.tensors.get(name)
-        if found is None or found.shape != expected or _dtype_name(found) != spec.dtype:
+        found = forms.get(name)
+        if found is None or found.shape != expected or _dtype_name(found.dtype) != spec.dtype:
             raise BadPayload(f"{name} is not {spec.dtype} of the shape {expected}")
 
 
-def _dtype_name(array: mx.array) -> str:
-    return str(array.dtype).removeprefix("mlx.core.")
-
-
-def _array(name: str, raw: RawTensor) -> mx.array:
-    dtype = _DTYPES.get(raw.dtype)
-    if dtype is None:
-        raise BadPayload(f"{name} has the type {raw.dtype!r}")
-    size = dtype.size
-    for length in raw.shape:
-        size *= length
-    if size != raw.nbytes or any(length < 0 for length in raw.shape):
-        raise BadPayload(f"{name} has {raw.nbytes} B for the shape {raw.shape}")
-    if not size:
-        return mx.zeros(raw.shape, dtype)
-    elements = mx.array(raw.joined())  # type: ignore[arg-type]  # the stubs leave it out
-    return elements.view(dtype).reshape(raw.shape)
+def _dtype_name(dtype: mx.Dtype) -> str:
+    return str(dtype).removeprefix("mlx.core.")
 
 
 def _ranges(layers: Sequence[int]) -> str:

@@ -197,11 +197,12 @@ class RowOpener:
         if position > at:
             return False
         if isinstance(end, Context):
-            tensors = self._store.caches(end).ends_at(position, len(end.token_ids))
+            held = len(end.token_ids)
+            steps = opening.caches.copy_ends(self._store.caches(end), position, held)
         else:
             self._store.touch(end)
-            tensors = dict(self._store.ends(end))
-        for _ in opening.caches.set_ends(tensors, position):
+            steps = opening.caches.set_ends(self._store.ends(end), position)
+        for _ in steps:
             yield True
         return True
 

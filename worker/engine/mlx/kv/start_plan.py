@@ -188,6 +188,20 @@ class StartPlanner:
             if name in names:
                 yield position, name
 
+    def parts_on_disk(self, names: Sequence[BlockHash], position: int) -> bool:
+        """Return whether the disk has another continuation at a position of a prompt.
+
+        Args:
+            names: Hashes of the prompt's whole blocks.
+            position: The first token that may differ.
+        """
+        if self._tier is None:
+            return False
+        block = position // self._spec.block_tokens
+        children = self._tier.children(names[block - 1] if block else None, self._fingerprint)
+        own = names[block] if block < len(names) else None
+        return any(child.hash != own for child in children)
+
     def checkpoints_after(self, names: Sequence[BlockHash]) -> list[BlockHash]:
         """Return the checkpoints on the disk that follow these blocks; from any thread."""
         if self._tier is None:

@@ -188,6 +188,7 @@ class DecodeRows:
         else:
             # A cache of its own, because the row's cache object stays empty from here on.
             self._states[index] = state.extract(0)
+        state.cache = [None] * len(state.cache)
 
     def _forward(self, tokens: mx.array) -> mx.array:
         """Return the logits after one more token of each row, [rows, 1, vocabulary]."""
