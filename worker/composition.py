@@ -8,25 +8,30 @@ from dataclasses import dataclass
 from functools import partial
 
 from domain.chat.ports import RecordedAnswers
-from domain.job.ports import ItemSink
+from domain.job.ports import ItemBacklog, ItemSink
 from domain.log.ports import EventLog
 from domain.model.registry import ModelEntry
+from domain.usecases.jobs.run_attempt import JobRunner
 from domain.values import WorkerId
+from ops.adapters.event_log.sql_event_log import SqlEventLog
 from ops.blockstore.report import ScanReport
 from ops.blockstore.store import BlockStore
 from ops.clock import RandomIds, SystemClock
 from ops.logs import Logger
 from ops.settings import Settings
+from worker.active_jobs import ActiveJobs
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier, Storage
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.memory.device import ProcessDevice
 from worker.engine.mlx.memory.step_file import StepFile
-from worker.engine.mlx.model.loader import ModelSource, load_weights
+from worker.engine.mlx.model.loader import ModelSource, find_model, load_weights
+from worker.engine.mlx.model.weight_files import check_weight_files
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.scheduling.step_watch import StepWatch
 from worker.recording.cache_event_recorder import CacheEventRecorder
+from worker.turn_scheduler import TurnScheduler
 
 #: Seconds at the end of the process for blocks that wait to be written.
 LAST_BLOCKS_S = 5.0
@@ -121,13 +126,7 @@ def build_engine(
         model: The model to load.
     """
     source = _source(settings, model)
-    budget = DeviceBudget(
-        device=ProcessDevice(),
-        batch=settings.engine.max_batch_size,
-        pinned_bytes=settings.engine.kv_budget_bytes,
-        steps=StepFile(settings.data_dir / "steps.json"),
-        disk_bytes=settings.cache.disk_budget_bytes if settings.cache.persist else None,
-    )
+    budget = _budget(settings)
 
     def new_runner() -> BatchRunner:
         runner = BatchRunner(
@@ -152,6 +151,62 @@ def build_engine(
         batch_window_s=settings.engine.batch_window_ms / 1000,
         on_device_failure=on_device_failure,
         watch=watch,
+    )
+
+
+def build_runner(
+    worker: WorkerId,
+    log: SqlEventLog,
+    engine: BatchEngine,
+    *,
+    sink: ItemSink,
+    backlog: ItemBacklog,
+    active: ActiveJobs,
+    turns: TurnScheduler,
+) -> JobRunner:
+    """Return what runs the delivered jobs of a worker.
+
+    Args:
+        worker: The worker.
+        log: The log, with the payloads.
+        engine: Generates the answers.
+        sink: Receives the items.
+        backlog: The items of earlier attempts.
+        active: The jobs that this process runs.
+        turns: The order in which waiting jobs start.
+    """
+    return JobRunner(
+        worker=worker,
+        log=log,
+        payloads=log,
+        engine=engine,
+        sink=sink,
+        backlog=backlog,
+        clock=SystemClock(),
+        ids=RandomIds(),
+        running=active,
+        turns=turns,
+    )
+
+
+def check_model(settings: Settings, model: ModelEntry) -> None:
+    """Refuse a model that this machine cannot load, as far as that is known without a load.
+
+    Raises:
+        ModelLoadError: Files are missing or cut off, or the weights do not fit.
+    """
+    model_dir = find_model(model.source, model.revision, downloads=False)
+    check_weight_files(model_dir)
+    _budget(settings).check_weights(model_dir)
+
+
+def _budget(settings: Settings) -> DeviceBudget:
+    return DeviceBudget(
+        device=ProcessDevice(),
+        batch=settings.engine.max_batch_size,
+        pinned_bytes=settings.engine.kv_budget_bytes,
+        steps=StepFile(settings.data_dir / "steps.json"),
+        disk_bytes=settings.cache.disk_budget_bytes if settings.cache.persist else None,
     )
 
 

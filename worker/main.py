@@ -11,6 +11,7 @@ from ops.exit_codes import ExitCode
 from ops.logs import configure_logging
 from ops.parent_watch import watch_lifeline
 from ops.settings import load_settings
+from worker.control.restart_alone import RestartAlone
 from worker.engine.ports import ModelLoadError
 from worker.process import WorkerProcess
 
@@ -25,18 +26,20 @@ def main() -> int:
     logger = configure_logging("worker", level=settings.log.level, format=settings.log.format)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
+    restart = RestartAlone()
     process = WorkerProcess(settings, logger)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: process.request_stop())
     watch_lifeline(process.request_stop)
     try:
-        return process.run()
+        code = process.run()
     except (ModelLoadError, DataDirLocked) as error:
         logger.error("cannot_run", why=error.message)  # noqa: TRY400 - the traceback adds nothing
         return int(ExitCode.CONFIG)
     except (LogUnavailable, QueueUnavailable) as error:
         logger.error("cannot_start", why=error.message)  # noqa: TRY400 - as above
         return int(ExitCode.FAILED)
+    return restart.after(code, logger)
 
 
 if __name__ == "__main__":

@@ -9,22 +9,20 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from domain.chat.request import ChatRequest
 from domain.errors import SemanticError
 from domain.events.model import ModelLoadFailed
 from domain.events.worker import WorkerDraining
 from domain.job.fair_scheduler import TurnOrder
-from domain.job.ports import ControlTopic, ItemSink, JobQueue, WorkerPulses
-from domain.log.ports import EventLog
+from domain.job.ports import ItemSink, WorkerPulses
+from domain.model.swap import SwapState
 from domain.usecases.engine_control import EngineControls
 from domain.usecases.jobs.count_tokens import count_tokens
-from domain.usecases.jobs.reconcile import JobReconciler
-from domain.usecases.jobs.run_attempt import JobRunner
 from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import ModelCard, Priority, WorkerId
 from ops.adapters.data_dir.lock import DataLock
@@ -32,8 +30,8 @@ from ops.adapters.data_dir.worker_identity import WorkerIdentity
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.redis.client import BrokerClient, Keys, connect
-from ops.adapters.redis.control import ControlListener, RedisControlSignals, RedisWorkerPulses
-from ops.adapters.redis.dramatiq_queue import BlockingRedisBroker, DramatiqJobQueue
+from ops.adapters.redis.control import RedisControlSignals, RedisWorkerPulses
+from ops.adapters.redis.dramatiq_queue import BlockingRedisBroker
 from ops.adapters.redis.items import RedisItemBacklog, RedisItemSink
 from ops.adapters.redis.token_counts import TokenCountServer, counts_wait
 from ops.broker.address import resolve_broker_url
@@ -41,13 +39,18 @@ from ops.clock import RandomIds, SystemClock, uuid7_hex
 from ops.exit_codes import ExitCode
 from ops.heartbeat import BEAT_S, take_heartbeat
 from ops.logs import Logger
+from ops.models.choice import given_choice
 from ops.models.registry import first_model
 from ops.settings import Settings
-from worker.active_jobs import ActiveJobs, cancel_if_recorded, cancel_where_recorded
+from worker.active_jobs import ActiveJobs
 from worker.actors import declare_actors
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier
 from worker.consumers import Consumers
+from worker.control.log_watch import LogWatch
+from worker.control.swap_follower import SwapFollower, follower_of
+from worker.control.tuning import LOOK_S, WorkerTuning, tuned
+from worker.control.worker_drain import PlannedExit, WorkerDrain, leave
 from worker.engine.engine import BatchEngine
 from worker.engine.scheduling.step_watch import StepWatch
 from worker.liveness.idle import IDLE_CHECK_S, IdleModel, UnloadedModel, unloaded_by
@@ -56,7 +59,6 @@ from worker.liveness.periodic_tasks import PeriodicTask
 from worker.liveness.pulse import PULSE_S, PulseReporter, WorkerState
 from worker.liveness.stuck_step import CHECK_S, StuckStepGuard
 from worker.recording.worker_event_recorder import WorkerEventRecorder, library_versions
-from worker.tuning import LOOK_S, WorkerTuning, tuned
 from worker.turn_scheduler import TurnScheduler
 
 if TYPE_CHECKING:
@@ -65,11 +67,6 @@ if TYPE_CHECKING:
 #: Longest wait for the scan of the block store after the model is loaded, in seconds. Blocks that
 #: the scan finds later become available then.
 SCAN_S_MAX = 5.0
-#: Seconds after the drain time for the last events and items.
-DRAIN_GRACE_S = 5.0
-#: Seconds after an error of the device for the ends of the running attempts to be recorded.
-LAST_ATTEMPTS_S = 5.0
-_POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +78,7 @@ class _Connections:
     client: BrokerClient
     keys: Keys
     broker_id: str
+    follower: SwapFollower
 
 
 class WorkerProcess:
@@ -101,6 +99,9 @@ class WorkerProcess:
         self._state = WorkerState.LOADING
         self._last_card: ModelCard | None = None
         self._failed_as: ExitCode | None = None
+        self._planned: PlannedExit | None = None
+        self._is_asked_to_stop = threading.Event()
+        self._identity: WorkerIdentity | None = None
         reserved = settings.jobs.interactive_reserved
         # The tuning sets the slots before the first turn.
         self._turns = TurnScheduler(TurnOrder(slots=1, interactive_reserved=reserved))
@@ -109,8 +110,20 @@ class WorkerProcess:
     def request_stop(self) -> None:
         """Drain and end. While the model is loading, the process exits at once."""
         if self._state is WorkerState.LOADING:
+            if self._identity is not None:
+                with suppress(OSError):
+                    self._identity.forget()  # this end is no death within the load
             os._exit(int(ExitCode.OK))
+        self._is_asked_to_stop.set()
         self._stop.set()
+
+    def _plan_exit(self, code: ExitCode, *, drain_s: float) -> None:
+        """Drain and end, to be started again."""
+        if self._planned is None:
+            self._planned = PlannedExit(code, drain_s)
+            if code is ExitCode.SWAPPED:
+                self._state = WorkerState.SWAPPING
+            self._stop.set()
 
     def _fail(self, code: ExitCode) -> None:
         """End soon, with all KV; called before the running attempts end."""
@@ -133,9 +146,19 @@ class WorkerProcess:
         upgrade(settings.log_url)
         log = stack.enter_context(open_log(settings.log_url, clock=SystemClock()))
         recorder = WorkerEventRecorder(self._worker, log=log, ids=RandomIds())
-        identity = WorkerIdentity(settings.data_dir / "worker.json")
+        follower = follower_of(settings, self._worker, log=log, logger=self._logger)
+        # After all blocks are on the disk, and before the log is closed.
+        stack.callback(self._enter, follower, SwapState.RESTARTING)
+        self._identity = identity = WorkerIdentity(settings.data_dir / "worker.json")
         unloaded = unloaded_by(identity.previous_worker, log)
-        self._record_identity(identity, recorder)
+        if identity.previous_worker is not None:
+            lost = read_last_step(self._step_path, identity.previous_worker)
+            if recorder.record_lost(identity.previous_worker, lost):
+                self._logger.warning("worker_lost", worker=identity.previous_worker)
+        identity.record(self._worker)
+        self._model = follower.choose(
+            place=identity.broker_id, choice=given_choice(), previous=identity.previous_worker
+        )
         client = connect(resolve_broker_url(settings))
         stack.callback(client.close)
         connections = _Connections(
@@ -144,11 +167,12 @@ class WorkerProcess:
             client=client,
             keys=Keys(settings.redis.prefix),
             broker_id=identity.broker_id,
+            follower=follower,
         )
-        if unloaded is not None and unloaded.id == self._model.name:
+        if unloaded is not None and follower.may_wait_unloaded(unloaded.id):
             self._last_card = unloaded
             if not self._wait_unloaded(unloaded, connections):
-                return int(ExitCode.OK)
+                return self._exit_code()
         return self._serve(stack, connections)
 
     def _wait_unloaded(self, card: ModelCard, to: _Connections) -> bool:
@@ -163,47 +187,56 @@ class WorkerProcess:
         )
         self._state = WorkerState.UNLOADED
         self._logger.info("model_unloaded", model=card.id)
-        with PeriodicTask("pulse", PULSE_S, waiting.beat):
+        look = partial(self._follow, to.follower)
+        models = PeriodicTask("models", self._settings.jobs.reconcile_s, look)
+        with PeriodicTask("pulse", PULSE_S, waiting.beat), models:
             is_needed = waiting.wait(self._stop)
+        self._enter(to.follower, SwapState.DRAINING)
+        if self._stop.is_set():
+            return False
         self._state = WorkerState.LOADING
-        return is_needed and not self._stop.is_set()
+        return is_needed
 
     def _serve(self, stack: ExitStack, to: _Connections) -> int:
         """Load the model and work until the end; return the exit code."""
         # MLX takes memory that a worker without a model does not need.
-        from worker.composition import open_cache  # noqa: PLC0415 - imports MLX
+        from worker.composition import build_runner, open_cache  # noqa: PLC0415 - imports MLX
 
-        settings, clock, ids = self._settings, SystemClock(), RandomIds()
-        log, recorder, client, keys = to.log, to.recorder, to.client, to.keys
-        redis = settings.redis
-        sink = RedisItemSink(client, keys, items_max=redis.items_max, ttl_s=redis.items_ttl_s)
+        settings, ids = self._settings, RandomIds()
+        log, client, keys = to.log, to.client, to.keys
+        items_max, ttl_s = settings.redis.items_max, settings.redis.items_ttl_s
+        sink = RedisItemSink(client, keys, items_max=items_max, ttl_s=ttl_s)
         cache = open_cache(stack, settings, worker=self._worker, log=log, logger=self._logger)
         controls = EngineControls(log=log, ids=ids, signals=RedisControlSignals(client, keys))
         engine = self._engine(stack, sink, cache, log, controls)
         broker = BlockingRedisBroker(client, keys, broker_id=to.broker_id)
-        tuning = self._tuning(controls, engine, broker)
+        turns, logger = self._turns, self._logger
+        tuning = WorkerTuning(
+            controls, settings.engine, engine=engine, turns=turns, queue=broker, logger=logger
+        )
         pulse = self._pulse(RedisWorkerPulses(client, keys), engine, cache.gauge, tuning)
         stack.enter_context(PeriodicTask("pulse", PULSE_S, pulse.beat))
-        self._load(engine, recorder, cache.tier)
+        if not self._load(engine, to, cache.tier):
+            return int(ExitCode.LOAD_FAILED)
         stack.enter_context(PeriodicTask("heartbeat", BEAT_S, take_heartbeat()))
 
         active = ActiveJobs()
         idle = IdleModel(settings.model.idle_ttl_s, active)
-        runner = JobRunner(
-            worker=self._worker,
-            log=log,
-            payloads=log,
-            engine=engine,
-            sink=sink,
-            backlog=RedisItemBacklog(client, keys),
-            clock=clock,
-            ids=ids,
-            running=active,
-            turns=self._turns,
+        backlog = RedisItemBacklog(client, keys)
+        runner = build_runner(
+            self._worker, log, engine, sink=sink, backlog=backlog, active=active, turns=turns
         )
-        reconciler = self._reconciler(log, DramatiqJobQueue(client, keys), active)
+        watch = LogWatch(
+            log=log,
+            client=client,
+            keys=keys,
+            active=active,
+            follow_model=partial(self._follow, to.follower),
+        )
+        reconciler = PeriodicTask("reconcile", settings.jobs.reconcile_s, watch.reconciliation())
         self._request_reconcile = reconciler.wake
-        self._follow(stack, client, keys, active, log, tuning)
+        look = stack.enter_context(PeriodicTask("engine control", LOOK_S, tuning.apply))
+        stack.enter_context(watch.listener(reconcile=reconciler.wake, tune=look.wake))
 
         def count(request: ChatRequest) -> int:
             idle.record_use()
@@ -213,28 +246,68 @@ class WorkerProcess:
         declare_actors(broker, runner, draining=self._stop, model=self._model.name)
         if taken_over := broker.requeue_all_unacked():
             self._logger.info("took_over", jobs=taken_over)
-        reconciler.start()
         consumers = self._consume(broker)
         self._state = WorkerState.READY
-        is_idle = self._wait(idle)
+        to.follower.has_loaded()
+        reconciler.start()
+        self._wait(idle)
         if self._failed_as is not None:
-            self._leave(self._failed_as, active, cache.tier)
-        self._state = WorkerState.DRAINING
-        recorder.record(WorkerDraining(worker=self._worker))
+            leave(self._failed_as, self._turns, active, cache.tier)
         reconciler.close()
-        card = engine.card()
-        self._drain(engine, consumers, active)
-        recorder.record_stopped(unloaded=card.id if is_idle else None)
-        return int(ExitCode.IDLE if is_idle else ExitCode.OK)
+        return self._drain(to, engine, consumers, active, cache.tier)
 
-    def _wait(self, idle: IdleModel) -> bool:
-        """Wait until the process must end; return whether that is because the model is idle."""
+    def _drain(
+        self,
+        to: _Connections,
+        engine: BatchEngine,
+        consumers: Consumers,
+        active: ActiveJobs,
+        tier: DiskTier | None,
+    ) -> int:
+        """Give running generations the drain time to finish; the next worker takes the rest."""
+        if self._planned is None or self._planned.code is ExitCode.IDLE:
+            self._state = WorkerState.DRAINING
+        to.recorder.record(WorkerDraining(worker=self._worker))
+        self._enter(to.follower, SwapState.DRAINING)
+        card = engine.card()
+        self._turns.close()
+        self._logger.info("draining", jobs=len(active))
+        WorkerDrain(
+            engine=engine,
+            consumers=consumers,
+            stop_s=self._settings.server.drain_s,
+            is_asked_to_stop=self._is_asked_to_stop,
+            on_saving=partial(self._enter, to.follower, SwapState.SAVING),
+        ).run(self._planned)
+        if self._failed_as is not None:
+            leave(self._failed_as, self._turns, active, tier)
+        code = self._exit_code()
+        to.recorder.record_stopped(unloaded=card.id if code == ExitCode.IDLE else None)
+        return code
+
+    def _wait(self, idle: IdleModel) -> None:
+        """Wait until the process must end; an idle model is a reason."""
         while not self._stop.wait(IDLE_CHECK_S):
             if idle.is_due():
                 self._logger.info("model_idle", model=self._model.name)
-                self._stop.set()
-                return True
-        return False
+                self._plan_exit(ExitCode.IDLE, drain_s=self._settings.server.drain_s)
+
+    def _exit_code(self) -> int:
+        """Return the exit code of a process that ends in order."""
+        if self._planned is None or self._is_asked_to_stop.is_set():
+            return int(ExitCode.OK)
+        return int(self._planned.code)
+
+    def _follow(self, follower: SwapFollower) -> None:
+        """End if the log wants another model, or the same one anew."""
+        may_end = self._state in {WorkerState.READY, WorkerState.UNLOADED}
+        if may_end and (swap := follower.look()) is not None:
+            self._logger.info("swapping", model=swap.model, seconds=swap.drain_s)
+            self._plan_exit(ExitCode.SWAPPED, drain_s=swap.drain_s)
+
+    def _enter(self, follower: SwapFollower, phase: SwapState) -> None:
+        if self._planned is not None and self._planned.code is ExitCode.SWAPPED:
+            follower.enter(phase)
 
     def _engine(
         self,
@@ -265,15 +338,6 @@ class WorkerProcess:
         stack.enter_context(PeriodicTask("steps", CHECK_S, guard.check))
         return engine
 
-    def _tuning(
-        self, controls: EngineControls, engine: BatchEngine, queue: BlockingRedisBroker
-    ) -> WorkerTuning:
-        """Return what operators have changed, applied."""
-        settings, turns, logger = self._settings.engine, self._turns, self._logger
-        return WorkerTuning(
-            controls, settings, engine=engine, turns=turns, queue=queue, logger=logger
-        )
-
     def _pulse(
         self,
         pulses: WorkerPulses,
@@ -294,64 +358,20 @@ class WorkerProcess:
             last_model=self._last_card,
         )
 
-    def _reconciler(self, log: SqlEventLog, queue: JobQueue, active: ActiveJobs) -> PeriodicTask:
-        """Return the task that recovers lost cancellations and lost queue entries from the log."""
-        reconciler = JobReconciler(views=log.views, queue=queue)
-
-        def recover() -> None:
-            cancel_where_recorded(active, log)
-            reconciler.reconcile()
-
-        return PeriodicTask("reconcile", self._settings.jobs.reconcile_s, recover)
-
-    def _follow(
-        self,
-        stack: ExitStack,
-        client: BrokerClient,
-        keys: Keys,
-        active: ActiveJobs,
-        log: EventLog,
-        tuning: WorkerTuning,
-    ) -> None:
-        """Receive messages; after each (re)connect, recover those that were missed."""
-        look = stack.enter_context(PeriodicTask("engine control", LOOK_S, tuning.apply))
-
-        def recover() -> None:
-            self._request_reconcile()
-            look.wake()
-            cancel_where_recorded(active, log)
-
-        listener = ControlListener(
-            client,
-            keys,
-            on_cancel=lambda job_id: cancel_if_recorded(job_id, active, log),
-            on_listening=recover,
-            on_topic={ControlTopic.ENGINE: look.wake},
-        )
-        listener.start()
-        stack.callback(listener.stop)
-
-    def _record_identity(self, identity: WorkerIdentity, recorder: WorkerEventRecorder) -> None:
-        """Record this worker in the data directory, and the loss of the one before."""
-        previous = identity.previous_worker
-        if previous is not None:
-            step = read_last_step(self._step_path, previous)
-            if recorder.record_lost(previous, step):
-                self._logger.warning("worker_lost", worker=previous, step=step and asdict(step))
-        identity.record(self._worker)
-
-    def _load(
-        self, engine: BatchEngine, recorder: WorkerEventRecorder, tier: DiskTier | None
-    ) -> None:
-        model = self._model.name
+    def _load(self, engine: BatchEngine, to: _Connections, tier: DiskTier | None) -> bool:
+        """Load the model; return whether it loaded. If not, the log wants another one now."""
+        model, recorder = self._model.name, to.recorder
         self._logger.info("model_loading", model=model)
+        to.follower.begin_load()
         started_s = time.monotonic()
         try:
             engine.start()
         except SemanticError as error:
             failed = ModelLoadFailed(worker=self._worker, model=model, message=error.message)
             recorder.record(failed)
-            raise
+            if not to.follower.has_failed(error.message):
+                raise
+            return False
         load_ms = (time.monotonic() - started_s) * 1000
         card = engine.card()
         recorder.record_started(card, load_ms=load_ms, versions=library_versions())
@@ -360,37 +380,10 @@ class WorkerProcess:
         )
         if tier is not None and not tier.wait_scanned(SCAN_S_MAX):
             self._logger.warning("cache_not_scanned_yet", dir=str(self._settings.cache_dir))
+        return True
 
     def _consume(self, broker: BlockingRedisBroker) -> Consumers:
         jobs = self._settings.jobs
-        threads = {
-            Priority.INTERACTIVE: jobs.worker_threads,
-            Priority.BATCH: jobs.batch_threads,
-        }
-        consumers = Consumers(broker, threads, model=self._model.name)
-        consumers.start()
+        threads = {Priority.INTERACTIVE: jobs.worker_threads, Priority.BATCH: jobs.batch_threads}
+        (consumers := Consumers(broker, threads, model=self._model.name)).start()
         return consumers
-
-    def _leave(self, code: ExitCode, active: ActiveJobs, tier: DiskTier | None) -> NoReturn:
-        """End the process after a failure of its engine, with all KV that it holds.
-
-        Nothing is closed: closing would write blocks that may be wrong.
-        """
-        if tier is not None:
-            tier.abandon()
-        self._turns.close()
-        give_up_at_s = time.monotonic() + LAST_ATTEMPTS_S
-        while active.jobs() and time.monotonic() < give_up_at_s:
-            time.sleep(_POLL_S)
-        self._logger.critical(code.name.lower(), unrecorded=len(active))
-        os._exit(int(code))
-
-    def _drain(self, engine: BatchEngine, consumers: Consumers, active: ActiveJobs) -> None:
-        """Give running generations the drain time to finish; the next worker takes the rest."""
-        self._turns.close()
-        drain_s = self._settings.server.drain_s
-        self._logger.info("draining", jobs=len(active), seconds=drain_s)
-        closer = threading.Thread(target=engine.close, args=(drain_s,), name="engine-close")
-        closer.start()
-        consumers.stop(drain_s + DRAIN_GRACE_S)
-        closer.join(DRAIN_GRACE_S)

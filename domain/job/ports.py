@@ -145,6 +145,7 @@ class ControlTopic(StrEnum):
     """A part of the log that all workers follow."""
 
     ENGINE = "engine"
+    MODELS = "models"
 
 
 class ControlSignals(Protocol):

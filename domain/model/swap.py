@@ -99,8 +99,12 @@ class Swap:
 
     @property
     def can_roll_back(self) -> bool:
-        """Whether there is another model to return to."""
-        return self.before is not None and self.before != self.model
+        """Whether a model is there to return to.
+
+        Of a swap to the same name there is none, once the worker that had it loaded has ended.
+        """
+        is_refused = self.state is SwapState.REQUESTED
+        return self.before is not None and (is_refused or self.before != self.model)
 
     def enter(self, state: SwapState, at: str) -> Swap:
         """Return the swap in a later state; several workers may report an earlier one again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 
@@ -17,6 +17,7 @@ from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sqlite_driver import sqlite_version
 from ops.exit_codes import ExitCode
 from ops.logs import configure_logging
+from ops.models.choice import choice_environment
 from ops.settings import Settings
 from ops.supervisor.address import base_url, claim_port
 from ops.supervisor.checkpoint_signer import CheckpointSigner
@@ -36,12 +37,18 @@ from ops.supervisor.supervisor import Outlets, Supervisor
 _COLOURS = {BROKER: "35", WORKER: "33", API: "36"}
 
 
-def serve(settings: Settings, parts_for: Callable[[Settings], Parts] = parts_of) -> ExitCode:
+def serve(
+    settings: Settings,
+    parts_for: Callable[[Settings], Parts] = parts_of,
+    *,
+    is_explicit: bool = False,
+) -> ExitCode:
     """Run the service in the foreground until it is stopped.
 
     Args:
         settings: The requested settings.
         parts_for: Returns the processes of the service; tests pass their own.
+        is_explicit: Whether the command names the model, which is a swap to it.
 
     Returns:
         The exit code of the command.
@@ -58,7 +65,8 @@ def serve(settings: Settings, parts_for: Callable[[Settings], Parts] = parts_of)
                     "server": server.model_copy(update={"port": port}),
                 }
             )
-            return _run(resolved, parts_for(resolved))
+            choice = choice_environment(is_explicit=is_explicit)
+            return _run(resolved, parts_for(resolved), choice)
     except (CannotServe, LogUnavailable) as error:
         sys.stderr.write(f"semantic: {error}\n")
         return ExitCode.CONFIG
@@ -70,7 +78,7 @@ def _wait_for(leftovers: ServeRecord, settings: Settings) -> None:
         wait_for_leftovers(leftovers, settings.server.drain_s + WORKER_MARGIN_S)
 
 
-def _run(settings: Settings, parts: Parts) -> ExitCode:
+def _run(settings: Settings, parts: Parts, choice: Mapping[str, str]) -> ExitCode:
     logger = configure_logging("serve", level=settings.log.level, format=settings.log.format)
     on_terminal = sys.stderr.isatty()
     for_children, extra = with_console_logs(settings, on_terminal=on_terminal)
@@ -97,7 +105,7 @@ def _run(settings: Settings, parts: Parts) -> ExitCode:
             record=record,
             prepare=lambda: upgrade(settings.log_url),
             outlets=outlets,
-            extra_environment=extra,
+            extra_environment={**extra, **choice},
         )
         return await supervisor.run()
 

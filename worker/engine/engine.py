@@ -130,7 +130,7 @@ class BatchEngine:
         self._emitter = Emitter(
             sink,
             clock,
-            self._request_removal,
+            lambda sequence: self._inbox.put(_Remove(sequence)),
             self._ended,
             self._emitter_died,
             interval_s=stream_interval_s,
@@ -186,14 +186,15 @@ class BatchEngine:
         """Whether both threads run."""
         return self._thread.is_alive() and self._emitter.is_alive()
 
-    def close(self, drain_s: float) -> None:
-        """Accept no more work, wait ``drain_s`` for running generations, then end both threads.
-
-        Unfinished generations fail retryably, so that the next worker continues them.
-        """
+    def drain(self, drain_s: float) -> bool:
+        """Accept no more work, and wait for the generations; return whether all have ended."""
         with self._live_lock:
             self._accepting = False
-            self._idle.wait_for(lambda: not self._live, drain_s)
+            return self._idle.wait_for(lambda: not self._live, drain_s)
+
+    def close(self, drain_s: float) -> None:
+        """Drain, then end both threads; unfinished generations fail retryably."""
+        self.drain(drain_s)
         self._inbox.put(_Stop())
         self._thread.join(LAST_STEP_S)
         if not self._emitter.close(LAST_ITEMS_S):
@@ -358,9 +359,6 @@ class BatchEngine:
             self._emitter.put(Ended(sequence, now, StopReason.END_TURN, _STOPPED))
 
     # -- called from other threads ---------------------------------------------------------------
-
-    def _request_removal(self, sequence: Sequence) -> None:
-        self._inbox.put(_Remove(sequence))
 
     def _ended(self, sequence: Sequence) -> None:
         with self._live_lock:

@@ -13,8 +13,8 @@ from domain.values import ModelCard, WorkerId
 from ops.exit_codes import ExitCode
 from ops.logs import Logger
 from worker.cachestore.cache_gauge import CacheGauge
+from worker.control.tuning import WorkerTuning
 from worker.engine.engine import BatchEngine
-from worker.tuning import WorkerTuning
 
 #: Seconds between two pulses.
 PULSE_S = 1.0

@@ -43,7 +43,17 @@ class WorkerIdentity:
         Raises:
             OSError: The file cannot be written.
         """
-        content = {"host": self._host, "hand": self.broker_id, "worker": worker}
+        self._write({"host": self._host, "hand": self.broker_id, "worker": worker})
+
+    def forget(self) -> None:
+        """Name no worker: the present one ends in order although it may be within a load.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        self._write({"host": self._host, "hand": self.broker_id})
+
+    def _write(self, content: dict[str, str]) -> None:
         fresh = self._path.with_name(self._path.name + ".new")
         fresh.write_text(json.dumps(content))
         fresh.replace(self._path)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import redis
 
@@ -109,6 +109,15 @@ class ControlListener:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
+
+    def __enter__(self) -> Self:
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Stop."""
+        self.stop()
 
     def _run(self) -> None:
         while not self._stop.is_set():

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import typer
 
 from ops.cli.options import AllowRemote, DataDir, Host, Model, Port, overrides, settings_or_exit
+from ops.models.choice import choice_environment
 
 
 def register(app: typer.Typer) -> None:
@@ -33,7 +36,7 @@ def serve(
     settings = settings_or_exit(given)
     from ops.supervisor.serve import serve as run_service  # noqa: PLC0415 - keeps --help fast
 
-    raise typer.Exit(int(run_service(settings)))
+    raise typer.Exit(int(run_service(settings, is_explicit=model is not None)))
 
 
 def api(
@@ -52,7 +55,8 @@ def api(
 
 def worker(model: Model = None, data_dir: DataDir = None) -> None:
     """Run the worker alone; broker and api run elsewhere."""
-    _become("worker.main", overrides(data_dir=data_dir, model=model))
+    given = overrides(data_dir=data_dir, model=model)
+    _become("worker.main", given, choice_environment(is_explicit=model is not None))
 
 
 def broker(data_dir: DataDir = None) -> None:
@@ -60,7 +64,9 @@ def broker(data_dir: DataDir = None) -> None:
     _become("ops.broker", overrides(data_dir=data_dir))
 
 
-def _become(module: str, given: dict[str, Any]) -> None:
+def _become(
+    module: str, given: dict[str, Any], further: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """Replace this process by a part; ``ops`` must not import ``api`` or ``worker``."""
     settings = settings_or_exit(given)
     from ops.supervisor.environment import child_environment  # noqa: PLC0415 - keeps --help fast
@@ -68,4 +74,4 @@ def _become(module: str, given: dict[str, Any]) -> None:
 
     sys.stdout.flush()
     argv = module_argv(module)
-    os.execve(argv[0], argv, child_environment(os.environ, settings, {}))  # noqa: S606 - that is the point
+    os.execve(argv[0], argv, child_environment(os.environ, settings, further))  # noqa: S606 - that is the point

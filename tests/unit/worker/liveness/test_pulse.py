@@ -20,8 +20,8 @@ from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import SequentialIds
 from tests.support.models.engine_probe import ask, submit
 from worker.cachestore.cache_gauge import CacheGauge
+from worker.control.tuning import WorkerTuning
 from worker.liveness.pulse import PulseReporter, WorkerState
-from worker.tuning import WorkerTuning
 from worker.turn_scheduler import TurnScheduler
 
 SLOTS, BATCH = 6, 4

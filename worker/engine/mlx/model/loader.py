@@ -138,12 +138,13 @@ def _constrained(model: LoadedModel, tokenizer: Any) -> LoadedModel:  # noqa: AN
     return replace(model, constraint=constraints.constraint)
 
 
-def find_model(model_id: str, revision: str | None = None) -> Path:
+def find_model(model_id: str, revision: str | None = None, *, downloads: bool = True) -> Path:
     """Return the directory that holds a model, downloading it from the hub where needed.
 
     Args:
         model_id: A directory, a hub id, or ``semantic-demo``.
         revision: Branch, tag or commit of a hub repository.
+        downloads: Whether a repository may be downloaded.
 
     Raises:
         ModelLoadError: The model is not found; the message lists the attempts.
@@ -159,15 +160,17 @@ def find_model(model_id: str, revision: str | None = None) -> Path:
             f" (owner/name) and not {DEMO_MODEL}"
         )
         raise ModelLoadError(msg)
-    return _checked(_from_hub(model_id, revision))
+    return _checked(_from_hub(model_id, revision, downloads=downloads))
 
 
-def _from_hub(hub_id: str, revision: str | None) -> Path:
+def _from_hub(hub_id: str, revision: str | None, *, downloads: bool) -> Path:
     fetch = partial(snapshot_download, hub_id, revision=revision, allow_patterns=list(HUB_FILES))
     try:
         return Path(fetch(local_files_only=True))
-    except (LocalEntryNotFoundError, HFValidationError):
-        pass
+    except (LocalEntryNotFoundError, HFValidationError) as error:
+        if not downloads:
+            msg = f"{hub_id} is not on this machine; download it with: semantic models pull"
+            raise ModelLoadError(msg) from error
     try:
         return Path(fetch())
     except Exception as error:

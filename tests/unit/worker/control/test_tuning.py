@@ -14,7 +14,7 @@ from ops.setting_groups.service import EngineSettings
 from tests.support.fakes.broker import FakeControlSignals
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import SequentialIds
-from worker.tuning import SLOTS_AHEAD, WorkerTuning, tuned, values_of
+from worker.control.tuning import SLOTS_AHEAD, WorkerTuning, tuned, values_of
 
 BY = "request-1"
 SETTINGS = EngineSettings(max_batch_size=8, batch_window_ms=10, gap_max_ms=100)

@@ -1,0 +1,213 @@
+"""Compares the model of this worker with the wanted one, and takes part in swaps."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from domain.errors import ConcurrencyConflict, LogUnavailable
+from domain.log.ports import EventLog
+from domain.model.registry import ModelEntry, ModelRegistry
+from domain.model.swap import (
+    AdvanceSwap,
+    Configure,
+    RecordLoss,
+    RecordServed,
+    RollBack,
+    Swap,
+    SwapState,
+    WantedModel,
+)
+from domain.usecases.model_swaps import ModelSwaps
+from domain.values import WorkerId
+from ops.clock import RandomIds
+from ops.logs import Logger
+from ops.models.registry import RegistryReader, first_model
+from ops.settings import Settings
+from worker.engine.ports import ModelLoadError
+
+
+class SwapFollower:
+    """The part of one worker in the swaps of the log. May be used from any thread.
+
+    Args:
+        worker: The worker.
+        swaps: The wanted model in the log.
+        registry: Returns the registered models.
+        first: The configured model.
+        check: Raises ``ModelLoadError`` for a model that this machine cannot load, as far as that
+            is known without a load.
+        logger: For the operator.
+    """
+
+    def __init__(
+        self,
+        worker: WorkerId,
+        *,
+        swaps: ModelSwaps,
+        registry: Callable[[], ModelRegistry],
+        first: ModelEntry,
+        check: Callable[[ModelEntry], None],
+        logger: Logger,
+    ) -> None:
+        self._worker = worker
+        self._swaps = swaps
+        self._registry = registry
+        self._first = first
+        self._check = check
+        self._logger = logger
+        self._lock = threading.Lock()
+        #: ``WantedModel.since`` at the start of this worker.
+        self._since = 0
+        #: The swap for which this worker loads its model, and later the one for which it ends.
+        self._swap: Swap | None = None
+        self.model = first
+
+    def choose(self, *, place: str, choice: str, previous: WorkerId | None) -> ModelEntry:
+        """Return the model to load: the wanted one of the log.
+
+        Args:
+            place: The data directory of this worker.
+            choice: Id of the command that named the configured model; empty if none did.
+            previous: The worker before this one in the same place.
+
+        Raises:
+            LogUnavailable: The log cannot be read or written.
+        """
+        if previous is not None:
+            self._swaps.apply(RecordLoss(worker=previous))
+        configured = Configure(
+            place=place, model=self._first.name, choice=choice, swap=self._swaps.new_id()
+        )
+        state = self._swaps.apply(configured)
+        entry = self._entry(state.model)
+        if entry is None and (swap := state.open_swap) is not None:
+            state = self._swaps.apply(RollBack(swap=swap.id, why=_unknown(swap.model)))
+            entry = self._entry(state.model)
+        if entry is None:
+            self._logger.warning("model_not_registered", model=state.model, serves=self._first.name)
+            entry = self._first
+        self.model, self._since, self._swap = entry, state.since, state.open_swap
+        return entry
+
+    def may_wait_unloaded(self, model: str) -> bool:
+        """Return whether this worker may wait without a model, after it had unloaded ``model``."""
+        return self._swap is None and model == self.model.name
+
+    def begin_load(self) -> None:
+        """Record that the load begins; a worker that dies in it is counted.
+
+        Raises:
+            LogUnavailable: The log cannot be written.
+        """
+        if self._swap is not None:
+            self._swaps.apply(self._phase(self._swap, SwapState.LOADING))
+
+    def has_loaded(self) -> None:
+        """Record that this worker serves its model, which ends the swap.
+
+        Raises:
+            LogUnavailable: The log cannot be written.
+        """
+        self._swaps.apply(RecordServed(worker=self._worker, model=self.model.name))
+
+    def has_failed(self, why: str) -> bool:
+        """Roll back the swap whose model could not be loaded.
+
+        Returns:
+            Whether another model is wanted now, so that the worker must start again.
+
+        Raises:
+            LogUnavailable: The log cannot be written.
+        """
+        if self._swap is None:
+            return False
+        state = self._swaps.apply(RollBack(swap=self._swap.id, why=why))
+        return state.model not in {None, self.model.name}
+
+    def look(self) -> Swap | None:
+        """Return the swap for which this worker has to end, if there is one.
+
+        A model that cannot be loaded here is refused before the present one is given up.
+
+        Raises:
+            LogUnavailable: The log cannot be read or written.
+        """
+        with self._lock:
+            state = self._swaps.read()
+            if not self._must_restart(state):
+                return None
+            swap = state.open_swap
+            if swap is not None and swap.state is SwapState.REQUESTED:
+                why = self._why_not(swap)
+                if why is not None:
+                    self._logger.warning("swap_refused", model=swap.model, why=why)
+                    state = self._swaps.apply(RollBack(swap=swap.id, why=why))
+            if not self._must_restart(state):
+                return None
+            self._swap = state.open_swap or (state.swaps[-1] if state.swaps else None)
+            return self._swap
+
+    def enter(self, phase: SwapState) -> None:
+        """Record a phase of the swap for which this worker ends.
+
+        The swap goes on without the record if the log is not available.
+        """
+        if self._swap is None:
+            return
+        try:
+            self._swaps.apply(self._phase(self._swap, phase))
+        except (LogUnavailable, ConcurrencyConflict) as error:
+            self._logger.warning("phase_not_recorded", phase=phase, why=error.message)
+
+    def _must_restart(self, state: WantedModel) -> bool:
+        return state.must_restart(self.model.name, since=self._since)
+
+    def _why_not(self, swap: Swap) -> str | None:
+        entry = self._entry(swap.model)
+        if entry is None:
+            return _unknown(swap.model)
+        try:
+            self._check(entry)
+        except ModelLoadError as error:
+            return error.message
+        return None
+
+    def _entry(self, name: str | None) -> ModelEntry | None:
+        if name == self._first.name:
+            return self._first
+        return None if name is None else self._registry().get(name)
+
+    def _phase(self, swap: Swap, phase: SwapState) -> AdvanceSwap:
+        return AdvanceSwap(swap=swap.id, worker=self._worker, phase=phase)
+
+
+def _unknown(model: str) -> str:
+    return f"{model} is not registered on the worker's machine"
+
+
+def follower_of(
+    settings: Settings, worker: WorkerId, *, log: EventLog, logger: Logger
+) -> SwapFollower:
+    """Return the follower of a worker with these settings.
+
+    Args:
+        settings: The worker's settings.
+        worker: The worker.
+        log: Holds the wanted model.
+        logger: For the operator.
+    """
+
+    def check(model: ModelEntry) -> None:
+        from worker.composition import check_model  # noqa: PLC0415 - imports MLX
+
+        check_model(settings, model)
+
+    return SwapFollower(
+        worker,
+        swaps=ModelSwaps(log, RandomIds()),
+        registry=RegistryReader(settings).current,
+        first=first_model(settings),
+        check=check,
+        logger=logger,
+    )

@@ -1,0 +1,102 @@
+"""Ends the work of a process in order: its generations, its contexts, its threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+import structlog
+
+from ops.exit_codes import ExitCode
+from worker.active_jobs import ActiveJobs
+from worker.cachestore.tier import DiskTier
+from worker.consumers import Consumers
+from worker.engine.engine import BatchEngine
+from worker.turn_scheduler import TurnScheduler
+
+#: Seconds after the drain time for the last events and items.
+DRAIN_GRACE_S = 5.0
+#: Seconds after an error of the device for the ends of the running attempts to be recorded.
+LAST_ATTEMPTS_S = 5.0
+#: Seconds that a planned exit waits for the contexts in memory to reach the disk.
+SAVE_S = 60.0
+#: Seconds between two looks whether the drain is to be shortened.
+LOOK_S = 0.2
+_POLL_S = 0.01
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedExit:
+    """An end after which the worker is started again.
+
+    Attributes:
+        code: Says why.
+        drain_s: Seconds that running jobs have to finish.
+    """
+
+    code: ExitCode
+    drain_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDrain:
+    """Gives running generations time to finish; the next worker takes the rest.
+
+    Attributes:
+        engine: Runs the generations.
+        consumers: Take the jobs.
+        stop_s: Seconds that generations have once the process is asked to stop.
+        is_asked_to_stop: Set by a signal; it shortens the drain of a planned exit.
+        on_saving: Called once no generation runs, before contexts are saved.
+    """
+
+    engine: BatchEngine
+    consumers: Consumers
+    stop_s: float
+    is_asked_to_stop: threading.Event
+    on_saving: Callable[[], None]
+
+    def run(self, planned: PlannedExit | None) -> None:
+        """Drain, save and end the threads of engine and consumers.
+
+        Args:
+            planned: The planned exit; ``None`` for a stop.
+        """
+        drain_s = self.stop_s if planned is None else planned.drain_s
+        closer = threading.Thread(target=self._close, args=(drain_s,), name="engine-close")
+        closer.start()
+        self.consumers.stop(drain_s + DRAIN_GRACE_S)
+        closer.join(DRAIN_GRACE_S if planned is None else SAVE_S)
+
+    def _close(self, drain_s: float) -> None:
+        give_up_at_s = time.monotonic() + drain_s
+        is_hurried = False
+        while not self.engine.drain(LOOK_S) and time.monotonic() < give_up_at_s:
+            if not is_hurried and self.is_asked_to_stop.is_set():
+                is_hurried = True
+                give_up_at_s = min(give_up_at_s, time.monotonic() + self.stop_s)
+        self.on_saving()
+        self.engine.close(0.0)
+
+
+def leave(
+    code: ExitCode, turns: TurnScheduler, active: ActiveJobs, tier: DiskTier | None
+) -> NoReturn:
+    """End the process after a failure of its engine, with all KV that it holds.
+
+    Nothing is closed: closing would write blocks that may be wrong.
+    """
+    if tier is not None:
+        tier.abandon()
+    turns.close()
+    give_up_at_s = time.monotonic() + LAST_ATTEMPTS_S
+    while active.jobs() and time.monotonic() < give_up_at_s:
+        time.sleep(_POLL_S)
+    _log.critical(code.name.lower(), unrecorded=len(active))
+    os._exit(int(code))
