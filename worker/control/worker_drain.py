@@ -71,8 +71,10 @@ class WorkerDrain:
         drain_s = self.stop_s if planned is None else planned.drain_s
         closer = threading.Thread(target=self._close, args=(drain_s,), name="engine-close")
         closer.start()
+        give_up_at_s = time.monotonic() + drain_s + 2 * DRAIN_GRACE_S
         self.consumers.stop(drain_s + DRAIN_GRACE_S)
-        closer.join(DRAIN_GRACE_S if planned is None else SAVE_S)
+        left_s = max(0.0, give_up_at_s - time.monotonic())
+        closer.join(left_s if planned is None else SAVE_S)
 
     def _close(self, drain_s: float) -> None:
         give_up_at_s = time.monotonic() + drain_s

@@ -211,8 +211,7 @@ class BatchEngine:
         with self._live_lock:
             self._accepting = False
             live = set(self._live)
-        running = set(self._scheduler.running.values())
-        now = self._clock.monotonic()
+        running, now = set(self._scheduler.running.values()), self._clock.monotonic()
         for sequence in live:
             cause = failure if sequence in running else _STOPPED
             self._emitter.put(Ended(sequence, now, StopReason.END_TURN, cause))
@@ -300,6 +299,7 @@ class BatchEngine:
         while True:
             self._receive(runner)
             if self._stopped:
+                self._scheduler.park_all(runner)
                 return
             with self._watch.step(self._scheduler.admission_size()):
                 self._scheduler.admit(runner, self._clock.monotonic())

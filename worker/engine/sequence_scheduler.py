@@ -142,6 +142,11 @@ class SequenceScheduler:
         else:
             self._waiting.remove(sequence)
 
+    def park_all(self, runner: ModelRunner) -> None:
+        """Remove the running sequences from the batch, so that their contexts can be saved."""
+        for uid in self.running:
+            runner.remove(uid)
+
     def clear(self) -> tuple[list[Sequence], list[Sequence]]:
         """Forget all sequences and return those that ran and those that waited."""
         running = list(self.running.values())

@@ -361,7 +361,7 @@ class PrefixCache:
         return True
 
     def save_all(self, timeout_s: float) -> bool:
-        """Save all contexts, waiting for the disk; return whether that ended in time."""
+        """Save all contexts, the hottest first; return whether that ended in time."""
         until_s = self._now_s() + timeout_s
         while self.pump() and self._tier is not None:
             if self._now_s() > until_s or self._tier.write_state() in STOPPED:
@@ -369,11 +369,11 @@ class PrefixCache:
             self._tier.flush(FLUSH_S)
         return self._tier is None or self._tier.flush(max(0.0, until_s - self._now_s()))
 
-    def pump(self, is_due: Callable[[], bool] = lambda: False) -> bool:
+    def pump(self, is_due: Callable[[], bool] | None = None) -> bool:
         """Save what the disk has room for; return whether something is left.
 
         Args:
-            is_due: Whether other work is due; then the rest is left for the next call.
+            is_due: As for ``ContextSaver.pump``.
         """
         self.store.collect()
         if self._saver is None:

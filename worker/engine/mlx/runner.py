@@ -39,8 +39,8 @@ from worker.engine.scheduling.prefill_pace import PrefillPace
 
 _log = structlog.get_logger(__name__)
 
-#: Seconds at the end for contexts that are not on the disk yet.
-LAST_SAVES_S = 5.0
+#: Seconds at the end for contexts that are not on the disk yet; the process waits a bit longer.
+LAST_SAVES_S = 8.0
 
 
 class BatchRunner:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from domain.kv.checkpoints import CheckpointKind
 from domain.kv.contexts import Context
 from domain.kv.hashing import BlockHash, pack_ids
+from ops.blockstore.blocks import NewBlock
 from tests.support.builders.blocks import FailingDisk
 from tests.support.models.disk_bench import WAIT_S, DiskBench
 from tests.support.models.kv_sequences import random_tokens
@@ -244,3 +246,30 @@ def test_a_context_is_adopted_while_its_end_is_being_written(
     assert all(bench.tier.contains(name) for name in reports[1].manifest.hashes)
     assert reports[1].manifest.tail is not None
     assert turn.tokens == Bench(architecture, budget_bytes=None).run_alone(following, 4).tokens
+
+
+@few
+def test_at_the_end_the_most_recently_used_context_is_saved_first(
+    process: MakeBench, architecture: Architecture
+) -> None:
+    bench = process(architecture)
+    can_write, write = bench.tier.can_write, bench.tier.write
+    order: list[BlockHash] = []
+
+    def recorded(block: NewBlock, *more: int) -> Any:
+        order.append(block.hash)
+        return write(block, *more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench.tier, "can_write", lambda *_: False)
+        patch.setattr(bench.tier, "write", recorded)
+        first, second = (bench.run_alone(prompt, 4) for prompt in PROMPTS)
+        assert not order
+        patch.setattr(bench.tier, "can_write", can_write)
+        assert bench.reuse.save_all(WAIT_S)
+    hot, cold = (names_of(bench, run.prompt) for run in (second, first))
+    late = [order.index(name) for name in cold if name in order]
+    early = [order.index(name) for name in hot if name in order]
+    assert len(early) == len(late) > 0
+    # While the last block of one waits for those before it, the writer takes the other's.
+    assert all(one < other for one, other in zip(early, late, strict=True))

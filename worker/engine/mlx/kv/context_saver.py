@@ -140,11 +140,13 @@ class ContextSaver:
                 end.name = None
                 self._report(context, end)
 
-    def pump(self, is_due: Callable[[], bool] = lambda: False) -> bool:
+    def pump(self, is_due: Callable[[], bool] | None = None) -> bool:
         """Submit what the writer has room for.
 
         Args:
-            is_due: Whether other work is due; then the rest is left for the next call.
+            is_due: Whether other work is due; then the rest is left for the next call. ``None``
+                where all is to be saved now: the most recently used context comes first then,
+                since it would be freed last.
 
         Returns:
             Whether something is left to save.
@@ -152,10 +154,15 @@ class ContextSaver:
         given_up, self._given_up = self._given_up, []
         for end in given_up:
             self._unpin(end)
-        # Contexts that ended come first: their manifests wait, and their memory is wanted.
-        for work in sorted(self._works.values(), key=lambda one: one.context.is_running):
+        works = sorted(self._works.values(), key=lambda one: -one.context.used)
+        if is_due is not None:
+            # Contexts that ended come first: their manifests wait, and their memory is wanted.
+            works = sorted(self._works.values(), key=lambda one: one.context.is_running)
+        for work in works:
             # A copy for another one may have freed this one, if the disk has stopped.
-            while work.context in self._works and not is_due() and self._save_next(work):
+            while (
+                work.context in self._works and not (is_due and is_due()) and self._save_next(work)
+            ):
                 pass
             is_left = work.context in self._works
             if is_left and not work.context.is_running and self._is_done(work):
