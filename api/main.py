@@ -35,12 +35,14 @@ from domain.batch.ports import BatchViews
 from domain.errors import SemanticError
 from domain.job.ports import WorkerPulses
 from domain.log.ports import PayloadStore
+from domain.model.presence import LoadedModels
 from domain.model.registry import ModelRegistry
 from domain.ports import Clock, IdSource
 from domain.usecases.batches.driver import BatchDriver
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.expire import JobExpiry
 from domain.usecases.jobs.retry import JobRetry
+from domain.usecases.jobs.stranded import StrandedJobs
 from domain.usecases.jobs.submit import JobSubmission
 from domain.usecases.model_stock import serving_models
 from domain.usecases.webhooks import WebhookCollector
@@ -80,6 +82,8 @@ BLOCKING_CALLS_MAX = 32
 BACKGROUND_DRAIN_S = 3.0
 #: Time between two searches for jobs whose deadline has passed, in seconds.
 EXPIRE_S = 1.0
+#: Time between two searches for jobs whose model no worker has, in seconds.
+STRANDED_S = 2.0
 #: How long a stream waits for its first item before its head is sent, in seconds. An idle worker
 #: publishes it within milliseconds, and rejects a prompt that is too long within seconds.
 OPENING_S = 5.0
@@ -105,11 +109,13 @@ def build(
     pulses, signals = RedisWorkerPulses(client, keys), RedisControlSignals(client, keys)
     queue, backlog = DramatiqJobQueue(client, keys), RedisItemBacklog(client, keys)
     sink = _sink(settings.redis, client, keys)
+    models = LoadedModels(pulses, clock)
+    registry = _registry(settings, pulses)
     ports = ApiPorts(
         log=log,
         payloads=log,
         views=log.views,
-        eta=LiveEta(queue=log.queue_views, pulses=pulses, clock=clock),
+        eta=LiveEta(queue=log.queue_views, pulses=pulses, models=models, clock=clock),
         submission=JobSubmission(log=log, queue=queue, ids=ids),
         cancellation=JobCancellation(
             log=log, queue=queue, sink=sink, backlog=backlog, signals=signals, ids=ids
@@ -124,14 +130,15 @@ def build(
         executor=_executor(stack),
         background=Background(),
         batch_views=log.batches,
-        batch_lines=_lines(settings, ids=ids, payloads=log, views=log.batches),
+        batch_lines=_lines(settings, registry, ids=ids, payloads=log, views=log.batches),
         wake_batches=batch_woken.set,
         batch_rules=_batch_rules(settings.batches),
         webhook_store=store,
         webhook_policy=_webhook_policy(settings.webhooks),
         version=version("semantic"),
         model=first_model(settings).name,
-        registry=_registry(settings, pulses),
+        models=models,
+        registry=registry,
         inspect_model=inspect_files,
         max_tokens_default=settings.jobs.max_tokens_default,
         efforts=_efforts(settings.reasoning),
@@ -168,7 +175,12 @@ def _registry(settings: Settings, pulses: WorkerPulses) -> Callable[[], ModelReg
 
 
 def _lines(
-    settings: Settings, *, ids: IdSource, payloads: PayloadStore, views: BatchViews
+    settings: Settings,
+    registry: Callable[[], ModelRegistry],
+    *,
+    ids: IdSource,
+    payloads: PayloadStore,
+    views: BatchViews,
 ) -> BatchLines:
     return BatchLines(
         payloads=payloads,
@@ -178,6 +190,7 @@ def _lines(
             max_tokens=settings.jobs.max_tokens_default,
             efforts=_efforts(settings.reasoning),
         ),
+        registry=registry,
         lines_max=settings.batches.file_lines_max,
     )
 
@@ -221,6 +234,17 @@ def _batch_driver(
         window=settings.batches.queue_window,
         attempts_max=settings.jobs.attempts_max,
         output_kept_s=settings.batches.file_kept_s,
+        is_absent=ports.models.is_absent,
+    )
+
+
+def _stranded(settings: Settings, ports: ApiPorts) -> StrandedJobs:
+    return StrandedJobs(
+        views=ports.views,
+        models=ports.models,
+        cancellation=ports.cancellation,
+        clock=ports.clock,
+        park_max_s=settings.models.park_max_s,
     )
 
 
@@ -312,15 +336,19 @@ def run(settings: Settings, logger: Logger) -> int:
         expiry = JobExpiry(views=ports.views, clock=ports.clock, cancellation=ports.cancellation)
         expire = partial(call, expiry.expire_overdue)
         deadlines = PeriodicTasks("deadlines", EXPIRE_S, expire, logger=logger)
+        end_stranded = partial(call, _stranded(settings, ports).end_stranded)
+        absent = PeriodicTasks("absent_models", STRANDED_S, end_stranded, logger=logger)
 
         async def on_start() -> None:
             await hub.start()
             batches.start()
             webhooks.start()
             deadlines.start()
+            absent.start()
 
         async def on_stop() -> None:
             await deadlines.close()
+            await absent.close()
             await call(batches.close)
             await call(webhooks.close)
             await ports.background.drain(BACKGROUND_DRAIN_S)

@@ -355,6 +355,7 @@ class WorkerProcess:
             on_forgotten=lambda: self._request_reconcile(),
             state=lambda: self._state,
             logger=self._logger,
+            target=lambda: self._model.name,
             last_model=self._last_card,
         )
 

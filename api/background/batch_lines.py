@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from api.protocols.batches.endpoints import ANTHROPIC
@@ -19,7 +19,8 @@ from domain.chat.stored_answer import StoredAnswer
 from domain.errors import SemanticError
 from domain.job.view import JobView
 from domain.log.ports import PayloadStore
-from domain.not_found import PayloadMissing
+from domain.model.registry import ModelRegistry
+from domain.not_found import ModelNotFound, PayloadMissing
 from domain.values import Digest, JobStatus
 
 #: Lines whose jobs are looked up together.
@@ -34,17 +35,25 @@ class BatchLines:
         payloads: Lines and answers.
         views: The jobs of the lines.
         defaults: Values for the open fields of a line.
+        registry: Returns the registered models.
         lines_max: Most lines of one file.
     """
 
     payloads: PayloadStore
     views: BatchViews
     defaults: RequestDefaults
+    registry: Callable[[], ModelRegistry]
     lines_max: int
 
     def read(self, batch: Batch, raw: bytes) -> BatchLine:
         """See ``LineProtocol.read``."""
-        return parse_line(batch, raw, self.defaults)
+        line = parse_line(batch, raw, self.defaults)
+        if isinstance(line.request, SemanticError):
+            return line
+        try:
+            return replace(line, bound_model=self.registry().bind(line.model))
+        except ModelNotFound as error:
+            return replace(line, request=error)
 
     def faults(
         self, batch: Batch, lines: Iterable[tuple[int, bytes]]

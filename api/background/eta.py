@@ -23,6 +23,7 @@ from domain.job.eta import (
 from domain.job.fair_scheduler import TurnState
 from domain.job.listing import QueueViews
 from domain.job.ports import WorkerPulse, WorkerPulses
+from domain.model.presence import LoadedModels
 from domain.ports import Clock
 from domain.values import JobId, Priority
 
@@ -54,12 +55,16 @@ class LiveEta:
     Args:
         queue: Open jobs, and the measured durations of ended ones.
         pulses: The turns of the workers.
+        models: The models of the workers; jobs that wait for another model have no forecast.
         clock: The age of a forecast.
     """
 
-    def __init__(self, *, queue: QueueViews, pulses: WorkerPulses, clock: Clock) -> None:
+    def __init__(
+        self, *, queue: QueueViews, pulses: WorkerPulses, models: LoadedModels, clock: Clock
+    ) -> None:
         self._queue = queue
         self._pulses = pulses
+        self._models = models
         self._clock = clock
         self._lock = threading.Lock()
         self._last: _Snapshot | None = None
@@ -110,6 +115,7 @@ class LiveEta:
                     job
                     for priority in Priority
                     for job in self._queue.queued(priority, limit=QUEUED_JOBS_MAX)
+                    if job.bound_model is None or not self._models.is_absent(job.bound_model)
                 ],
                 running=[(job, self._age_s(job)) for job in self._queue.running(limit=RUNNING_MAX)],
                 waiting=[job for pulse in pulses for job in pulse.waiting],

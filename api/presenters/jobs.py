@@ -33,6 +33,8 @@ def job_object(view: JobView, forecast: Forecast | None) -> JobObject:
         "status": view.status.value,
         "protocol": view.protocol,
         "model": view.model,
+        "bound_model": view.bound_model,
+        "answered_by": view.answered_by,
         "priority": cast("Literal['interactive', 'batch']", view.priority),
         "agent_id": view.agent,
         "start_by": view.deadline,
@@ -109,7 +111,9 @@ def _tool_call(call: EmittedCall) -> JobToolCall:
 
 def _waiting(view: JobView, forecast: Forecast | None) -> Forecast | None:
     """Return the forecast of a job that waits; it may have begun after the forecast was made."""
-    if forecast is None or forecast.position is None:
+    if forecast is None:
+        return None
+    if forecast.position is None and forecast.waiting_for is not WaitingFor.MODEL:
         return None
     is_in_engine = forecast.waiting_for is not None and view.status is JobStatus.RUNNING
     return forecast if is_in_engine or view.status is JobStatus.QUEUED else None

@@ -24,7 +24,7 @@ from api.routes.generate import (
     GENERATION_FAILURES,
     JOB_HEADER,
     USER_TURN,
-    cache_headers,
+    attempt_headers,
     first_item,
 )
 from api.schemas.openai_chat import ChatCompletionBody
@@ -60,7 +60,7 @@ async def create_completion(
     if parsed.stream:
         return await _stream(jobs, envelope, parsed, request, generation, headers)
     answers = await collect_jobs(jobs)
-    headers |= await cache_headers(jobs[0].id, answers[0].started, generation)
+    headers |= await attempt_headers(jobs[0].id, answers[0].started, generation)
     return json_reply(assemble(envelope, answers), headers=headers)
 
 
@@ -80,7 +80,7 @@ async def _stream(
         ping_s=generation.ping_s,
         reading=JobReadings([job.reading for job in jobs]),
     )
-    headers |= await cache_headers(jobs[0].id, started, generation)
+    headers |= await attempt_headers(jobs[0].id, started, generation)
     return StreamReply(pieces=pieces, headers=headers)
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
+from urllib.parse import quote
 
 from api.http.messages import Reply, StreamReply
 from api.http.replies import json_reply
@@ -19,6 +20,10 @@ from domain.values import JobId
 
 #: Id of the job, on every reply to a generation.
 JOB_HEADER: Final = "x-semantic-job"
+#: Id of the model that answered.
+MODEL_HEADER: Final = "x-semantic-model"
+#: Characters of a model id that stand in the header as they are.
+_PLAIN: Final = "/:@ +,()[]"
 #: Why the reply is that of an earlier job; absent where it is not.
 ATTACHED_HEADER: Final = "x-semantic-attached"
 
@@ -59,22 +64,36 @@ async def answer_open(
     if stream:
         started = await first_item(job, generation.opening_s)
         stream_encoder = encoder(job.id, started)
-        headers |= await cache_headers(job.id, started, generation)
+        headers |= await attempt_headers(job.id, started, generation)
         pieces = JobStream(job.items, stream_encoder, ping_s=generation.ping_s, reading=job.reading)
         return StreamReply(pieces=pieces, headers=headers)
     answer = await collect_job(job)
-    headers |= await cache_headers(job.id, answer.started, generation)
+    headers |= await attempt_headers(job.id, answer.started, generation)
     return json_reply(assemble(job.id, answer), headers=headers)
 
 
-async def cache_headers(
+async def attempt_headers(
     job_id: JobId, started: Started | None, generation: Generation
 ) -> dict[str, str]:
-    """Return the header with the cache diagnosis of a job, none before its prompt is known."""
+    """Return the headers with the model and the cache diagnosis of a job.
+
+    There are none before its prompt is known. The head of a stream names the model of the first
+    item.
+    """
     if started is None:
         return {}
-    diagnosis = await generation.call(generation.records.diagnose, job_id)
-    return {} if diagnosis is None else {CACHE_HEADER: cache_header(diagnosis)}
+    return await generation.call(_attempt_headers, job_id, generation)
+
+
+def _attempt_headers(job_id: JobId, generation: Generation) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    view = generation.records.views.get(job_id)
+    if view is not None and view.answered_by is not None:
+        headers[MODEL_HEADER] = quote(view.answered_by, safe=_PLAIN)
+    diagnosis = generation.records.diagnose(job_id)
+    if diagnosis is not None:
+        headers[CACHE_HEADER] = cache_header(diagnosis)
+    return headers
 
 
 async def first_item(job: OpenJob, within_s: float) -> Started | None:

@@ -59,17 +59,22 @@ def _cursor(request: Request) -> Cursor:
 async def _queue_progress(job_id: JobId, jobs: JobService) -> StreamItem | None:
     """Return the place of a waiting job and its estimates, ``None`` if it runs."""
     try:
-        foreseen = await jobs.call(jobs.eta.of, job_id)
+        view = await jobs.call(jobs.records.views.get, job_id)
+        foreseen = None if view is None else await jobs.call(jobs.wait_of, view)
     except SemanticError:
         return None  # the stream continues without it
-    if foreseen is None or foreseen.position is None:
+    if view is None or foreseen is None:
+        return None
+    waits_for_model = foreseen.waiting_for is WaitingFor.MODEL
+    if foreseen.position is None and not waits_for_model:
         return None
     body = Progress(
         phase="queued",
         done=0,
-        total=foreseen.position,
+        total=foreseen.position or 0,
         starts_in_s=rounded(foreseen.start_s),
         finishes_in_s=rounded(foreseen.end_s),
         waiting_for=foreseen.waiting_for or WaitingFor.PLACE,
+        model=(view.bound_model or "") if waits_for_model else "",
     )
     return StreamItem(n=None, attempt=1, body=body)

@@ -253,7 +253,9 @@ class JobObject(TypedDict):
     """A job; lists leave out the optional keys.
 
     ``queue_position`` counts the waiting jobs that will begin before this one, in the queue and in
-    the workers. ``waiting_for`` is what a waiting job needs before it runs.
+    the workers. ``waiting_for`` is what a waiting job needs before it runs; if it is ``model``,
+    that is ``bound_model``: the registered model that must answer the job, ``null`` if it follows
+    the loaded model. ``answered_by`` is the model of its latest attempt.
     """
 
     id: str
@@ -261,6 +263,8 @@ class JobObject(TypedDict):
     status: Literal["queued", "running", "completed", "failed", "cancelled", "expired"]
     protocol: str
     model: str
+    bound_model: str | None
+    answered_by: str | None
     priority: Literal["interactive", "batch"]
     agent_id: str | None
     start_by: str | None

@@ -23,6 +23,7 @@ from api.streaming.job_items import JobItems
 from api.streaming.job_readers import JobReaders
 from api.streaming.log_backfill import JobRecords, LogBackfill
 from api.submission.agent_turns import AgentTurns
+from api.submission.model_binding import ModelBinding
 from api.submission.submit import Submission
 from domain.usecases.agents import AgentRecords
 from domain.usecases.batches.batches import BatchRecords
@@ -97,6 +98,7 @@ def _submission(ports: ApiPorts, call: BlockingCalls, items: JobItems) -> Submis
         rules=ports.rules,
         agents=ports.agents,
         webhook_policy=ports.webhook_policy,
+        models=ModelBinding(registry=ports.registry, loaded=ports.models),
         call=call,
         background=ports.background,
         items=items,

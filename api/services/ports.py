@@ -23,6 +23,7 @@ from domain.job.listing import JobViews
 from domain.job.ports import ItemBacklog, ItemSource, WorkerPulses
 from domain.log.ports import EventLog, PayloadStore
 from domain.model.inventory import InspectFiles
+from domain.model.presence import LoadedModels
 from domain.model.registry import ModelRegistry
 from domain.ports import Clock, IdSource
 from domain.usecases.jobs.cancel import JobCancellation
@@ -61,6 +62,7 @@ class ApiPorts:
         webhook_policy: Which URLs a request may name.
         version: Of this software.
         model: The name of the served model.
+        models: The models of the live workers.
         registry: Returns the registered models, as the configuration has them now.
         inspect_model: Returns the files of a model, if they are here.
         max_tokens_default: Token limit of a request that sets none.
@@ -100,6 +102,7 @@ class ApiPorts:
     webhook_policy: WebhookPolicy = WebhookPolicy()
     version: str
     model: str
+    models: LoadedModels
     registry: Callable[[], ModelRegistry]
     inspect_model: InspectFiles
     max_tokens_default: int = 4096

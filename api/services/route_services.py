@@ -18,7 +18,7 @@ from api.streaming.job_items import JobItems
 from api.streaming.log_backfill import JobRecords
 from api.submission.agent_turns import AgentTurns
 from api.submission.submit import Parse, Submission
-from domain.job.eta import EtaSource
+from domain.job.eta import EtaSource, Forecast, parked
 from domain.job.ports import WorkerPulses
 from domain.job.view import JobView
 from domain.log.ports import EventLog
@@ -30,7 +30,7 @@ from domain.usecases.jobs.count_tokens import TokenCounter
 from domain.usecases.jobs.retry import JobRetry
 from domain.usecases.jobs.submit import Accepted
 from domain.usecases.model_stock import ModelStock
-from domain.values import JobId
+from domain.values import JobId, JobStatus, Priority
 from domain.webhook.ports import WebhookStore
 
 
@@ -104,7 +104,7 @@ class JobService:
             raise JobNotFound(job_id)
         return full_job_object(
             view,
-            None if view.status.is_terminal else self.eta.of(job_id),
+            self.wait_of(view),
             answer=records.read_stored(view),
             # Before its first attempt a job has looked nothing up in the cache.
             diagnosis=records.diagnose(job_id) if view.attempt else None,
@@ -113,7 +113,15 @@ class JobService:
 
     def summarise(self, view: JobView) -> JobObject:
         """Return a job without its answer; blocks."""
-        return job_object(view, None if view.status.is_terminal else self.eta.of(view.id))
+        return job_object(view, self.wait_of(view))
+
+    def wait_of(self, view: JobView) -> Forecast | None:
+        """Return the forecast of an open job; blocks."""
+        if view.status.is_terminal:
+            return None
+        if view.status is JobStatus.QUEUED and self.submission.models.loaded.is_parked(view):
+            return parked(Priority(view.priority))
+        return self.eta.of(view.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,12 +56,14 @@ class AgentTurns:
             IdempotencyKeyReused: The key belongs to another request.
             PayloadMissing: The texts of the turns before were erased.
             LogUnavailable: No turn was accepted.
+            ModelNotFound: There is no model of that name.
+            ModelNotLoaded: A streamed turn is bound to a model that no worker has.
             Overloaded: Too many jobs are waiting.
             RateLimited: The agent sends too many requests, or has too many open jobs.
         """
         planned, parsed = self._plan(agent_id, wire, request)
         submission = self.submission
-        command = submission.command_of(parsed, request, protocol="jobs")
+        command = submission.command_of(parsed, request, protocol="jobs", parks=not parsed.stream)
         accepted = submission.submit(
             command,
             submission.ids.job_id(),

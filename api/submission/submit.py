@@ -21,6 +21,8 @@ from api.streaming.job_items import JobItems
 from api.streaming.job_readers import CLIENT_GONE, JobReaders, JobReading
 from api.streaming.job_stream import OpenJob
 from api.submission.job_rules import JobRules
+from api.submission.model_binding import ModelBinding
+from api.submission.prepared_request import PreparedRequest, asked_of
 from domain.chat.items import StreamItem
 from domain.chat.request import ChatRequest
 from domain.errors import QueueUnavailable
@@ -41,9 +43,7 @@ from domain.usecases.jobs.submit import (
 from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import (
     AgentId,
-    Digest,
     JobId,
-    digest_of,
     rfc3339,
 )
 
@@ -54,25 +54,6 @@ ALIKE_MAX: Final = 16
 
 Parse = Callable[[], ParsedRequest]
 SubmittedT = TypeVar("SubmittedT", "Accepted", "PreparedRequest")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedRequest:
-    """A parsed request and the earlier jobs that it may repeat.
-
-    Attributes:
-        parsed: The request.
-        command: The job to submit.
-        repeat: Whether the request may join an earlier job.
-        alike: Jobs with the same digest, newest first.
-        accepted: The job, once one is recorded.
-    """
-
-    parsed: ParsedRequest
-    command: SubmitJob
-    repeat: RequestRepeat
-    alike: Sequence[JobView] = ()
-    accepted: Accepted | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +71,7 @@ class Submission:
         rules: Rules of every job.
         agents: Limits of every agent.
         webhook_policy: Which URLs a request may name.
+        models: Binds requests to models.
         call: Runs what blocks.
         background: Finishes submissions whose client left.
         items: Opens the items of a job.
@@ -106,6 +88,7 @@ class Submission:
     rules: JobRules = JobRules()
     agents: AgentLimits = field(default_factory=AgentLimits)
     webhook_policy: WebhookPolicy = WebhookPolicy()
+    models: ModelBinding
     call: BlockingCalls
     background: Background
     items: JobItems
@@ -118,11 +101,12 @@ class Submission:
             InvalidRequest: The request is not valid.
             IdempotencyKeyReused: The key belongs to another request.
             LogUnavailable: No job was accepted.
+            ModelNotFound: There is no model of that name.
             Overloaded: Too many jobs are waiting.
             RateLimited: The agent sends too many requests.
         """
         parsed = parse()
-        command = self.command_of(parsed, request, protocol=protocol)
+        command = self.command_of(parsed, request, protocol=protocol, parks=True)
         return self.submit(command, self.ids.job_id(), seeded=parsed.seeded)
 
     async def open(
@@ -136,6 +120,8 @@ class Submission:
             InvalidRequest: The request is not valid.
             IdempotencyKeyReused: The key belongs to another request.
             LogUnavailable: No job was accepted.
+            ModelNotFound: There is no model of that name.
+            ModelNotLoaded: The request is bound to a model that no worker has.
             Overloaded: Too many jobs are waiting.
             QueueUnavailable: The job cannot be enqueued; it was accepted and cancelled again.
             RateLimited: The agent sends too many requests.
@@ -195,12 +181,12 @@ class Submission:
             return None
         state = self.readers.connections.state
         if alike is None:
-            alike = await self.call(self.views.alike, command.asked, limit=ALIKE_MAX)
+            alike = await self.call(self._alike, command)
         target = job_to_join(alike, repeat, state)
         if target is None and is_read_by_another(alike, repeat, state):
             # The client may have closed that connection a moment ago and repeats on another one.
             await self.readers.connections.wait_for_departure(self.rules.dedup_grace_s)
-            alike = await self.call(self.views.alike, command.asked, limit=ALIKE_MAX)
+            alike = await self.call(self._alike, command)
             target = job_to_join(alike, repeat, state)
         return target
 
@@ -236,6 +222,7 @@ class Submission:
         """Refuse the jobs of one request, at least one, where there is no room; blocks.
 
         Raises:
+            ModelNotLoaded: They cannot wait for their model, and no worker has it.
             Overloaded: Too many jobs are waiting.
             RateLimited: The agent has too many open jobs.
         """
@@ -246,8 +233,17 @@ class Submission:
         )
         if not fresh:
             return
+        self.models.require(first)
         limit = self.rules.queue_limit_of(first.priority)
-        require_room(first.priority, jobs_max=limit, views=views, eta=self.eta, jobs=fresh)
+        require_room(
+            first.priority,
+            jobs_max=limit,
+            views=views,
+            eta=self.eta,
+            jobs=fresh,
+            model=first.bound_model,
+            is_absent=self.models.loaded.is_absent,
+        )
         self.agents.require_place(first.agent, views, fresh)
 
     def record(
@@ -261,11 +257,14 @@ class Submission:
         answers = LoggedAnswers(log=self.log, payloads=self.payloads)
         return match_history(request, agent, views=self.views, answers=answers)
 
-    def command_of(self, parsed: ParsedRequest, request: Request, *, protocol: str) -> SubmitJob:
+    def command_of(
+        self, parsed: ParsedRequest, request: Request, *, protocol: str, parks: bool
+    ) -> SubmitJob:
         """Return the job of a request, without its digest.
 
         Raises:
             InvalidRequest: The idempotency key or the webhook is not valid.
+            ModelNotFound: There is no model of that name.
             RateLimited: The agent sends too many requests.
         """
         client = request.headers.get("user-agent")
@@ -286,6 +285,8 @@ class Submission:
             finish_deadline=self._instant_in(parsed.finish_within_s or rules.finish_within_s),
             webhook=None if parsed.webhook is None else self.webhook_policy.url_of(parsed.webhook),
             wire=parsed.wire,
+            bound_model=self.models.bind(parsed),
+            parks=parks,
         )
 
     def _prepare_and_submit(
@@ -293,7 +294,7 @@ class Submission:
     ) -> PreparedRequest:
         """Parse, and record the job unless an earlier one may be joined or several are wanted."""
         parsed = parse()
-        command = self.command_of(parsed, request, protocol=protocol)
+        command = self.command_of(parsed, request, protocol=protocol, parks=False)
         since = self.clock.now() - timedelta(seconds=self.rules.join_window_s)
         repeat = RequestRepeat(
             is_retry=is_retry(request.headers),
@@ -307,11 +308,19 @@ class Submission:
         if command.idempotency is None and repeat.may_join:
             asked = asked_of(command, seeded=parsed.seeded)
             command = replace(command, asked=asked)
-            alike = self.views.alike(asked, limit=ALIKE_MAX)
+            alike = self._alike(command)
             if alike:
                 # Whether one of them can be joined depends on connections of the event loop.
                 return replace(prepared, command=command, alike=alike)
         return replace(prepared, accepted=self.submit(command, job_id, seeded=parsed.seeded))
+
+    def _alike(self, command: SubmitJob) -> Sequence[JobView]:
+        """Return the jobs of equal requests with the same binding, newest first; blocks."""
+        assert command.asked is not None  # noqa: S101 - only such a request joins
+        return self.models.same(self.views.alike(command.asked, limit=ALIKE_MAX), command)
+
+    def _require_model_of(self, job_id: JobId) -> None:
+        self.models.require_present(self.views.get(job_id))
 
     async def _call_subscribed(
         self, job_id: JobId, blocking: Callable[[], SubmittedT]
@@ -344,9 +353,11 @@ class Submission:
         await items.aclose()
 
     async def _open(self, accepted: Accepted, items: ItemSubscription, request: Request) -> OpenJob:
-        reading = self.readers.begin(accepted.job_id)
         if accepted.attached is not None:
             await items.aclose()
+            await self.call(self._require_model_of, accepted.job_id)
+        reading = self.readers.begin(accepted.job_id)
+        if accepted.attached is not None:
             target = JoinTarget(job_id=accepted.job_id, reason=accepted.attached)
             return await self._open_existing(target, reading, request)
         if not accepted.queued:
@@ -369,19 +380,6 @@ class Submission:
         if seconds is None:
             return None
         return rfc3339(self.clock.now() + timedelta(seconds=seconds))
-
-
-def asked_of(command: SubmitJob, *, seeded: bool) -> Digest:
-    """Return a digest that is equal for requests with the same question and answer format."""
-    agent = command.agent
-    asked = command.request.asked(protocol=command.protocol, agent=agent, seeded=seeded)
-    if command.webhook is not None:
-        # A request with a webhook must not join a job that notifies another receiver, or none.
-        asked = digest_of(f"{asked}\n{command.webhook}".encode())
-    if command.wire is not None:
-        # The answer shows parts of its request, so these must be equal too.
-        asked = digest_of(f"{asked}\n".encode() + command.wire)
-    return asked
 
 
 def _open_job(

@@ -11,7 +11,8 @@ from api.http.messages import Request
 from api.protocols.shared.parsed_request import ParsedRequest
 from api.streaming.job_readers import CLIENT_GONE
 from api.streaming.job_stream import OpenJob
-from api.submission.submit import Parse, PreparedRequest, Submission, asked_of
+from api.submission.prepared_request import PreparedRequest, asked_of
+from api.submission.submit import Parse, Submission
 from domain.errors import SemanticError
 from domain.job.commands import SubmitJob
 from domain.values import digest_of

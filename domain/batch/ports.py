@@ -10,6 +10,7 @@ from domain.batch.state import Batch, BatchId
 from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest
 from domain.job.view import JobView
+from domain.not_found import ModelNotFound
 from domain.values import JobId, JobStatus, StreamName, Usage
 
 
@@ -88,11 +89,13 @@ class BatchLine:
         model: The name the caller used; empty if the line has none.
         request: What to generate, or why the line cannot be read.
         wire: The request in the form of its dialect, for protocols that return it.
+        bound_model: Registered model that must answer it.
     """
 
     model: str
-    request: ChatRequest | InvalidRequest
+    request: ChatRequest | InvalidRequest | ModelNotFound
     wire: bytes | None = None
+    bound_model: str | None = None
 
 
 class LineProtocol(Protocol):

@@ -42,6 +42,7 @@ class Progress:
         starts_in_s: Estimated seconds until the start of a waiting job, if known.
         finishes_in_s: Estimated seconds until the end of the job, if known.
         waiting_for: Why a waiting job does not run, if known.
+        model: The model that it waits for, if it waits for one.
     """
 
     phase: Literal["queued", "prefill"]
@@ -50,6 +51,7 @@ class Progress:
     starts_in_s: float | None = None
     finishes_in_s: float | None = None
     waiting_for: WaitingFor | None = None
+    model: str = field(default="", metadata={OPTIONAL: True})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

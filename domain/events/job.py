@@ -169,13 +169,15 @@ class JobFailed:
 class JobExpired:
     """A deadline passed before the job could start, or before it was done.
 
-    ``attempt`` is 0 when none was running; a partial answer stays readable.
+    ``attempt`` is 0 when none was running; a partial answer stays readable. ``absent_model`` is set
+    where no deadline passed, but that model was not loaded for too long.
     """
 
     deadline: str
     attempt: int = 0
     usage: Usage = Usage()
     output: Digest | None = None
+    absent_model: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,8 +145,12 @@ def _confirm_cancel(job: Job, command: ConfirmCancel) -> tuple[JobEvent, ...]:
         _require_speaking(job, command.attempt)
     attempt, usage, output = command.attempt, command.usage, command.output
     if job.expiring:
-        late = missed_deadline(job)
-        return (JobExpired(deadline=late, attempt=attempt, usage=usage, output=output),)
+        late, absent = missed_deadline(job), absent_model(job)
+        return (
+            JobExpired(
+                deadline=late, attempt=attempt, usage=usage, output=output, absent_model=absent
+            ),
+        )
     return (JobCancelled(attempt=attempt, usage=usage, output=output),)
 
 
@@ -155,6 +159,12 @@ def missed_deadline(job: Job) -> str:
     assert job.submitted is not None
     start, finish = job.submitted.deadline, job.submitted.finish_deadline
     return (finish or start or "") if job.attempt else (start or finish or "")
+
+
+def absent_model(job: Job) -> str | None:
+    """Return the model that an expiring job waited for in vain, ``None`` after a deadline."""
+    assert job.submitted is not None
+    return job.submitted.bound_model if job.waited_in_vain else None
 
 
 def _retry(job: Job, command: Retry) -> tuple[JobEvent, ...]:

@@ -39,6 +39,7 @@ class QueuedJob:
         priority: Its queue.
         request_bytes: Length of its canonical request; ``None`` if that was erased.
         max_tokens: Most tokens to generate.
+        bound_model: Registered model that must answer it.
     """
 
     id: JobId
@@ -46,6 +47,7 @@ class QueuedJob:
     priority: Priority
     request_bytes: int | None = None
     max_tokens: int | None = None
+    bound_model: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +159,8 @@ class Forecast:
     Attributes:
         priority: Its queue.
         position: Number of waiting jobs that start before it; ``None`` if it runs.
-        waiting_for: Why it waits in an engine; ``None`` if it runs or has no turn yet.
+        waiting_for: Why it waits in an engine, or that it waits for its model; ``None`` if it runs
+            or has no turn yet.
         start_s: Seconds until it starts; ``None`` if it runs, or nothing was measured.
         end_s: Seconds until it ends; ``None`` if nothing was measured.
     """
@@ -171,6 +174,13 @@ class Forecast:
     def after(self, seconds: float) -> Forecast:
         """Return the forecast as of ``seconds`` later."""
         return replace(self, start_s=_less(self.start_s, seconds), end_s=_less(self.end_s, seconds))
+
+
+def parked(priority: Priority) -> Forecast:
+    """Return the forecast of a job that waits for a model which no worker has."""
+    return Forecast(
+        priority=priority, position=None, start_s=None, end_s=None, waiting_for=WaitingFor.MODEL
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

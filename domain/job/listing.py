@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -68,8 +69,22 @@ class JobViews(Protocol):
         """Return the jobs of equal requests, newest first."""
         ...
 
-    def waiting(self, priority: Priority) -> int:
-        """Return how many jobs of a queue wait for a worker."""
+    def waiting(self, priority: Priority) -> Mapping[str | None, int]:
+        """Return how many jobs of a queue wait, by the model that they are bound to."""
+        ...
+
+    def bound_models(self) -> tuple[str, ...]:
+        """Return the models that open jobs are bound to, in order."""
+        ...
+
+    def bound(self, model: str, *, parked_before: str, limit: int) -> tuple[JobView, ...]:
+        """Return open jobs without a cancellation that are bound to a model, oldest first.
+
+        Args:
+            model: The model.
+            parked_before: Of the jobs that park, only those accepted before this instant.
+            limit: Most jobs.
+        """
         ...
 
 

@@ -196,6 +196,7 @@ class WorkerPulse:
         pid: Its process id.
         state: ``loading``, ``ready`` or ``draining``.
         model: The served model, once it is ready.
+        target: Registered name of the model that it has, loads or swaps to.
         cache: Figures of its KV cache, once it is ready.
         drafts: What speculation has done, once it is ready.
         turns: State of its scheduler, with the places of its batch as slots, once it is ready.
@@ -208,6 +209,7 @@ class WorkerPulse:
     pid: int
     state: str
     model: ModelCard | None
+    target: str | None = None
     cache: CacheFigures | None = None
     drafts: DraftFigures | None = None
     turns: TurnState | None = None

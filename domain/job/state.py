@@ -43,6 +43,8 @@ from domain.values import Digest, JobId, JobStatus, StopReason
 
 #: Reason of a ``JobCancelRequested`` for a passed deadline: the job then expires.
 DEADLINE = "deadline"
+#: Reason of a ``JobCancelRequested`` for a model that was not loaded for too long: as above.
+MODEL_ABSENT = "model_absent"
 #: Errors that end an attempt and are not the fault of its job.
 _NO_STRIKES = {DeviceFailed.code, Draining.code, EngineLost.code, GenerationCancelled.code}
 
@@ -66,7 +68,8 @@ class Job:
         device_failures: The same for attempts that an error of the GPU ended.
         started: The start event of the latest attempt, if there is one.
         cancel_requested: Whether a cancellation is recorded.
-        expiring: Whether a deadline caused that cancellation.
+        expiring: Whether a deadline, or the absence of its model, caused that cancellation.
+        waited_in_vain: Whether the absence of its model did.
         attached: Recorded repeats that got this answer.
         hidden: Whether the caller deleted the answer.
         submitted: The acceptance; ``None`` only before the first event.
@@ -88,6 +91,7 @@ class Job:
     started: AttemptStarted | None = None
     cancel_requested: bool = False
     expiring: bool = False
+    waited_in_vain: bool = False
     attached: int = 0
     hidden: bool = False
     submitted: JobSubmitted | None = None
@@ -133,7 +137,7 @@ def _(event: JobSubmitted, job: Job) -> Job:
 @_apply.register
 def _(event: AttemptStarted, job: Job) -> Job:
     epoch = epoch_after(job, event.fingerprint)
-    # Attempts of another model that died say nothing about this one.
+    # Deaths under another model do not count against this one.
     is_same = epoch == job.epoch
     return replace(
         job,
@@ -196,7 +200,12 @@ def _(event: AttemptFailed, job: Job) -> Job:
 
 @_apply.register
 def _(event: JobCancelRequested, job: Job) -> Job:
-    return replace(job, cancel_requested=True, expiring=event.reason == DEADLINE)
+    return replace(
+        job,
+        cancel_requested=True,
+        expiring=event.reason in {DEADLINE, MODEL_ABSENT},
+        waited_in_vain=event.reason == MODEL_ABSENT,
+    )
 
 
 @_apply.register
@@ -227,11 +236,20 @@ def _(event: JobFailed, job: Job) -> Job:
 
 @_apply.register
 def _(event: JobExpired, job: Job) -> Job:
-    late = f"the deadline {event.deadline} passed"
-    ending = Failed(error="expired", message=late, retryable=False)
+    ending = Failed(error="expired", message=why_expired(event), retryable=False)
     return replace(
         job, status=JobStatus.EXPIRED, speaking=False, ending=ending, output=event.output
     )
+
+
+def why_expired(event: JobExpired) -> str:
+    """Return the sentence that explains the end of an expired job."""
+    if event.absent_model is not None:
+        return (
+            f"model {event.absent_model} was not loaded in time;"
+            f" load it with: semantic models swap {event.absent_model}"
+        )
+    return f"the deadline {event.deadline} passed"
 
 
 @_apply.register
@@ -254,6 +272,7 @@ def _(event: JobRetried, job: Job) -> Job:
         device_failures=0,
         cancel_requested=False,
         expiring=False,
+        waited_in_vain=False,
         ending=None,
         output=None,
     )

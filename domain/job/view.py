@@ -17,6 +17,7 @@ from domain.events.job import (
     JobRetried,
     JobSubmitted,
 )
+from domain.job.state import why_expired
 from domain.log.codec import decode_event
 from domain.log.record import RecordedEvent
 from domain.values import JobId, JobStatus, Timings, Usage
@@ -218,7 +219,7 @@ def _(event: JobExpired, view: JobView, at: str) -> JobView:
         usage=event.usage,
         output=event.output,
         error="expired",
-        error_message=f"the deadline {event.deadline} passed",
+        error_message=why_expired(event),
     )
 
 

@@ -31,7 +31,7 @@ SCHEMA_VERSIONS: Mapping[str, int] = {
     "JobAttached": 2,
     "JobCancelled": 2,
     "JobCompleted": 2,
-    "JobExpired": 3,
+    "JobExpired": 4,
     "BatchEnded": 2,
     "BatchSubmitted": 2,
     "WorkerLost": 2,
@@ -134,8 +134,9 @@ def _to_json(value: Any) -> Any:  # noqa: ANN401 - walks any field type
     if names is not None:
         encoded = {name: _to_json(getattr(value, name)) for name in names[0]}
         for name in names[1]:
-            if values := getattr(value, name):
-                encoded[name] = logprobs.to_json(values)
+            if present := getattr(value, name):
+                is_text = isinstance(present, str)
+                encoded[name] = present if is_text else logprobs.to_json(present)
         return encoded
     if isinstance(value, Enum):
         return value.value

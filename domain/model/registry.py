@@ -1,7 +1,8 @@
 """The registered models, and the rule by which the name in a request finds one.
 
-A name or an alias of a registered model binds the request to that model. Other names that match a
-pattern, and requests without a name, follow whichever model is loaded. All other names are unknown.
+A name, an alias or the source of a registered model binds the request to that model. Other names
+that match a pattern, and requests without a name, follow whichever model is loaded. All other names
+are unknown.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class ModelRegistry:
         for entry in self._entries.values():
             for alias in entry.aliases:
                 self._names.setdefault(alias, entry)
+        for entry in self._entries.values():
+            self._names.setdefault(entry.source, entry)
         self.following = tuple(following)
 
     def extended(self, names: Iterable[str]) -> ModelRegistry:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,37 @@ def test_waiting_jobs_are_listed_in_order_and_counted_by_queue(store: Store) -> 
     assert [one.id for one in store.queue_views.queued(Priority.BATCH, limit=9)] == ["job-2"]
     _accept(store, "job-4")
     assert [one.id for one in store.queue_views.queued(Priority.INTERACTIVE, limit=1)] == ["job-1"]
-    assert [store.views.waiting(priority) for priority in Priority] == [2, 1]
+    assert [store.views.waiting(priority) for priority in Priority] == [{None: 2}, {None: 1}]
+
+
+def test_bound_jobs_are_found_by_their_model(store: Store) -> None:
+    def accept(job: str, model: str | None, *, parks: bool = False) -> None:
+        event = replace(submitted(), bound_model=model, parks=parks)
+        store.log.append(StreamName(job), [draft(event)], expected_version=0)
+
+    accept("job-1", "a")
+    accept("job-2", "a", parks=True)
+    accept("job-3", None)
+    accept("job-4", "b")
+    accept("job-5", "c")
+    store.log.append(StreamName("job-4"), [draft(started())], expected_version=1)
+    wish = draft(JobCancelRequested(reason="api"))
+    store.log.append(StreamName("job-5"), [wish], expected_version=1)
+    assert store.views.waiting(Priority.INTERACTIVE) == {"a": 2, None: 1, "c": 1}
+    assert store.views.bound_models() == ("a", "b", "c")
+
+    def bound(model: str, before: str = "2026-01-01T00:00:00.000000Z") -> list[str]:
+        return [view.id for view in store.views.bound(model, parked_before=before, limit=9)]
+
+    assert bound("a") == ["job-1"]
+    assert bound("a", "2026-01-01T00:00:00.000001Z") == ["job-1", "job-2"]
+    assert bound("b") == ["job-4"]
+    assert bound("c") == []
+    queued = store.queue_views.queued(Priority.INTERACTIVE, limit=9)
+    assert [job.bound_model for job in queued] == ["a", "a", None, "c"]
+    view = store.views.get(JobId("job-4"))
+    assert view is not None
+    assert (view.answered_by, view.fingerprint, view.epoch) == ("m", "f", 1)
 
 
 def test_running_and_measured_jobs_have_the_size_of_their_request(

@@ -110,10 +110,12 @@ class UnloadedModel:
         if self.counts_wait():
             return True
         unfinished = self.views.unfinished()
-        if any(view.status is JobStatus.QUEUED for view in unfinished):
+        # Jobs that wait for another model do not need this one.
+        mine = [view for view in unfinished if view.bound_model in {None, self.card.id}]
+        if any(view.status is JobStatus.QUEUED for view in mine):
             return True
         # A running job belongs to a live worker, or to one that has died.
-        return bool(unfinished) and not any(
+        return bool(mine) and not any(
             pulse.state == WorkerState.READY for pulse in self.pulses.alive()
         )
 

@@ -44,6 +44,7 @@ class PulseReporter:
         on_forgotten: Called when the broker had lost the last pulse, and so may have lost jobs.
         state: Returns the phase of the process.
         logger: For the operator.
+        target: Returns the registered name of the model that this worker has, loads or swaps to.
         last_model: The model that is being loaded again, if it was unloaded.
     """
 
@@ -56,6 +57,7 @@ class PulseReporter:
     on_forgotten: Callable[[], None]
     state: Callable[[], WorkerState]
     logger: Logger
+    target: Callable[[], str]
     last_model: ModelCard | None = None
 
     def beat(self) -> None:
@@ -77,6 +79,7 @@ class PulseReporter:
             pid=os.getpid(),
             state=state.value,
             model=self._model(state),
+            target=self.target(),
             cache=self.gauge.read(),
             drafts=self.gauge.read_drafts(),
             turns=self._turn_state() if is_ready else None,

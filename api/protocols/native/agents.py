@@ -62,7 +62,13 @@ def parse_turn(
         thinking=bool(options.thinking),
         thinking_limit=defaults.efforts.limit(None, forbidden=options.thinking is False),
     )
-    return queued_request(chat, wire, agent=agent, stream=bool(wire.stream))
+    return queued_request(
+        chat,
+        wire,
+        agent=agent,
+        stream=bool(wire.stream),
+        names_model=options.model is not None,
+    )
 
 
 def _options_of(wire: OptionsBody) -> AgentOptions:

@@ -43,4 +43,4 @@ def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) ->
         thinking_limit=defaults.efforts.limit(None, forbidden=wire.thinking is False),
     )
     agent = agent_of(headers, named=wire.agent_id)
-    return queued_request(chat, wire, agent=agent, stream=True)
+    return queued_request(chat, wire, agent=agent, stream=True, names_model=wire.model is not None)

@@ -18,7 +18,12 @@ def messages_of(wire: JobBody | TurnBody) -> list[Message]:
 
 
 def queued_request(
-    chat: ChatRequest, wire: JobBody | TurnBody, *, agent: AgentId | None, stream: bool
+    chat: ChatRequest,
+    wire: JobBody | TurnBody,
+    *,
+    agent: AgentId | None,
+    stream: bool,
+    names_model: bool,
 ) -> ParsedRequest:
     """Return a request with the priority, the deadlines and the webhook of a body.
 
@@ -27,6 +32,7 @@ def queued_request(
         wire: The body.
         agent: The agent of the request, if it names one.
         stream: Whether the reply is a stream.
+        names_model: Whether the body, or the profile of its agent, names a model.
     """
     return ParsedRequest(
         chat=chat,
@@ -37,4 +43,5 @@ def queued_request(
         start_within_s=wire.start_within_s,
         finish_within_s=wire.finish_within_s,
         webhook=wire.webhook,
+        names_model=names_model,
     )

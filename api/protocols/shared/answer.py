@@ -25,6 +25,8 @@ from domain.errors import (
     GenerationCancelled,
     InvalidRequest,
     LogUnavailable,
+    ModelChanged,
+    ModelNotLoaded,
     ModelNotReady,
     Overloaded,
     PromptTooLong,
@@ -33,6 +35,7 @@ from domain.errors import (
     Unavailable,
 )
 from domain.job.view import JobView
+from domain.not_found import ModelNotFound
 from domain.values import StopReason
 
 BlockKind = Literal["text", "thinking", "tool"]
@@ -45,6 +48,9 @@ _ERRORS_BY_CODE: Final[Mapping[str, type[SemanticError]]] = {
         GenerationCancelled,
         InvalidRequest,
         LogUnavailable,
+        ModelChanged,
+        ModelNotFound,
+        ModelNotLoaded,
         ModelNotReady,
         Overloaded,
         QueueUnavailable,
@@ -199,4 +205,7 @@ def _error_of(ending: Failed) -> SemanticError:
         return PromptTooLong(int(numbers[1]), int(numbers[2]))
     if ending.error == PromptTooLong.code:
         return InvalidRequest(ending.message)
-    return _ERRORS_BY_CODE.get(ending.error, EngineFailure)(ending.message)
+    kind = _ERRORS_BY_CODE.get(ending.error, EngineFailure)
+    if kind in {ModelNotFound, ModelNotLoaded}:
+        return kind.__new__(kind, ending.message)  # their ``__init__`` makes the message of names
+    return kind(ending.message)

@@ -55,6 +55,7 @@ class ParsedRequest:
         wire: Fields of the request that the reply repeats, in the words of the dialect.
         more: Further generations of the same request; each becomes a job.
         answers_each: Number of consecutive generations in ``chats`` with the same prompt.
+        names_model: Whether the caller named a model; otherwise the loaded one answers.
     """
 
     chat: ChatRequest
@@ -71,6 +72,7 @@ class ParsedRequest:
     wire: bytes | None = None
     more: tuple[ChatRequest, ...] = ()
     answers_each: int = 1
+    names_model: bool = True
 
     @property
     def chats(self) -> tuple[ChatRequest, ...]:

@@ -11,7 +11,7 @@ jobs that exist.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -34,7 +34,12 @@ from domain.batch.state import (
 )
 from domain.chat.items import Failed
 from domain.chat.request import canonical_json
-from domain.errors import ConcurrencyConflict, InvalidRequest, JobAlreadyTerminal
+from domain.errors import (
+    ConcurrencyConflict,
+    InvalidRequest,
+    JobAlreadyTerminal,
+    SemanticError,
+)
 from domain.events.batch import FileCreated
 from domain.events.job import JobSubmitted
 from domain.job.commands import CreateJob, FailAttempt, SubmitJob
@@ -43,12 +48,12 @@ from domain.job.listing import JobViews
 from domain.job.state import DEADLINE, Job, evolve
 from domain.log.ports import PayloadStore
 from domain.log.record import Draft
-from domain.not_found import PayloadMissing
+from domain.not_found import ModelNotFound, PayloadMissing
 from domain.ports import Clock
 from domain.usecases.batches.batches import BatchRecords
 from domain.usecases.batches.files import FileRecords
 from domain.usecases.jobs.cancel import JobCancellation
-from domain.usecases.jobs.submit import JobSubmission
+from domain.usecases.jobs.submit import JobSubmission, line_length, never_absent
 from domain.values import (
     ATTEMPTS_MAX,
     JobStatus,
@@ -82,6 +87,8 @@ class BatchDriver:
         window: Most jobs of batches that may wait for a worker.
         attempts_max: Attempts of a line before it fails for good, and workers that may die on it.
         output_kept_s: Seconds for which result files are kept, unless the batch sets it.
+        is_absent: Whether no worker has a model. Lines that wait for it hold no place of the
+            window; a batch never has more than ``window`` open lines.
     """
 
     batches: BatchRecords
@@ -96,6 +103,7 @@ class BatchDriver:
     window: int = 256
     attempts_max: int = ATTEMPTS_MAX
     output_kept_s: int = 30 * 24 * 3600
+    is_absent: Callable[[str], bool] = never_absent
 
     def advance(self) -> int:
         """Advance every open batch by one step; they share the room in the queue.
@@ -107,7 +115,8 @@ class BatchDriver:
             LogUnavailable: The log cannot be read or written; call again.
         """
         batch_ids = self.batches.views.unfinished()
-        room = max(0, self.window - self.jobs.waiting(Priority.BATCH))
+        waiting = line_length(self.jobs.waiting(Priority.BATCH), None, self.is_absent)
+        room = max(0, self.window - waiting)
         still_open = len(batch_ids)
         for index, batch_id in enumerate(batch_ids):
             # The next batches get the rest of a share that one does not use.
@@ -162,6 +171,7 @@ def _check(batch: Batch, driver: BatchDriver) -> Batch:
 def _submit_lines(batch: Batch, driver: BatchDriver, room: int) -> int:
     """Submit the next lines that are no jobs yet, ``room`` at most; return how many."""
     tally = driver.batches.views.tally(batch.id)
+    room = min(room, max(0, driver.window - tally.open))
     # A crash interrupts one round, so lines are missing among the last ROUND_LINES_MAX only.
     whole = tally.jobs == tally.last_line + 1
     start = tally.jobs if whole else max(0, tally.last_line + 1 - ROUND_LINES_MAX)
@@ -182,7 +192,7 @@ def _submit_line(batch: Batch, line: tuple[int, bytes], driver: BatchDriver) -> 
     number, raw = line
     facts = batch.facts
     wanted = driver.protocol.read(batch, raw)
-    if isinstance(wanted.request, InvalidRequest):
+    if isinstance(wanted.request, SemanticError):
         _record_refusal(batch, number, raw, wanted.model or NO_MODEL, wanted.request, driver)
         return
     command = SubmitJob(
@@ -197,6 +207,8 @@ def _submit_line(batch: Batch, line: tuple[int, bytes], driver: BatchDriver) -> 
         finish_deadline=facts.expires_at,
         ordered=False,
         wire=wanted.wire,
+        bound_model=wanted.bound_model,
+        parks=True,
     )
     try:
         driver.submission.submit(command, job_id=job_of_line(batch.id, number))
@@ -209,7 +221,7 @@ def _record_refusal(
     number: int,
     raw: bytes,
     model: str,
-    error: InvalidRequest,
+    error: InvalidRequest | ModelNotFound,
     driver: BatchDriver,
 ) -> None:
     """Record a line that is no valid request as a failed job, so that it has a result."""
@@ -226,7 +238,8 @@ def _record_refusal(
         client=facts.client,
         ordered=False,
     )
-    message = f"{error.field}: {error.message}" if error.field else error.message
+    field = error.field if isinstance(error, InvalidRequest) else None
+    message = f"{field}: {error.message}" if field else error.message
     failure = Failed(error=error.code, message=message, retryable=False)
     accepted = decide(job, CreateJob(submitted=submitted))
     failed = decide(evolve(job, submitted), FailAttempt(attempt=0, failure=failure))

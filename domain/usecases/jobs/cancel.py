@@ -11,7 +11,7 @@ from domain.job.state import Job
 from domain.log.ports import EventLog
 from domain.ports import IdSource
 from domain.usecases.jobs.commit import commit
-from domain.usecases.jobs.terminal_item import read_emitted, terminal_item
+from domain.usecases.jobs.terminal_item import publish_end
 from domain.values import JobId, Usage
 
 
@@ -47,18 +47,24 @@ class JobCancellation:
         job = commit(job_id, RequestCancel(reason=reason), log=self.log, ids=self.ids)
         if job.status.is_terminal:
             return job
-        asked = job.submitted
-        assert asked is not None
         try:
-            if self.queue.remove(
-                job_id, asked.priority, agent=asked.agent, model=asked.bound_model
-            ):
+            if self.take_waiting(job):
                 return self._end_waiting(job)
             self.signals.nudge_cancel(job_id)
         except QueueUnavailable:
             # The request is recorded: a worker reads it before it starts the job.
             return job
         return job
+
+    def take_waiting(self, job: Job) -> bool:
+        """Take a job out of its queue; return whether it waited there.
+
+        Raises:
+            QueueUnavailable: The broker cannot be reached.
+        """
+        asked = job.submitted
+        assert asked is not None
+        return self.queue.remove(job.id, asked.priority, agent=asked.agent, model=asked.bound_model)
 
     def _end_waiting(self, job: Job) -> Job:
         """End a job that no worker has and no queue holds, and publish its terminal item."""
@@ -67,7 +73,5 @@ class JobCancellation:
             return None if now.status.is_terminal else ConfirmCancel(attempt=0, usage=Usage())
 
         ended = commit(job.id, confirm, log=self.log, ids=self.ids)
-        emitted = read_emitted(ended, self.backlog)
-        if not emitted.ended:
-            self.sink.publish([(job.id, terminal_item(ended, emitted.next_item))])
+        publish_end(ended, backlog=self.backlog, sink=self.sink)
         return ended

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from domain.errors import (
@@ -127,8 +127,33 @@ def idempotency_digest(key: str) -> Digest:
     return digest_of(b"idempotency-key\n" + key.encode("utf-8", "surrogatepass"))
 
 
+def never_absent(model: str) -> bool:
+    """Return whether a model is absent where there is only one."""
+    del model
+    return False
+
+
+def line_length(
+    counts: Mapping[str | None, int], model: str | None, is_absent: Callable[[str], bool]
+) -> int:
+    """Return how many jobs wait beside a job that is bound to ``model``.
+
+    Jobs of an absent model form a line of their own: they hold no place of the others.
+    """
+    if model is not None and is_absent(model):
+        return counts.get(model, 0)
+    return sum(count for bound, count in counts.items() if bound is None or not is_absent(bound))
+
+
 def require_room(
-    priority: Priority, *, jobs_max: int, views: JobViews, eta: EtaSource, jobs: int = 1
+    priority: Priority,
+    *,
+    jobs_max: int,
+    views: JobViews,
+    eta: EtaSource,
+    jobs: int = 1,
+    model: str | None = None,
+    is_absent: Callable[[str], bool] = never_absent,
 ) -> None:
     """Refuse new jobs, all or none, if their queue has no room for them.
 
@@ -140,6 +165,8 @@ def require_room(
         views: Counts the waiting jobs.
         eta: Estimates when a place becomes free.
         jobs: Number of new jobs.
+        model: The model that they are bound to.
+        is_absent: Whether no worker has a model.
 
     Raises:
         InvalidRequest: ``jobs`` is more than may ever wait.
@@ -148,7 +175,7 @@ def require_room(
     if jobs > jobs_max:
         msg = f"{jobs} answers at once; the {priority.value} queue takes {jobs_max}"
         raise InvalidRequest(msg, field="n")
-    waiting = views.waiting(priority)
+    waiting = line_length(views.waiting(priority), model, is_absent)
     if waiting + jobs > jobs_max:
         limit = jobs_max - jobs + 1
         free_in_s = eta.room_in_s(priority, waiting=waiting, limit=limit)

@@ -70,6 +70,17 @@ def republish_end(
     sink.publish([(job.id, terminal_item(job, emitted.next_item))])
 
 
+def publish_end(job: Job, *, backlog: ItemBacklog, sink: ItemSink) -> None:
+    """Publish the terminal item of a job that ended while it waited, unless it is there.
+
+    Raises:
+        QueueUnavailable: The broker cannot be reached.
+    """
+    emitted = read_emitted(job, backlog)
+    if not emitted.ended:
+        sink.publish([(job.id, terminal_item(job, emitted.next_item))])
+
+
 def terminal_item(job: Job, n: int) -> StreamItem:
     """Return the terminal item of an ended job that no attempt published, with number ``n``.
 

@@ -195,7 +195,7 @@ class RedisWorkerPulses:
 
 
 def _pulse(data: dict[str, Any]) -> WorkerPulse:
-    # A worker of an older version reports no cache, drafts, turns, waiting jobs or values.
+    # A worker of an older version reports no target, cache, drafts, turns, waiting jobs or values.
     model, cache, turns = data["model"], data.get("cache"), data.get("turns")
     waiting = [
         {**job, "waiting_for": WaitingFor(job["waiting_for"])} for job in data.get("waiting", ())
@@ -206,6 +206,7 @@ def _pulse(data: dict[str, Any]) -> WorkerPulse:
         pid=data["pid"],
         state=data["state"],
         model=None if model is None else ModelCard(**model),
+        target=data.get("target"),
         cache=None if cache is None else CacheFigures(**cache),
         drafts=None if drafts is None else DraftFigures(**drafts),
         turns=None if turns is None else _turns(turns),

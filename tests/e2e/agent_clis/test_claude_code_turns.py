@@ -94,7 +94,7 @@ def test_escape_frees_the_place_and_the_next_turn_goes_on_from_what_was_said(
         terminal.wait_for("Ahoy")
         talked = newer_than(before, log)
         body = {"max_tokens": 9, "messages": [{"role": "user", "content": "Wait your turn."}]}
-        waiting = log.http.post("/v1/jobs", json={"model": "any"} | body).json()["id"]
+        waiting = log.http.post("/v1/jobs", json={"model": "claude-any"} | body).json()["id"]
         terminal.press(ESCAPE)
         talked = ended(talked["id"], log)
         assert talked["status"] == "cancelled"

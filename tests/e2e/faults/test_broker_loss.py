@@ -69,7 +69,7 @@ def undisturbed(service: Service) -> str:
 
 def body_of(tokens: int) -> dict[str, Any]:
     return {
-        "model": "any",
+        "model": "claude-any",
         "max_tokens": tokens,
         "temperature": 1.0,
         "seed": 11,

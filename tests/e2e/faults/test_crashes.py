@@ -74,7 +74,7 @@ def http(crashing: Service) -> Iterator[httpx.Client]:
 
 def submitted(http: httpx.Client, sampling: str, **more: Any) -> str:
     body = {
-        "model": "any",
+        "model": "claude-any",
         "max_tokens": TOKENS,
         "messages": [{"role": "user", "content": "Tell me a long story."}],
     }
@@ -159,7 +159,7 @@ def likelihoods(
 ) -> tuple[list[dict[str, Any]], str]:
     """Return what a chat stream tells of its tokens, and its job; its worker dies on the way."""
     body: dict[str, Any] = {
-        "model": "any",
+        "model": "claude-any",
         "max_tokens": TOKENS,
         "messages": [{"role": "user", "content": "Tell me a long story."}],
         "logprobs": True,
@@ -214,7 +214,11 @@ def test_full_disk_refuses_in_the_callers_words_and_nothing_is_half_written(
 ) -> None:
     head = http.get("/v1/events", params={"limit": 1}).json()
     assert head["data"]
-    message = {"model": "any", "max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]}
+    message = {
+        "model": "claude-any",
+        "max_tokens": 4,
+        "messages": [{"role": "user", "content": "Hi"}],
+    }
     submitted_before = submissions(http)
     with no_room(crashing.part("api")):
         job = http.post("/v1/jobs", json=message)

@@ -56,7 +56,7 @@ def _read(
     fault: PlantedFault | None = None,
 ) -> dict[str, Any]:
     body = {
-        "model": "any",
+        "model": "claude-any",
         "max_tokens": tokens,
         "temperature": 0,
         "messages": [{"role": "user", "content": "Tell me a long story."}],

@@ -80,7 +80,7 @@ def test_step_that_does_not_return_is_a_pause_of_its_streams(
 
 def _submit(http: httpx.Client, number: int) -> str:
     body = {
-        "model": "any",
+        "model": "claude-any",
         "max_tokens": TOKENS,
         "temperature": 0,
         "messages": [{"role": "user", "content": f"Tell me story {number}."}],

@@ -25,7 +25,12 @@ def _thinking_tokens(message: Any) -> int:
 
 
 def test_reasoning_is_cut_at_its_budget_and_the_answer_follows(claude: anthropic.Anthropic) -> None:
-    asked: dict[str, Any] = {"model": "m", "max_tokens": 200, "messages": _ASK, "extra_body": _COLD}
+    asked: dict[str, Any] = {
+        "model": "gpt-m",
+        "max_tokens": 200,
+        "messages": _ASK,
+        "extra_body": _COLD,
+    }
     free = claude.messages.create(**asked, thinking={"type": "enabled", "budget_tokens": 150})
     assert _thinking_tokens(free) > _BUDGET
     short: Any = {"type": "enabled", "budget_tokens": _BUDGET}
@@ -47,7 +52,7 @@ def test_openai_clients_are_told_how_much_was_reasoning(oai: openai.OpenAI) -> N
     # 10 % of this are 4 tokens.
     for effort in ("none", "minimal", "high"):
         chat = oai.chat.completions.create(
-            model="m",
+            model="gpt-m",
             messages=_ASK,
             max_tokens=45,
             reasoning_effort=effort,
@@ -58,7 +63,7 @@ def test_openai_clients_are_told_how_much_was_reasoning(oai: openai.OpenAI) -> N
         assert chat.choices[0].message.content
         counts[effort] = chat.usage.completion_tokens_details.reasoning_tokens or 0
         response = oai.responses.create(
-            model="m",
+            model="gpt-m",
             input=_ASK,
             max_output_tokens=45,
             reasoning={"effort": effort},
@@ -75,9 +80,9 @@ def test_what_is_created_read_and_left_is_what_was_counted(claude: anthropic.Ant
     mark: Any = {"type": "ephemeral"}
     text = "Counts that must add up. " * 120
     system: Any = [{"type": "text", "text": text, "cache_control": mark}]
-    counted = claude.messages.count_tokens(model="m", system=system, messages=_ASK).input_tokens
+    counted = claude.messages.count_tokens(model="gpt-m", system=system, messages=_ASK).input_tokens
     assert counted > 256
-    asked: dict[str, Any] = {"model": "m", "max_tokens": 4, "messages": _ASK}
+    asked: dict[str, Any] = {"model": "gpt-m", "max_tokens": 4, "messages": _ASK}
     first = claude.messages.create(**asked, system=system).usage
     again = claude.messages.create(**asked, system=system).usage
     for usage in (first, again):

@@ -47,7 +47,7 @@ def test_anthropic_format_holds_at_full_temperature(
 ) -> None:
     more: dict[str, Any] = {"thinking": {"type": "adaptive"}} if thinking else {}
     message = claude.messages.create(
-        model="m",
+        model="gpt-m",
         max_tokens=600,
         messages=_ASK,
         output_config={"format": {"type": "json_schema", "schema": _SCHEMA}},
@@ -62,7 +62,7 @@ def test_anthropic_format_holds_at_full_temperature(
 
 def test_openai_model_parses(oai: openai.OpenAI) -> None:
     reply = oai.chat.completions.parse(
-        model="m", messages=_ASK, response_format=_Report, max_tokens=400, seed=2, temperature=1
+        model="gpt-m", messages=_ASK, response_format=_Report, max_tokens=400, seed=2, temperature=1
     )
     assert reply.choices[0].finish_reason == "stop"
     assert isinstance(reply.choices[0].message.parsed, _Report)
@@ -70,7 +70,7 @@ def test_openai_model_parses(oai: openai.OpenAI) -> None:
 
 def test_openai_object_streams(oai: openai.OpenAI) -> None:
     chunks = oai.chat.completions.create(
-        model="m",
+        model="gpt-m",
         messages=_ASK,
         response_format={"type": "json_object"},
         max_tokens=60,
@@ -87,17 +87,17 @@ def test_a_schema_that_cannot_be_kept_is_a_400(
     form: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": _UNKEPT}}
     form["json_schema"]["strict"] = True
     with pytest.raises(openai.BadRequestError, match="uniqueItems"):
-        oai.chat.completions.create(model="m", messages=_ASK, response_format=form)
+        oai.chat.completions.create(model="gpt-m", messages=_ASK, response_format=form)
     with pytest.raises(anthropic.BadRequestError, match="uniqueItems"):
         claude.messages.create(
-            model="m",
+            model="gpt-m",
             max_tokens=9,
             messages=_ASK,
             output_config={"format": {"type": "json_schema", "schema": _UNKEPT}},
         )
     form["json_schema"]["strict"] = False
     reply = oai.chat.completions.create(
-        model="m", messages=_ASK, response_format=form, max_tokens=20, temperature=0
+        model="gpt-m", messages=_ASK, response_format=form, max_tokens=20, temperature=0
     )
     assert (reply.choices[0].message.content or "").lstrip().startswith("[")
 
@@ -106,7 +106,7 @@ def test_forced_arguments_match_whatever_is_asked(claude: anthropic.Anthropic) -
     tool: Any = {"name": "report", "description": "Say the weather", "input_schema": _SCHEMA}
     for seed in range(3):
         message = claude.messages.create(
-            model="m",
+            model="gpt-m",
             max_tokens=300,
             messages=_ASK,
             tools=[tool],
@@ -125,7 +125,7 @@ def test_claude_codes_own_tools_are_taken(service: Service) -> None:
     reply = httpx.post(
         f"{service.base_url}/v1/messages",
         json={
-            "model": "m",
+            "model": "gpt-m",
             "max_tokens": 200,
             "messages": [{"role": "user", "content": "Run ls"}],
             "tools": tools,

@@ -37,7 +37,7 @@ def _counted(usage: Any) -> int:
 def test_anthropic_call_comes_whole(claude: anthropic.Anthropic, choice: Any) -> None:
     more = {"tool_choice": choice} if choice else {}
     message = claude.messages.create(
-        model="m", max_tokens=80, tools=[_WEATHER], messages=_ASK, extra_body=_COLD, **more
+        model="gpt-m", max_tokens=80, tools=[_WEATHER], messages=_ASK, extra_body=_COLD, **more
     )
     (call,) = (block for block in message.content if block.type == "tool_use")
     assert message.stop_reason == "tool_use"
@@ -47,7 +47,7 @@ def test_anthropic_call_comes_whole(claude: anthropic.Anthropic, choice: Any) ->
 
 def test_anthropic_call_is_streamed_and_its_result_is_taken(claude: anthropic.Anthropic) -> None:
     with claude.messages.stream(
-        model="m", max_tokens=80, tools=[_WEATHER], messages=_ASK, extra_body=_COLD
+        model="gpt-m", max_tokens=80, tools=[_WEATHER], messages=_ASK, extra_body=_COLD
     ) as stream:
         pieces = [event.partial_json for event in stream if event.type == "input_json"]
         message = stream.get_final_message()
@@ -56,7 +56,7 @@ def test_anthropic_call_is_streamed_and_its_result_is_taken(claude: anthropic.An
     assert json.loads("".join(pieces)) == call.input
     result: Any = {"type": "tool_result", "tool_use_id": call.id, "content": "Sunny, 21 degrees."}
     answer = claude.messages.create(
-        model="m",
+        model="gpt-m",
         max_tokens=40,
         tools=[_WEATHER],
         messages=[
@@ -72,7 +72,7 @@ def test_anthropic_call_is_streamed_and_its_result_is_taken(claude: anthropic.An
 
 def test_named_tool_is_called_whatever_was_asked(claude: anthropic.Anthropic) -> None:
     message = claude.messages.create(
-        model="m",
+        model="gpt-m",
         max_tokens=80,
         tools=[_WEATHER, _BASH],
         tool_choice={"type": "tool", "name": "Bash", "disable_parallel_tool_use": True},
@@ -99,10 +99,10 @@ def test_named_tool_is_called_whatever_was_asked(claude: anthropic.Anthropic) ->
 def test_count_is_what_the_call_reports(
     claude: anthropic.Anthropic, fields: dict[str, Any]
 ) -> None:
-    counted = claude.messages.count_tokens(model="m", messages=_ASK, **fields)
-    message = claude.messages.create(model="m", max_tokens=1, messages=_ASK, **fields)
+    counted = claude.messages.count_tokens(model="gpt-m", messages=_ASK, **fields)
+    message = claude.messages.create(model="gpt-m", max_tokens=1, messages=_ASK, **fields)
     assert counted.input_tokens == _counted(message.usage)
-    again = claude.messages.create(model="m", max_tokens=1, messages=_ASK, **fields)
+    again = claude.messages.create(model="gpt-m", max_tokens=1, messages=_ASK, **fields)
     assert counted.input_tokens == _counted(again.usage)
 
 
@@ -112,7 +112,7 @@ def test_prompt_that_is_too_long_is_a_400_in_the_words_that_clients_know(
 ) -> None:
     with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: \d+ tokens > \d+ m"):
         claude.messages.create(
-            model="m",
+            model="gpt-m",
             max_tokens=1,
             stream=stream,
             messages=[{"role": "user", "content": "word " * 140_000}],
@@ -122,7 +122,7 @@ def test_prompt_that_is_too_long_is_a_400_in_the_words_that_clients_know(
 def test_openai_calls_come_whole_and_in_pieces(oai: openai.OpenAI) -> None:
     tool: Any = {"type": "function", "function": {"name": "get_weather", "parameters": _SCHEMA}}
     asked: Any = {
-        "model": "m", "messages": _ASK, "tools": [tool], "temperature": 0, "max_tokens": 80,
+        "model": "gpt-m", "messages": _ASK, "tools": [tool], "temperature": 0, "max_tokens": 80,
         "tool_choice": "required",
     }  # fmt: skip
     whole = oai.chat.completions.create(**asked).choices[0]

@@ -57,7 +57,7 @@ def test_request_after_the_unload_waits_for_the_model_and_its_context_is_warm(
 
 def _body() -> dict[str, Any]:
     return {
-        "model": "any",
+        "model": "claude-any",
         "messages": [{"role": "user", "content": PROMPT}],
     }
 

@@ -26,6 +26,7 @@ from domain.chat.stored_answer import StoredAnswer
 from domain.errors import SemanticError
 from domain.job.commands import CompleteAttempt, StartAttempt
 from domain.job.ports import WorkerPulse
+from domain.model.presence import LoadedModels
 from domain.model.registry import ModelEntry, ModelRegistry
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.commit import commit
@@ -34,6 +35,7 @@ from domain.usecases.jobs.submit import JobSubmission
 from domain.values import (
     JobId,
     ModelCard,
+    Priority,
     Sampling,
     StopReason,
     Timings,
@@ -55,8 +57,9 @@ CARD = ModelCard(
     description="A small model for demonstrations.",
     created_at="2026-01-02T03:04:05Z",
 )
+#: Any other name follows the loaded model.
 REGISTRY = ModelRegistry(
-    [ModelEntry(name="demo", source="semantic-demo", aliases=("claude-demo",))]
+    [ModelEntry(name="demo", source="semantic-demo", aliases=("claude-demo",))], following=("*",)
 )
 PATIENCE_S = 60.0
 
@@ -74,11 +77,17 @@ class FakeApi:
         self.log = InMemoryEventLog(clock)
         self.broker = FakeBroker()
         self.executor = ThreadPoolExecutor(max_workers=4)
+        self.models = LoadedModels(self.broker.pulses, clock)
         self.ports = ApiPorts(
             log=self.log,
             payloads=self.log,
             views=self.log.views,
-            eta=LiveEta(queue=self.log.queue_views, pulses=self.broker.pulses, clock=clock),
+            eta=LiveEta(
+                queue=self.log.queue_views,
+                pulses=self.broker.pulses,
+                models=self.models,
+                clock=clock,
+            ),
             submission=JobSubmission(log=self.log, queue=self.broker.queue, ids=ids),
             cancellation=JobCancellation(
                 log=self.log,
@@ -105,6 +114,7 @@ class FakeApi:
             webhook_store=InMemoryWebhookStore(),
             version="1.2.3",
             model="demo",
+            models=self.models,
             registry=lambda: REGISTRY,
             inspect_model=lambda _: None,
             max_tokens_default=64,
@@ -175,8 +185,13 @@ class FakeApi:
 
     def start(self, job_id: JobId) -> None:
         """Take a job from the queue as a worker does."""
-        assert self.broker.queue.take() == job_id
+        assert self.take() == job_id
         self.begin(job_id)
+
+    def take(self, priority: Priority = Priority.INTERACTIVE) -> JobId | None:
+        """Take the next job of either line as a worker of ``demo`` does."""
+        queue = self.broker.queue
+        return queue.take(priority) or queue.take(priority, model="demo")
 
     def begin(self, job_id: JobId) -> None:
         """Record that a worker has begun a job."""

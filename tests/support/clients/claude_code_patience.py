@@ -84,7 +84,7 @@ class PatientSession:
 
     def _submit(self) -> str:
         message = {"role": "user", "content": "Hold the place."}
-        body = {"model": "any", "max_tokens": 16_000, "messages": [message]}
+        body = {"model": "claude-any", "max_tokens": 16_000, "messages": [message]}
         submitted = self.log.http.post("/v1/jobs", json=body)
         assert submitted.status_code == 202, submitted.text
         return str(submitted.json()["id"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from domain.errors import ConcurrencyConflict, IdempotencyKeyTaken, LogUnavailable
@@ -73,11 +74,26 @@ class InMemoryJobViews:
         found = [view for view in reversed(self.rows.values()) if view.asked == asked]
         return tuple(found[:limit])
 
-    def waiting(self, priority: Priority) -> int:
-        return sum(
-            view.status is JobStatus.QUEUED and view.priority == priority
+    def waiting(self, priority: Priority) -> dict[str | None, int]:
+        return Counter(
+            view.bound_model
             for view in self.rows.values()
+            if view.status is JobStatus.QUEUED and view.priority == priority
         )
+
+    def bound_models(self) -> tuple[str, ...]:
+        bound = {view.bound_model for view in self.unfinished()}
+        return tuple(sorted(model for model in bound if model is not None))
+
+    def bound(self, model: str, *, parked_before: str, limit: int) -> tuple[JobView, ...]:
+        found = [
+            view
+            for view in self.unfinished()
+            if view.bound_model == model
+            and not view.cancel_requested
+            and (not view.parks or view.created_at < parked_before)
+        ]
+        return tuple(found[:limit])
 
 
 class InMemoryQueueViews:
@@ -94,6 +110,7 @@ class InMemoryQueueViews:
                 priority=priority,
                 request_bytes=self._size(view),
                 max_tokens=self._max_tokens(view),
+                bound_model=view.bound_model,
             )
             for view in self._in(JobStatus.QUEUED)
             if view.priority == priority

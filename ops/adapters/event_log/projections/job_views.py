@@ -23,9 +23,9 @@ _ALIKE = HotStatement(
     .limit(bindparam("rows"))
 )
 _WAITING = HotStatement(
-    select(func.count()).where(
-        JOBS.c.status == JobStatus.QUEUED.value, JOBS.c.priority == bindparam("priority")
-    )
+    select(JOBS.c.bound_model, func.count())
+    .where(JOBS.c.status == JobStatus.QUEUED.value, JOBS.c.priority == bindparam("priority"))
+    .group_by(JOBS.c.bound_model)
 )
 
 
@@ -98,11 +98,26 @@ class SqlJobViews:
             rows = _ALIKE.rows(connection, {"asked": asked, "rows": limit})
             return tuple(view_of(row) for row in rows)
 
-    def waiting(self, priority: Priority) -> int:
+    def waiting(self, priority: Priority) -> dict[str | None, int]:
         """See ``JobViews.waiting``."""
         with reading(self._engine) as connection:
-            ((count,),) = _WAITING.rows(connection, {"priority": priority.value})
-        return int(count)
+            rows = _WAITING.rows(connection, {"priority": priority.value})
+        return {model: int(count) for model, count in rows}
+
+    def bound_models(self) -> tuple[str, ...]:
+        """See ``JobViews.bound_models``."""
+        query = select(JOBS.c.bound_model).distinct().where(JOBS.c.status.in_(_OPEN))
+        bound = query.where(JOBS.c.bound_model.is_not(None)).order_by(JOBS.c.bound_model)
+        with reading(self._engine) as connection:
+            return tuple(str(row[0]) for row in connection.execute(bound))
+
+    def bound(self, model: str, *, parked_before: str, limit: int) -> tuple[JobView, ...]:
+        """See ``JobViews.bound``."""
+        in_vain = or_(~JOBS.c.parks, JOBS.c.created_at < parked_before)
+        query = select(JOBS).where(
+            JOBS.c.status.in_(_OPEN), JOBS.c.bound_model == model, ~JOBS.c.cancel_requested, in_vain
+        )
+        return self._views(query.order_by(JOBS.c.accepted_position).limit(limit))
 
     def _views(self, query: Select[tuple[object, ...]]) -> tuple[JobView, ...]:
         with reading(self._engine) as connection:

@@ -21,7 +21,7 @@ def _by_acceptance(query: Select[tuple[object, ...]]) -> HotStatement:
 
 
 _QUEUED = _by_acceptance(
-    select(JOBS.c.id, JOBS.c.agent, PAYLOADS.c.bytes, EVENTS.c.data)
+    select(JOBS.c.id, JOBS.c.agent, JOBS.c.bound_model, PAYLOADS.c.bytes, EVENTS.c.data)
     .select_from(_WITH_SUBMISSION.outerjoin(PAYLOADS, _SIZE))
     .where(JOBS.c.status == JobStatus.QUEUED.value, JOBS.c.priority == bindparam("priority"))
 )
@@ -74,8 +74,9 @@ class SqlQueueViews:
                 priority=priority,
                 request_bytes=size,
                 max_tokens=_max_tokens(data),
+                bound_model=bound_model,
             )
-            for job_id, agent, size, data in rows
+            for job_id, agent, bound_model, size, data in rows
         )
 
     def running(self, *, limit: int) -> tuple[RunningJob, ...]:

@@ -55,7 +55,7 @@ def test_of_two_turns_at_once_one_is_added(monkeypatch: pytest.MonkeyPatch) -> N
             states = {job: view.status.value for job, view in api.log.views.rows.items()}
             assert states.pop(winner) == "queued"
             assert list(states.values()) == ["cancelled"]
-            assert api.broker.queue.take() == winner
+            assert api.take() == winner
             assert [one["job"] for one in (await api.json("GET", AGENT))["history"]] == [winner]
 
     asyncio.run(scenario())

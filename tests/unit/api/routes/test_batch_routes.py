@@ -58,7 +58,7 @@ async def new_batch(api: FakeApi, *names: str) -> str:
 
 
 def take(api: FakeApi) -> JobId:
-    job_id = api.broker.queue.take(Priority.BATCH)
+    job_id = api.take(Priority.BATCH)
     assert job_id is not None
     return job_id
 

@@ -45,7 +45,7 @@ def test_stream_begins_before_the_first_item_and_ends_with_the_answer() -> None:
             assert reply.headers["x-semantic-job"] == job_id
             assert start[0].json["message"]["id"] == "msg_" + job_id.removeprefix("job-")
             assert start[0].json["message"]["model"] == "any-name"
-            assert api.broker.queue.take() == job_id
+            assert api.take() == job_id
             api.publish(job_id, *ANSWER)
             events = events_in(await pieces_of(reply))
             assert events[-1].event == "message_stop"
@@ -118,7 +118,7 @@ def test_client_that_leaves_cancels_its_waiting_job(path: str, body: dict[str, A
             await eventually(lambda: status_of(api, job_id) is JobStatus.CANCELLED)
             (asked,) = api.log.read_all(types=["JobCancelRequested"])
             assert asked.data == {"reason": "client_gone"}
-            assert api.broker.queue.take() is None
+            assert api.take() is None
             reply = await answering
             if isinstance(reply, StreamReply):
                 assert events_in(await pieces_of(reply))[-1].event in {None, "message_start"}

@@ -74,8 +74,8 @@ def test_waiting_jobs_have_a_place_and_an_estimate_after_the_first_measurement()
             worker_is_ready(api)
             jobs = [await new_job(api, agent) for agent in ("a", "a", "b")]
             # The worker has the first two in its hands and has begun none.
-            assert api.broker.queue.take() is not None
-            assert api.broker.queue.take() is not None
+            assert api.take() is not None
+            assert api.take() is not None
             places, starts, ends = [], [], []
             for job in jobs:
                 shown = await api.json("GET", f"/v1/jobs/{job['id']}")

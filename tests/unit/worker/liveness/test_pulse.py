@@ -79,6 +79,7 @@ class World:
             on_forgotten=lambda: self.reconciles.append("look"),
             state=lambda: state,
             logger=structlog.get_logger(),
+            target=lambda: "a model",
         )
 
     def pulse(self) -> WorkerPulse:

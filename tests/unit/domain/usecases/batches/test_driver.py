@@ -66,11 +66,11 @@ def test_lines_wait_outside_the_queue_until_it_has_room() -> None:
         batch_id = world.submit_batch(*MANY)
         world.step()
         world.step()
-        assert world.log.views.waiting(Priority.BATCH) == 10
+        assert world.log.views.waiting(Priority.BATCH) == {None: 10}
         world.work(4)
         world.step()
         assert world.views.tally(batch_id).jobs == 14
-        assert world.log.views.waiting(Priority.BATCH) == 10
+        assert world.log.views.waiting(Priority.BATCH) == {None: 10}
 
 
 def test_two_batches_share_the_room_in_the_queue() -> None:

@@ -1,0 +1,58 @@
+"""Binds requests to registered models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from api.protocols.shared.parsed_request import ParsedRequest
+from domain.job.commands import SubmitJob
+from domain.job.view import JobView
+from domain.model.presence import LoadedModels
+from domain.model.registry import ModelRegistry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelBinding:
+    """Finds the model of a request, and whether a worker has it.
+
+    Attributes:
+        registry: Returns the registered models.
+        loaded: The models of the live workers.
+    """
+
+    registry: Callable[[], ModelRegistry]
+    loaded: LoadedModels
+
+    def bind(self, parsed: ParsedRequest) -> str | None:
+        """Return the model that a request is bound to; ``None`` if it follows the loaded one.
+
+        Raises:
+            ModelNotFound: The name is unknown.
+        """
+        return self.registry().bind(parsed.chat.model) if parsed.names_model else None
+
+    def require(self, command: SubmitJob) -> None:
+        """Refuse a request that cannot wait for its model; blocks.
+
+        Raises:
+            ModelNotLoaded: No worker has the model.
+        """
+        if command.bound_model is not None and not command.parks:
+            self.loaded.require(command.bound_model)
+
+    def require_present(self, job: JobView | None) -> None:
+        """Refuse to read a job that waits for its model; blocks.
+
+        Raises:
+            ModelNotLoaded: No worker has the model.
+        """
+        if job is not None and job.bound_model is not None and not job.status.is_terminal:
+            self.loaded.require(job.bound_model)
+
+    def same(self, jobs: Iterable[JobView], command: SubmitJob) -> tuple[JobView, ...]:
+        """Return the jobs of the same binding that do not wait for their model; blocks."""
+        bound = command.bound_model
+        return tuple(
+            job for job in jobs if job.bound_model == bound and not self.loaded.is_parked(job)
+        )

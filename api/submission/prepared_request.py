@@ -1,0 +1,45 @@
+"""A request that is parsed and not accepted yet, and the digest by which its repeats find it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from api.protocols.shared.parsed_request import ParsedRequest
+from domain.job.commands import SubmitJob
+from domain.job.request_dedup import RequestRepeat
+from domain.job.view import JobView
+from domain.usecases.jobs.submit import Accepted
+from domain.values import Digest, digest_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedRequest:
+    """A parsed request and the earlier jobs that it may repeat.
+
+    Attributes:
+        parsed: The request.
+        command: The job to submit.
+        repeat: Whether the request may join an earlier job.
+        alike: Jobs with the same digest, newest first.
+        accepted: The job, once one is recorded.
+    """
+
+    parsed: ParsedRequest
+    command: SubmitJob
+    repeat: RequestRepeat
+    alike: Sequence[JobView] = ()
+    accepted: Accepted | None = None
+
+
+def asked_of(command: SubmitJob, *, seeded: bool) -> Digest:
+    """Return a digest that is equal for requests with the same question and answer format."""
+    agent = command.agent
+    asked = command.request.asked(protocol=command.protocol, agent=agent, seeded=seeded)
+    if command.webhook is not None:
+        # A request with a webhook must not join a job that notifies another receiver, or none.
+        asked = digest_of(f"{asked}\n{command.webhook}".encode())
+    if command.wire is not None:
+        # The answer shows parts of its request, so these must be equal too.
+        asked = digest_of(f"{asked}\n".encode() + command.wire)
+    return asked

@@ -1,0 +1,74 @@
+"""Which models the live workers have, loaded or about to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from domain.errors import ModelNotLoaded, QueueUnavailable
+from domain.job.ports import WorkerPulse, WorkerPulses
+from domain.job.view import JobView
+from domain.ports import Clock
+
+#: Seconds for which the pulses are not read again.
+FRESH_S: Final = 0.25
+_READY: Final = "ready"
+
+
+def model_of(pulse: WorkerPulse) -> str | None:
+    """Return the registered name of the model that a worker has, loads or swaps to."""
+    if pulse.target is not None:
+        return pulse.target
+    return None if pulse.model is None else pulse.model.id
+
+
+class LoadedModels:
+    """The models of the live workers; any thread may ask.
+
+    Without any pulse, as while the service starts, no model counts as absent.
+
+    Args:
+        pulses: Heartbeats of the workers.
+        clock: The age of what was read.
+    """
+
+    def __init__(self, pulses: WorkerPulses, clock: Clock) -> None:
+        self._pulses = pulses
+        self._clock = clock
+        #: The pulses, and when they were read.
+        self._read: tuple[tuple[WorkerPulse, ...], float] | None = None
+
+    def is_absent(self, model: str) -> bool:
+        """Whether no live worker has a model, loads it, or swaps to it."""
+        names = [model_of(pulse) for pulse in self._alive()]
+        return bool(names) and None not in names and model not in names
+
+    def is_parked(self, job: JobView) -> bool:
+        """Whether a job waits for a model that no worker has."""
+        bound = job.bound_model
+        return not job.status.is_terminal and bound is not None and self.is_absent(bound)
+
+    def require(self, model: str) -> None:
+        """Refuse a request that cannot wait for its model.
+
+        Raises:
+            ModelNotLoaded: The model is absent.
+        """
+        if self.is_absent(model):
+            raise ModelNotLoaded(model, loaded=_loaded(self._alive()))
+
+    def _alive(self) -> tuple[WorkerPulse, ...]:
+        # Replaced as a whole: callers that read at the same time read twice and agree.
+        now, known = self._clock.monotonic(), self._read
+        if known is not None and now - known[1] < FRESH_S:
+            return known[0]
+        try:
+            pulses = self._pulses.alive()
+        except QueueUnavailable:
+            pulses = ()  # jobs wait until the broker is back
+        self._read = pulses, now
+        return pulses
+
+
+def _loaded(pulses: Iterable[WorkerPulse]) -> str | None:
+    return next((model_of(pulse) for pulse in pulses if pulse.state == _READY), None)

@@ -1,0 +1,107 @@
+"""Ends jobs that are bound to a model which no worker has: some at once, parked ones in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from domain.chat.items import Failed
+from domain.errors import JobAlreadyTerminal, ModelChanged, ModelNotLoaded
+from domain.job.commands import FailAttempt
+from domain.job.listing import JobViews
+from domain.job.state import MODEL_ABSENT, Job
+from domain.job.view import JobView
+from domain.model.presence import LoadedModels
+from domain.ports import Clock
+from domain.usecases.jobs.cancel import JobCancellation
+from domain.usecases.jobs.commit import commit, load_job
+from domain.usecases.jobs.terminal_item import publish_end, read_emitted
+from domain.values import JobId, rfc3339
+
+#: Seconds for which a model must be absent before jobs that do not park are ended: its worker may
+#: have crashed, and starts again.
+ABSENT_S: Final = 10.0
+#: Jobs of one model that are ended in one call.
+JOBS_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrandedJobs:
+    """Ends jobs whose model left; one per process.
+
+    Attributes:
+        views: Lists the jobs.
+        models: The models of the live workers.
+        cancellation: Expires parked jobs, and has the ports through which others fail.
+        clock: The present.
+        park_max_s: Seconds since its acceptance after which a parked job expires.
+        absent_s: Seconds of absence before jobs that do not park fail.
+    """
+
+    views: JobViews
+    models: LoadedModels
+    cancellation: JobCancellation
+    clock: Clock
+    park_max_s: float
+    absent_s: float = ABSENT_S
+    _since: dict[str, float] = field(default_factory=dict)
+
+    def end_stranded(self) -> tuple[JobId, ...]:
+        """End what waits in vain.
+
+        A job that does not park ends with ``model_changed`` if it had emitted output, else with
+        ``model_not_loaded``. A parked job expires after ``park_max_s``; its own deadlines are
+        those of ``JobExpiry``.
+
+        Returns:
+            The jobs that were ended.
+
+        Raises:
+            LogUnavailable: An end was not recorded; the rest waits for the next call.
+            QueueUnavailable: The broker cannot be reached.
+        """
+        ended: list[JobId] = []
+        for model, is_due in self._absent():
+            before = rfc3339(self.clock.now() - timedelta(seconds=self.park_max_s))
+            for job in self.views.bound(model, parked_before=before, limit=JOBS_MAX):
+                if job.parks:
+                    self.cancellation.cancel(job.id, reason=MODEL_ABSENT)
+                    ended.append(job.id)
+                elif is_due and self._fail(job, model):
+                    ended.append(job.id)
+        return tuple(ended)
+
+    def _absent(self) -> Iterator[tuple[str, bool]]:
+        """Yield each absent model that open jobs are bound to, and whether it is so for long."""
+        now = self.clock.monotonic()
+        absent = [model for model in self.views.bound_models() if self.models.is_absent(model)]
+        for model in set(self._since) - set(absent):
+            del self._since[model]
+        for model in absent:
+            yield model, now - self._since.setdefault(model, now) >= self.absent_s
+
+    def _fail(self, view: JobView, model: str) -> bool:
+        ports = self.cancellation
+        job = load_job(view.id, log=ports.log).job
+        if job.status.is_terminal or not ports.take_waiting(job):
+            return False  # a worker has it, or the reconciler is about to enqueue it
+        emitted = read_emitted(job, ports.backlog)
+        error = (
+            ModelChanged(f"model {model} left while it answered; send the request again")
+            if emitted.token_ids
+            else ModelNotLoaded(model, loaded=None)
+        )
+        # A failure that could be retried would put the job back.
+        failure = Failed(error=error.code, message=error.message, retryable=False)
+
+        def fail(now: Job) -> FailAttempt | None:
+            return None if now.status.is_terminal else FailAttempt(attempt=0, failure=failure)
+
+        try:
+            after = commit(job.id, fail, log=ports.log, ids=ports.ids)
+        except JobAlreadyTerminal:
+            return False
+        publish_end(after, backlog=ports.backlog, sink=ports.sink)
+        return True
