@@ -25,6 +25,7 @@ from domain.errors import (
     GenerationCancelled,
     InvalidRequest,
     JobAlreadyTerminal,
+    QueueUnavailable,
     SemanticError,
     StaleAttempt,
 )
@@ -305,7 +306,10 @@ def _attempt_failed(
     after = commit(task.job_id, command, log=runner.log, ids=runner.ids)
     if not after.status.is_terminal:
         return RunResult.REQUEUE
-    _publish(task, next_item, failure, runner)
+    if failure.error == QueueUnavailable.code:
+        _republish_end(after, runner)  # after the stored items: those of the outage are lost
+    else:
+        _publish(task, next_item, failure, runner)
     return RunResult.ENDED
 
 

@@ -93,3 +93,24 @@ def test_end_is_not_published_of_an_answer_that_was_erased() -> None:
         world.run(job_id)
         assert not world.items(job_id)[-1].is_terminal
         assert any(isinstance(item.body, Text) for item in world.items(job_id))
+
+
+def test_end_follows_the_items_that_were_stored_where_later_ones_were_lost() -> None:
+    with JobWorld({"hi": "Hello there."}) as world:
+        job_id = world.submit()
+        publish = world.broker.items.publish
+
+        def breaks(items: Sequence[tuple[JobId, StreamItem]]) -> None:
+            if any(isinstance(item.body, Text) for _, item in items):
+                message = "lost"
+                raise RuntimeError(message)
+            publish(items)
+
+        world.broker.items.publish = breaks  # type: ignore[method-assign]  # a fault
+        results = [world.run(job_id)]
+        while results[-1] is RunResult.REQUEUE:
+            results.append(world.run(job_id))
+        assert world.job(job_id).status is JobStatus.FAILED
+        items = world.items(job_id)
+        assert [item.n for item in items] == list(range(len(items)))
+        assert items[-1].body == world.job(job_id).ending
