@@ -36,15 +36,13 @@ class WaitingFor(StrEnum):
     """What a job needs before it can run.
 
     ``place``: a place in the batch. ``memory``: memory for its context. ``prefix``: the beginning
-    of its prompt, which another job computes. ``disk``: the beginning of its prompt, which is read
-    from the disk. ``model``: its model, which is not loaded. ``paused``: an operator has paused
-    the start of jobs.
+    of its prompt, which another job computes. ``model``: its model, which is not loaded.
+    ``paused``: an operator has paused the start of jobs.
     """
 
     PLACE = "place"
     MEMORY = "memory"
     PREFIX = "prefix"
-    DISK = "disk"
     MODEL = "model"
     PAUSED = "paused"
 

@@ -246,7 +246,7 @@ class JobCache(TypedDict):
     divergence: JobDivergence | None
 
 
-WaitingName = Literal["place", "memory", "prefix", "disk", "model", "paused"]
+WaitingName = Literal["place", "memory", "prefix", "model", "paused"]
 
 
 class JobObject(TypedDict):

@@ -306,11 +306,11 @@ def test_positions_are_reported_at_intervals() -> None:
     assert 2 <= len(reports) <= 2 + (world.now - begun) / REPORT_S
 
 
-def test_prompt_that_waits_for_a_prefix_or_the_disk_names_it() -> None:
+def test_prompt_that_waits_for_a_prefix_names_it() -> None:
     world = World()
-    reasons = {"p": WaitingFor.PREFIX, "d": WaitingFor.DISK}
+    reasons = {"p": WaitingFor.PREFIX, "m": WaitingFor.MEMORY}
     world.runner.must_wait = lambda admission: reasons.get(admission.label)  # type: ignore[method-assign]
-    for name in ("p", "d", "other"):
+    for name in ("p", "m", "other"):
         world.submit(name)
     world.step()
     assert (world.running, world.waiting) == ({"other"}, reasons)
