@@ -1,4 +1,4 @@
-"""The three programs that ``bench.serving`` compares, each in processes of its own."""
+"""The programs that ``bench.serving`` compares, each in processes of its own."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ import httpx
 import psutil
 
 from bench.client import StreamTrace, stream_together
+from bench.comparison.adapters.base import Place, offline
+from bench.comparison.adapters.mlx_vlm import MLX_VLM
 from tests.support.processes.service import free_port
 
 READY_WITHIN_S = 120.0
@@ -43,6 +45,8 @@ class RawBatch(AbstractContextManager["RawBatch"]):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            # Linux divides the cores among sessions: the servers have one each, too.
+            start_new_session=True,
         )
         self._answer()
 
@@ -148,4 +152,16 @@ def mlx_lm_server(model: Path) -> HttpServer:
         port=port,
         ready_path="/health",
         env={"HF_HUB_OFFLINE": "1"},
+    )
+
+
+def mlx_vlm_server(model: Path, data_dir: Path, python: Path) -> HttpServer:
+    """Start mlx-vlm's server from its own environment, without its prefix cache."""
+    place = Place(python=python, model=model, data_dir=data_dir, port=free_port())
+    return HttpServer(
+        MLX_VLM.name,
+        MLX_VLM.command(place),
+        port=place.port,
+        ready_path=MLX_VLM.ready_path,
+        env=offline(place),
     )

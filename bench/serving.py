@@ -1,19 +1,24 @@
 """What does serving cost, compared with the bare BatchGenerator and mlx-lm's own server?
 
     python -m bench.serving [--model DIR] [--rounds 5] [--streams 1 4 8] [--markdown FILE]
+                            [--rivals DIR] [--no-prefill]
 
 All contenders run all the time and take turns, so that other load hits all of them alike. Every
-figure is the median over the rounds. Prompts differ between the streams of a burst and between
-rounds, so that no prefix cache affects them. Prefill of a long prompt has a table of its own.
+figure is the median over the rounds, and every share the median of the shares of a round. Prompts
+differ between the streams of a burst and between rounds, so that no prefix cache affects them.
+Prefill of a long prompt has a table of its own. ``--rivals`` adds mlx-vlm's server, if
+``DIR/mlx-vlm`` is an environment that has it.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import platform
+import statistics
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -21,8 +26,15 @@ from pathlib import Path
 from typing import Any
 
 from bench import prefill
+from bench.comparison.adapters.mlx_vlm import MLX_VLM
 from bench.comparison.conversation import Conversations
-from bench.contenders import Contender, RawBatch, mlx_lm_server, semantic_server
+from bench.contenders import (
+    Contender,
+    RawBatch,
+    mlx_lm_server,
+    mlx_vlm_server,
+    semantic_server,
+)
 from bench.figures import Figures, figures_of, median_of
 
 STREAMS = (1, 4, 8)
@@ -70,10 +82,12 @@ class Measurements:
     prefill: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
 
-def measure(model: Path, rounds: int, all_streams: Sequence[int]) -> Measurements:
+def measure(
+    model: Path, rounds: int, all_streams: Sequence[int], *, rivals: Path | None, prefills: bool
+) -> Measurements:
     """Run the contenders in turn."""
     taken = Measurements()
-    conversations = Conversations(model, prefill.PROMPT_TOKENS)
+    conversations = Conversations(model, prefill.PROMPT_TOKENS) if prefills else None
     with ExitStack() as stack:
         data_dir = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         contenders: list[Contender] = [
@@ -81,6 +95,9 @@ def measure(model: Path, rounds: int, all_streams: Sequence[int]) -> Measurement
             stack.enter_context(semantic_server(model, data_dir)),
             stack.enter_context(mlx_lm_server(model)),
         ]
+        if rivals is not None:
+            python = rivals.absolute() / MLX_VLM.distribution / "bin" / "python"
+            contenders.append(stack.enter_context(mlx_vlm_server(model, data_dir, python)))
         for round_number in range(rounds + 1):
             # Round 0 is the warm-up.
             into = taken if round_number else Measurements()
@@ -89,9 +106,11 @@ def measure(model: Path, rounds: int, all_streams: Sequence[int]) -> Measurement
                 for contender in turn:
                     traces, cpu_s = contender.run(bodies(streams, round_number, str(model)))
                     into.bursts[streams, contender.name].append(figures_of(traces, cpu_s))
-            for contender in turn:
-                (trace,), _ = contender.run([prefill.body(conversations, round_number, str(model))])
-                into.prefill[contender.name].append(prefill.tokens_per_s(trace))
+            if conversations is not None:
+                body = prefill.body(conversations, round_number, str(model))
+                for contender in turn:
+                    (trace,), _ = contender.run([body])
+                    into.prefill[contender.name].append(prefill.tokens_per_s(trace))
             print(f"round {round_number} of {rounds} done", flush=True)
     return taken
 
@@ -101,22 +120,28 @@ def _rotated(contenders: list[Contender], by: int) -> list[Contender]:
     return contenders[by:] + contenders[:by]
 
 
-def table(results: dict[tuple[int, str], Figures]) -> Iterable[str]:
+def table(bursts: Mapping[tuple[int, str], Sequence[Figures]]) -> Iterable[str]:
     """Yield the lines of a Markdown table."""
     yield (
-        "| streams | contender | tok/s | of raw | of one | TTFT p50 ms | p95 "
-        "| gap p50 ms | p99 | CPU s |"
+        "| streams | contender | tok/s | of raw | decode tok/s | of raw | CPU ms/token | of raw "
+        "| TTFT p50 ms | p95 | gap p50 ms | p99 |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|---|"
-    fewest = min(streams for streams, _ in results)
-    for (streams, name), one in sorted(results.items(), key=lambda entry: entry[0][0]):
-        share = one.tokens_per_s / results[streams, RawBatch.name].tokens_per_s
-        growth = one.tokens_per_s / results[fewest, name].tokens_per_s
+    yield "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+    for (streams, name), figures in sorted(bursts.items(), key=lambda entry: entry[0][0]):
+        one, raw = median_of(figures), bursts[streams, RawBatch.name]
         yield (
-            f"| {streams} | {name} | {one.tokens_per_s:.0f} | {share:.0%} | {growth:.2f} "
+            f"| {streams} | {name} "
+            f"| {one.tokens_per_s:.0f} | {_share(figures, raw, 'tokens_per_s')} "
+            f"| {one.decode_per_s:.0f} | {_share(figures, raw, 'decode_per_s')} "
+            f"| {one.cpu_ms_a_token:.2f} | {_share(figures, raw, 'cpu_ms_a_token')} "
             f"| {one.ttft_p50_ms:.1f} | {one.ttft_p95_ms:.1f} "
-            f"| {one.gap_p50_ms:.1f} | {one.gap_p99_ms:.1f} | {one.cpu_s:.2f} |"
+            f"| {one.gap_p50_ms:.1f} | {one.gap_p99_ms:.1f} |"
         )
+
+
+def _share(figures: Sequence[Figures], raw: Sequence[Figures], name: str) -> str:
+    shares = [getattr(a, name) / getattr(b, name) for a, b in zip(figures, raw, strict=True)]
+    return f"{statistics.median(shares):.0%}"
 
 
 def main() -> None:
@@ -126,15 +151,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--markdown", type=Path, help="also write the table to this file")
     parser.add_argument("--streams", type=int, nargs="+", default=list(STREAMS))
+    parser.add_argument("--rivals", type=Path, help="folder of environments, as bench.comparison")
+    parser.add_argument("--no-prefill", action="store_true", help="leave out the long prompts")
     options = parser.parse_args()
     if max(options.streams) > len(TOPICS):
         parser.error(f"at most {len(TOPICS)} streams")
-    taken = measure(options.model.absolute(), options.rounds, options.streams)
+    taken = measure(
+        options.model.absolute(),
+        options.rounds,
+        options.streams,
+        rivals=options.rivals,
+        prefills=not options.no_prefill,
+    )
     lines = [
-        *table({key: median_of(figures) for key, figures in taken.bursts.items()}),
+        *table(taken.bursts),
         "",
-        *prefill.table(taken.prefill, RawBatch.name),
-        "",
+        *([] if options.no_prefill else [*prefill.table(taken.prefill, RawBatch.name), ""]),
         _conditions(options.rounds),
     ]
     text = "\n".join(lines)
@@ -147,7 +179,7 @@ def _conditions(rounds: int) -> str:
     return (
         f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, "
         f"mlx {version('mlx')}, mlx-lm {version('mlx-lm')}, {rounds} rounds, "
-        f"{MAX_TOKENS} tokens at most."
+        f"{MAX_TOKENS} tokens at most, load {os.getloadavg()[1]:.1f}."
     )
 
 

@@ -16,7 +16,7 @@ from mlx_lm.models.base import scaled_dot_product_attention
 
 from worker.engine.mlx.kv.leaves import STATE_CLASSES, leaves
 from worker.engine.mlx.kv.window_cache import make_row_caches
-from worker.engine.mlx.rows.ragged_cache import RaggedMask, RaggedTensor, ragged_caches
+from worker.engine.mlx.rows.ragged_cache import RaggedMask, RaggedTensor, ragged_caches, rows_of
 
 _log = structlog.get_logger(__name__)
 
@@ -46,18 +46,13 @@ def ragged_attention(
         )
         return plain
     tokens = queries.shape[2]
+    masks = mask.rows if isinstance(mask, RaggedMask) else [mask] * len(keys.rows)
     outputs = []
-    for row, (key, value, length) in enumerate(
-        zip(keys.rows, values.rows, keys.lengths, strict=True)
+    for query, key, value, row_mask, length in zip(
+        rows_of(queries, keys.lengths), keys.rows, values.rows, masks, keys.lengths, strict=True
     ):
         output = scaled_dot_product_attention(
-            queries[row : row + 1, :, :length],
-            key,
-            value,
-            cache=None,
-            scale=scale,
-            mask=mask.rows[row] if isinstance(mask, RaggedMask) else mask,
-            sinks=sinks,
+            query, key, value, cache=None, scale=scale, mask=row_mask, sinks=sinks
         )
         if length < tokens:
             output = mx.pad(output, [(0, 0), (0, 0), (0, tokens - length), (0, 0)])

@@ -77,13 +77,37 @@ class RaggedCache:
             values: The same for the values.
         """
         fetched = [
-            row.update_and_fetch(keys[at : at + 1, :, :length], values[at : at + 1, :, :length])
-            for at, (row, length) in enumerate(zip(self._rows, self._lengths, strict=True))
+            row.update_and_fetch(key, value)
+            for row, key, value in zip(
+                self._rows,
+                rows_of(keys, self._lengths),
+                rows_of(values, self._lengths),
+                strict=True,
+            )
         ]
         return (
             RaggedTensor(tuple(key for key, _ in fetched), self._lengths),
             RaggedTensor(tuple(value for _, value in fetched), self._lengths),
         )
+
+
+def rows_of(batch: mx.array, lengths: Sequence[int]) -> list[mx.array]:
+    """Return each row of a batch as a view, without the padding behind its tokens.
+
+    One split is cheaper than a slice for each row, in every layer of every step.
+
+    Args:
+        batch: [rows, heads, longest length, head_dim].
+        lengths: Tokens of each row.
+
+    Returns:
+        For each row an array of the shape [1, heads, length, head_dim].
+    """
+    longest = batch.shape[2]
+    return [
+        row if length == longest else row[:, :, :length]
+        for row, length in zip(mx.split(batch, len(lengths)), lengths, strict=True)
+    ]
 
 
 def ragged_caches(
