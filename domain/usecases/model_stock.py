@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import Protocol
 
 from domain.errors import QueueUnavailable
 from domain.job.ports import WorkerPulses
 from domain.log.codec import decode_event
-from domain.log.ports import EventLog
+from domain.log.record import RecordedEvent
 from domain.model.inventory import PAST_EVENTS, InspectFiles, ModelPast, ModelStatus, take_stock
 from domain.model.registry import ModelRegistry
 from domain.values import ModelCard
@@ -19,11 +20,21 @@ _PAGE_EVENTS = 500
 _WITHOUT_MODEL = frozenset({"loading", "unloaded"})
 
 
+class LoadLog(Protocol):
+    """The part of ``EventLog`` that is read here."""
+
+    def read_all(
+        self, *, after: int = 0, limit: int = 100, types: Sequence[str] = ()
+    ) -> tuple[RecordedEvent, ...]:
+        """See ``EventLog.read_all``."""
+        ...
+
+
 class ModelStock:
     """The registered models; every method blocks.
 
     Args:
-        log: The event log; read once, then from the last event on.
+        log: The event log; read once, then from the last event on. ``None`` where there is none.
         pulses: The living workers; ``None`` where no service runs.
         registry: Returns the registered models.
         inspect: Returns the files of a model, if they are here.
@@ -32,7 +43,7 @@ class ModelStock:
     def __init__(
         self,
         *,
-        log: EventLog,
+        log: LoadLog | None,
         pulses: WorkerPulses | None,
         registry: Callable[[], ModelRegistry],
         inspect: InspectFiles,
@@ -53,7 +64,7 @@ class ModelStock:
 
     def _pasts(self) -> Mapping[str, ModelPast]:
         position, pasts = self._known
-        while True:
+        while self._log is not None:
             page = self._log.read_all(after=position, limit=_PAGE_EVENTS, types=PAST_EVENTS)
             for recorded in page:
                 event = decode_event(recorded.type, recorded.schema_version, recorded.data)
@@ -62,7 +73,8 @@ class ModelStock:
                 position = recorded.position
             self._known = position, pasts
             if len(page) < _PAGE_EVENTS:
-                return pasts
+                break
+        return pasts
 
 
 def serving_models(pulses: WorkerPulses) -> list[ModelCard]:

@@ -14,7 +14,8 @@ from ops.cli.agents import agents, cache
 from ops.cli.config_option import ConfigFile, add_config_option, use_config_file
 from ops.cli.exit_codes import EPILOG
 from ops.cli.jobs import batch, jobs, replay, run, webhooks
-from ops.cli.service import claude, config, doctor, models, serve, status
+from ops.cli.models import models
+from ops.cli.service import claude, config, doctor, serve, status
 
 #: Groups whose modules import the database libraries: imported on use only.
 LAZY_GROUPS = {"events": "The event log.", "db": "The event log's tables."}

@@ -11,7 +11,7 @@ from typing import Any
 
 from domain.model.inventory import ModelFiles
 from domain.model.registry import ModelEntry
-from ops.models.hub_cache import cached_model, has_weights, is_hub_id
+from ops.models.hub_cache import WEIGHTS, cached_model, has_weights, is_hub_id
 from ops.setting_groups.models import DEMO_MODEL
 
 #: Context length of a model whose configuration has none, in tokens.
@@ -57,7 +57,7 @@ def inspect_files(entry: ModelEntry) -> ModelFiles | None:
         return None
     try:
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-        weights = [path.stat() for path in directory.glob("*.safetensors")]
+        weights = [path.stat() for path in directory.glob(WEIGHTS)]
     except (OSError, ValueError, RecursionError):
         # A configuration that is no JSON is there; the load reports what is wrong with it.
         config, weights = {}, []

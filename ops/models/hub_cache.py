@@ -9,8 +9,10 @@ from pathlib import Path
 from huggingface_hub import constants, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 
+#: The files of weights that mlx-lm loads; some repositories have further copies beside them.
+WEIGHTS = "model*.safetensors"
 #: The files of a repository that a model needs: no weights in other formats, no pictures.
-HUB_FILES = ("*.json", "*.safetensors", "*.py", "*.model", "*.tiktoken", "*.txt", "*.jinja")
+HUB_FILES = ("*.json", WEIGHTS, "*.py", "*.model", "*.tiktoken", "*.txt", "*.jinja")
 
 _CONFIG = "config.json"
 _INDEX = "model.safetensors.index.json"
@@ -60,7 +62,7 @@ def has_weights(directory: Path) -> bool:
     """Return whether a directory holds all weights that its index names, or any without one."""
     index = directory / _INDEX
     if not index.is_file():
-        return any(directory.glob("*.safetensors"))
+        return any(directory.glob(WEIGHTS))
     try:
         shards = set(json.loads(index.read_text())["weight_map"].values())
     except (ValueError, LookupError, AttributeError, OSError):

@@ -12,7 +12,7 @@ import structlog
 
 from domain.model.registry import ModelEntry, ModelRegistry
 from domain.values import SamplingWish
-from ops.models.hub_cache import cached_ids, hub_cache_dir
+from ops.models.hub_cache import cached_ids, hub_cache_dir, is_hub_id
 from ops.setting_groups.models import (
     DEMO_MODEL,
     ModelSettings,
@@ -59,12 +59,13 @@ def model_registry(settings: Settings, cached: Iterable[str] = ()) -> ModelRegis
 
     Args:
         settings: Their models come first, then the demo model, then ``cached``.
-        cached: Ids of models in the hub's local cache. A model of the settings with such an id as
-            its source gets the id as an alias, and no second entry.
+        cached: Ids of models in the hub's local cache. A model of the settings with a hub id as its
+            source gets the id as an alias, and no second entry.
     """
     entries = list(configured_models(settings))
     taken = {name for entry in entries for name in (entry.name, *entry.aliases)}
-    for found in (DEMO_MODEL, *cached):
+    sources = tuple(entry.source for entry in entries if is_hub_id(entry.source))
+    for found in (DEMO_MODEL, *sources, *cached):
         if found in taken:
             continue
         taken.add(found)

@@ -15,7 +15,7 @@ from typing import ClassVar
 import pytest
 
 from bench.plan_table import PAGE, with_table
-from ops.cli.service.models import memory_size
+from ops.cli.models.plan import memory_size
 
 ROOT = Path(__file__).parents[3]
 QWEN = "tests/fixtures/configs/Qwen3-14B"

@@ -79,6 +79,7 @@ def test_a_cached_model_is_registered_by_its_id_or_becomes_an_alias() -> None:
     registry = model_registry(_settings(models={"coder": CODER}), ("org/Coder", "org/Free"))
     assert [entry.name for entry in registry.entries()] == [DEMO_MODEL, "coder", "org/Free"]
     assert registry.bind("org/Coder") == "coder"
+    assert model_registry(_settings(models={"coder": CODER})).bind("org/Coder") == "coder"
     assert registry.bind("org/Free") == "org/Free"
 
 

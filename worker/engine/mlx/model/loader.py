@@ -20,7 +20,7 @@ import worker.demo_model
 from domain.chat.ports import RecordedAnswers
 from domain.values import ModelCard, Sampling, SamplingWish
 from ops.models.files import context_length_of
-from ops.models.hub_cache import HUB_FILES
+from ops.models.hub_cache import HUB_FILES, WEIGHTS
 from ops.setting_groups.models import DEMO_MODEL
 from worker.engine.grammar.channel_constraint import ChannelConstraints
 from worker.engine.grammar.constraints import Constraints
@@ -186,7 +186,7 @@ def _from_hub(hub_id: str, revision: str | None, *, downloads: bool) -> Path:
 def _checked(model_dir: Path) -> Path:
     missing = [
         what
-        for what, pattern in (("config.json", "config.json"), ("weights", "*.safetensors"))
+        for what, pattern in (("config.json", "config.json"), ("weights", WEIGHTS))
         if not any(model_dir.glob(pattern))
     ]
     if missing:
@@ -240,5 +240,5 @@ def _description(config: Mapping[str, Any]) -> str:
 
 
 def _written_at(model_dir: Path) -> str:
-    written = max(path.stat().st_mtime for path in model_dir.glob("*.safetensors"))
+    written = max(path.stat().st_mtime for path in model_dir.glob(WEIGHTS))
     return datetime.fromtimestamp(int(written), UTC).isoformat().replace("+00:00", "Z")

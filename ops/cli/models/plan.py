@@ -1,4 +1,4 @@
-"""``semantic models``: does a model fit this machine, before it is downloaded."""
+"""``semantic models plan``: does a model fit this machine, before it is downloaded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from domain.kv.plan import AGENTS_DEFAULT, CONTEXT_TOKENS_DEFAULT, size_text
-from ops.cli.exit_codes import EPILOG, ExitCode
+from ops.cli.exit_codes import ExitCode
 from ops.cli.options import Json, fail, overrides, settings_or_exit
 from ops.cli.table import print_pairs
 
@@ -31,13 +31,6 @@ _PIECE_TOKENS = 256
 
 Agents = Annotated[int, typer.Option("--agents", min=1, help="Contexts that take turns.")]
 Context = Annotated[int, typer.Option("--context", min=1, help="Tokens of each context.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the group and its commands."""
-    group = typer.Typer(help="Models and the memory they take.", no_args_is_help=True)
-    group.command(epilog=EPILOG)(plan)
-    app.add_typer(group, name="models", rich_help_panel="Look")
 
 
 def memory_size(text: str) -> int:
@@ -65,7 +58,9 @@ def _weight_bits(bits: int | None) -> int | None:
 def plan(
     model: Annotated[
         str,
-        typer.Argument(help="A hub id, a directory, a config.json, or semantic-demo."),
+        typer.Argument(
+            help="A registered name, a hub id, a directory, a config.json, or semantic-demo."
+        ),
     ],
     memory: Annotated[
         str | None,
@@ -104,7 +99,7 @@ def plan(
     memory_bytes = None if memory is None else _memory_or_exit(memory)
     settings = settings_or_exit(overrides())
     request = {
-        "model": model,
+        "model": _source_of(settings, model),
         "memory_bytes": memory_bytes,
         "agents": agents,
         "context_tokens": context,
@@ -121,6 +116,14 @@ def plan(
         _print_plan(planned)
     if not planned["fits"]:
         raise typer.Exit(int(ExitCode.FAILED))
+
+
+def _source_of(settings: Settings, model: str) -> str:
+    """Return the source of a registered model; other texts are sources already."""
+    from ops.models.registry import model_registry  # noqa: PLC0415 - keeps --help fast
+
+    entry = model_registry(settings).get(model)
+    return model if entry is None else entry.source
 
 
 def _memory_or_exit(text: str) -> int:

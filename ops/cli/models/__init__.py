@@ -1,0 +1,1 @@
+"""Commands of ``semantic models``: list, plan, register and download models."""
