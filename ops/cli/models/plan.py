@@ -58,9 +58,7 @@ def _weight_bits(bits: int | None) -> int | None:
 def plan(
     model: Annotated[
         str,
-        typer.Argument(
-            help="A registered name, a hub id, a directory, a config.json, or semantic-demo."
-        ),
+        typer.Argument(help="A registered name, a hub id, a directory, or a config.json."),
     ],
     memory: Annotated[
         str | None,
