@@ -305,6 +305,7 @@ def _rules(jobs: JobSettings) -> JobRules:
         worker_deaths_max=jobs.worker_deaths_max,
         queue_limit=jobs.queue_limit,
         batch_queue_limit=jobs.batch_queue_limit,
+        memory_wait_s=jobs.memory_wait_s,
         start_within_s=jobs.start_within_s,
         finish_within_s=jobs.finish_within_s,
         disconnect_grace_s=jobs.disconnect_grace_s,

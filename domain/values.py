@@ -186,11 +186,13 @@ class WaitingJob:
         id: The job.
         waiting_for: Why it does not run.
         position: Number of the engine's waiting jobs that start before it.
+        priority: Its queue.
     """
 
     id: JobId
     waiting_for: WaitingFor
     position: int
+    priority: Priority = Priority.INTERACTIVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +209,8 @@ class CacheFigures:
         disk_budget_bytes: Upper bound of that size.
         ram_held_bytes: The part of ``ram_used_bytes`` that cannot be freed at once: running
             sequences, what they start from, and contexts that the disk does not have yet.
-        full_s: Seconds since when a job waits for memory; 0 if none does.
+        full_s: Seconds that an interactive job has waited for memory, of those that wait now the
+            longest; 0 if none does.
     """
 
     ram_blocks: int

@@ -45,6 +45,7 @@ class _Snapshot:
     forecasts: Mapping[JobId, Forecast]
     at: float
     took_s: float
+    full_s: float = 0.0
 
 
 class LiveEta:
@@ -87,6 +88,10 @@ class LiveEta:
             None if seconds is None else max(0.0, seconds - self._clock.monotonic() + snapshot.at)
         )
 
+    def full_s(self) -> float:
+        """See ``EtaSource.full_s``."""
+        return self._snapshot(None).full_s
+
     def _snapshot(self, wanted: JobId | None) -> _Snapshot:
         with self._lock:
             if self._last is None or not self._is_usable(self._last, wanted):
@@ -122,7 +127,12 @@ class LiveEta:
                 pace=None if state is None else self._measured_pace(began),
             )
         )
-        return _Snapshot(forecasts=forecasts, at=began, took_s=self._clock.monotonic() - began)
+        return _Snapshot(
+            forecasts=forecasts,
+            at=began,
+            took_s=self._clock.monotonic() - began,
+            full_s=min((pulse.cache.full_s for pulse in pulses if pulse.cache), default=0.0),
+        )
 
     def _measured_pace(self, now: float) -> Pace | None:
         if self._pace is None or now - self._pace[1] >= PACE_FRESH_S:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from domain.job.commands import SubmitJob
 from domain.values import ATTEMPTS_MAX, WORKER_DEATHS_MAX, Priority
 
 
@@ -16,6 +17,8 @@ class JobRules:
         worker_deaths_max: Workers in a row that may die on the job before its first item.
         queue_limit: Most interactive jobs that may wait.
         batch_queue_limit: Most batch jobs that may wait.
+        memory_wait_s: How long an interactive job may wait for memory before further ones are
+            refused, in seconds; 0 for any time.
         start_within_s: When a job that has not begun expires, unless the request sets it.
         finish_within_s: When a job that has not ended expires, unless the request sets it.
         disconnect_grace_s: How long a job whose client left waits for the client's next try.
@@ -27,6 +30,7 @@ class JobRules:
     worker_deaths_max: int = WORKER_DEATHS_MAX
     queue_limit: int = 1000
     batch_queue_limit: int = 100_000
+    memory_wait_s: float = 0.0
     start_within_s: float | None = None
     finish_within_s: float | None = None
     disconnect_grace_s: float = 1.0
@@ -36,3 +40,8 @@ class JobRules:
     def queue_limit_of(self, priority: Priority) -> int:
         """Return the most jobs of a queue that may wait."""
         return self.queue_limit if priority is Priority.INTERACTIVE else self.batch_queue_limit
+
+    def memory_wait_of(self, job: SubmitJob) -> float:
+        """Return how long others may wait for memory before a job is refused; 0 for any time."""
+        waits = job.parks or job.priority is not Priority.INTERACTIVE
+        return 0.0 if waits else self.memory_wait_s

@@ -241,6 +241,7 @@ class Submission:
             views=views,
             eta=self.eta,
             jobs=fresh,
+            memory_wait_s=self.rules.memory_wait_of(first),
             model=first.bound_model,
             is_absent=self.models.loaded.is_absent,
         )

@@ -250,6 +250,13 @@ class EtaSource(Protocol):
         """Return the result of ``seconds_until_room``."""
         ...
 
+    def full_s(self) -> float:
+        """Return how long an interactive job has waited for memory, in seconds.
+
+        Of several workers the one with the shortest wait counts; 0 where none reports a wait.
+        """
+        ...
+
 
 class _QueueSimulation:
     """Runs the scheduler over a snapshot; instants are seconds from now."""

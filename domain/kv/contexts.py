@@ -106,6 +106,11 @@ class MemoryStats:
     evicted_blocks: int
     held_bytes: int = 0
 
+    @property
+    def fill(self) -> float:
+        """The share of the budget that cannot be freed at once."""
+        return self.held_bytes / self.budget_bytes if self.budget_bytes else 0.0
+
 
 def nowhere(name: BlockHash) -> bool:
     """Return that no disk has the block."""

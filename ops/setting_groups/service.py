@@ -210,6 +210,12 @@ class JobSettings(SettingGroup):
     )
     queue_limit: int = Field(default=1000, ge=1, description="interactive jobs that may wait")
     batch_queue_limit: int = Field(default=100_000, ge=1, description="batch jobs that may wait")
+    memory_wait_s: float = Field(
+        default=120.0,
+        ge=0,
+        description="while a job has waited so long for memory, further interactive requests get"
+        " 429; 0: they wait",
+    )
     start_within_s: float | None = Field(
         default=None, gt=0, description="a job that has not begun by then expires"
     )

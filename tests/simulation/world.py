@@ -54,6 +54,9 @@ class _NobodyKnows:
     def room_in_s(self, priority: Priority, *, waiting: int, limit: int) -> None:
         del priority, waiting, limit
 
+    def full_s(self) -> float:
+        return 0.0
+
 
 class World:
     """What a simulated run happens in. Each method is one thing that happens."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from domain.kv.contexts import MemoryStats
-from domain.values import CacheFigures, DraftFigures, WaitingFor, WaitingJob
+from domain.values import CacheFigures, DraftFigures, JobId, Priority, WaitingFor, WaitingJob
 from worker.cachestore.tier import DiskTier
 
 
@@ -49,7 +49,8 @@ class CacheGauge:
         self._runner: HasMemory | None = None
         self._evicted = 0
         self._clock = clock
-        self._full_since_s: float | None = None
+        #: When each job was first seen to wait for memory.
+        self._waits_since_s: dict[JobId, float] = {}
 
     def watch(self, runner: _Runner) -> _Runner:
         """Read the memory of this runner from now on; returns the runner."""
@@ -58,10 +59,12 @@ class CacheGauge:
 
     def record_waiting(self, waiting: Iterable[WaitingJob]) -> None:
         """Record which jobs wait in the engine now; call it before each reading."""
-        if not any(job.waiting_for is WaitingFor.MEMORY for job in waiting):
-            self._full_since_s = None
-        elif self._full_since_s is None:
-            self._full_since_s = self._clock()
+        now_s, known = self._clock(), self._waits_since_s
+        self._waits_since_s = {
+            job.id: known.get(job.id, now_s)
+            for job in waiting
+            if job.waiting_for is WaitingFor.MEMORY and job.priority is Priority.INTERACTIVE
+        }
 
     def read(self) -> CacheFigures | None:
         """Return the figures; ``None`` if no blocks are cached."""
@@ -72,13 +75,14 @@ class CacheGauge:
         evicted, self._evicted = memory.evicted_blocks - self._evicted, memory.evicted_blocks
         if evicted > 0:
             self._on_evicted(evicted, evicted * (memory.used_bytes // max(1, blocks)))
-        full_since_s = self._full_since_s
+        now_s = self._clock()
+        full_since_s = min(self._waits_since_s.values(), default=now_s)
         figures = CacheFigures(
             ram_blocks=blocks,
             ram_used_bytes=memory.used_bytes,
             ram_budget_bytes=memory.budget_bytes,
             ram_held_bytes=memory.held_bytes,
-            full_s=0.0 if full_since_s is None else round(self._clock() - full_since_s, 3),
+            full_s=round(now_s - full_since_s, 3),
         )
         if self._tier is None:
             return figures

@@ -82,7 +82,12 @@ class SequenceScheduler:
     def waiting_jobs(self) -> tuple[WaitingJob, ...]:
         """Return the waiting jobs in their order; any thread may call it."""
         return tuple(
-            WaitingJob(id=sequence.task.job_id, waiting_for=reason, position=position)
+            WaitingJob(
+                id=sequence.task.job_id,
+                waiting_for=reason,
+                position=position,
+                priority=sequence.task.priority,
+            )
             for position, (sequence, reason) in enumerate(self._waiting.reasons.items())
         )
 

@@ -152,10 +152,11 @@ def require_room(
     views: JobViews,
     eta: EtaSource,
     jobs: int = 1,
+    memory_wait_s: float = 0.0,
     model: str | None = None,
     is_absent: Callable[[str], bool] = never_absent,
 ) -> None:
-    """Refuse new jobs, all or none, if their queue has no room for them.
+    """Refuse new jobs, all or none, if their queue or the memory has no room for them.
 
     Callers that check at the same time may exceed the limit by their number.
 
@@ -165,12 +166,14 @@ def require_room(
         views: Counts the waiting jobs.
         eta: Estimates when a place becomes free.
         jobs: Number of new jobs.
+        memory_wait_s: They are refused while an earlier interactive job has waited for memory for
+            so many seconds; 0: never.
         model: The model that they are bound to.
         is_absent: Whether no worker has a model.
 
     Raises:
         InvalidRequest: ``jobs`` is more than may ever wait.
-        Overloaded: The queue is full; the message names the limit.
+        Overloaded: The queue or the memory is full; the message names the limit.
     """
     if jobs > jobs_max:
         msg = f"{jobs} answers at once; the {priority.value} queue takes {jobs_max}"
@@ -185,6 +188,17 @@ def require_room(
                 f"the {priority.value} queue has {waiting} of {jobs_max} jobs, no room for {jobs}"
             )
         raise Overloaded(full, retry_after_s=retry_after_s(free_in_s))
+    _require_memory(priority, memory_wait_s, waiting, eta)
+
+
+def _require_memory(priority: Priority, wait_max_s: float, waiting: int, eta: EtaSource) -> None:
+    """Refuse a job while an earlier one has waited for memory for too long."""
+    full_s = eta.full_s() if wait_max_s else 0.0
+    if not 0 < wait_max_s <= full_s:
+        return
+    free_in_s = eta.room_in_s(priority, waiting=waiting, limit=max(1, waiting))
+    msg = f"the memory is full: a job has waited for it for {full_s:.0f} s"
+    raise Overloaded(msg, retry_after_s=retry_after_s(free_in_s))
 
 
 def _facts(command: SubmitJob, request: Digest) -> JobSubmitted:

@@ -22,6 +22,10 @@ STEP_TOKENS_MAX = 12
 #: Longest time in one step for saving, and shortest limit for restoring, beside sequences that
 #: run; in seconds.
 MOVES_S_MAX = 0.005
+#: Share of the budget that cannot be freed at once from which on contexts are saved eagerly.
+EAGER_FILL = 0.9
+#: Longest time in one step for saving then, in seconds.
+EAGER_MOVES_S_MAX = 0.02
 #: The limit for restoring while no sequence runs.
 IDLE_MOVES_S_MAX = 0.05
 #: Share of the longest pause between two tokens that restoring may take in one step.

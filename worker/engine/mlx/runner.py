@@ -191,7 +191,9 @@ class BatchRunner:
         self._sampler.faults.clear()
         faulty = {fault.uid for fault in faults}
         self._remove_all(list(faulty))
-        self._memory.pump(rows.after_s(rows.MOVES_S_MAX))
+        memory = self.memory()
+        is_full = memory is not None and memory.fill >= rows.EAGER_FILL
+        self._memory.pump(rows.after_s(rows.EAGER_MOVES_S_MAX if is_full else rows.MOVES_S_MAX))
         return StepResult(
             [entry for entry in tokens if entry[0] not in faulty],
             [entry for entry in prefilled if entry[0] not in faulty],

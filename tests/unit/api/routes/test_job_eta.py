@@ -18,6 +18,7 @@ from domain.job.fair_scheduler import TurnState
 from domain.job.ports import WorkerPulse
 from domain.usecases.jobs.commit import commit
 from domain.values import (
+    CacheFigures,
     JobId,
     StopReason,
     Timings,
@@ -194,5 +195,36 @@ def test_native_stream_has_the_wait_with_its_pings_until_the_first_item() -> Non
             assert await first_piece(reply) == b": ping\n"
             api.publish(job_id, Finished(stop_reason=StopReason.END_TURN, usage=Usage()), first=2)
             assert b"progress" not in await pieces_of(reply)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("full_s", "priority", "is_refused"),
+    [(119.0, "interactive", False), (120.0, "batch", False), (120.0, "interactive", True)],
+)
+def test_full_memory_refuses_interactive_requests_after_a_wait(
+    full_s: float,
+    priority: str,
+    is_refused: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            api.use(rules=JobRules(memory_wait_s=120.0))
+            cache = CacheFigures(ram_blocks=1, ram_used_bytes=1, ram_budget_bytes=1, full_s=full_s)
+            pulse = WorkerPulse(worker=WorkerId("w1"), pid=1, state="ready", model=CARD)
+            api.broker.pulses.beat(replace(pulse, cache=cache))
+            if not is_refused:
+                await api.json(
+                    "POST", "/v1/jobs", {"prompt": "hi", "priority": priority}, status=202
+                )
+                return
+            messages = [{"role": "user", "content": "hi"}]
+            body = {"model": "demo", "max_tokens": 5, "messages": messages}
+            reply = await api.send("POST", "/v1/messages", body)
+            assert isinstance(reply, Reply)
+            assert reply.status == 429
+            assert int(reply.headers["retry-after"]) >= 1
+            assert b"the memory is full" in reply.body
 
     asyncio.run(scenario())

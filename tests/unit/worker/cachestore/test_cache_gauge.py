@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from domain.kv.contexts import MemoryStats
-from domain.values import DraftFigures
+from domain.values import DraftFigures, JobId, Priority, WaitingFor, WaitingJob
 from ops.blockstore.disk import Disk
 from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
 from tests.support.builders.blocks import make_chain
+from tests.support.fakes.time import FakeClock
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier
 
@@ -78,3 +79,27 @@ def test_evictions_are_reported_once() -> None:
     gauge.watch(Memory(STATS))  # another runner counts from nothing
     gauge.read()
     assert reported == [(4, 400)]
+
+
+def test_longest_wait_of_an_interactive_job_for_memory_counts() -> None:
+    clock = FakeClock()
+    gauge = CacheGauge(None, lambda *_: None, clock=clock.monotonic)
+    gauge.watch(Memory(STATS))
+
+    def full_s(*waiting: WaitingJob) -> float:
+        gauge.record_waiting(waiting)
+        figures = gauge.read()
+        assert figures is not None
+        return figures.full_s
+
+    first, second = (
+        WaitingJob(id=JobId(f"job-{n}"), waiting_for=WaitingFor.MEMORY, position=n) for n in (1, 2)
+    )
+    assert full_s(replace(first, waiting_for=WaitingFor.PLACE)) == 0
+    assert full_s(replace(first, priority=Priority.BATCH)) == 0
+    assert full_s(first) == 0
+    clock.advance(5)
+    assert full_s(first, second) == 5
+    clock.advance(1)
+    assert full_s(second) == 1
+    assert full_s() == 0

@@ -74,6 +74,9 @@ def test_full_queue_refuses_with_the_limit_and_a_time(world: JobWorld) -> None:
             assert (priority, waiting, limit) == (Priority.INTERACTIVE, 1, 1)
             return 6.2
 
+        def full_s(self) -> float:
+            return 0.0
+
     views = world.log.views
     require_room(Priority.INTERACTIVE, jobs_max=1, views=views, eta=FixedEta())
     world.submit()
