@@ -6,7 +6,7 @@ disk. It assumes that the contexts take turns and that all have the same length:
     device     = memory that the GPU may use
     usable     = the part of it that is planned, usually 0.9
     KV budget  = usable - weights - working set of one step
-    resident   = KV budget // live bytes of one context
+    resident   = (KV budget - copies in flight - one checkpoint) // live bytes of one context
 """
 
 from __future__ import annotations
@@ -193,7 +193,8 @@ class ContextCosts:
     Attributes:
         weights_bytes: Size of the weights.
         step: Working set of one step.
-        live_bytes: From the tokens of a context to the bytes of its caches.
+        live_bytes: From the tokens of a context to the bytes of its caches, or of the budget that
+            it needs.
         context_length: Longest context, in tokens.
     """
 
@@ -238,7 +239,7 @@ def plan_memory(model: ModelFootprint, workload: Workload, device: DeviceMemory)
     arithmetic = _Arithmetic(model, workload, device)
     tokens, context_bytes = workload.context_tokens, arithmetic.context_bytes
     fits = arithmetic.longest >= tokens
-    resident = min(workload.agents, arithmetic.budget // context_bytes) if fits else 0
+    resident = min(workload.agents, arithmetic.contexts // context_bytes) if fits else 0
     moves = fits and resident < workload.agents
     restored_bytes = model.spec.stored_bytes(tokens) if moves else 0
     return MemoryPlan(
@@ -273,10 +274,11 @@ class _Arithmetic:
         costs = ContextCosts(
             weights_bytes=model.weights_bytes,
             step=model.step,
-            live_bytes=model.spec.live_bytes,
+            live_bytes=model.spec.budget_bytes,
             context_length=model.context_length,
         )
         self.budget, self.longest = kv_budget(costs, device, tokens)
+        self.contexts = model.spec.contexts_bytes(self.budget)
         self.context_bytes = model.spec.live_bytes(tokens)
         self.token_bytes = sum(
             layer.token_bytes for layer in model.spec.layers if layer.kind is LayerKind.FULL
@@ -302,7 +304,7 @@ def _notes(sizes: _Arithmetic, resident: int) -> Iterator[str]:
     elif sizes.longest < min(tokens, model.context_length):
         yield (
             f"A context of {tokens:,} tokens does not fit: it needs"
-            f" {size_text(sizes.context_bytes)} and {size_text(sizes.budget)} are left. The"
+            f" {size_text(sizes.context_bytes)} and {size_text(sizes.contexts)} are left. The"
             f" longest that fits alone is {sizes.longest:,} tokens."
         )
     elif sizes.longest >= tokens:

@@ -23,6 +23,10 @@ WINDOW_SLACK_TOKENS = 64
 #: Most tokens by which the buffer of a sliding window grows, and free slots that it has at most.
 WINDOW_STEP_TOKENS = 64
 
+#: Most bytes of copies on their way to the disk, and the most parts of the budget they are.
+IN_FLIGHT_BYTES_MAX = 256 << 20
+IN_FLIGHT_PARTS = 25
+
 #: Checkpoints of a context that are kept: after tools and system prompt, at the end of the last
 #: prompt, and at the end of the last answer.
 KEPT_CHECKPOINTS = 3
@@ -160,6 +164,26 @@ class ModelCacheSpec:
     def checkpoint_bytes(self) -> int:
         """Largest size of a checkpoint; 0 where no layer needs one."""
         return self.ends_bytes(max((layer.window for layer in self.layers), default=0))
+
+    def in_flight_bytes(self, budget_bytes: int) -> int:
+        """Return the part of a budget that is set aside for copies on their way to the disk."""
+        share = budget_bytes // IN_FLIGHT_PARTS
+        return max(self.full_bytes(self.block_tokens), min(IN_FLIGHT_BYTES_MAX, share))
+
+    def contexts_bytes(self, budget_bytes: int) -> int:
+        """Return the part of a budget that contexts may take, with a disk behind them.
+
+        The rest is for copies in flight and for one checkpoint.
+        """
+        in_flight_bytes = self.in_flight_bytes(budget_bytes)
+        return max(0, budget_bytes - in_flight_bytes - self.checkpoint_bytes)
+
+    def budget_bytes(self, tokens: int) -> int:
+        """Return the smallest budget in which a context of ``tokens`` fits."""
+        held_bytes = self.live_bytes(tokens) + self.checkpoint_bytes
+        share = (held_bytes - 1) * IN_FLIGHT_PARTS // (IN_FLIGHT_PARTS - 1) + 1
+        block_bytes = self.full_bytes(self.block_tokens)
+        return max(held_bytes + block_bytes, min(held_bytes + IN_FLIGHT_BYTES_MAX, share))
 
     def blocks_for(self, tokens: int) -> int:
         """Return how many blocks a context of ``tokens`` takes, its tail included."""

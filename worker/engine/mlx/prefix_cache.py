@@ -44,9 +44,6 @@ from worker.engine.ports import Admission, Admitted, CachedPrefix, Finish
 
 _log = structlog.get_logger(__name__)
 
-#: Most bytes of copies on their way to the disk, and the most parts of the budget they are.
-IN_FLIGHT_BYTES_MAX = 256 << 20
-IN_FLIGHT_PARTS = 25
 #: Most bytes that are read from the disk and not copied into rows yet.
 READ_AHEAD_BYTES_MAX = 256 << 20
 #: Longest wait for the disk when a running sequence gives up its memory, in seconds.
@@ -94,10 +91,7 @@ class PrefixCache:
             fingerprint, spec, packing.kv_dtype(codec.kv_dtype), computation_of(network)
         )
         fingerprints = self.fingerprint, checkpoint_fingerprint(self.fingerprint)
-        in_flight_bytes = 0
-        if tier is not None:
-            small_bytes = min(IN_FLIGHT_BYTES_MAX, budget_bytes // IN_FLIGHT_PARTS)
-            in_flight_bytes = max(spec.full_bytes(block_tokens), small_bytes)
+        in_flight_bytes = 0 if tier is None else spec.in_flight_bytes(budget_bytes)
         self.store = ContextStore(
             self.fingerprint,
             spec,

@@ -11,6 +11,7 @@ import pytest
 from domain.kv.checkpoints import CheckpointKind
 from domain.kv.contexts import Context
 from domain.kv.hashing import BlockHash, pack_ids
+from domain.kv.spec import IN_FLIGHT_PARTS
 from ops.blockstore.blocks import NewBlock
 from tests.support.builders.blocks import FailingDisk
 from tests.support.models.disk_bench import WAIT_S, DiskBench
@@ -26,7 +27,6 @@ from tests.support.models.tiny_architectures import (
 from worker.cachestore.reports import ContextSaved
 from worker.cachestore.write_outcome import WriteState
 from worker.cachestore.writer import WriterLimits
-from worker.engine.mlx.prefix_cache import IN_FLIGHT_PARTS
 
 PROMPTS = [random_tokens(10 * BLOCK + 5, seed) for seed in (1, 2)]
 QUICK = WriterLimits(retry_min_s=0.01, retry_max_s=0.01)

@@ -98,13 +98,23 @@ def test_contexts_that_fit_together_stay_in_memory() -> None:
 
 
 def test_other_contexts_are_read_from_the_disk() -> None:
-    plan = planned(footprint(), 1200)  # 480 for contexts of 200
+    plan = planned(footprint(), 1200)  # 480 - 80 for contexts of 200
     assert (plan.resident_contexts, plan.fits) == (2, True)
     assert plan.disk_bytes == 3 * 200
     assert (plan.restored_bytes, plan.restored_s) == (200, 2.0)
     assert plan.notes == (
         "2 of 3 contexts stay in memory: a switch to another one reads it from the disk.",
     )
+
+
+@pytest.mark.parametrize(("device", "resident"), [(1880, 1), (1900, 2)])
+def test_copies_in_flight_and_a_checkpoint_take_memory_from_contexts(
+    device: int, resident: int
+) -> None:
+    """Two contexts of 10 tokens need 2 x 450, a block of 80, and a checkpoint of 130."""
+    plan = planned(footprint(FULL, WINDOW, STATE), device)
+    assert plan.context_bytes == 450
+    assert plan.resident_contexts == resident
 
 
 def test_windows_and_states_are_the_fixed_part_and_in_checkpoints_on_disk() -> None:
@@ -119,7 +129,8 @@ def test_windows_and_states_are_the_fixed_part_and_in_checkpoints_on_disk() -> N
 
 def test_longest_context_leaves_room_for_its_own_step() -> None:
     plan = planned(footprint(step=StepMemory(fixed_bytes=0, token_bytes=5)), 1000, tokens=2)
-    assert plan.longest_context_tokens == 300 // 25
+    # 300, of which a block of four tokens is for copies on their way to the disk.
+    assert plan.longest_context_tokens == (300 - 80) // 25
 
 
 def test_longest_context_is_at_most_the_models_own() -> None:
@@ -127,11 +138,11 @@ def test_longest_context_is_at_most_the_models_own() -> None:
 
 
 def test_a_context_that_does_not_fit_alone_is_named_with_the_longest_that_does() -> None:
-    plan = planned(footprint(), 1000, tokens=20)  # 300 for a context of 400
-    assert (plan.fits, plan.resident_contexts, plan.longest_context_tokens) == (False, 0, 15)
+    plan = planned(footprint(), 1000, tokens=20)  # 300 - 80 for a context of 400
+    assert (plan.fits, plan.resident_contexts, plan.longest_context_tokens) == (False, 0, 11)
     (note,) = plan.notes
     assert note.startswith("A context of 20 tokens does not fit: it needs 0.0 MB")
-    assert note.endswith("The longest that fits alone is 15 tokens.")
+    assert note.endswith("The longest that fits alone is 11 tokens.")
 
 
 @pytest.mark.parametrize("weights", [900, 901, 5000])

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from domain.kv.spec import LayerKind, LayerSpec, ModelCacheSpec
 
@@ -165,3 +167,16 @@ def test_a_model_that_cannot_be_is_noticed(flaw: dict[str, Any]) -> None:
     parts: dict[str, Any] = {"layers": (full(1, 8),), "dtype": "bfloat16"}
     with pytest.raises(AssertionError):
         ModelCacheSpec(**(parts | flaw))
+
+
+@given(tokens=st.integers(1, 1 << 16), window=st.integers(1, 4096), state=st.integers(1, 1 << 30))
+def test_budget_of_a_context_is_the_smallest_that_holds_it(
+    tokens: int, window: int, state: int
+) -> None:
+    layers = (full(8, 128), sliding(8, 128, window))
+    spec = ModelCacheSpec(
+        layers=(*layers, LayerSpec(kind=LayerKind.STATE, state_bytes=state)), dtype="float16"
+    )
+    budget_bytes = spec.budget_bytes(tokens)
+    assert spec.contexts_bytes(budget_bytes) >= spec.live_bytes(tokens)
+    assert spec.contexts_bytes(budget_bytes - 1) < spec.live_bytes(tokens)
