@@ -209,3 +209,13 @@ def test_terminal_item_of_a_waiting_job_shuts_out_an_attempt_that_just_began(
     late = StreamItem(n=1, attempt=1, body=ended.ending)
     world.broker.items.publish([(job_id, late)])
     assert len(world.items(job_id)) == 1
+
+
+def test_reconciler_enqueues_a_bound_job_into_the_line_of_its_model(world: JobWorld) -> None:
+    job_id = world.accept(command={"bound_model": "night"}).job_id
+    world.broker.queue.tables = QueueTables()
+    reconciler = JobReconciler(views=world.log.views, queue=world.broker.queue)
+    assert reconciler.reconcile() == (job_id,)
+    assert world.broker.queue.waiting(Priority.INTERACTIVE, "night") == [job_id]
+    assert world.broker.queue.waiting(Priority.INTERACTIVE) == []
+    assert world.cancel(job_id).status is JobStatus.CANCELLED

@@ -1,0 +1,144 @@
+"""Jobs that are bound to a model which no worker has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from domain.chat.items import Failed, Finished, Started, StreamItem, Text
+from domain.job.ports import WorkerPulse
+from domain.model.presence import LoadedModels
+from domain.usecases.jobs.stranded import ABSENT_S, StrandedJobs
+from domain.values import JobId, JobStatus, Priority, WorkerId
+from tests.support.builders.job_world import JobWorld
+from tests.unit.domain.usecases.jobs.test_run_attempt import start_attempt
+
+PARK_MAX_S = 3600.0
+
+
+@pytest.fixture
+def world() -> Iterator[JobWorld]:
+    with JobWorld() as world:
+        yield world
+
+
+@pytest.fixture
+def stranded(world: JobWorld) -> StrandedJobs:
+    return StrandedJobs(
+        views=world.log.views,
+        models=LoadedModels(world.broker.pulses, world.clock),
+        cancellation=world.cancellation,
+        clock=world.clock,
+        park_max_s=PARK_MAX_S,
+    )
+
+
+def have(world: JobWorld, target: str) -> None:
+    """Let the only worker have a model."""
+    pulse = WorkerPulse(worker=WorkerId("w"), pid=1, state="ready", model=None, target=target)
+    world.broker.pulses.beat(pulse)
+    world.clock.advance(1)
+
+
+def accept(world: JobWorld, *, parks: bool, model: str = "night") -> JobId:
+    command = {"bound_model": model, "parks": parks}
+    return world.accept(command=command).job_id
+
+
+def ending(world: JobWorld, job_id: JobId) -> Failed | Finished | None:
+    return world.job(job_id).ending
+
+
+def test_job_of_a_waiting_client_fails_after_its_model_was_away(
+    world: JobWorld, stranded: StrandedJobs
+) -> None:
+    job_id = accept(world, parks=False)
+    assert stranded.end_stranded() == ()  # no worker is known
+    have(world, "day")
+    assert stranded.end_stranded() == ()
+    world.clock.advance(ABSENT_S)
+    assert stranded.end_stranded() == (job_id,)
+    end = ending(world, job_id)
+    assert isinstance(end, Failed)
+    assert (end.error, end.retryable) == ("model_not_loaded", False)
+    assert world.items(job_id)[-1].body == end
+    assert world.broker.queue.waiting(Priority.INTERACTIVE, "night") == []
+    assert stranded.end_stranded() == ()
+
+
+def test_job_with_output_ends_with_model_changed(world: JobWorld, stranded: StrandedJobs) -> None:
+    job_id = accept(world, parks=False)
+    start_attempt(world, job_id)
+    items = [
+        StreamItem(n=0, attempt=1, body=Started(prompt_tokens=2, cached_tokens=0)),
+        StreamItem(n=1, attempt=1, body=Text(text="Ha", ids=(72, 97))),
+    ]
+    world.broker.items.publish([(job_id, item) for item in items])
+    have(world, "day")
+    stranded.end_stranded()
+    world.clock.advance(ABSENT_S)
+    assert stranded.end_stranded() == (job_id,)
+    end = ending(world, job_id)
+    assert isinstance(end, Failed)
+    assert (end.error, end.retryable) == ("model_changed", True)
+
+
+def test_model_that_comes_back_in_time_ends_no_job(world: JobWorld, stranded: StrandedJobs) -> None:
+    job_id = accept(world, parks=False)
+    have(world, "day")
+    stranded.end_stranded()
+    have(world, "night")
+    world.clock.advance(ABSENT_S)
+    assert stranded.end_stranded() == ()
+    have(world, "day")
+    assert stranded.end_stranded() == ()  # the time begins anew
+    assert ending(world, job_id) is None
+
+
+def test_job_in_the_hands_of_a_live_worker_goes_on(world: JobWorld, stranded: StrandedJobs) -> None:
+    accept(world, parks=False)
+    assert world.broker.queue.take(model="night") is not None
+    have(world, "day")  # it swaps, and finishes what it has
+    stranded.end_stranded()
+    world.clock.advance(ABSENT_S)
+    assert stranded.end_stranded() == ()
+
+
+def test_parked_job_expires_after_the_longest_wait(world: JobWorld, stranded: StrandedJobs) -> None:
+    job_id = accept(world, parks=True)
+    have(world, "day")
+    stranded.end_stranded()
+    world.clock.advance(ABSENT_S)
+    assert stranded.end_stranded() == ()
+    world.clock.advance(PARK_MAX_S)
+    assert stranded.end_stranded() == (job_id,)
+    end = ending(world, job_id)
+    assert isinstance(end, Failed)
+    assert end.error == "expired"
+    assert "model night was not loaded in time" in end.message
+    view = world.log.views.get(job_id)
+    assert view is not None
+    assert (view.status, view.error_message) == (JobStatus.EXPIRED, end.message)
+
+
+def test_parked_job_expires_at_its_own_deadline(world: JobWorld) -> None:
+    deadline = "2026-01-01T00:00:05.000000Z"
+    command = {"bound_model": "night", "parks": True, "deadline": deadline}
+    job_id = world.accept(command=command).job_id
+    world.clock.advance(6)
+    assert world.expire() == (job_id,)
+    end = ending(world, job_id)
+    assert isinstance(end, Failed)
+    assert end.message == f"the deadline {deadline} passed"
+
+
+def test_parked_job_is_retried_after_it_expired(world: JobWorld, stranded: StrandedJobs) -> None:
+    job_id = accept(world, parks=True)
+    have(world, "day")
+    world.clock.advance(PARK_MAX_S + 1)
+    assert stranded.end_stranded() == (job_id,)
+    world.retry(job_id)
+    assert world.broker.queue.waiting(Priority.INTERACTIVE, "night") == [job_id]
+    job = world.job(job_id)
+    assert (job.status, job.waited_in_vain) == (JobStatus.QUEUED, False)
