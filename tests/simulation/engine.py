@@ -27,6 +27,8 @@ from worker.engine.scheduling.waiting_queue import BatchRoom, WaitingQueue
 ITEM_TOKENS = 2
 #: As ``worker.engine.outbox.OUTAGE_S_MAX``.
 OUTAGE_S_MAX = 30.0
+#: The models that workers may have.
+MODELS = ("a", "b")
 #: The only message that is refused.
 REFUSED = "<refused>"
 CONTEXT = 1000
@@ -36,14 +38,20 @@ MEMORY = 20
 PASSES_MAX, WAIT_S_MAX = 1, 0.5
 
 
-def answer_to(prompt: str) -> str:
-    """Return the model's answer, a function of the prompt."""
-    return "".join(chr(ord("a") + (7 * len(prompt) + n) % 26) for n in range(len(prompt) % 8))
+def answer_to(prompt: str, model: str) -> str:
+    """Return the answer of a model, a function of the prompt; no two models agree on a token."""
+    first = ord("A") if model == MODELS[1] else ord("a")
+    return "".join(chr(first + (7 * len(prompt) + n) % 26) for n in range(len(prompt) % 8))
 
 
-def bodies_of(prompt: str) -> list[Body]:
+def fingerprint_of(model: str) -> str:
+    """Return the fingerprint of a model."""
+    return f"sha256:{model * 64}"
+
+
+def bodies_of(prompt: str, model: str) -> list[Body]:
     """Return the items of an undisturbed run, without the terminal one."""
-    answer = answer_to(prompt)
+    answer = answer_to(prompt, model)
     pieces = [answer[n : n + ITEM_TOKENS] for n in range(0, len(answer), ITEM_TOKENS)]
     begun = Started(prompt_tokens=len(prompt), cached_tokens=0)
     return [begun, *(Text(text=piece, ids=tuple(map(ord, piece))) for piece in pieces)]
@@ -72,6 +80,7 @@ class StepEngine:
         clock: Measures how long the sink is unreachable.
         pause: Blocks until a condition holds.
         places: Generations that run side by side.
+        model: The model that computes.
     """
 
     def __init__(
@@ -81,7 +90,9 @@ class StepEngine:
         pause: Callable[[str, Callable[[], bool]], object],
         *,
         places: int = 3,
+        model: str = MODELS[0],
     ) -> None:
+        self._model = model
         self._sink, self._clock, self._pause = sink, clock, pause
         self._places = places
         self._live: list[_Generation] = []
@@ -102,8 +113,8 @@ class StepEngine:
 
     def card(self) -> ModelCard:
         return ModelCard(
-            id="stepped",
-            fingerprint="sha256:" + "0" * 64,
+            id=self._model,
+            fingerprint=fingerprint_of(self._model),
             context_length=CONTEXT,
             description="Computes in steps.",
             created_at="2026-01-01T00:00:00Z",
@@ -132,7 +143,7 @@ class StepEngine:
         prompt = "".join(map(chr, task.prompt.tokens))
         generation = _Generation(
             task=task,
-            answer=answer_to(prompt)[: task.prompt.max_tokens],
+            answer=answer_to(prompt, self._model)[: task.prompt.max_tokens],
             tokens=list(task.emitted),
             next_item=task.first_item,
             since=self._clock.monotonic(),
@@ -253,7 +264,8 @@ class StepEngine:
             return
         text = "".join(map(chr, generation.pending))
         body = Text(text=text, ids=tuple(generation.pending))
-        item = StreamItem(n=generation.next_item, attempt=generation.task.attempt, body=body)
+        task = generation.task
+        item = StreamItem(n=generation.next_item, attempt=task.attempt, body=body, epoch=task.epoch)
         generation.pending.clear()
         generation.next_item += 1
         if generation.held is None:

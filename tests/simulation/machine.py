@@ -27,6 +27,8 @@ _FAULTS = st.sampled_from(
         "broker",
         "broker_data",
         "disk",
+        "swap",
+        "strand",
     ]
 )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from domain.job.request_dedup import Readership
 from domain.values import Priority
-from tests.simulation.engine import REFUSED
+from tests.simulation.engine import MODELS, REFUSED
 from tests.simulation.steps import Order
 from tests.simulation.workers import Worker
 from tests.simulation.world import World
@@ -23,6 +23,7 @@ NUMBERS = 1 << 16
 PROMPTS = (*("x" * length for length in (13, 10, 1, 15, 8)), REFUSED)
 KEYS = (None, None, None, "k1", "k2")
 LIMITS_S = (None, None, None, None, 1.0, 40.0)
+BINDINGS = (None, None, None, *MODELS)
 PRIORITIES = (Priority.INTERACTIVE, Priority.INTERACTIVE, Priority.BATCH)
 
 
@@ -50,6 +51,8 @@ def submit(world: World, number: int) -> None:
         finish_within_s=LIMITS_S[draws.below(len(LIMITS_S))],
         attempts_max=4 - draws.below(4),
         agent=(None, "a", "b")[draws.below(3)],
+        bound_model=BINDINGS[number % len(BINDINGS)],
+        parks=number % 2 == 0,
     )
 
 
@@ -80,6 +83,21 @@ def retry(world: World, number: int) -> None:
 def expire(world: World, number: int) -> None:
     """Look for jobs that are late."""
     world.expire(world.apis[number % 2])
+
+
+def strand(world: World, number: int) -> None:
+    """Look for jobs whose model no worker has."""
+    world.strand(world.apis[number % 2])
+
+
+def swap(world: World, number: int) -> None:
+    """Have a worker drain and come back with a model, or crash and come back with it."""
+    draws = Draws(number)
+    place, model = draws.below(2), MODELS[draws.below(2)]
+    world.swap(place, model)
+    if draws.below(3) and world.workers[place].alive:
+        world.crash(world.workers[place])
+        world.restart(place)
 
 
 def read(world: World, number: int) -> None:
@@ -242,6 +260,8 @@ MOVES = {
         Move(disk, 1),
         Move(look, 2),
         Move(lose_fetched, 1),
+        Move(strand, 2),
+        Move(swap, 8),
     )
 }
 

@@ -50,6 +50,20 @@ def _a_number_is_used_again() -> AbstractContextManager[Any]:
     return mock.patch.object(job_module, "_start", reused)
 
 
+def _an_attempt_continues_the_tokens_of_another_model() -> AbstractContextManager[Any]:
+    def same(job: Job, fingerprint: str) -> int:
+        del fingerprint
+        return job.epoch
+
+    return mock.patch.object(run_module, "epoch_after", same)
+
+
+def _a_worker_takes_the_jobs_of_any_model() -> AbstractContextManager[Any]:
+    return mock.patch.object(
+        FakeJobQueue, "_table", lambda queue, priority, _: queue.tables.queues[priority]
+    )
+
+
 def _nothing_is_queued_again() -> AbstractContextManager[Any]:
     return mock.patch.object(JobReconciler, "reconcile", return_value=())
 
@@ -139,6 +153,10 @@ PLANTED: Mapping[str, Plant] = {
     "the attempt of a command is not checked": _commands_ignore_the_attempt,
     "a job that has ended can be changed": _an_end_is_not_final,
     "an attempt number is used again": _a_number_is_used_again,
+    "an attempt continues the tokens of another model": (
+        _an_attempt_continues_the_tokens_of_another_model
+    ),
+    "a worker takes the jobs of any model": _a_worker_takes_the_jobs_of_any_model,
     "lost jobs are not queued again": _nothing_is_queued_again,
     "a new attempt forgets the last token": _a_new_attempt_forgets_the_last_token,
     "the end is published before it is recorded": _the_end_is_published_before_it_is_recorded,

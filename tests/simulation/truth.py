@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from api.streaming.log_backfill import JobRecords, LogBackfill, ReaderPosition
-from domain.chat.items import Failed, Finished, StreamItem, Text
-from domain.errors import GenerationCancelled
+from domain.chat.items import Failed, Finished, StreamItem, Text, is_output
+from domain.errors import GenerationCancelled, ModelChanged, ModelNotLoaded
 from domain.events.job import (
     AttemptFailed,
     AttemptStarted,
@@ -26,7 +26,7 @@ from domain.values import Digest, JobId, Priority, StopReason, StreamName
 from ops.adapters.redis.item_merge import ItemMerge
 from ops.adapters.redis.items import _gapless
 from tests.simulation.broker import StoredItems
-from tests.simulation.engine import ITEM_TOKENS, answer_to, bodies_of
+from tests.simulation.engine import ITEM_TOKENS, answer_to, bodies_of, fingerprint_of
 from tests.support.fakes.event_log import InMemoryEventLog
 
 if TYPE_CHECKING:
@@ -44,6 +44,9 @@ class Record:
         life: How often it was put back after its end.
         end: The terminal event of this life.
         queued_anew: Whether it waits for another reason than its acceptance.
+        bound: The model that must answer it.
+        parks: Whether it waits for that model.
+        models: The model of each epoch, by the attempt with which it began.
     """
 
     prompt: str
@@ -57,6 +60,23 @@ class Record:
     cancel_reason: str | None = None
     end: Any = None
     ends: list[str] = field(default_factory=list)
+    bound: str | None = None
+    parks: bool = False
+    models: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def epoch(self) -> int:
+        """The latest epoch."""
+        return max(self.models, default=1)
+
+    @property
+    def answer(self) -> str:
+        """What the model of the latest epoch answers."""
+        return self.answer_in(self.epoch)
+
+    def answer_in(self, epoch: int) -> str:
+        """Return what the model of an epoch answers; nothing before any attempt."""
+        return answer_to(self.prompt, self.models[epoch]) if epoch in self.models else ""
 
 
 @dataclass
@@ -66,6 +86,8 @@ class Reader:
     Attributes:
         seen: What it was given.
         position: The reader position after them.
+        epoch: The epoch of what it was given.
+        changed: Whether it ended because a later epoch began after output of this one.
     """
 
     job_id: JobId
@@ -73,11 +95,13 @@ class Reader:
     merge: ItemMerge = field(default_factory=ItemMerge)
     seen: list[StreamItem] = field(default_factory=list)
     position: ReaderPosition = field(default_factory=ReaderPosition)
+    epoch: int = 1
+    changed: bool = False
 
     @property
     def has_ended(self) -> bool:
         """Whether it was given the last word."""
-        return bool(self.seen) and self.seen[-1].is_terminal
+        return self.changed or (bool(self.seen) and self.seen[-1].is_terminal)
 
     def look(self, items: StoredItems) -> None:
         """Read the store as the hub does, up to the last word."""
@@ -91,16 +115,29 @@ class Reader:
         self.merge.begin_page()
         self.merge.page(raw, is_last=True)
         while not self.has_ended and (item := self.merge.take()) is not None:
-            assert item.n == len(self.seen), f"{item} came after {len(self.seen)} items"
+            self._give(item)
+            assert self.changed or item.n == len(self.seen) - 1, f"{item} in {self.seen}"
             self.position.add(item)
-            self.seen.append(item)
+
+    def _give(self, item: StreamItem) -> None:
+        """Do what ``ItemBuffer`` does."""
+        if item.epoch > self.epoch:
+            if any(is_output(one.body) for one in self.seen):
+                self.changed = True
+                return
+            self.epoch = item.epoch
+            self.seen.clear()
+        assert item.epoch == self.epoch, f"{item} after {self.seen}"
+        self.seen.append(item)
 
     def look_into_log(self, log: InMemoryEventLog, items: StoredItems) -> None:
         """Read the log as a real reader without recent items does, with the same code."""
         records = JobRecords(log=log, payloads=log, views=log.views)
         backfill = LogBackfill(records=records, backlog=cast("ItemBacklog", items))
         if not self.has_ended:
-            self.seen += backfill.rest_of(self.job_id, self.position) or ()
+            for item in backfill.rest_of(self.job_id, self.position) or ():
+                if not self.changed:
+                    self._give(item)
 
 
 class Truth:
@@ -175,6 +212,10 @@ class Truth:
             assert event.attempt == job.attempt + 1, where
             job.attempt = job.speaking = event.attempt
             job.is_queued = False
+            assert job.bound in {None, event.model}, f"a model to which it is not bound: {where}"
+            assert event.fingerprint == fingerprint_of(event.model), where
+            if job.models.get(job.epoch) != event.model:
+                job.models[event.attempt if job.models else 1] = event.model
         elif isinstance(event, AttemptFailed):
             assert event.attempt in {0, job.speaking}, where
             assert event.error != GenerationCancelled.code, f"cancelled without a request: {where}"
@@ -190,27 +231,39 @@ class Truth:
             assert event.idempotency not in keys, "one key, two jobs"
         prompt = json.loads(self._log.get(event.request))["messages"][-1]["content"]
         priority = Priority(event.priority)
-        self.jobs[job_id] = Record(prompt, priority, event.idempotency)
+        self.jobs[job_id] = Record(
+            prompt,
+            priority,
+            event.idempotency,
+            bound=event.bound_model,
+            parks=event.parks,
+        )
         waiting = [
             job
             for job in self.jobs.values()
-            if job.priority is priority and job.is_queued and not job.queued_anew
+            if job.priority is priority
+            and job.bound == event.bound_model
+            and job.is_queued
+            and not job.queued_anew
         ]
         assert len(waiting) <= self._limit, f"{len(waiting)} jobs wait"
 
     def _ended(self, job: Record, event: Any, where: str) -> None:
         if isinstance(event, JobCompleted):
             assert event.attempt == job.speaking, where
-            assert self._text(event.output) == answer_to(job.prompt), where
+            assert self._text(event.output) == job.answer, where
         elif isinstance(event, JobCancelled | JobExpired):
             assert event.attempt in {0, job.speaking}, where
             assert job.cancel_reason is not None, f"cancelled without a request: {where}"
-            is_late = job.cancel_reason == "deadline"
+            is_late = job.cancel_reason in {"deadline", "model_absent"}
             assert isinstance(event, JobExpired) is is_late, where
             text = self._text(event.output) if event.output else ""
-            assert answer_to(job.prompt).startswith(text), where
+            assert job.answer.startswith(text), where
         else:
             assert event.error != "internal_error", where
+            if event.error in {ModelChanged.code, ModelNotLoaded.code}:
+                assert job.bound is not None, where
+                assert not job.parks, where
         job.end, job.is_queued, job.speaking = event, False, 0
         job.ends.append(type(event).__name__)
 
@@ -224,7 +277,8 @@ class Truth:
         if item.is_terminal:
             assert job.ends, f"the stream ended before the log: {where}"
             return
-        undisturbed = bodies_of(job.prompt)
+        assert item.epoch in job.models, f"an epoch that never was: {where}"
+        undisturbed = bodies_of(job.prompt, job.models[item.epoch])
         assert item.n < len(undisturbed), where
         expected = undisturbed[item.n]
         if isinstance(item.body, Text) and isinstance(expected, Text):
@@ -261,10 +315,14 @@ class Truth:
             # Items restored after a loss may be of an earlier attempt; their text is the same.
             return
         assert reader.has_ended, f"a reader without an end: {reader.seen} of {job}"
+        if reader.changed:
+            assert reader.epoch < job.epoch, f"no other model: {reader.seen} of {job}"
+            return
         last = reader.seen[-1].body
         words = [item.body.text for item in reader.seen if isinstance(item.body, Text)]
         text, where = "".join(words), f"{reader.seen} of {job}"
-        assert answer_to(job.prompt).startswith(text), where
+        assert not text or reader.epoch == job.epoch, where
+        assert job.answer.startswith(text), where
         output = getattr(job.end, "output", None)
         # An attempt that found no items and was stopped at once knows no more.
         if output and (isinstance(job.end, JobCompleted) or not losses):
@@ -273,7 +331,7 @@ class Truth:
             assert isinstance(last, Finished), job
             assert last.stop_reason is job.end.stop_reason, job
             if all(item.n is not None for item in reader.seen):
-                assert len(words) == -(-len(answer_to(job.prompt)) // ITEM_TOKENS), job
+                assert len(words) == -(-len(job.answer) // ITEM_TOKENS), job
         elif isinstance(job.end, JobCancelled):
             assert isinstance(last, Finished), job
             assert last.stop_reason is StopReason.CANCELLED, job

@@ -66,6 +66,9 @@ def _count(world: World, tally: Counter[str]) -> None:
     tally["crashes"] += world.crashes
     tally["losses of the broker's data"] += world.broker.losses
     tally["readers"] += len(world.truth.readers)
+    tally["swaps"] += world.swaps
+    tally["answers begun anew"] += sum(len(job.models) > 1 for job in jobs)
+    tally["readers of another model"] += sum(one.changed for one in world.truth.readers)
     tally["port calls"] += world.port_calls
     for job in jobs:
         for end in job.ends:

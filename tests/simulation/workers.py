@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -88,12 +89,14 @@ class Worker(Process):
     Args:
         name: Of this life.
         consumer: In whose hand its messages are; the same over restarts.
+        model: Its model.
     """
 
     def __init__(
         self,
         name: str,
         consumer: str,
+        model: str,
         *,
         log: InMemoryEventLog,
         broker: Broker,
@@ -102,9 +105,10 @@ class Worker(Process):
     ) -> None:
         super().__init__(name)
         self.consumer = consumer
+        self.model = model
         self.log = self.stepped(log, "log")
         self.draining = _Draining(self)
-        self.engine = StepEngine(broker.items, clock, self.pause)
+        self.engine = StepEngine(broker.items, clock, self.pause, model=model)
         self.active = ActiveJobs()
         self._broker = broker
         self._turns = _Turns(self)
@@ -132,7 +136,10 @@ class Worker(Process):
         """Take a job out of a queue; whether there was one, and a thread for it."""
         if self._busy[priority] >= THREADS or self.draining.is_set():
             return False
-        job_id = self._broker.queue.take(priority, self.consumer)
+        queue = self._broker.queue
+        job_id = queue.take(priority, self.consumer) or queue.take(
+            priority, self.consumer, self.model
+        )
         if job_id is not None:
             self._busy[priority] += 1
             self._held[priority].add(job_id)
@@ -148,7 +155,9 @@ class Worker(Process):
         """Requeue the jobs that the broker records for this worker."""
         if not self.draining.is_set():
             for priority in Priority:
-                self._broker.queue.requeue_lost(priority, self.consumer, self._held[priority])
+                for model in (None, self.model):
+                    held = self._held[priority]
+                    self._broker.queue.requeue_lost(priority, self.consumer, held, model)
 
     def receive_signals(self) -> bool:
         """Take the oldest nudge out of the mailbox, or open one; whether there was something."""
@@ -188,6 +197,23 @@ class Worker(Process):
         self._broker.queue.ack(job_id, self.consumer)
         self._busy[priority] -= 1
         self._held[priority].discard(job_id)
+
+
+class Models:
+    """``LoadedModels`` without pulses.
+
+    Args:
+        workers: Returns the present lives.
+        wanted: The model that the next life of each has.
+    """
+
+    def __init__(self, workers: Callable[[], Sequence[Worker]], wanted: Sequence[str]) -> None:
+        self._workers = workers
+        self._wanted = wanted
+
+    def is_absent(self, model: str) -> bool:
+        """Whether a worker lives and none has a model or is about to."""
+        return any(worker.alive for worker in self._workers()) and model not in self._wanted
 
 
 class _Running:

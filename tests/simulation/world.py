@@ -6,26 +6,31 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from domain.chat.request import ChatRequest, Message
 from domain.job.commands import SubmitJob
 from domain.job.request_dedup import Readership, RequestRepeat, job_to_join
+from domain.model.presence import LoadedModels
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.expire import JobExpiry
 from domain.usecases.jobs.reconcile import JobReconciler
 from domain.usecases.jobs.retry import JobRetry
+from domain.usecases.jobs.stranded import StrandedJobs
 from domain.usecases.jobs.submit import JobSubmission, idempotency_digest, require_room
 from domain.values import JobId, JobStatus, Priority, SamplingWish, rfc3339
 from tests.simulation.broker import Broker
+from tests.simulation.engine import MODELS
 from tests.simulation.steps import Order, Process, Task
 from tests.simulation.truth import Reader, Truth
-from tests.simulation.workers import Worker
+from tests.simulation.workers import Models, Worker
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock, SequentialIds
 
 #: Jobs of a queue that may wait.
 QUEUE_LIMIT = 4
+#: How long a job may wait for its model, in seconds.
+PARK_MAX_S = 100.0
 #: Use cases of the api that may be on their way at once.
 CALLERS = 4
 #: Rounds of healing after which whatever is open counts as stuck.
@@ -42,6 +47,7 @@ _REFUSALS: Mapping[str, frozenset[str]] = {
     "reconcile": frozenset({"log_unavailable", "queue_unavailable"}),
     "run": frozenset(),
     "signal": frozenset({"log_unavailable"}),
+    "strand": frozenset({"log_unavailable", "queue_unavailable"}),
 }
 
 
@@ -69,7 +75,14 @@ class World:
         self.truth = Truth(self.log, self.broker.items, queue_limit=QUEUE_LIMIT, callers=CALLERS)
         self.apis = [Process("api-1"), Process("api-2")]
         self._lives = 0
-        self.workers = [self._new_worker(f"engine-{number}") for number in range(2)]
+        #: The model that the next life of each worker has.
+        self.wanted = list(MODELS)
+        self.workers = [
+            self._new_worker(f"engine-{number}", model) for number, model in enumerate(MODELS)
+        ]
+        self.models = Models(lambda: self.workers, self.wanted)
+        self._absent_since: dict[str, float] = {}
+        self.swaps = 0
         self.crashes = 0
         self.port_calls = 0
         self.refusals: dict[str, int] = {}
@@ -116,6 +129,26 @@ class World:
             views=self._views(api), clock=self.clock, cancellation=self._cancellation(api)
         )
         self._call(api, "expire", expiry.expire_overdue)
+
+    def strand(self, api: Process) -> None:
+        """Begin to end the jobs whose model no worker has."""
+        stranded = StrandedJobs(
+            views=self._views(api),
+            models=cast("LoadedModels", self.models),
+            cancellation=self._cancellation(api),
+            clock=self.clock,
+            park_max_s=PARK_MAX_S,
+            _since=self._absent_since,
+        )
+        self._call(api, "strand", stranded.end_stranded)
+
+    def swap(self, number: int, model: str) -> None:
+        """Have a worker drain, and another model in its next life."""
+        self.wanted[number] = model
+        worker = self.workers[number]
+        if worker.alive and not worker.frozen and worker.model != model:
+            self.swaps += 1
+            worker.drain()
 
     def read(self, job_id: JobId) -> None:
         """Begin to follow a job, as long as its end may still come."""
@@ -167,7 +200,7 @@ class World:
         if dead.alive or self.broker.outage.down:
             return False
         self.broker.queue.requeue_unacked(dead.consumer)
-        self.workers[number] = self._new_worker(dead.consumer)
+        self.workers[number] = self._new_worker(dead.consumer, self.wanted[number])
         return True
 
     def end_drained(self) -> None:
@@ -188,6 +221,8 @@ class World:
         self.log.unavailable = False
         for process in (*self.apis, *self.workers):
             process.frozen = False
+        for number, model in enumerate(MODELS):
+            self.swap(number, model)
         for _ in range(ROUNDS_MAX):
             self._round()
             if not any(one.tasks for one in self.processes) and not self.log.views.unfinished():
@@ -205,7 +240,8 @@ class World:
         JobReconciler(views=self.log.views, queue=self.broker.queue).reconcile()
         for view in self.log.views.unfinished():
             where = f"no process will find {view.id}"
-            assert self.broker.queue.holds(view.id, Priority(view.priority)), where
+            held = self.broker.queue.holds(view.id, Priority(view.priority), view.bound_model)
+            assert held, where
 
     def check(self) -> None:
         """Look whether all is as it must be."""
@@ -222,6 +258,7 @@ class World:
             self.restart(number)
         self.tick(1)
         self.expire(self.apis[0])
+        self.strand(self.apis[0])
         for worker in self.workers:
             while worker.receive_signals():
                 pass
@@ -249,14 +286,21 @@ class World:
     # -- inside ----------------------------------------------------------------------------------
 
     def _call(self, api: Process, name: str, body: Callable[[], object]) -> None:
-        if sum(len(one.tasks) for one in self.apis) < CALLERS or name == "expire":
+        if sum(len(one.tasks) for one in self.apis) < CALLERS or name in {"expire", "strand"}:
             api.begin(name, body)
 
     def _accept(self, api: Process, command: SubmitJob, key: str | None) -> None:
         """What the route does."""
         views = self._views(api)
         if command.idempotency is None or views.keyed(command.idempotency) is None:
-            require_room(command.priority, jobs_max=QUEUE_LIMIT, views=views, eta=_NobodyKnows())
+            require_room(
+                command.priority,
+                jobs_max=QUEUE_LIMIT,
+                views=views,
+                eta=_NobodyKnows(),
+                model=command.bound_model,
+                is_absent=self.models.is_absent,
+            )
         submission = JobSubmission(ids=self.ids, **self._ports(api, "log", "queue"))
         accepted = submission.submit(command, job_id=self.ids.job_id())
         self.truth.answered(key, accepted.job_id)
@@ -314,11 +358,12 @@ class World:
             for name in names
         }
 
-    def _new_worker(self, consumer: str) -> Worker:
+    def _new_worker(self, consumer: str, model: str) -> Worker:
         self._lives += 1
         return Worker(
             f"worker-{self._lives}",
             consumer,
+            model,
             log=self.log,
             broker=self.broker,
             clock=self.clock,

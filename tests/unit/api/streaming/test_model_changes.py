@@ -18,7 +18,7 @@ from tests.support.clients.sse import events_in
 
 BEGUN = Started(prompt_tokens=5, cached_tokens=2)
 USER = {"role": "user", "content": "hi"}
-PATHS = {
+PATHS: dict[str, dict[str, Any]] = {
     "/v1/messages": {"model": "claude-x", "max_tokens": 9, "messages": [USER]},
     "/v1/chat/completions": {"model": "gpt-x", "messages": [USER]},
     "/v1/responses": {"model": "gpt-x", "input": "hi"},
