@@ -28,7 +28,8 @@ from domain.values import JobId, StreamName, WorkerId
 from ops.adapters.log_admin.as_of import AsOfLog, open_as_of
 from ops.exit_codes import ExitCode
 from ops.logs import configure_logging
-from ops.models.registry import first_model
+from ops.models.hub_cache import cached_ids
+from ops.models.registry import first_model, model_registry
 from ops.settings import Settings, load_settings
 from worker.engine.mlx.model.loader import ModelSource
 from worker.engine.mlx.model.model_handles import ModelHandles
@@ -137,7 +138,8 @@ def run(settings: Settings, command: dict[str, Any], write: Write) -> None:
     pieces = Pieces(step_tokens=step_tokens)
     with open_as_of(settings.log_url) as log:
         answers = LoggedAnswers(log=log, payloads=log)
-        with closing(ModelHandles(source, answers, only=command["only"])) as models:
+        registry = model_registry(settings, cached_ids())
+        with closing(ModelHandles(source, registry, answers, only=command["only"])) as models:
             replayer = Replayer(log=log, models=models, pieces=pieces, write=write)
             for job in command["jobs"]:
                 replayer.replay(JobId(job), verify=command["verify"])

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +18,9 @@ from ops.adapters.data_dir.free_space import FREE_BYTES_MIN, free_bytes
 from ops.adapters.event_log.database import is_sqlite
 from ops.adapters.event_log.sqlite_driver import has_wal_reset_fix, sqlite_version
 from ops.adapters.log_admin.server_report import report_server
+from ops.models.files import directory_of
+from ops.models.hub_cache import is_hub_id
+from ops.models.registry import first_model
 from ops.setting_groups.models import DEMO_MODEL
 from ops.settings import Settings
 from ops.supervisor.address import claim_port
@@ -155,21 +157,16 @@ def check_port(settings: Settings) -> Check:
 
 def check_model(settings: Settings) -> Check:
     """The model can be found; nothing is loaded or downloaded."""
-    name = settings.model.id
-    if name == DEMO_MODEL:
-        return _check_demo_model()
-    path = Path(name).expanduser()
+    entry = first_model(settings)
+    source, path = entry.source, Path(entry.source).expanduser()
+    if directory_of(entry) is not None:
+        ships = f"{DEMO_MODEL}, ships with the package" if source == DEMO_MODEL else source
+        return Check("model", "ok", ships)
+    if source == DEMO_MODEL:
+        return Check("model", "fail", f"{DEMO_MODEL} is not part of this installation")
     if path.is_dir():
-        fine = (path / "config.json").is_file()
-        return Check("model", "ok" if fine else "fail", name if fine else f"{name}: no config.json")
-    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
-        return Check("model", "ok", f"{name} from the hub; downloaded at the first start")
-    return Check("model", "fail", f"{name} is neither a directory nor a hub id such as org/name")
-
-
-def _check_demo_model() -> Check:
-    spec = find_spec("worker.demo_model")
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    if any(next(Path(place).glob("*.safetensors"), None) for place in places):
-        return Check("model", "ok", f"{DEMO_MODEL}, ships with the package")
-    return Check("model", "fail", f"{DEMO_MODEL} is not part of this installation")
+        what = "weights" if (path / "config.json").is_file() else "config.json"
+        return Check("model", "fail", f"{source}: no {what}")
+    if is_hub_id(source):
+        return Check("model", "ok", f"{source} from the hub; downloaded at the first start")
+    return Check("model", "fail", f"{source} is neither a directory nor a hub id such as org/name")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,6 +16,7 @@ from domain.job.fair_scheduler import TurnOrder
 from domain.job.replay import Replayed
 from domain.kv.hashing import hash_ids
 from domain.log.codec import decode_event
+from domain.model.registry import ModelEntry, ModelRegistry
 from domain.usecases.jobs.commit import commit
 from domain.usecases.jobs.run_attempt import JobRunner, RunResult
 from domain.usecases.jobs.submit import JobSubmission
@@ -174,14 +175,23 @@ class ReplayWorld:
         assert isinstance(completed, JobCompleted)
         return completed.output
 
-    def replay(self, job: str, *, verify: bool = True, model: str | None = None) -> Replayed:
+    def replay(
+        self,
+        job: str,
+        *,
+        verify: bool = True,
+        model: str | None = None,
+        configured: str | None = None,
+        registered: Iterable[ModelEntry] = (),
+    ) -> Replayed:
         """Replay a job as ``semantic replay`` does, on this thread."""
         with open_as_of(self.url) as log:
             replayer = Replayer(
                 log=log,
                 # Not closed: it would end the streams of the thread of all tests.
                 models=ModelHandles(
-                    ModelSource(id=model or self.model),
+                    ModelSource(id=model or configured or self.model),
+                    ModelRegistry(registered),
                     LoggedAnswers(log=log, payloads=log),
                     only=model is not None,
                 ),

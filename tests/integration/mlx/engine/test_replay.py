@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 from domain.chat.request import Message, ToolChoice
 from domain.events.job import AttemptStarted
 from domain.job.replay import Refusal, Verdict
+from domain.model.registry import ModelEntry
 from domain.values import JobId, Sampling, StopReason
 from ops.adapters.data_dir.lock import DataLock
 from ops.cli.main import build_app
@@ -191,6 +192,16 @@ def test_other_weights_are_refused_and_named(
     template = copy / "chat_template.jinja"
     template.write_text(template.read_text() + "{# another #}")
     assert world.replay(sampled, model=str(copy)).reason is Refusal.MODEL_DIFFERS
+
+
+def test_a_registered_name_leads_to_the_weights_of_an_answer(
+    world: ReplayWorld, sampled: JobId, tmp_path: Path
+) -> None:
+    other = str(make_tiny_llama(tmp_path / "other", seed=8))
+    entry = ModelEntry(name=Path(world.model).name, source=world.model)
+    found = world.replay(sampled, configured=other, registered=[entry])
+    assert found.verdict is Verdict.SAME
+    assert world.replay(sampled, configured=other).reason is Refusal.MODEL_DIFFERS
 
 
 def test_a_job_that_has_no_answer_is_refused(world: ReplayWorld) -> None:

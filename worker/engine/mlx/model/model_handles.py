@@ -10,6 +10,7 @@ import mlx.core as mx
 
 from domain.chat.ports import RecordedAnswers
 from domain.job.replay import Refusal, ReplayRefused
+from domain.model.registry import ModelRegistry
 from worker.engine.mlx.fingerprint import fingerprint
 from worker.engine.mlx.model.loaded_weights import LoadedWeights
 from worker.engine.mlx.model.loader import ModelSource, find_model, load_weights
@@ -24,11 +25,13 @@ class ModelHandles:
 
     Attributes:
         source: The configured model, which is tried first.
+        registry: The registered models, of which an answer may have the name.
         answers: Answers recorded in the log, so that prompts continue them.
         only: Whether only the configured model may be used.
     """
 
     source: ModelSource
+    registry: ModelRegistry
     answers: RecordedAnswers
     only: bool = False
     _loaded: dict[str, LoadedWeights] = field(default_factory=dict)
@@ -37,7 +40,7 @@ class ModelHandles:
         """Return the model with the fingerprint ``wanted``.
 
         Args:
-            model: The model's id or directory when the answer was recorded.
+            model: The model's name, id or directory when the answer was recorded.
             wanted: Fingerprint over weights, tokenizer, chat template and configuration.
 
         Raises:
@@ -57,16 +60,22 @@ class ModelHandles:
 
     def _load(self, model: str, wanted: str) -> LoadedWeights:
         seen: list[str] = []
-        for name in dict.fromkeys((self.source.id, self.source.id if self.only else model)):
+        for source in dict.fromkeys((self.source, self.source if self.only else self._of(model))):
             try:
-                here = self._fingerprint(find_model(name))
+                here = self._fingerprint(find_model(source.id, source.revision))
                 if here == wanted:
-                    return load_weights(replace(self.source, id=name), self.answers)
+                    return load_weights(source, self.answers)
             except ModelLoadError as error:
                 seen.append(error.message)
             else:
-                seen.append(f"{name} computes with {here[:_FINGERPRINT_CHARS]}…")
+                seen.append(f"{source.id} computes with {here[:_FINGERPRINT_CHARS]}…")
         raise ReplayRefused(Refusal.MODEL_DIFFERS, _refusal(model, wanted, seen))
+
+    def _of(self, model: str) -> ModelSource:
+        entry = self.registry.get(model)
+        if entry is None:
+            return replace(self.source, id=model, revision=None)
+        return replace(self.source, id=entry.source, revision=entry.revision)
 
     def _fingerprint(self, directory: Path) -> str:
         return fingerprint(directory, cache_file=self.source.digest_cache)

@@ -1,0 +1,48 @@
+"""A model is loaded as its registration has it: sampling defaults, revision, context."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from domain.values import Sampling, SamplingWish
+from tests.support.models.hub_cache import cache_model
+from tests.support.models.tiny_models import make_tiny_llama
+from worker.engine.mlx.model.loader import ModelSource, find_model, load_weights
+from worker.engine.ports import ModelLoadError
+
+OWN = {"temperature": 0.9, "top_k": 5, "top_p": 0.8}
+
+
+def test_the_registration_beats_the_model_and_the_request_beats_both(tmp_path: Path) -> None:
+    model_dir = make_tiny_llama(tmp_path / "tiny")
+    (model_dir / "generation_config.json").write_text(json.dumps(OWN))
+    registered = SamplingWish(temperature=0.2, min_p=0.1)
+    source = ModelSource(id=str(model_dir), name="coder", context_length=64, sampling=registered)
+    model = load_weights(source).model
+    assert model.sampling == Sampling(temperature=0.2, top_p=0.8, top_k=5, min_p=0.1)
+    assert (model.card.id, model.card.context_length) == ("coder", 64)
+    asked = SamplingWish(temperature=0.0, top_k=7, seed=3).resolve(model.sampling)
+    assert asked == Sampling(temperature=0.0, top_p=0.8, top_k=7, min_p=0.1, seed=3)
+
+
+def test_a_greedy_model_samples_where_its_registration_sets_a_temperature(tmp_path: Path) -> None:
+    model_dir = make_tiny_llama(tmp_path / "tiny")
+    (model_dir / "generation_config.json").write_text('{"do_sample": false}')
+    source = ModelSource(id=str(model_dir), sampling=SamplingWish(temperature=0.5))
+    assert load_weights(source).model.sampling.temperature == 0.5
+
+
+def test_the_pinned_revision_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    new = cache_model(tmp_path, "org/m", commit="b" * 40)
+    old = cache_model(tmp_path, "org/m", commit="a" * 40, ref="v1")
+    assert find_model("org/m") == new
+    assert find_model("org/m", "v1") == find_model("org/m", "a" * 40) == old
+    shutil.rmtree(old)
+    with pytest.raises(ModelLoadError, match="org/m"):
+        find_model("org/m", "v1")
