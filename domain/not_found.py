@@ -54,6 +54,15 @@ class ModelNotFound(NotFound):
         super().__init__(f"model {model} is not served here{names}")
 
 
+class SwapNotFound(NotFound):
+    """There is no swap of that id, or it is too old to be shown."""
+
+    code = "swap_not_found"
+
+    def __init__(self, swap_id: str) -> None:
+        super().__init__(f"swap {swap_id} does not exist")
+
+
 class AgentNotFound(NotFound):
     """There is no agent of that id, or it was deleted."""
 

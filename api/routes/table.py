@@ -11,6 +11,8 @@ from api.http.messages import Handler, Reply, Request, Route, StreamReply
 from api.http.operation import Endpoint, Operation
 from api.http.replies import json_reply
 from api.openapi.document import openapi_document
+from api.routes.admin.models import MODEL_OPERATIONS
+from api.routes.admin.swaps import SWAP_OPERATIONS
 from api.routes.agents import AGENT_OPERATIONS
 from api.routes.completions import COMPLETION_OPERATIONS
 from api.routes.events import EVENT_OPERATIONS
@@ -19,7 +21,6 @@ from api.routes.health import HEALTH_OPERATIONS
 from api.routes.jobs import JOB_OPERATIONS
 from api.routes.message_batches import MESSAGE_BATCH_OPERATIONS
 from api.routes.messages import MESSAGE_OPERATIONS
-from api.routes.models import MODEL_OPERATIONS
 from api.routes.openai_batches import BATCH_OPERATIONS
 from api.routes.responses import RESPONSE_OPERATIONS
 from api.routes.webhooks import WEBHOOK_OPERATIONS
@@ -52,6 +53,7 @@ _OPERATIONS_OF: Final[Mapping[str, tuple[Operation, ...]]] = MappingProxyType(
         "webhooks": WEBHOOK_OPERATIONS,
         "events": EVENT_OPERATIONS,
         "models": MODEL_OPERATIONS,
+        "swaps": SWAP_OPERATIONS,
         "status": (*HEALTH_OPERATIONS, *OPENAPI_OPERATIONS),
     }
 )

@@ -18,6 +18,7 @@ from api.services.route_services import (
     ResponseService,
     Services,
     StatusService,
+    SwapService,
 )
 from api.streaming.job_items import JobItems
 from api.streaming.job_readers import JobReaders
@@ -82,6 +83,13 @@ def compose(ports: ApiPorts) -> Services:
         webhooks=_webhooks(ports, call),
         events=EventService(log=ports.log, clock=ports.clock, call=call, ping_s=ports.ping_s),
         models=_models(ports, call),
+        swaps=SwapService(
+            swaps=ModelSwaps(log=ports.log, ids=ports.ids),
+            registry=ports.registry,
+            nudge=ports.cancellation.signals.nudge,
+            call=call,
+            ping_s=ports.ping_s,
+        ),
         status=_status(ports, call),
     )
 

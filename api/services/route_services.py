@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from api.background.batches import BatchServices
@@ -18,11 +20,14 @@ from api.streaming.job_items import JobItems
 from api.streaming.log_backfill import JobRecords
 from api.submission.agent_turns import AgentTurns
 from api.submission.submit import Parse, Submission
+from domain.errors import QueueUnavailable
 from domain.job.eta import EtaSource, Forecast, parked
-from domain.job.ports import WorkerPulses
+from domain.job.ports import ControlTopic, WorkerPulses
 from domain.job.view import JobView
 from domain.log.ports import EventLog
-from domain.not_found import JobNotFound
+from domain.model.registry import ModelRegistry
+from domain.model.swap import Swap
+from domain.not_found import JobNotFound, ModelNotFound
 from domain.ports import Clock, IdSource
 from domain.usecases.agents import AgentRecords
 from domain.usecases.jobs.cancel import JobCancellation
@@ -30,6 +35,7 @@ from domain.usecases.jobs.count_tokens import TokenCounter
 from domain.usecases.jobs.retry import JobRetry
 from domain.usecases.jobs.submit import Accepted
 from domain.usecases.model_stock import ModelStock
+from domain.usecases.model_swaps import ModelSwaps
 from domain.values import JobId, JobStatus, Priority
 from domain.webhook.ports import WebhookStore
 
@@ -195,6 +201,46 @@ class ModelService:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SwapService:
+    """Starts and shows swaps of the loaded model.
+
+    Attributes:
+        swaps: The swaps in the log.
+        registry: Returns the registered models.
+        nudge: Notifies the workers of a topic.
+        call: Runs what blocks.
+        ping_s: Most seconds of silence on a stream.
+    """
+
+    swaps: ModelSwaps
+    registry: Callable[[], ModelRegistry]
+    nudge: Callable[[ControlTopic], None]
+    call: BlockingCalls
+    ping_s: float
+
+    def request(self, name: str, *, drain_s: float, correlation_id: str) -> Swap:
+        """Record that another model is wanted, and notify the workers; blocks.
+
+        Args:
+            name: A registered name or an alias.
+            drain_s: Seconds that running jobs have to finish.
+            correlation_id: The request.
+
+        Raises:
+            ModelNotFound: No model is registered by that name.
+            LogUnavailable: Nothing was written.
+        """
+        registry = self.registry()
+        entry = registry.get(name)
+        if entry is None:
+            raise ModelNotFound(name, known=tuple(one.name for one in registry.entries()))
+        swap = self.swaps.request(entry.name, drain_s=drain_s, correlation_id=correlation_id)
+        with suppress(QueueUnavailable):  # the workers look at the log by themselves too
+            self.nudge(ControlTopic.MODELS)
+        return swap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatusService:
     """Shows the state of the process and its workers.
 
@@ -227,4 +273,5 @@ class Services:
     webhooks: WebhookServices
     events: EventService
     models: ModelService
+    swaps: SwapService
     status: StatusService

@@ -9,7 +9,17 @@ from domain.events.model import WantedModelEvent
 from domain.log.codec import decode_event
 from domain.log.ports import EventLog
 from domain.log.record import Draft
-from domain.model.swap import MODELS_STREAM, SwapCommand, WantedModel, decide, fold
+from domain.model.swap import (
+    DRAIN_S,
+    MODELS_STREAM,
+    RequestSwap,
+    Swap,
+    SwapCommand,
+    SwapReason,
+    WantedModel,
+    decide,
+    fold,
+)
 from domain.ports import IdSource
 
 #: Most times that a decision is repeated after a concurrent append.
@@ -48,6 +58,27 @@ class ModelSwaps:
             events.append((event, recorded.recorded_at, recorded.version))
         self._state = state = fold(events, state)
         return state
+
+    def request(
+        self, model: str, *, drain_s: float = DRAIN_S, reason: str = "", correlation_id: str = ""
+    ) -> Swap:
+        """Record that the workers are to serve a model, and return the swap.
+
+        Args:
+            model: A registered name.
+            drain_s: Seconds that running jobs have to finish.
+            reason: What causes the swap; by default a request.
+            correlation_id: The request that led to it.
+
+        Raises:
+            LogUnavailable: Nothing was written.
+        """
+        reason = reason or SwapReason.REQUEST
+        swap_id = self.new_id()
+        command = RequestSwap(swap=swap_id, model=model, reason=reason, drain_s=drain_s)
+        swap = self.apply(command, correlation_id=correlation_id).get(swap_id)
+        assert swap is not None, "an appended swap is in the state"
+        return swap
 
     def apply(self, command: SwapCommand, *, correlation_id: str = "") -> WantedModel:
         """Decide on the present state and append; decide again after a concurrent append.

@@ -80,10 +80,10 @@ class SwapFollower:
             place=place, model=self._first.name, choice=choice, swap=self._swaps.new_id()
         )
         state = self._swaps.apply(configured)
+        swap = state.open_swap
+        if swap is not None and swap.can_roll_back and (why := self._why_not(swap)) is not None:
+            state = self._swaps.apply(RollBack(swap=swap.id, why=why))
         entry = self._entry(state.model)
-        if entry is None and (swap := state.open_swap) is not None:
-            state = self._swaps.apply(RollBack(swap=swap.id, why=_unknown(swap.model)))
-            entry = self._entry(state.model)
         if entry is None:
             self._logger.warning("model_not_registered", model=state.model, serves=self._first.name)
             entry = self._first

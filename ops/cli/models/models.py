@@ -12,6 +12,7 @@ from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.models.download import pull
 from ops.cli.models.edit import add, rm
 from ops.cli.models.plan import plan
+from ops.cli.models.swap import swap
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
 from ops.cli.table import print_pairs, print_table
 
@@ -25,8 +26,8 @@ _ASK_S = 10.0
 
 def register(app: typer.Typer) -> None:
     """Add the group and its commands."""
-    group = typer.Typer(help="Models: list, plan, register, download.", no_args_is_help=True)
-    for command in (ls, show, plan, add, rm, pull):
+    group = typer.Typer(help="Models: list, plan, register, download, swap.", no_args_is_help=True)
+    for command in (ls, show, plan, add, rm, pull, swap):
         group.command(epilog=EPILOG)(command)
     app.add_typer(group, name="models", rich_help_panel="Look")
 

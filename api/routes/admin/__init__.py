@@ -1,0 +1,1 @@
+"""The models, their swaps, and what operators change."""
