@@ -100,7 +100,7 @@ def test_json_has_the_sizes_in_bytes(tmp_path: Path) -> None:
     assert plan_["device_bytes"] == 16 * GIB
     assert plan_["weights_bytes"] == 8_307_783_680
     assert plan_["kv_token_bytes"] == 163_840
-    assert (plan_["resident_contexts"], plan_["fits"]) == (2, True)
+    assert (plan_["resident_contexts"], plan_["fits"]) == (1, True)
 
 
 def test_too_little_memory_is_said_plainly_and_exits_with_1(tmp_path: Path) -> None:
