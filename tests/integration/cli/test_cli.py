@@ -174,6 +174,7 @@ def _model_directory(home: Path) -> str:
     directory = home / "model"
     directory.mkdir()
     (directory / "config.json").write_text("{}")
+    (directory / "model.safetensors").write_bytes(b"")
     return str(directory)
 
 

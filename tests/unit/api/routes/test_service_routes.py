@@ -185,6 +185,7 @@ def test_replies_conform_to_the_document() -> None:
                 )
                 await answering
             await _checked(api, "GET", "/v1/models")
+            await _checked(api, "GET", "/admin/models")
             await _checked(api, "GET", "/v1/models/{model_id}", model_id="demo")
             await _checked(api, "GET", "/v1/models/{model_id}", model_id="x")
             await _checked(api, "GET", "/v1/jobs")
