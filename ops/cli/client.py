@@ -92,7 +92,9 @@ def follow(client: httpx.Client, job_id: str) -> Iterator[dict[str, Any]]:
                 for event_id, item in read_events(response.iter_lines()):
                     last = event_id or last
                     yield item
-                    if item.get("kind") in _TERMINAL and item.get("n") is not None:
+                    # An answer that begins anew under another model cannot be resumed.
+                    is_end = item.get("n") is not None or item.get("error") == "model_changed"
+                    if item.get("kind") in _TERMINAL and is_end:
                         return
         except httpx.TransportError:
             if attempt == RECONNECTS_MAX:

@@ -166,6 +166,7 @@ def _print_job(job: dict[str, Any], *, as_json: bool) -> None:
         ("job", job["id"]),
         ("status", job["status"]),
         ("model", job["model"]),
+        ("answered by", job.get("answered_by") or ""),
         ("attempt", str(job["attempt"])),
         ("created", job["created_at"]),
         ("finished", job["finished_at"] or ""),
@@ -188,7 +189,8 @@ def _expected(job: dict[str, Any]) -> str:
     position = job.get("queue_position")
     parts = [] if position is None else [f"{position} before it"]
     if (needed := job.get("waiting_for")) not in {None, "place"}:
-        parts.append(f"waits for {needed}")
+        name = f" {job['bound_model']}" if needed == "model" else ""
+        parts.append(f"waits for {needed}{name}")
     for name, words in (("starts_in_s", "starts"), ("finishes_in_s", "done")):
         if (seconds := estimate.get(name)) is not None:
             parts.append(f"{words} in about {seconds:,.0f} s" if seconds >= 1 else f"{words} now")

@@ -288,6 +288,7 @@ def test_jobs_are_listed_shown_streamed_cancelled_and_submitted(shell: Shell) ->
         _, submitted, _ = shell.run("jobs", "submit", "hi", **port)
     assert listed.splitlines()[1].startswith("job-1  completed  stand-in")
     assert listed.splitlines()[2].endswith("2 before it · waits for memory")
+    assert listed.splitlines()[3].endswith("waits for model night")
     assert "once upon a time" in shown
     assert [json.loads(line) for line in streamed.splitlines()] == ITEMS
     assert json.loads(cancelled)["status"] == "cancelled"

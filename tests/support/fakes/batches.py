@@ -69,7 +69,10 @@ class InMemoryBatchViews:
 
 
 class PlainLines:
-    """``LineProtocol`` whose lines are prompts; ``bad`` is invalid, ``fault`` fails all lines."""
+    """``LineProtocol`` whose lines are prompts; ``bad`` is invalid, ``fault`` fails all lines.
+
+    Lines that begin with ``night`` are bound to the model of that name.
+    """
 
     def __init__(self, sizes: Mapping[str, int] | None = None) -> None:
         self.sizes = sizes or {}
@@ -85,7 +88,8 @@ class PlainLines:
             max_tokens=5,
             sampling=SamplingWish(seed=1),
         )
-        return BatchLine(model="m", request=request)
+        bound = "night" if raw.startswith(b"night") else None
+        return BatchLine(model="m", request=request, bound_model=bound)
 
     def faults(
         self, batch: Batch, lines: Iterable[tuple[int, bytes]]

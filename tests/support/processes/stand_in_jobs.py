@@ -96,7 +96,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._json(200, self._api.job())
         elif self.path.startswith("/v1/jobs?"):
             waiting = self._api.job("running") | {"queue_position": 2, "waiting_for": "memory"}
-            data = [self._api.job(), waiting]
+            parked = self._api.job("queued") | {"waiting_for": "model", "bound_model": "night"}
+            data = [self._api.job(), waiting, parked]
             self._json(200, {"object": "list", "data": data, "has_more": False})
         else:
             self._json(404, {"title": "Not found", "detail": "there is no such job"})

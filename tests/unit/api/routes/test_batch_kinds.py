@@ -10,6 +10,8 @@ import openai.types.responses
 import pytest
 from pydantic import BaseModel
 
+from domain.job.ports import WorkerPulse
+from domain.values import WorkerId
 from tests.support.builders.api import FakeApi
 from tests.support.builders.batch_services import advance
 from tests.unit.api.routes.test_batch_routes import answer, lines_of, scenario, upload
@@ -113,6 +115,28 @@ def test_invalid_line_fails_alone(endpoint: str, fields: dict[str, Any], message
         assert wrong["response"]["body"]["error"]["message"].startswith(message)
         (right,) = await _results(api, path, "output")
         assert right["custom_id"] == "l1"
+
+    scenario(play)
+
+
+def test_line_with_an_unknown_model_fails_alone_and_one_of_an_absent_model_waits() -> None:
+    async def play(api: FakeApi) -> None:
+        pulse = WorkerPulse(worker=WorkerId("w"), pid=1, state="ready", model=None, target="m")
+        api.broker.pulses.beat(pulse)
+        good = _BODIES[_CHAT]
+        lines = [good | {"model": name} for name in ("nothing", "other", "m")]
+        path = await _batch(api, _CHAT, *lines)
+        answer(api, "Hello")
+        advance(api.ports)
+        assert (await api.json("GET", path))["status"] == "in_progress"
+        (parked,) = (await api.json("GET", "/v1/jobs?status=queued"))["data"]
+        assert (parked["waiting_for"], parked["bound_model"]) == ("model", "other")
+        await api.json("POST", f"/v1/jobs/{parked['id']}/cancel")
+        wrong, cancelled = await _results(api, path, "error")
+        assert (wrong["custom_id"], cancelled["custom_id"]) == ("l0", "l1")
+        assert wrong["response"]["status_code"] == 404
+        message = wrong["response"]["body"]["error"]["message"]
+        assert message == "model nothing is not served here; there is: other"
 
     scenario(play)
 

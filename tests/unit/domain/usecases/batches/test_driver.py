@@ -73,6 +73,19 @@ def test_lines_wait_outside_the_queue_until_it_has_room() -> None:
         assert world.log.views.waiting(Priority.BATCH) == {None: 10}
 
 
+def test_lines_that_wait_for_their_model_hold_no_place_of_others() -> None:
+    with BatchWorld() as world:
+        world.use(window=10, is_absent=lambda model: model == "night")
+        parked = world.submit_batch(*(f"night {number}" for number in range(30)))
+        for _ in range(3):
+            world.step()
+        assert world.views.tally(parked).jobs == 10
+        other = world.submit_batch(*MANY)
+        world.step()
+        assert world.views.tally(other).jobs == 10
+        assert world.log.views.waiting(Priority.BATCH) == {"night": 10, None: 10}
+
+
 def test_two_batches_share_the_room_in_the_queue() -> None:
     with BatchWorld() as world:
         world.use(window=10)
