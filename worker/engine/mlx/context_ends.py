@@ -245,7 +245,7 @@ class ContextEnds:
 
 
 def _continues(plan: StartPlan) -> bool:
-    """Return whether a sequence goes on where another one has ended, and nobody else does."""
+    """Return whether a sequence goes on where one has ended, and no other sequence does."""
     last = plan.pieces[-1] if plan.pieces else None
     if last is None or last.context is None or last.context is plan.adopted:
         return True
