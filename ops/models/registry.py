@@ -107,12 +107,16 @@ class RegistryReader:
 
     def current(self) -> ModelRegistry:
         """Return the registry; a change of files and workers counts within ``LOOK_S``."""
-        with self._lock:
-            if self._now_s() - self._looked_s >= LOOK_S:
-                self._looked_s = self._now_s()
+        is_due = self._now_s() - self._looked_s >= LOOK_S
+        # One thread looks; the others take what is known, however long the broker needs.
+        if is_due and self._lock.acquire(blocking=False):
+            try:
                 self._look()
                 self._registry = self._own.extended(self._announced())
-            return self._registry
+                self._looked_s = self._now_s()
+            finally:
+                self._lock.release()
+        return self._registry
 
     def _look(self) -> None:
         seen = _state_of_files(self._settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,24 @@ def test_the_reader_adds_models_of_other_machines_while_they_serve() -> None:
     serving.clear()
     now_s[0] += LOOK_S
     assert reader.current().get("elsewhere") is None
+
+
+def test_a_broker_that_does_not_answer_delays_one_caller_only() -> None:
+    asked, answers = threading.Event(), threading.Event()
+
+    def announced() -> list[str]:
+        asked.set()
+        answers.wait()
+        return ["elsewhere"]
+
+    reader = RegistryReader(load_settings(), announced=announced)
+    waiting = threading.Thread(target=reader.current)
+    waiting.start()
+    asked.wait()
+    assert [entry.name for entry in reader.current().entries()] == [DEMO_MODEL]
+    answers.set()
+    waiting.join()
+    assert reader.current().get("elsewhere") is not None
 
 
 def test_the_reader_sees_changes_of_the_file_and_of_the_cache(hub: Path) -> None:
