@@ -47,6 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run only pure Python: no redis, PostgreSQL, MLX or processes; fewer examples",
     )
+    parser.addoption("--nightly", action="store_true", help="run the long enumerations as well")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -72,6 +73,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         for marker in sorted(_markers_of(item)):
             item.add_marker(marker)
+    if not config.getoption("--nightly"):
+        late = {item for item in items if item.get_closest_marker("nightly")}
+        config.hook.pytest_deselected(items=list(late))
+        items[:] = [item for item in items if item not in late]
     if not config.getoption("--fast"):
         return
     slow = {item for item in items if any(map(item.get_closest_marker, _SLOW_MARKERS))}

@@ -1,0 +1,132 @@
+"""A service with small random models to swap between."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import mlx.core as mx
+
+from domain.model.swap import SwapState, WantedModel
+from domain.usecases.model_swaps import ModelSwaps
+from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
+from ops.clock import RandomIds, SystemClock
+from tests.support.models.tiny_models import make_tiny_llama
+from tests.support.processes.service import Service
+
+#: Longest wait for something that takes seconds on an idle machine.
+WAIT_S = 180.0
+
+
+class TwoModels:
+    """``semantic serve`` with the models ``a``, which it loads, ``b`` and the broken ``corrupt``.
+
+    Args:
+        directory: For models, configuration and data.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        for seed, name in enumerate(("a", "b", "corrupt")):
+            make_tiny_llama(directory / name, hidden=128, layers=4, context=4096, seed=seed)
+        # The header fits the file, so that only the load finds the fault.
+        weights = directory / "corrupt" / "model.safetensors"
+        arrays = mx.load(str(weights))
+        assert isinstance(arrays, dict)
+        arrays.popitem()
+        mx.save_safetensors(str(weights), arrays)
+        config = directory / "semantic.toml"
+        tables = (
+            f'[models.{name}]\nsource = "{directory / name}"\n' for name in ("a", "b", "corrupt")
+        )
+        config.write_text("".join(tables) + f'[models.gone]\nsource = "{directory / "gone"}"\n')
+        self.service = Service(
+            directory / "data",
+            env={
+                "SEMANTIC_CONFIG": str(config),
+                "SEMANTIC_MODEL__ID": "a",
+                "SEMANTIC_JOBS__RECONCILE_S": "1",
+                "SEMANTIC_CACHE__STORAGE": "exact",
+            },
+        ).start()
+        self.http = httpx.Client(base_url=self.service.base_url, timeout=WAIT_S)
+        self._log: SqlEventLog = open_log(
+            f"sqlite:///{directory / 'data' / 'events.sqlite3'}", clock=SystemClock()
+        )
+        self._swaps = ModelSwaps(self._log, RandomIds())
+
+    def close(self) -> int:
+        """Stop everything; return the exit code of the service."""
+        self.http.close()
+        self._log.close()
+        return self.service.stop()
+
+    @property
+    def wanted(self) -> WantedModel:
+        """The wanted model in the log."""
+        return self._swaps.read()
+
+    def swap(self, model: str, *more: str) -> subprocess.CompletedProcess[str]:
+        """Run ``semantic models swap``."""
+        data_dir = str(self.service.data_dir)
+        command = ("-m", "ops.cli.main", "models", "swap", model, "--data-dir", data_dir, *more)
+        return subprocess.run(
+            [sys.executable, *command], capture_output=True, text=True, check=False, timeout=WAIT_S
+        )
+
+    def request(self, model: str, *, drain_s: int = 60) -> dict[str, Any]:
+        """Request a swap and return it."""
+        path = f"/admin/models/{model}/load"
+        reply = self.http.post(path, params={"drain_s": drain_s})
+        assert reply.status_code == 202, reply.text
+        found: dict[str, Any] = reply.json()
+        return found
+
+    def wait_for(self, swap_id: str, *states: SwapState) -> SwapState:
+        """Wait until a swap is in one of the states, or over."""
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            swap = self.wanted.get(swap_id)
+            assert swap is not None
+            if swap.state in states or not swap.state.is_open:
+                return swap.state
+            time.sleep(0.003)
+        raise AssertionError(f"{swap_id} did not come to {states}:\n{self.service.log()}")
+
+    def wait_served(self) -> str:
+        """Wait until a worker is ready, and return its model."""
+        self.service.wait_ready()
+        listed = self.http.get("/admin/models").json()["data"]
+        (loaded,) = [model["name"] for model in listed if model["state"] == "loaded"]
+        return str(loaded)
+
+    def submit(self, prompt: str, *, tokens: int) -> str:
+        """Submit a job that any model may answer, and return its id."""
+        body = {
+            "prompt": prompt,
+            "max_tokens": tokens,
+            "temperature": 0,
+            "seed": 1,
+        }
+        reply = self.http.post("/v1/jobs", content=json.dumps(body))
+        assert reply.status_code == 202, reply.text
+        return str(reply.json()["id"])
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """Return a job."""
+        found: dict[str, Any] = self.http.get(f"/v1/jobs/{job_id}").json()
+        return found
+
+    def ended(self, job_id: str) -> dict[str, Any]:
+        """Wait for the end of a job and return it."""
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            job = self.job(job_id)
+            if job["status"] not in {"queued", "running"}:
+                return job
+            time.sleep(0.05)
+        raise AssertionError(f"{job_id} has not ended:\n{self.service.log()}")
