@@ -39,6 +39,7 @@ from domain.model.presence import LoadedModels
 from domain.model.registry import ModelRegistry
 from domain.ports import Clock, IdSource
 from domain.usecases.batches.driver import BatchDriver
+from domain.usecases.engine_control import EngineControls
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.expire import JobExpiry
 from domain.usecases.jobs.retry import JobRetry
@@ -103,19 +104,17 @@ def build(
     url, keys = resolve_broker_url(settings), Keys(settings.redis.prefix)
     client = connect(url)
     stack.callback(client.close)
-    store = SqlWebhookStore(settings.log_url)
-    stack.callback(store.close)
     hub = RedisItemHub(connect_async(url), keys)
     pulses, signals = RedisWorkerPulses(client, keys), RedisControlSignals(client, keys)
+    controls = EngineControls(log=log, ids=ids, signals=signals)
     queue, backlog = DramatiqJobQueue(client, keys), RedisItemBacklog(client, keys)
     sink = _sink(settings.redis, client, keys)
-    models = LoadedModels(pulses, clock)
-    registry = _registry(settings, pulses)
+    models, registry = LoadedModels(pulses, clock), _registry(settings, pulses)
     ports = ApiPorts(
         log=log,
         payloads=log,
         views=log.views,
-        eta=LiveEta(queue=log.queue_views, pulses=pulses, models=models, clock=clock),
+        eta=LiveEta(log.queue_views, pulses, models, clock, admission=controls.admission),
         submission=JobSubmission(log=log, queue=queue, ids=ids),
         cancellation=JobCancellation(
             log=log, queue=queue, sink=sink, backlog=backlog, signals=signals, ids=ids
@@ -124,6 +123,8 @@ def build(
         backlog=backlog,
         source=hub,
         pulses=pulses,
+        controls=controls,
+        engine_settings=settings.engine.values,
         counter=RedisTokenCounter(client, keys),
         clock=clock,
         ids=ids,
@@ -133,7 +134,7 @@ def build(
         batch_lines=_lines(settings, registry, ids=ids, payloads=log, views=log.batches),
         wake_batches=batch_woken.set,
         batch_rules=_batch_rules(settings.batches),
-        webhook_store=store,
+        webhook_store=_webhook_store(settings, stack),
         webhook_policy=_webhook_policy(settings.webhooks),
         version=version("semantic"),
         model=first_model(settings).name,
@@ -149,6 +150,12 @@ def build(
         free_bytes=partial(free_bytes, settings.data_dir),
     )
     return ports, hub
+
+
+def _webhook_store(settings: Settings, stack: ExitStack) -> SqlWebhookStore:
+    store = SqlWebhookStore(settings.log_url)
+    stack.callback(store.close)
+    return store
 
 
 def _open_log(settings: Settings, stack: ExitStack, clock: Clock) -> SqlEventLog:

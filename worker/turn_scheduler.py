@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Self
 
 from domain.job.fair_scheduler import Suspicion, TurnOrder, TurnState
@@ -22,6 +24,8 @@ class TurnScheduler:
         self._waiting: dict[JobId, WaitingTurn] = {}
         self._closed = False
         self._paused = False
+        #: Puts the waiting jobs that have not begun into the order.
+        self._not_begun: dict[JobId, Callable[[], None]] = {}
 
     def request_turn(
         self,
@@ -30,15 +34,20 @@ class TurnScheduler:
         agent: str | None,
         priority: Priority,
         suspicion: Suspicion = Suspicion.NONE,
+        has_begun: bool = False,
     ) -> WaitingTurn:
         """Add a job to the order and return its turn; a closed scheduler refuses it at once."""
         turn = WaitingTurn(self, job_id)
+        add = partial(self._order.add, job_id, agent=agent, priority=priority, suspicion=suspicion)
         with self._lock:
             if self._closed:
                 turn.decide(has_slot=False)
                 return turn
-            self._order.add(job_id, agent=agent, priority=priority, suspicion=suspicion)
             self._waiting[job_id] = turn
+            if not has_begun:
+                self._not_begun[job_id] = add
+            if has_begun or not self._paused:
+                add()
             self._grant_next()
         return turn
 
@@ -49,9 +58,16 @@ class TurnScheduler:
             self._grant_next()
 
     def set_paused(self, *, paused: bool) -> None:
-        """Grant no turns, or grant them again; granted turns stay granted."""
+        """Grant turns only to jobs that have begun, or to all; granted turns stay granted."""
         with self._lock:
+            if paused is self._paused:
+                return
             self._paused = paused
+            for job_id, add in self._not_begun.items():
+                if paused:
+                    self._order.remove(job_id)
+                else:
+                    add()
             self._grant_next()
 
     def state(self) -> TurnState:
@@ -67,12 +83,14 @@ class TurnScheduler:
                 self._order.remove(job_id)
                 turn.decide(has_slot=False)
             self._waiting.clear()
+            self._not_begun.clear()
 
     def withdraw(self, turn: WaitingTurn) -> None:
         """Refuse a turn that still waits."""
         with self._lock:
             if self._waiting.get(turn.job_id) is turn:
                 del self._waiting[turn.job_id]
+                self._not_begun.pop(turn.job_id, None)
                 self._order.remove(turn.job_id)
                 turn.decide(has_slot=False)
 
@@ -91,7 +109,8 @@ class TurnScheduler:
                 self._grant_next()
 
     def _grant_next(self) -> None:
-        while not self._paused and (job_id := self._order.next()) is not None:
+        while (job_id := self._order.next()) is not None:
+            self._not_begun.pop(job_id, None)
             self._waiting.pop(job_id).decide(has_slot=True)
 
 

@@ -66,6 +66,7 @@ class BatchServices:
         wake: Wakes the batch driver.
         rules: Limits.
         webhook_policy: Which URLs a batch may name.
+        require_admission: Raises ``Draining`` while no new work is accepted.
     """
 
     records: BatchRecords
@@ -78,6 +79,7 @@ class BatchServices:
     wake: Callable[[], None]
     rules: BatchRules = BatchRules()
     webhook_policy: WebhookPolicy = WebhookPolicy()
+    require_admission: Callable[[], None] = lambda: None
 
 
 def new_batch_id(ids: IdSource) -> BatchId:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from domain.engine.control import AdmissionState
 from domain.errors import QueueUnavailable
 from domain.job.eta import (
     MEASURED_JOBS,
@@ -58,15 +59,23 @@ class LiveEta:
         pulses: The turns of the workers.
         models: The models of the workers; jobs that wait for another model have no forecast.
         clock: The age of a forecast.
+        admission: Returns whether jobs are started.
     """
 
     def __init__(
-        self, *, queue: QueueViews, pulses: WorkerPulses, models: LoadedModels, clock: Clock
+        self,
+        queue: QueueViews,
+        pulses: WorkerPulses,
+        models: LoadedModels,
+        clock: Clock,
+        *,
+        admission: Callable[[], AdmissionState] = lambda: AdmissionState.OPEN,
     ) -> None:
         self._queue = queue
         self._pulses = pulses
         self._models = models
         self._clock = clock
+        self._admission = admission
         self._lock = threading.Lock()
         self._last: _Snapshot | None = None
         #: The pace, and when it was measured.
@@ -124,6 +133,7 @@ class LiveEta:
                 ],
                 running=[(job, self._age_s(job)) for job in self._queue.running(limit=RUNNING_MAX)],
                 waiting=[job for pulse in pulses for job in pulse.waiting],
+                is_paused=self._admission() is not AdmissionState.OPEN,
                 pace=None if state is None else self._measured_pace(began),
             )
         )

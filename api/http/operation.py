@@ -33,6 +33,7 @@ class Operation:
         media: Media type of a reply that is not JSON.
         is_streamed: Whether the reply may be a stream of events.
         has_links: Whether the document links the reply to the operations on its job.
+        stops_work: Whether later requests of all clients wait or are refused.
         responses: Descriptions of further responses by status, for this operation alone.
     """
 
@@ -52,6 +53,7 @@ class Operation:
     media: str | None = None
     is_streamed: bool = False
     has_links: bool = False
+    stops_work: bool = False
     responses: Mapping[int, str] = field(default_factory=dict)
 
     @property

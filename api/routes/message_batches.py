@@ -57,6 +57,7 @@ _BEFORE_ID: Final = text("before_id", "only batches newer than this one", patter
 
 async def create_message_batch(request: Request, batches: BatchServices) -> Reply:
     """Accept a batch; a request that is not valid gets its error as its result."""
+    await batches.call(batches.require_admission)
     batch = await batches.call(_accept, request, batches)
     batches.wake()
     return json_reply(await batches.call(_object, batch, request, batches))

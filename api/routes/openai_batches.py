@@ -49,6 +49,7 @@ _AFTER: Final = text(
 
 async def create_batch(request: Request, batches: BatchServices) -> Reply:
     """Accept the requests in a file; the batch thread validates them next."""
+    await batches.call(batches.require_admission)
     batch = await batches.call(_accept, request, batches)
     batches.wake()
     return json_reply(await batches.call(_object, batch, batches))

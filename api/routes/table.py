@@ -11,6 +11,7 @@ from api.http.messages import Handler, Reply, Request, Route, StreamReply
 from api.http.operation import Endpoint, Operation
 from api.http.replies import json_reply
 from api.openapi.document import openapi_document
+from api.routes.admin.engine import ENGINE_OPERATIONS
 from api.routes.admin.models import MODEL_OPERATIONS
 from api.routes.admin.swaps import SWAP_OPERATIONS
 from api.routes.agents import AGENT_OPERATIONS
@@ -52,6 +53,7 @@ _OPERATIONS_OF: Final[Mapping[str, tuple[Operation, ...]]] = MappingProxyType(
         "agents": AGENT_OPERATIONS,
         "webhooks": WEBHOOK_OPERATIONS,
         "events": EVENT_OPERATIONS,
+        "engine": ENGINE_OPERATIONS,
         "models": MODEL_OPERATIONS,
         "swaps": SWAP_OPERATIONS,
         "status": (*HEALTH_OPERATIONS, *OPENAPI_OPERATIONS),

@@ -11,6 +11,7 @@ from api.services.ports import ApiPorts
 from api.services.response_reader import ResponseReader
 from api.services.route_services import (
     AgentService,
+    EngineService,
     EventService,
     Generation,
     JobService,
@@ -81,6 +82,7 @@ def compose(ports: ApiPorts) -> Services:
         agents=_agents(ports, jobs),
         batches=_batches(ports, call),
         webhooks=_webhooks(ports, call),
+        engine=_engine(ports, call),
         events=EventService(log=ports.log, clock=ports.clock, call=call, ping_s=ports.ping_s),
         models=_models(ports, call),
         swaps=SwapService(
@@ -94,6 +96,16 @@ def compose(ports: ApiPorts) -> Services:
     )
 
 
+def _engine(ports: ApiPorts, call: BlockingCalls) -> EngineService:
+    return EngineService(
+        controls=ports.controls,
+        settings=ports.engine_settings,
+        pulses=ports.pulses,
+        views=ports.views,
+        call=call,
+    )
+
+
 def _submission(ports: ApiPorts, call: BlockingCalls, items: JobItems) -> Submission:
     return Submission(
         log=ports.log,
@@ -103,6 +115,7 @@ def _submission(ports: ApiPorts, call: BlockingCalls, items: JobItems) -> Submis
         ids=ports.ids,
         clock=ports.clock,
         eta=ports.eta,
+        require_admission=ports.controls.require_admission,
         rules=ports.rules,
         agents=ports.agents,
         webhook_policy=ports.webhook_policy,
@@ -152,6 +165,7 @@ def _batches(ports: ApiPorts, call: BlockingCalls) -> BatchServices:
         wake=ports.wake_batches,
         rules=ports.batch_rules,
         webhook_policy=ports.webhook_policy,
+        require_admission=ports.controls.require_admission,
     )
 
 
@@ -176,6 +190,7 @@ def _status(ports: ApiPorts, call: BlockingCalls) -> StatusService:
             log=ports.log,
             pulses=ports.pulses,
             swaps=ModelSwaps(log=ports.log, ids=ports.ids),
+            controls=ports.controls,
             draining=ports.draining,
             free_bytes=ports.free_bytes,
             free_bytes_min=FREE_BYTES_MIN,

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from domain.engine.control import ENGINE_STREAM, AdmissionState, EngineControl, fold
+from domain.engine.control import AdmissionState
 from domain.errors import QueueUnavailable, SemanticError
-from domain.events.engine import EngineEvent
 from domain.job.ports import WorkerPulse, WorkerPulses
-from domain.log.codec import decode_event
 from domain.log.ports import EventLog
+from domain.usecases.engine_control import EngineControls
 from domain.usecases.model_swaps import ModelSwaps
 
 #: Share of the memory for contexts from which on the service is degraded. It counts bytes that
@@ -62,6 +61,7 @@ class HealthChecks:
         log: The event log.
         pulses: The living workers.
         swaps: The wanted model.
+        controls: Whether operators let jobs be accepted and started.
         draining: Set once this process ends.
         free_bytes: Returns the free space of the data directory's disk.
         free_bytes_min: The least that is enough.
@@ -70,6 +70,7 @@ class HealthChecks:
     log: EventLog
     pulses: WorkerPulses
     swaps: ModelSwaps
+    controls: EngineControls
     draining: threading.Event
     free_bytes: Callable[[], int]
     free_bytes_min: int
@@ -122,17 +123,7 @@ class HealthChecks:
         """Jobs are accepted and started."""
         if self.draining.is_set():
             return Finding("the api is draining", Level.UNAVAILABLE)
-        recorded = self.log.load(ENGINE_STREAM)
-        control = fold(
-            (
-                (event, one.recorded_at, one.version)
-                for one in recorded
-                if isinstance(
-                    event := decode_event(one.type, one.schema_version, one.data), EngineEvent
-                )
-            ),
-            EngineControl(),
-        )
+        control = self.controls.current()
         because = f": {control.reason}" if control.reason else ""
         match control.admission:
             case AdmissionState.DRAINING:

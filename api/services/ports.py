@@ -18,6 +18,7 @@ from api.protocols.shared.parsed_request import RequestDefaults
 from api.streaming.job_readers import ConnectionRegistry
 from api.submission.job_rules import JobRules
 from domain.batch.ports import BatchViews
+from domain.engine.control import EngineValues
 from domain.job.eta import EtaSource
 from domain.job.listing import JobViews
 from domain.job.ports import ItemBacklog, ItemSource, WorkerPulses
@@ -26,6 +27,7 @@ from domain.model.inventory import InspectFiles
 from domain.model.presence import LoadedModels
 from domain.model.registry import ModelRegistry
 from domain.ports import Clock, IdSource
+from domain.usecases.engine_control import EngineControls
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.count_tokens import TokenCounter
 from domain.usecases.jobs.retry import JobRetry
@@ -49,6 +51,8 @@ class ApiPorts:
         backlog: Stored items.
         source: Live items; belongs to the event loop that runs the routes.
         pulses: The living workers and their models.
+        controls: What operators have changed while the service runs.
+        engine_settings: Values of the engine where operators have changed none.
         counter: Counts the tokens of a prompt.
         clock: Now.
         ids: Fresh ids and seeds.
@@ -89,6 +93,8 @@ class ApiPorts:
     backlog: ItemBacklog
     source: ItemSource
     pulses: WorkerPulses
+    controls: EngineControls
+    engine_settings: EngineValues
     counter: TokenCounter
     clock: Clock
     ids: IdSource

@@ -20,8 +20,10 @@ from api.streaming.job_items import JobItems
 from api.streaming.log_backfill import JobRecords
 from api.submission.agent_turns import AgentTurns
 from api.submission.submit import Parse, Submission
+from domain.engine.control import EngineValues
 from domain.errors import QueueUnavailable
 from domain.job.eta import EtaSource, Forecast, parked
+from domain.job.listing import JobViews
 from domain.job.ports import ControlTopic, WorkerPulses
 from domain.job.view import JobView
 from domain.log.ports import EventLog
@@ -30,6 +32,7 @@ from domain.model.swap import Swap
 from domain.not_found import JobNotFound, ModelNotFound
 from domain.ports import Clock, IdSource
 from domain.usecases.agents import AgentRecords
+from domain.usecases.engine_control import EngineControls
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.count_tokens import TokenCounter
 from domain.usecases.jobs.retry import JobRetry
@@ -241,6 +244,25 @@ class SwapService:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineService:
+    """Shows and changes values of the engine and the admission of jobs.
+
+    Attributes:
+        controls: What operators have changed.
+        settings: Values where operators have changed none.
+        pulses: The living workers.
+        views: The jobs projection.
+        call: Runs what blocks.
+    """
+
+    controls: EngineControls
+    settings: EngineValues
+    pulses: WorkerPulses
+    views: JobViews
+    call: BlockingCalls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatusService:
     """Shows the state of the process and its workers.
 
@@ -272,6 +294,7 @@ class Services:
     batches: BatchServices
     webhooks: WebhookServices
     events: EventService
+    engine: EngineService
     models: ModelService
     swaps: SwapService
     status: StatusService

@@ -68,6 +68,7 @@ class Submission:
         ids: Fresh ids.
         clock: For deadlines.
         eta: The time until the queue has room.
+        require_admission: Raises ``Draining`` while no new jobs are accepted.
         rules: Rules of every job.
         agents: Limits of every agent.
         webhook_policy: Which URLs a request may name.
@@ -85,6 +86,7 @@ class Submission:
     ids: IdSource
     clock: Clock
     eta: EtaSource
+    require_admission: Callable[[], None]
     rules: JobRules = JobRules()
     agents: AgentLimits = field(default_factory=AgentLimits)
     webhook_policy: WebhookPolicy = WebhookPolicy()
@@ -222,6 +224,7 @@ class Submission:
         """Refuse the jobs of one request, at least one, where there is no room; blocks.
 
         Raises:
+            Draining: No new jobs are accepted.
             ModelNotLoaded: They cannot wait for their model, and no worker has it.
             Overloaded: Too many jobs are waiting.
             RateLimited: The agent has too many open jobs.
@@ -233,6 +236,7 @@ class Submission:
         )
         if not fresh:
             return
+        self.require_admission()
         self.models.require(first)
         limit = self.rules.queue_limit_of(first.priority)
         require_room(

@@ -159,8 +159,7 @@ class Forecast:
     Attributes:
         priority: Its queue.
         position: Number of waiting jobs that start before it; ``None`` if it runs.
-        waiting_for: Why it waits in an engine, or that it waits for its model; ``None`` if it runs
-            or has no turn yet.
+        waiting_for: Why it waits; ``None`` if it runs, or waits for its turn.
         start_s: Seconds until it starts; ``None`` if it runs, or nothing was measured.
         end_s: Seconds until it ends; ``None`` if nothing was measured.
     """
@@ -192,6 +191,7 @@ class QueueSnapshot:
         queued: The waiting jobs.
         running: The jobs whose attempt has begun, each with the seconds since then.
         waiting: Those of ``running`` that wait in an engine.
+        is_paused: Whether no job is started; then no start is estimated.
         pace: Measured rates; ``None`` before the first measurement.
     """
 
@@ -199,6 +199,7 @@ class QueueSnapshot:
     queued: Sequence[QueuedJob]
     running: Sequence[tuple[RunningJob, float]] = ()
     waiting: Sequence[WaitingJob] = ()
+    is_paused: bool = False
     pace: Pace | None = None
 
 
@@ -306,13 +307,15 @@ class _QueueSimulation:
             self._order.release(done)
 
     def _begin(self, job: QueuedJob, now: float) -> float | None:
-        pace = self._snapshot.pace
+        is_paused = self._snapshot.is_paused
+        pace = None if is_paused else self._snapshot.pace
         end_s = None if pace is None else now + pace.of_queued(job)
         self.forecasts[job.id] = Forecast(
             priority=job.priority,
             position=self._begun,
             start_s=None if pace is None else now,
             end_s=end_s,
+            waiting_for=WaitingFor.PAUSED if is_paused else None,
         )
         self._begun += 1
         return end_s

@@ -276,6 +276,7 @@ class FairScheduler(Protocol):
         agent: str | None,
         priority: Priority,
         suspicion: Suspicion = Suspicion.NONE,
+        has_begun: bool = False,
     ) -> QueueTurn:
-        """Take a place in the order."""
+        """Take a place in the order; a job that has begun goes on also while others are paused."""
         ...

@@ -59,6 +59,14 @@ class EngineControls:
         self._known = found
         return found
 
+    def admission(self) -> AdmissionState:
+        """Return which jobs are accepted and started.
+
+        Raises:
+            LogUnavailable: The log cannot be read.
+        """
+        return self.current().admission
+
     def require_admission(self) -> None:
         """Check that new jobs are accepted.
 
@@ -66,7 +74,7 @@ class EngineControls:
             Draining: The service drains.
             LogUnavailable: The log cannot be read.
         """
-        if self.current().admission is AdmissionState.DRAINING:
+        if self.admission() is AdmissionState.DRAINING:
             raise Draining("the service drains: it accepts no new jobs until it is resumed")
 
     def tune(

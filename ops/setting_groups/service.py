@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import psutil
 from pydantic import Field, SecretStr, field_validator
 
+from domain.engine.control import EngineValues
 from domain.webhook.delivery import SCHEDULE_S
 from ops.setting_groups.api_keys import read_keys
 from ops.setting_groups.group import SettingGroup
@@ -147,6 +148,15 @@ class EngineSettings(SettingGroup):
         le=1000,
         description="how long requests that come together wait for more; a lone one never does",
     )
+
+    @property
+    def values(self) -> EngineValues:
+        """The values that operators may change while the engine runs."""
+        return EngineValues(
+            batch_window_ms=self.batch_window_ms,
+            max_batch_size=self.max_batch_size,
+            gap_max_ms=self.gap_max_ms,
+        )
 
     @property
     def kv_budget_bytes(self) -> int | None:

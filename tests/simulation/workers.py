@@ -53,8 +53,11 @@ class _Turns:
         agent: str | None,
         priority: Priority,
         suspicion: Suspicion = Suspicion.NONE,
+        has_begun: bool = False,
     ) -> _Turn:
-        turn = self.gate.request_turn(job_id, agent=agent, priority=priority, suspicion=suspicion)
+        turn = self.gate.request_turn(
+            job_id, agent=agent, priority=priority, suspicion=suspicion, has_begun=has_begun
+        )
         return _Turn(self._process, turn)
 
 

@@ -42,25 +42,10 @@ class SharedQueue(Protocol):
     shared_unacked_max: int | None
 
 
-def values_of(settings: EngineSettings) -> EngineValues:
-    """Return the values of the settings."""
-    return EngineValues(
-        batch_window_ms=settings.batch_window_ms,
-        max_batch_size=settings.max_batch_size,
-        gap_max_ms=settings.gap_max_ms,
-    )
-
-
 def tuned(settings: EngineSettings, control: EngineControl) -> EngineSettings:
     """Return the settings with the values that operators have changed."""
-    values = control.tuning.over(values_of(settings))
-    return settings.model_copy(
-        update={
-            "batch_window_ms": values.batch_window_ms,
-            "max_batch_size": values.max_batch_size,
-            "gap_max_ms": values.gap_max_ms,
-        }
-    )
+    values = control.tuning.over(settings.values)
+    return settings.model_copy(update=asdict(values))
 
 
 class WorkerTuning:
@@ -92,7 +77,7 @@ class WorkerTuning:
         logger: Logger,
     ) -> None:
         self._controls = controls
-        self._settings = values_of(settings)
+        self._settings = settings.values
         self._engine = engine
         self._turns = turns
         self._queue = queue

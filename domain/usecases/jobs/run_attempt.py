@@ -150,6 +150,8 @@ def _attempt(loaded: LoadedJob, runner: JobRunner) -> RunResult:
         agent=job.submitted.agent,
         priority=job.submitted.priority,
         suspicion=_suspicion(job, runner),
+        # After a retry by the user the number is higher than that of the latest start.
+        has_begun=job.started is not None and job.started.attempt == job.attempt,
     )
     # A cancel signal ends the wait for the turn.
     runner.running.attach(job.id, turn, attempt=job.attempt + 1)

@@ -25,6 +25,7 @@ REFUSALS = {
     "createResponse": "an item needs the fields of its type and the target of its reference",
     "generateTurn": "the first message must not be an answer",
     "forkAgent": "the turn must exist",
+    "tuneEngine": "a value must be named",
 }
 
 
@@ -52,6 +53,7 @@ def _config() -> str:
             "[[operations]]",
             f'include-operation-id = "{operation.id}"',
             f"checks.positive_data_acceptance.expected-statuses = {accepted}",
+            f"enabled = {json.dumps(not operation.stops_work)}",
         ]
     return "\n".join(parts)
 

@@ -23,11 +23,13 @@ from api.submission.job_rules import JobRules
 from domain.chat.generation import EmittedCall
 from domain.chat.items import Body, Progress, StreamItem
 from domain.chat.stored_answer import StoredAnswer
+from domain.engine.control import EngineValues
 from domain.errors import SemanticError
 from domain.job.commands import CompleteAttempt, StartAttempt
 from domain.job.ports import WorkerPulse
 from domain.model.presence import LoadedModels
 from domain.model.registry import ModelEntry, ModelRegistry
+from domain.usecases.engine_control import EngineControls
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.commit import commit
 from domain.usecases.jobs.retry import JobRetry
@@ -78,6 +80,7 @@ class FakeApi:
         self.broker = FakeBroker()
         self.executor = ThreadPoolExecutor(max_workers=4)
         self.models = LoadedModels(self.broker.pulses, clock)
+        controls = EngineControls(log=self.log, ids=ids, signals=self.broker.signals)
         self.ports = ApiPorts(
             log=self.log,
             payloads=self.log,
@@ -87,6 +90,7 @@ class FakeApi:
                 pulses=self.broker.pulses,
                 models=self.models,
                 clock=clock,
+                admission=controls.admission,
             ),
             submission=JobSubmission(log=self.log, queue=self.broker.queue, ids=ids),
             cancellation=JobCancellation(
@@ -103,6 +107,8 @@ class FakeApi:
             backlog=self.broker.items,
             source=self.broker.items,
             pulses=self.broker.pulses,
+            controls=controls,
+            engine_settings=EngineValues(batch_window_ms=10, max_batch_size=8, gap_max_ms=100),
             counter=self.broker.counter,
             clock=clock,
             ids=ids,

@@ -64,6 +64,25 @@ def test_pause_keeps_granted_turns_and_grants_the_others_at_its_end() -> None:
     assert second.wait()
 
 
+def test_job_that_has_begun_goes_on_while_the_others_are_paused() -> None:
+    gate = gate_of(2)
+    with ask(gate, 1), ask(gate, 2):
+        waiting = ask(gate, 3)
+        gate.set_paused(paused=True)
+        new = ask(gate, 4)
+        begun = gate.request_turn(
+            JobId("job-5"), agent=None, priority=Priority.INTERACTIVE, has_begun=True
+        )
+    assert begun.wait()
+    assert gate.state().running == (begun.job_id,)
+    begun.release()
+    gate.set_paused(paused=True)
+    gate.set_paused(paused=False)
+    gate.set_paused(paused=False)
+    assert waiting.wait()
+    assert new.wait()
+
+
 def test_pause_does_not_keep_a_worker_from_its_end() -> None:
     gate = gate_of(1)
     gate.set_paused(paused=True)

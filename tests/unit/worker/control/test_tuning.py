@@ -14,7 +14,7 @@ from ops.setting_groups.service import EngineSettings
 from tests.support.fakes.broker import FakeControlSignals
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import SequentialIds
-from worker.control.tuning import SLOTS_AHEAD, WorkerTuning, tuned, values_of
+from worker.control.tuning import SLOTS_AHEAD, WorkerTuning, tuned
 
 BY = "request-1"
 SETTINGS = EngineSettings(max_batch_size=8, batch_window_ms=10, gap_max_ms=100)
@@ -64,8 +64,8 @@ class World:
 def test_worker_begins_with_the_settings() -> None:
     tuning, parts = World().worker()
     tuning.apply()
-    assert tuning.values == values_of(SETTINGS)
-    assert parts.values == [values_of(SETTINGS)]
+    assert tuning.values == SETTINGS.values
+    assert parts.values == [SETTINGS.values]
     assert parts.slots == [8 + SLOTS_AHEAD]
     assert parts.paused == [False]
 
@@ -77,7 +77,7 @@ def test_change_is_applied_once_and_by_a_worker_that_starts_later() -> None:
     tuning.apply()
     tuning.apply()
     wanted = EngineValues(batch_window_ms=10, max_batch_size=2, gap_max_ms=100)
-    assert parts.values == [values_of(SETTINGS), wanted]
+    assert parts.values == [SETTINGS.values, wanted]
     for one in (parts, world.worker()[1]):
         assert one.values[-1] == wanted
         assert one.slots[-1] == 2 + SLOTS_AHEAD
@@ -102,7 +102,7 @@ def test_worker_starts_no_job_while_the_admission_is_not_open(state: AdmissionSt
     world.operator.set_admission(AdmissionState.OPEN, correlation_id=BY)
     tuning.apply()
     assert parts.paused == [False, True, False]
-    assert set(parts.values) == {values_of(SETTINGS)}
+    assert set(parts.values) == {SETTINGS.values}
 
 
 def test_log_that_is_away_leaves_everything_as_it_is() -> None:
