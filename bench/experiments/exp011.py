@@ -1,0 +1,110 @@
+"""EXP-011: what gives the memory of a model back?  ``python -m bench.experiments.exp011``.
+
+A process loads a model of 50 million parameters and fills 4 contexts of 128 tokens. Then it
+drops its references, collects garbage, and clears MLX's cache of buffers. The other way is the
+worker's: the process ends, and another one takes its place without weights, started anew or kept as
+a standby. Resident memory of each stage, with the allocator of the system and with the variables
+that ``semantic serve`` sets for the worker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench.experiments.report import print_conditions, print_table, print_verdict
+from ops.supervisor.environment import allocator_environment
+
+STAGES = ("imports", "loaded", "4 contexts", "del", "gc.collect()", "mx.clear_cache()")
+UNLOADED = ("a new process without a model", "a standby without a model")
+#: A process that has given a model back holds at most this more than one that never had it, in MB.
+REST_MB_MAX = 50.0
+
+
+def main() -> None:
+    """Print the table, or measure in a child process of this program."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--child", choices=("model", "worker", "standby"))
+    parser.add_argument("--model", type=Path)
+    given = parser.parse_args()
+    if given.child is not None:
+        print(json.dumps(_measure(given.child, given.model)))
+        return
+    started_s = time.monotonic()
+    with tempfile.TemporaryDirectory() as directory:
+        from bench.experiments.filled_runner import make_model  # noqa: PLC0415 - imports MLX
+
+        model = make_model(Path(directory) / "model")
+        columns = [_column(model, {}), _column(model, allocator_environment({}))]
+    names = (*STAGES, *UNLOADED)
+    rows = [(name, *(f"{column[name]:.0f}" for column in columns)) for name in names]
+    print_table(("stage", ">RSS MB, system", ">RSS MB, worker's variables"), rows)
+    kept = [column[STAGES[-1]] - column["imports"] for column in columns]
+    print_verdict(
+        reached=max(kept) <= REST_MB_MAX,
+        why=f"a process that drops its model keeps {kept[0]:.0f} MB (system) and {kept[1]:.0f} MB"
+        f" (worker's variables) more than before its load (goal: at most {REST_MB_MAX:.0f} MB).",
+    )
+    print_conditions(started_s)
+
+
+def _column(model: Path, variables: dict[str, str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    command = (sys.executable, "-m", "bench.experiments.exp011")
+    for child in ("model", "worker", "standby"):
+        done = subprocess.run(
+            [*command, "--child", child, "--model", str(model)],
+            check=True,
+            stdout=subprocess.PIPE,
+            env=os.environ | variables,
+        )
+        found |= json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _measure(child: str, model: Path) -> dict[str, float]:
+    if child == "model":
+        return _stages(model)
+    import psutil  # noqa: PLC0415 - what the worker imports is measured
+
+    if child == "worker":
+        import worker.process  # noqa: F401, PLC0415 - what is measured
+    else:
+        from worker.standby import preload  # noqa: PLC0415 - what is measured
+
+        preload()
+    name = UNLOADED[child == "standby"]
+    return {name: psutil.Process().memory_info().rss / 1e6}
+
+
+def _stages(model: Path) -> dict[str, float]:
+    import mlx.core as mx  # noqa: PLC0415 - what is measured
+
+    from bench.experiments import filled_runner  # noqa: PLC0415 - imports MLX
+    from bench.experiments.report import log_to_stderr  # noqa: PLC0415 - the same
+
+    log_to_stderr()
+    sizes = [filled_runner.rss_mb()]
+    weights = filled_runner.load(model)
+    runner = filled_runner.new_runner(weights)
+    sizes.append(filled_runner.rss_mb())
+    filled_runner.fill(runner)
+    sizes.append(filled_runner.rss_mb())
+    del weights, runner
+    sizes.append(filled_runner.rss_mb())
+    gc.collect()
+    sizes.append(filled_runner.rss_mb())
+    mx.clear_cache()
+    sizes.append(filled_runner.rss_mb())
+    return dict(zip(STAGES, sizes, strict=True))
+
+
+if __name__ == "__main__":
+    main()
