@@ -82,7 +82,8 @@ class JobViews(Protocol):
 
         Args:
             model: The model.
-            parked_before: Of the jobs that park, only those accepted before this instant.
+            parked_before: Of the jobs that park, only those accepted before this instant, and those
+                whose attempt has begun.
             limit: Most jobs.
         """
         ...

@@ -124,7 +124,7 @@ def test_bound_jobs_are_found_by_their_model(store: Store) -> None:
     accept("job-1", "a")
     accept("job-2", "a", parks=True)
     accept("job-3", None)
-    accept("job-4", "b")
+    accept("job-4", "b", parks=True)
     accept("job-5", "c")
     store.log.append(StreamName("job-4"), [draft(started())], expected_version=1)
     wish = draft(JobCancelRequested(reason="api"))

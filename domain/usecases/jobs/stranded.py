@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 from domain.chat.items import Failed
-from domain.errors import JobAlreadyTerminal, ModelChanged, ModelNotLoaded
+from domain.errors import EngineLost, JobAlreadyTerminal, ModelChanged, ModelNotLoaded
 from domain.job.commands import FailAttempt
 from domain.job.listing import JobViews
 from domain.job.state import MODEL_ABSENT, Job
@@ -53,7 +53,8 @@ class StrandedJobs:
 
         A job that does not park ends with ``model_changed`` if it had emitted output, else with
         ``model_not_loaded``. A parked job expires after ``park_max_s``; its own deadlines are
-        those of ``JobExpiry``.
+        those of ``JobExpiry``. The attempt of a parked job whose worker is gone ends as
+        ``engine_lost``, so that the job counts as queued.
 
         Returns:
             The jobs that were ended.
@@ -66,7 +67,10 @@ class StrandedJobs:
         for model, is_due in self._absent():
             before = rfc3339(self.clock.now() - timedelta(seconds=self.park_max_s))
             for job in self.views.bound(model, parked_before=before, limit=JOBS_MAX):
-                if job.parks:
+                if job.parks and job.created_at >= before:
+                    if is_due:
+                        self._put_back(job)
+                elif job.parks:
                     self.cancellation.cancel(job.id, reason=MODEL_ABSENT)
                     ended.append(job.id)
                 elif is_due and self._fail(job, model):
@@ -81,6 +85,24 @@ class StrandedJobs:
             del self._since[model]
         for model in absent:
             yield model, now - self._since.setdefault(model, now) >= self.absent_s
+
+    def _put_back(self, view: JobView) -> None:
+        ports = self.cancellation
+        job = load_job(view.id, log=ports.log).job
+        if not job.speaking or not ports.take_waiting(job):
+            return
+        lost = EngineLost("the worker is gone, and no other has the model")
+        failure = Failed(error=lost.code, message=lost.message, retryable=True)
+
+        def end_attempt(now: Job) -> FailAttempt | None:
+            return FailAttempt(attempt=now.attempt, failure=failure) if now.speaking else None
+
+        after = commit(job.id, end_attempt, log=ports.log, ids=ports.ids)
+        if after.status.is_terminal:
+            publish_end(after, backlog=ports.backlog, sink=ports.sink)
+        elif after.submitted is not None:
+            asked = after.submitted
+            ports.queue.enqueue(job.id, asked.priority, agent=asked.agent, model=asked.bound_model)
 
     def _fail(self, view: JobView, model: str) -> bool:
         ports = self.cancellation

@@ -91,7 +91,11 @@ class InMemoryJobViews:
             for view in self.unfinished()
             if view.bound_model == model
             and not view.cancel_requested
-            and (not view.parks or view.created_at < parked_before)
+            and (
+                not view.parks
+                or view.created_at < parked_before
+                or view.status is JobStatus.RUNNING
+            )
         ]
         return tuple(found[:limit])
 

@@ -113,7 +113,8 @@ class SqlJobViews:
 
     def bound(self, model: str, *, parked_before: str, limit: int) -> tuple[JobView, ...]:
         """See ``JobViews.bound``."""
-        in_vain = or_(~JOBS.c.parks, JOBS.c.created_at < parked_before)
+        has_begun = JOBS.c.status == JobStatus.RUNNING.value
+        in_vain = or_(~JOBS.c.parks, JOBS.c.created_at < parked_before, has_begun)
         query = select(JOBS).where(
             JOBS.c.status.in_(_OPEN), JOBS.c.bound_model == model, ~JOBS.c.cancel_requested, in_vain
         )

@@ -9,6 +9,7 @@ import pytest
 from domain.chat.items import Failed, Finished, Started, StreamItem, Text
 from domain.job.ports import WorkerPulse
 from domain.model.presence import LoadedModels
+from domain.usecases.jobs.run_attempt import RunResult
 from domain.usecases.jobs.stranded import ABSENT_S, StrandedJobs
 from domain.values import JobId, JobStatus, Priority, WorkerId
 from tests.support.builders.job_world import JobWorld
@@ -131,6 +132,22 @@ def test_parked_job_expires_at_its_own_deadline(world: JobWorld) -> None:
     end = ending(world, job_id)
     assert isinstance(end, Failed)
     assert end.message == f"the deadline {deadline} passed"
+
+
+def test_parked_job_whose_worker_is_gone_counts_as_queued(
+    world: JobWorld, stranded: StrandedJobs
+) -> None:
+    job_id = accept(world, parks=True)
+    start_attempt(world, job_id)
+    have(world, "day")
+    stranded.end_stranded()
+    assert world.job(job_id).status is JobStatus.RUNNING
+    world.clock.advance(ABSENT_S)
+    assert stranded.end_stranded() == ()
+    assert world.job(job_id).status is JobStatus.QUEUED
+    assert world.types(job_id) == ["JobSubmitted", "AttemptStarted", "AttemptFailed"]
+    assert world.broker.queue.waiting(Priority.INTERACTIVE, "night") == [job_id]
+    assert world.run(job_id) is RunResult.ENDED
 
 
 def test_parked_job_is_retried_after_it_expired(world: JobWorld, stranded: StrandedJobs) -> None:
