@@ -1,0 +1,163 @@
+"""Swaps under load: how long each phase takes, whether a stream fails, and what memory remains.
+
+``python -m bench.swap [--shape demo|135m] [--swaps 20] [--streams 4]``: two models of one shape
+take turns. Before each swap, streams run; they have to end with the text that the model they began
+with gives alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from bench.chaos.model import make_exact_model
+from tests.support.clients.job_reader import JobReader
+from tests.support.models.tiny_models import make_tiny_llama
+from tests.support.processes.service import Service
+
+#: Tokens of each stream, so that it runs when the swap begins.
+TOKENS: Final = 300
+#: Phases of a swap object, in their order.
+PHASES: Final = ("notice", "drain", "save", "restart", "load", "total")
+_NAMES: Final = ("a", "b")
+_WAIT_S: Final = 300.0
+_LOOK_S: Final = 0.02
+
+
+def make_models(shape: str, directory: Path) -> None:
+    """Write the two models of a shape."""
+    for seed, name in enumerate(_NAMES):
+        if shape == "demo":
+            make_exact_model(directory / name)
+        else:
+            make_tiny_llama(directory / name, hidden=576, layers=30, context=4096, seed=seed)
+
+
+class Bench:
+    """A service with two models.
+
+    Args:
+        shape: Shape of the models.
+        directory: For models and data.
+    """
+
+    def __init__(self, shape: str, directory: Path) -> None:
+        make_models(shape, directory)
+        config = directory / "semantic.toml"
+        tables = (f'[models.{name}]\nsource = "{directory / name}"\n' for name in _NAMES)
+        config.write_text("".join(tables))
+        env = {
+            "SEMANTIC_CONFIG": str(config),
+            "SEMANTIC_MODEL__ID": "a",
+            "SEMANTIC_JOBS__WORKER_STANDBY": "true",
+        }
+        self.service = Service(directory / "data", env=env).start()
+        self.http = httpx.Client(base_url=self.service.base_url, timeout=_WAIT_S)
+
+    def submit(self, prompt: str, tokens: int) -> str:
+        """Submit a job for whichever model is loaded."""
+        body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "seed": 1}
+        reply = self.http.post("/v1/jobs", content=json.dumps(body)).raise_for_status()
+        return str(reply.json()["id"])
+
+    def first_token_ms(self) -> float:
+        """Return the time to the first item with text of a new job."""
+        begun = time.monotonic()
+        with JobReader(self.service.base_url, self.submit("A word.", 2)) as reader:
+            reader.wait_for(2)
+        return (time.monotonic() - begun) * 1000
+
+    def swap(self, model: str) -> dict[str, Any]:
+        """Swap, and return the swap at its end."""
+        swap = self.http.post(f"/admin/models/{model}/load").raise_for_status().json()
+        while swap["ended_at"] is None:
+            time.sleep(_LOOK_S)
+            swap = self.http.get(f"/admin/swaps/{swap['id']}").raise_for_status().json()
+        found: dict[str, Any] = swap
+        return found
+
+    def texts(self, prompts: list[str]) -> list[str]:
+        """Return what the loaded model says to each prompt, one after the other."""
+        found = []
+        for prompt in prompts:
+            with JobReader(self.service.base_url, self.submit(prompt, TOKENS)) as reader:
+                found.append(reader.whole())
+        return found
+
+    def worker_mb(self) -> float:
+        """Return the resident memory of the worker, in 10^6 bytes."""
+        return float(self.service.part("worker").memory_info().rss) / 1e6
+
+
+def measure(bench: Bench, swaps: int, streams: int) -> dict[str, Any]:
+    """Swap under streams and return the figures."""
+    prompts = [f"Tell me story {number}." for number in range(streams)]
+    alone = {"a": bench.texts(prompts)}
+    cold_mb = bench.worker_mb()
+    rows: list[dict[str, float]] = []
+    failed = changed = 0
+    model = "a"
+    for _ in range(swaps):
+        before, model = model, "b" if model == "a" else "a"
+        with ExitStack() as stack:
+            jobs = [bench.submit(prompt, TOKENS) for prompt in prompts]
+            url = bench.service.base_url
+            readers = [stack.enter_context(JobReader(url, job)) for job in jobs]
+            for reader in readers:
+                reader.wait_for(3)
+            swap = bench.swap(model)
+            assert swap["state"] == "done", swap
+            first_ms = bench.first_token_ms()
+            for reader, text in zip(readers, alone[before], strict=True):
+                try:
+                    changed += reader.whole() != text
+                except AssertionError:
+                    failed += 1
+        if model not in alone:
+            alone[model] = bench.texts(prompts)
+        rows.append({phase: swap["timings_ms"][phase] or 0.0 for phase in PHASES})
+        rows[-1]["first_token"] = first_ms
+    if model != "a":
+        bench.swap("a")
+    bench.texts(prompts)
+    return {
+        "swaps": swaps,
+        "streams": swaps * streams,
+        "failed_streams": failed,
+        "changed_texts": changed,
+        "median_ms": {
+            phase: round(statistics.median(row[phase] for row in rows)) for phase in rows[0]
+        },
+        "worst_total_ms": round(max(row["total"] for row in rows)),
+        "rss_cold_mb": round(cold_mb),
+        "rss_after_mb": round(bench.worker_mb()),
+    }
+
+
+def main() -> None:
+    """Measure one shape and print the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shape", choices=("demo", "135m"), default="demo")
+    parser.add_argument("--swaps", type=int, default=20)
+    parser.add_argument("--streams", type=int, default=4)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        bench = Bench(given.shape, Path(directory))
+        try:
+            figures = measure(bench, given.swaps, given.streams)
+        finally:
+            bench.http.close()
+            bench.service.stop()
+    print(json.dumps({"shape": given.shape, **figures}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
