@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 #: Weight of the newest plain pass in the average.
 _NEWEST = 0.2
-#: A pass counts at most as this many average ones; another process may have interrupted it.
+#: A plain pass counts at most as this many average ones; another process may have interrupted it.
 _OUTLIER = 2.0
 #: Least cost of a draft, in tokens.
 COST_MIN = 0.1
@@ -68,9 +68,8 @@ class PassTimes:
             positions: Length of the longest draft.
 
         Returns:
-            The cost for each row with a draft: what such a pass takes longer than a plain one on
-            average, times the tokens that a plain one draws. Another process may have interrupted
-            this one.
+            The cost for each row with a draft: what the pass took longer than a plain one, times
+            the tokens that a plain one draws.
         """
         since, now = self._since, self._clock()
         self._since, self._was_plain = now, False
@@ -80,6 +79,5 @@ class PassTimes:
         longer = max(0.0, (now - since) / plain - 1)
         cost = min(longer, ROW_COST_MAX * positions) * rows
         known = self._position_costs.setdefault(rows, cost / positions)
-        newest = min(cost / positions, max(_OUTLIER * known, COST_MIN))
-        self._position_costs[rows] += _NEWEST * (newest - known)
-        return max(COST_MIN, self._position_costs[rows] * positions / drafting)
+        self._position_costs[rows] += _NEWEST * (cost / positions - known)
+        return max(COST_MIN, cost / drafting)
