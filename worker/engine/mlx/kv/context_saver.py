@@ -99,6 +99,8 @@ class ContextSaver:
         self._works: dict[Context, _Work] = {}
         #: Writes of checkpoints whose ends were given up.
         self._given_up: list[ContextEnd] = []
+        #: Whether ``pump`` found nothing to write, and nothing is being written.
+        self._is_stuck = False
 
     def add(self, context: Context) -> None:
         """Save the blocks of a context from now on."""
@@ -158,16 +160,18 @@ class ContextSaver:
         if is_due is not None:
             # Contexts that ended come first: their manifests wait, and their memory is wanted.
             works = sorted(self._works.values(), key=lambda one: one.context.is_running)
+        moved = False
         for work in works:
             # A copy for another one may have freed this one, if the disk has stopped.
             while (
                 work.context in self._works and not (is_due and is_due()) and self._save_next(work)
             ):
-                pass
+                moved = True
             is_left = work.context in self._works
             if is_left and not work.context.is_running and self._is_done(work):
                 work.context.is_saved = True
                 del self._works[work.context]
+        self._is_stuck = not (moved or (is_due and is_due()) or self._tier.figures().queued)
         return any(not self._is_done(work) for work in self._works.values())
 
     def save_now(self, context: Context, timeout_s: float) -> None:
@@ -272,8 +276,7 @@ class ContextSaver:
         """Copy the end of a parked context to a checkpoint that is freed once it is written.
 
         Returns:
-            Whether the end can be written: it was copied, or there is no room for a copy, and none
-            will come from writes in progress.
+            Whether the end can be written: it was copied, or no other write will make room.
         """
         if end.checkpoint is not None or not end.is_live:
             return True
@@ -287,7 +290,7 @@ class ContextSaver:
             lambda: caches.ends_at(end.position, held),
         )
         if end.checkpoint is None:
-            return not self._tier.figures().queued
+            return self._is_stuck
         end.checkpoint.users += 1
         return True
 
