@@ -15,7 +15,7 @@ from ops.cli.config_option import ConfigFile, add_config_option, use_config_file
 from ops.cli.exit_codes import EPILOG
 from ops.cli.jobs import batch, jobs, replay, run, webhooks
 from ops.cli.models import models
-from ops.cli.service import claude, config, doctor, engine, serve, status
+from ops.cli.service import claude, config, doctor, engine, machine, serve, status
 
 #: Groups whose modules import the database libraries: imported on use only.
 LAZY_GROUPS = {"events": "The event log.", "db": "The event log's tables."}
@@ -57,6 +57,7 @@ def build_app(asked: Collection[str] = frozenset(LAZY_GROUPS)) -> typer.Typer:
         webhooks,
         status,
         engine,
+        machine,
         cache,
         doctor,
         models,

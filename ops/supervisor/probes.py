@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -60,6 +61,16 @@ async def is_ready(client: httpx.AsyncClient) -> bool:
         return (await client.get("/health/ready", timeout=PROBE_S)).status_code == httpx.codes.OK
     except httpx.TransportError:
         return False
+
+
+async def has_running_jobs(base_url: str, headers: Mapping[str, str]) -> bool | None:
+    """Return whether the workers run jobs; ``None`` where the api does not answer."""
+    try:
+        async with httpx.AsyncClient(base_url=base_url, trust_env=False, headers=headers) as client:
+            reply = await client.get("/admin/engine", timeout=PROBE_S)
+            return bool(reply.json()["running"])
+    except (httpx.TransportError, ValueError, LookupError, TypeError):
+        return None
 
 
 async def served_model(client: httpx.AsyncClient) -> ServedModel | None:

@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,9 +23,11 @@ from ops.supervisor.child import Child
 from ops.supervisor.environment import allocator_environment, child_environment, with_keys
 from ops.supervisor.output import LineWriter
 from ops.supervisor.parts import API, BROKER, STANDBY, WORKER, Part, Parts
+from ops.supervisor.power import PowerAssertion, awake_command
 from ops.supervisor.probes import (
     broker_answers,
     forget_broker_url,
+    has_running_jobs,
     is_ready,
     read_broker_url,
     served_model,
@@ -150,6 +152,8 @@ class Supervisor:
         worker, api = self._keep(self._parts.worker), self._keep(self._parts.api)
         self._out.banner.parts(self._settings.model.id, worker.pid, self._record.base_url, api.pid)
         model = await self._wait_ready(began)
+        if command := awake_command():
+            self._keep_awake(command)
         self._note(ready=True, model=model.id)
         self._out.banner.ready(
             self._record.base_url,
@@ -157,6 +161,15 @@ class Supervisor:
             time.monotonic() - began,
             keyed=bool(self._settings.server.api_keys),
         )
+
+    def _keep_awake(self, command: Sequence[str]) -> None:
+        """Prevent sleep while jobs run."""
+        headers = {"authorization": f"Bearer {self._own_key}"}
+        runs_jobs = partial(has_running_jobs, self._record.base_url, headers)
+        power = PowerAssertion(command, runs_jobs=runs_jobs, logger=self._out.logger)
+        task = asyncio.create_task(power.follow(), name="keep awake")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _wait_broker(self) -> str:
         deadline = time.monotonic() + BROKER_START_MAX_S

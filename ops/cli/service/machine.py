@@ -1,0 +1,131 @@
+"""``semantic service``: the service of launchd or systemd that runs ``semantic serve``."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ops.cli.exit_codes import EPILOG, ExitCode
+from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
+from ops.cli.table import print_pairs
+
+if TYPE_CHECKING:
+    from ops.supervisor.machine.manager import MachineService
+    from ops.supervisor.machine.unit import MachineUnit
+
+ManagerOption = Annotated[
+    str | None,
+    typer.Option("--manager", help="launchd or systemd; default: that of this machine."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    group = typer.Typer(no_args_is_help=True, help="Start the service with the machine.")
+    for command in (install, uninstall, status, logs):
+        group.command(epilog=EPILOG)(command)
+    app.add_typer(group, name="service", rich_help_panel="Serve")
+
+
+def install(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the file and the commands; change nothing.")
+    ] = False,
+    manager: ManagerOption = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Install and start the service of this user; a repeated call changes nothing.
+
+    The file names the data directory and the file of --config. Values of environment
+    variables are not copied, since they may be keys.
+    """
+    service, unit = _service(manager, data_dir)
+    from ops.supervisor.machine.manager import Manager, ManagerFailed  # noqa: PLC0415 - keeps --help fast
+    from ops.supervisor.machine.unit import left_out  # noqa: PLC0415 - the same
+
+    if names := left_out(os.environ):
+        typer.echo(f"semantic: not part of the service: {', '.join(names)}", err=True)
+    if dry_run:
+        typer.echo(f"# {service.path}")
+        typer.echo(service.render(unit).decode())
+        for command in service.install_commands():
+            typer.echo(f"$ {shlex.join(command)}")
+        return
+    try:
+        is_new = service.install(unit)
+    except (ManagerFailed, OSError, ValueError) as error:
+        fail(f"the service is not installed: {error}", ExitCode.FAILED)
+    typer.echo(f"{'installed' if is_new else 'installed already'}: {service.path}")
+    if service.manager is Manager.SYSTEMD:
+        typer.echo("to start it without a login: loginctl enable-linger")
+
+
+def uninstall(manager: ManagerOption = None, data_dir: DataDir = None) -> None:
+    """Stop the service and remove it; the data stays."""
+    service, _ = _service(manager, data_dir)
+    from ops.supervisor.machine.manager import ManagerFailed  # noqa: PLC0415 - keeps --help fast
+
+    try:
+        was_installed = service.uninstall()
+    except (ManagerFailed, OSError) as error:
+        fail(f"the service is not removed: {error}", ExitCode.FAILED)
+    typer.echo("removed" if was_installed else "not installed")
+
+
+def status(json: Json = False, manager: ManagerOption = None, data_dir: DataDir = None) -> None:
+    """Show whether the service is installed and runs; exits with 0 if it runs, else with 3."""
+    service, _ = _service(manager, data_dir)
+    from ops.supervisor.machine.manager import ManagerFailed  # noqa: PLC0415 - keeps --help fast
+
+    try:
+        is_running = service.is_running()
+    except ManagerFailed:
+        is_running = False
+    report = {
+        "manager": service.manager.value,
+        "file": str(service.path),
+        "installed": service.path.exists(),
+        "running": is_running,
+    }
+    if json:
+        typer.echo(jsonlib.dumps(report, indent=2))
+    else:
+        print_pairs([(name, str(value)) for name, value in report.items()])
+    if not is_running:
+        raise typer.Exit(int(ExitCode.NOT_RUNNING))
+
+
+def logs(
+    lines: Annotated[int, typer.Option("--lines", min=1, help="How many of the last lines.")] = 100,
+    follow: Annotated[bool, typer.Option("--follow", help="Print new lines until Ctrl-C.")] = False,
+    manager: ManagerOption = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Print the log of the service."""
+    service, unit = _service(manager, data_dir)
+    command = service.log_command(unit, lines, follow=follow)
+    sys.stdout.flush()
+    try:
+        os.execvp(command[0], command)  # noqa: S606 - a fixed command
+    except FileNotFoundError:
+        fail(f"{command[0]} is not installed on this machine", ExitCode.FAILED)
+
+
+def _service(manager: str | None, data_dir: Path | None) -> tuple[MachineService, MachineUnit]:
+    from ops.supervisor.machine.manager import MachineService, Manager  # noqa: PLC0415 - keeps --help fast
+    from ops.supervisor.machine.unit import unit_of  # noqa: PLC0415 - the same
+
+    settings = settings_or_exit(overrides(data_dir=data_dir))
+    try:
+        chosen = Manager.of(sys.platform) if manager is None else Manager(manager)
+    except ValueError:
+        fail(f"no such service manager: {manager}", ExitCode.USAGE)
+    home = Path.home()
+    unit = unit_of(settings, home=home, search_path=os.environ.get("PATH", ""))
+    return MachineService(manager=chosen, home=home), unit
