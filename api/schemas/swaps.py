@@ -26,7 +26,7 @@ class SwapObject(TypedDict):
     """A change of the loaded model.
 
     ``before`` is the model that served last, to which the workers return if ``model`` cannot be
-    loaded; ``why`` then says why.
+    loaded; ``why`` then has the reason.
     """
 
     id: str

@@ -6,8 +6,8 @@ A swap goes through the states of ``SwapState`` from the top down:
                                         │            └→ rolled_back   (or at once, before draining)
     any open state ─→ superseded by the next request
 
-The stream says which model every worker has to serve. A worker that runs another one drains, ends
-and starts again. Pure: times come with the events.
+The stream names the model that every worker has to serve. A worker that runs another one drains,
+ends and starts again. Pure: times come with the events.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from domain.values import StreamName, WorkerId
 
 #: The stream of the wanted model.
 MODELS_STREAM: Final = StreamName("models")
-#: Seconds that running jobs have to finish, where a request does not say.
+#: Seconds that running jobs have to finish, where a request names no other.
 DRAIN_S: Final = 300.0
 #: Workers that may die while they load the wanted model, before the swap rolls back.
 LOAD_LOSSES_MAX: Final = 2

@@ -36,7 +36,7 @@ class PlannedExit:
     """An end after which the worker is started again.
 
     Attributes:
-        code: Says why.
+        code: Exit code, the reason.
         drain_s: Seconds that running jobs have to finish.
     """
 

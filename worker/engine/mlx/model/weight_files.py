@@ -8,7 +8,7 @@ from pathlib import Path
 from ops.models.hub_cache import has_weights
 from worker.engine.ports import ModelLoadError
 
-#: Bytes of the length in front of a header, and most bytes of a header, as the format says.
+#: Bytes of the length in front of a header, and most bytes of a header, as the format defines.
 _LENGTH_BYTES, _HEADER_BYTES_MAX = 8, 100_000_000
 
 
