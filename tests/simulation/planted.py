@@ -111,7 +111,7 @@ def _two_keys_make_two_jobs() -> AbstractContextManager[Any]:
 
 
 def _the_dead_hold_on_to_their_jobs() -> AbstractContextManager[Any]:
-    return mock.patch.object(FakeJobQueue, "let_go", return_value=None)
+    return mock.patch.object(FakeJobQueue, "_requeue_of_dead", return_value=None)
 
 
 def _a_nudge_is_believed() -> AbstractContextManager[Any]:

@@ -36,6 +36,7 @@ from domain.errors import (
     SemanticError,
     StaleAttempt,
 )
+from domain.log.checkpoints import ForgedCheckpoint
 from domain.not_found import (
     AgentNotFound,
     BatchNotFound,
@@ -69,6 +70,7 @@ EVERY_ERROR: list[tuple[SemanticError, int]] = [
     (StaleAttempt("job-1", attempt=1, current=2), 409),
     (JobAlreadyTerminal("job-1", "completed"), 409),
     (NotRetryable("job-1", "completed"), 409),
+    (ForgedCheckpoint("no"), 409),
     (ModelNotLoaded("a", loaded="b"), 409),
     (BatchNotEnded("batch-1", "in progress"), 409),
     (BatchAlreadyEnded("batch-1", "ended"), 409),
