@@ -46,6 +46,7 @@ from domain.not_found import (
     PayloadMissing,
     PreviousResponseNotFound,
     ResponseNotFound,
+    SwapNotFound,
     WebhookNotFound,
 )
 
@@ -58,6 +59,7 @@ EVERY_ERROR: list[tuple[SemanticError, int]] = [
     (PayloadMissing("d"), 404),
     (ResponseNotFound("resp_1"), 404),
     (BatchNotFound("batch-1"), 404),
+    (SwapNotFound("swap-1"), 404),
     (AgentNotFound("a"), 404),
     (AgentExists("a"), 409),
     (AgentTurnConflict("a", turn=2, job=None), 409),
