@@ -81,11 +81,18 @@ class StoredBlock:
     """A block from the disk, whose checksum is verified.
 
     The tensors are views into one buffer, which lives as long as any of them.
+
+    Attributes:
+        meta: The metadata in its header.
+        token_ids: The tokens that it covers.
+        payload: Its tensors; none where ``is_placed``.
+        is_placed: Whether the tensors are in the memory of a ``BlockTarget``.
     """
 
     meta: BlockMeta
     token_ids: tuple[int, ...]
     payload: BlockPayload
+    is_placed: bool = False
 
 
 class RejectReason(StrEnum):

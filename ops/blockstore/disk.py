@@ -22,7 +22,7 @@ from domain.errors import Unavailable
 from ops.blockstore.names import draft_path
 
 #: Most buffers in one system call; every platform takes as many.
-_BUFFERS_PER_WRITE = 512
+_BUFFERS_AT_ONCE = 512
 
 
 class DiskUnavailable(Unavailable):
@@ -86,8 +86,8 @@ class Disk:
         """Write a new file without syncing it."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            for first in range(0, len(buffers), _BUFFERS_PER_WRITE):
-                _write_all(descriptor, buffers[first : first + _BUFFERS_PER_WRITE])
+            for first in range(0, len(buffers), _BUFFERS_AT_ONCE):
+                _write_all(descriptor, buffers[first : first + _BUFFERS_AT_ONCE])
         finally:
             os.close(descriptor)
 
@@ -130,6 +130,30 @@ class RegularFile:
             left -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def read_into(self, buffers: Sequence[memoryview]) -> bool:
+        """Fill ``buffers`` with the next bytes; return whether the file had enough of them."""
+        left = [buffer for buffer in buffers if buffer.nbytes]
+        while left:
+            count = os.readv(self._descriptor, left[:_BUFFERS_AT_ONCE])
+            if not count:
+                return False
+            _drop_front(left, count)
+        return True
+
+    def expect_whole(self) -> None:
+        """Announce that the whole file will be read, where the system has a call for it.
+
+        After a small first read Linux otherwise begins with single pages. Reading a cold file then
+        took five times the processor time, measured on ext4 with Linux 6.18.
+        """
+        if hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
+    def rewind(self) -> None:
+        """Return to the first byte."""
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+
     def __enter__(self) -> Self:
         return self
 
@@ -151,11 +175,15 @@ def _make_directory(path: Path) -> set[Path]:
 def _write_all(descriptor: int, buffers: Sequence[bytes | memoryview]) -> None:
     left = [memoryview(buffer) for buffer in buffers]
     while left:
-        written = os.writev(descriptor, left)
-        while left and written >= left[0].nbytes:
-            written -= left.pop(0).nbytes
-        if written:
-            left[0] = left[0][written:]
+        _drop_front(left, os.writev(descriptor, left))
+
+
+def _drop_front(buffers: list[memoryview], count: int) -> None:
+    """Remove the first ``count`` bytes of consecutive buffers."""
+    while buffers and count >= buffers[0].nbytes:
+        count -= buffers.pop(0).nbytes
+    if count:
+        buffers[0] = buffers[0][count:]
 
 
 def _sync(path: Path, flags: int, *, full: bool) -> None:

@@ -20,7 +20,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from domain.kv.hashing import HASH_BYTES, BlockHash, block_hash, pack_ids, unpack_ids
 from ops.blockstore.blocks import (
@@ -31,7 +31,10 @@ from ops.blockstore.blocks import (
     RejectReason,
     StoredBlock,
 )
-from ops.blockstore.payload import RawTensor
+from ops.blockstore.payload import RawTensor, TensorEntry
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as Digest
 
 FORMAT_VERSION = "1"
 #: Name of the tensor that holds the ids of the tokens.
@@ -60,17 +63,6 @@ _DTYPE_BYTES = {
     **dict.fromkeys(("U32", "I32", "F32"), 4),
     **dict.fromkeys(("U64", "I64", "F64", "C64"), 8),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorEntry:
-    """One tensor of a header; offsets count from the start of the file."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,25 +126,56 @@ def decode(raw: bytes, *, name: BlockHash, fingerprint: str | None) -> StoredBlo
     if isinstance(head, Rejected):
         return head
     view = memoryview(raw)
-    end = head.tensors[0].begin
-    if _checksum(raw[:end], [view[end:]]) != head.checksum:
-        return Rejected(RejectReason.CHECKSUM, "the checksum does not match")
-    if head.meta.hash != name:
-        return Rejected(RejectReason.RENAMED, f"it holds block {head.meta.hash.hex()}")
-    if fingerprint is not None and head.meta.fingerprint != fingerprint:
-        return Rejected(RejectReason.WRONG_FINGERPRINT, f"made by {head.meta.fingerprint}")
-    ids, *tensors = head.tensors
-    token_ids = unpack_ids(raw[ids.begin : ids.end])
-    if block_hash(head.meta.fingerprint, head.meta.parent, token_ids) != name:
-        return Rejected(RejectReason.RENAMED, "its tokens make another name")
+    end = head.tensors[0].end
+    digest = new_digest(raw[:end])
+    digest.update(view[end:])
+    token_ids = verified_ids(head, raw[:end], digest, name=name, fingerprint=fingerprint)
+    if isinstance(token_ids, Rejected):
+        return token_ids
     return StoredBlock(
         meta=head.meta,
         token_ids=token_ids,
         payload={
             each.name: RawTensor(each.dtype, each.shape, view[each.begin : each.end])
-            for each in tensors
+            for each in head.tensors[1:]
         },
     )
+
+
+def new_digest(start: bytes) -> Digest:
+    """Return the digest of a file's beginning without its checksum, to be updated with the rest.
+
+    Args:
+        start: At least everything up to the end of the header.
+    """
+    digest = hashlib.sha256(start[:_CHECKSUM_BEGIN])
+    digest.update(start[_CHECKSUM_END:])
+    return digest
+
+
+def verified_ids(
+    head: BlockHeader, start: bytes, digest: Digest, *, name: BlockHash, fingerprint: str | None
+) -> tuple[int, ...] | Rejected:
+    """Return the ids of a block's tokens, if every byte is as it was written.
+
+    Args:
+        head: The header.
+        start: The beginning of the file up to the end of the token ids.
+        digest: Of the whole file, see ``new_digest``.
+        name: See ``decode``.
+        fingerprint: See ``decode``.
+    """
+    if digest.hexdigest() != head.checksum:
+        return Rejected(RejectReason.CHECKSUM, "the checksum does not match")
+    if head.meta.hash != name:
+        return Rejected(RejectReason.RENAMED, f"it holds block {head.meta.hash.hex()}")
+    if fingerprint is not None and head.meta.fingerprint != fingerprint:
+        return Rejected(RejectReason.WRONG_FINGERPRINT, f"made by {head.meta.fingerprint}")
+    ids = head.tensors[0]
+    token_ids = unpack_ids(start[ids.begin : ids.end])
+    if block_hash(head.meta.fingerprint, head.meta.parent, token_ids) != name:
+        return Rejected(RejectReason.RENAMED, "its tokens make another name")
+    return token_ids
 
 
 def decode_head(start: bytes, *, file_bytes: int) -> BlockHeader | Rejected:
@@ -179,8 +202,7 @@ def header_end(start: bytes, *, file_bytes: int) -> int | Rejected:
 
 
 def _checksum(head: bytes, data: Sequence[memoryview]) -> str:
-    digest = hashlib.sha256(head[:_CHECKSUM_BEGIN])
-    digest.update(head[_CHECKSUM_END:])
+    digest = new_digest(head)
     for part in data:
         digest.update(part)
     return digest.hexdigest()

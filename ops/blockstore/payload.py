@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +41,33 @@ class RawTensor:
 
 #: The tensors of one block by name.
 BlockPayload = Mapping[str, RawTensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorEntry:
+    """One tensor of a header; offsets count from the start of the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+class BlockTarget(Protocol):
+    """Memory of the caller that the tensors of a block are read into."""
+
+    def __call__(self, tensors: Sequence[TensorEntry]) -> Iterable[memoryview] | None:
+        """Return where the bytes of some tensors belong.
+
+        Called on the reading thread, before the bytes are read and verified: what a rejected block
+        has left in this memory must not be used.
+
+        Args:
+            tensors: The tensors of the file, without the ids of the tokens, in their order.
+
+        Returns:
+            Writable parts, which together have the length of the tensors; ``None`` for a block
+            that does not fit, which is returned as any other.
+        """
+        ...

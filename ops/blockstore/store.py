@@ -25,6 +25,7 @@ from ops.blockstore.events import BlockRejected, BlocksEvicted, OnStoreEvent, ig
 from ops.blockstore.format import encode
 from ops.blockstore.index import BlockIndex
 from ops.blockstore.names import BlockName, block_path
+from ops.blockstore.payload import BlockTarget
 from ops.blockstore.reader import read_block, read_token_ids
 from ops.blockstore.report import ScanReport, StoreStats
 from ops.blockstore.scan import scan_directory
@@ -254,7 +255,9 @@ class BlockStore:
 
     # --- read ------------------------------------------------------------------------------
 
-    def get(self, block_hash: BlockHash, fingerprint: str) -> StoredBlock | Rejected | None:
+    def get(
+        self, block_hash: BlockHash, fingerprint: str, target: BlockTarget | None = None
+    ) -> StoredBlock | Rejected | None:
         """Return a block; ``None`` if it is not stored.
 
         A file that fails a check is deleted, so that the block can be stored again.
@@ -262,12 +265,13 @@ class BlockStore:
         Args:
             block_hash: Name of the block.
             fingerprint: Of the loaded model; blocks of other models are not returned.
+            target: Memory for its tensors, which may change whatever is returned.
         """
         with self._lock:
             info = self._index.get(block_hash)
         block = None
         if info is not None and info.model == model_of(fingerprint):
-            block = self._read(info, fingerprint)
+            block = self._read(info, fingerprint, target)
             if isinstance(block, Rejected):
                 self._reject(info, block)
                 return block
@@ -302,9 +306,11 @@ class BlockStore:
             with contextlib.suppress(OSError):
                 os.utime(self._path(block), ns=(now_ns, now_ns))
 
-    def _read(self, info: BlockInfo, fingerprint: str | None) -> StoredBlock | Rejected | None:
+    def _read(
+        self, info: BlockInfo, fingerprint: str, target: BlockTarget | None
+    ) -> StoredBlock | Rejected | None:
         path = self._path(info)
-        block = read_block(path, info, fingerprint)
+        block = read_block(path, info, fingerprint, target)
         if block is None:
             with self._writing:  # another thread may store it again now
                 if not path.exists():

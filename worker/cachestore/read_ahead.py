@@ -12,12 +12,15 @@ copied yet are bounded over all reads: a block counts from before its file is op
 consumer calls ``take`` or ``wait`` for the next one, or ``cancel``. Reads take turns, block by
 block; each has at most its share of the bound, and one share stays free for the next read. A block
 that is larger than the bound is read alone.
+
+A read with ``targets`` writes the tensors into memory of its consumer, so that nothing is copied
+and no bound applies.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -26,6 +29,7 @@ import structlog
 
 from domain.kv.hashing import BlockHash
 from ops.blockstore.blocks import Rejected, StoredBlock
+from ops.blockstore.payload import BlockTarget, TensorEntry
 from ops.blockstore.store import BlockStore
 from worker.cachestore.continuation import Continuation, longest_usable
 
@@ -35,6 +39,8 @@ _log = structlog.get_logger(__name__)
 Loaded: TypeAlias = StoredBlock | Rejected | None
 #: Finds the names of the blocks to be read; opens files.
 Search: TypeAlias = Callable[[], tuple[BlockHash, ...]]
+#: Returns the memory for the tensors of a block, by its index in a read.
+Targets: TypeAlias = Callable[[int], BlockTarget]
 #: Stands for the index of a block where the names have to be found first.
 _SEARCH = -1
 
@@ -67,6 +73,7 @@ class BlockRead:
         names: tuple[BlockHash, ...],
         fingerprint: str,
         search: Search | None = None,
+        targets: Targets | None = None,
     ) -> None:
         self._owner = owner
         self.fingerprint = fingerprint
@@ -74,6 +81,8 @@ class BlockRead:
         self.names = names
         #: Finds the names on a reading thread; ``None`` once they are known.
         self.search = search
+        #: Dropped after the last file is read, so that nothing holds the consumer's memory.
+        self.targets = targets
         self.started = 0
         self.running = 0
         #: Number of results that come; lower than the number of names after a failure.
@@ -109,6 +118,11 @@ class BlockRead:
         return self._owner.wait(self, timeout_s)
 
     @property
+    def progress(self) -> int:
+        """A number that changes while threads read bytes, for this read or for another."""
+        return self._owner.progress
+
+    @property
     def is_over(self) -> bool:
         """Whether every result was taken."""
         return self.search is None and self.taken >= self.total
@@ -135,6 +149,8 @@ class ReadAhead:
         #: Open reads; the next one to be served is the first.
         self._reads: list[BlockRead] = []
         self._held_bytes = 0
+        #: Changes with each part that is read; threads count without a lock.
+        self.progress = 0
         self._closing = False
         # Daemon threads, so that a hanging disk does not keep the process alive.
         self._threads = [
@@ -170,15 +186,23 @@ class ReadAhead:
         """Return the bytes that are being read, or are read and not copied."""
         return self._held_bytes
 
-    def read(self, names: Sequence[BlockHash], fingerprint: str) -> BlockRead | None:
+    def read(
+        self, names: Sequence[BlockHash], fingerprint: str, targets: Targets | None = None
+    ) -> BlockRead | None:
         """Start to read the blocks of one context, in order.
 
         The blocks are pinned against eviction until they are read.
 
+        Args:
+            names: The blocks.
+            fingerprint: Their fingerprint.
+            targets: Memory for their tensors. Threads may write to it until ``is_read``, also after
+                ``cancel``.
+
         Returns:
             ``None`` if too many reads are open.
         """
-        read = BlockRead(self, tuple(names), fingerprint)
+        read = BlockRead(self, tuple(names), fingerprint, targets=targets)
         return read if read.is_over or self._open(read) else None
 
     def read_continuation(self, wanted: Continuation) -> BlockRead | None:
@@ -225,6 +249,7 @@ class ReadAhead:
             self._take_back(read)
             self._close_if_done(read)
             if not read.running:
+                read.targets = None
                 self._unpin(read)
             self._changed.notify_all()
 
@@ -261,8 +286,10 @@ class ReadAhead:
                 return read, _SEARCH, 0
             if read.started >= read.total:
                 continue
-            size_bytes = self._store.file_bytes(read.names[read.started])
-            fits = not self._held_bytes or self._held_bytes + size_bytes <= self._ahead_bytes
+            is_placed = read.targets is not None
+            size_bytes = 0 if is_placed else self._store.file_bytes(read.names[read.started])
+            ahead_bytes = self._held_bytes + size_bytes
+            fits = is_placed or not self._held_bytes or ahead_bytes <= self._ahead_bytes
             if read.held_bytes and (not fits or read.held_bytes + size_bytes > share_bytes):
                 continue
             if not fits:
@@ -298,14 +325,17 @@ class ReadAhead:
             return
         result: Loaded = None
         try:
-            result = self._store.get(read.names[index], read.fingerprint)
+            result = self._get(read, index)
         except Exception as error:  # noqa: BLE001 - the context is computed instead
             _log.warning("read_failed", why=repr(error))
         with self._changed:
+            self.progress += 1
             read.running -= 1
             read.ready[index] = result, size_bytes
             if not isinstance(result, StoredBlock):
                 read.total = min(read.total, index + 1)
+            if read.is_read:
+                read.targets = None
             self._drop_after_end(read)
             self._close_if_done(read)
             self._changed.notify_all()
@@ -313,6 +343,23 @@ class ReadAhead:
             self._store.touch(read.names[: read.total])
             with self._changed:
                 self._unpin(read)
+
+    def _get(self, read: BlockRead, index: int) -> Loaded:
+        name, targets = read.names[index], read.targets
+        if targets is None:
+            return self._store.get(name, read.fingerprint)
+        target = targets(index)
+
+        def counted(tensors: Sequence[TensorEntry]) -> Iterable[memoryview] | None:
+            parts = target(tensors)
+            return None if parts is None else self._counted(parts)
+
+        return self._store.get(name, read.fingerprint, counted)
+
+    def _counted(self, parts: Iterable[memoryview]) -> Iterator[memoryview]:
+        for part in parts:
+            yield part
+            self.progress += 1
 
     # --- under the lock --------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from ops.blockstore.report import ScanReport, StoreStats
 from ops.blockstore.store import BlockStore
 from worker.cachestore.continuation import CANDIDATES_MAX, Continuation
 from worker.cachestore.manifest import Manifest, sealed
-from worker.cachestore.read_ahead import BlockRead, ReadAhead, ReadLimits
+from worker.cachestore.read_ahead import BlockRead, ReadAhead, ReadLimits, Targets
 from worker.cachestore.write_outcome import WriteOutcome, WriteState
 from worker.cachestore.writer import WriteBehind, WriterLimits
 
@@ -160,9 +160,11 @@ class DiskTier:
 
     # --- reads -----------------------------------------------------------------------------
 
-    def read(self, names: Sequence[BlockHash], fingerprint: str) -> BlockRead | None:
+    def read(
+        self, names: Sequence[BlockHash], fingerprint: str, targets: Targets | None = None
+    ) -> BlockRead | None:
         """Read blocks of one context, each available as soon as it is read; see ``ReadAhead``."""
-        return self._read_ahead.read(names, fingerprint)
+        return self._read_ahead.read(names, fingerprint, targets)
 
     def read_continuation(self, wanted: Continuation) -> BlockRead | None:
         """Read the block that covers most of a continuation; see ``ReadAhead``."""

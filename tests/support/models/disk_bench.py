@@ -13,6 +13,7 @@ from domain.values import Sampling
 from ops.blockstore.blocks import NewBlock, PutOutcome, Rejected, StoredBlock
 from ops.blockstore.disk import Disk
 from ops.blockstore.events import StoreEvent
+from ops.blockstore.payload import BlockTarget
 from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
 from tests.support.builders.blocks import make_block
@@ -36,9 +37,11 @@ class GatedStore(BlockStore):
         assert self.write_gate.wait(WAIT_S)
         return super().put_many(blocks)
 
-    def get(self, block_hash: BlockHash, fingerprint: str) -> StoredBlock | Rejected | None:
+    def get(
+        self, block_hash: BlockHash, fingerprint: str, target: BlockTarget | None = None
+    ) -> StoredBlock | Rejected | None:
         assert self.gate.wait(WAIT_S)
-        return super().get(block_hash, fingerprint)
+        return super().get(block_hash, fingerprint, target)
 
 
 class DiskBench(Bench):

@@ -31,7 +31,7 @@ IDLE_MOVES_S_MAX = 0.05
 #: Share of the longest pause between two tokens that restoring may take in one step.
 OPENING_SHARE = 0.4
 #: Pause of a step in which all sequences wait for the disk, in seconds.
-DISK_PAUSE_S = 0.0005
+DISK_PAUSE_S = 0.002
 #: The budget where none is configured.
 NO_LIMIT_BYTES = 1 << 62
 

@@ -175,8 +175,8 @@ class BatchRunner:
         """Prefill a piece of a prompt if it is time, then decode one token of each sequence.
 
         On the CPU, where a forward pass blocks this thread, a sequence's first token is returned
-        as soon as it is drawn and the step ends; the next step decodes. An exception concerns the
-        whole batch; a prompt whose prefill fails becomes a ``Fault``.
+        as soon as it is drawn, with what others have drawn; the next step decodes. An exception
+        concerns the whole batch; a prompt whose prefill fails becomes a ``Fault``.
         """
         faults: list[Fault] = []
         preempted, self._likelihoods = self._preempt_for_memory(), {}
@@ -330,7 +330,9 @@ class BatchRunner:
     ) -> list[tuple[int, int, Finish | None]]:
         """Return the first tokens of the prompts that this step completed.
 
-        ``_decode`` returns those that end with their first token, and caches their blocks.
+        The tokens that other rows have drawn come with them: the pass before delayed them, and they
+        would have to wait for the pass after it. ``_decode`` returns those that end a sequence, and
+        caches the blocks of all.
         """
         started_uids = {uid for uid, done, total in prefilled if done == total}
         started_uids -= self._sampler.faults.keys()
@@ -340,7 +342,8 @@ class BatchRunner:
         assert self._weights is not None, "nothing is loaded"
         tokens: list[tuple[int, int, Finish | None]] = []
         for uid, token in self.sequences.first_tokens(started_uids):
-            if token not in self._weights.end_ids and self._remaining[uid] > 1:
+            is_last = token in self._weights.end_ids or self._remaining[uid] <= 1
+            if not is_last and uid not in self._emitted_early:
                 self._emitted_early.add(uid)
                 tokens.append((uid, token, None))
                 self._record_likelihood(uid, self._sampler.logprob_rows.first(uid))

@@ -103,6 +103,19 @@ def test_those_that_run_get_a_token_at_least_every_second_step(
     assert [run.tokens for run in joined] == expected
 
 
+def test_a_first_token_brings_the_drawn_tokens_of_those_that_run(bench: MakeBench) -> None:
+    early = bench(LLAMA)
+    running = early.join(random_tokens(20, 7), 60)
+    step_to_first_token(early, running)
+    for _ in range(4):
+        early.step()
+    joined = early.join(PROMPT, 6)
+    while not joined.tokens:
+        before = len(running.tokens)
+        early.step()
+    assert len(running.tokens) == before + 1
+
+
 def test_cancel_right_after_the_first_token_lets_the_next_attempt_go_on(
     bench: MakeBench, late: MakeBench
 ) -> None:

@@ -27,6 +27,7 @@ from worker.engine.mlx.kv.arrays import BlockArrays
 from worker.engine.mlx.kv.context_caches import ContextCaches
 from worker.engine.mlx.kv.leaves import leaves
 from worker.engine.mlx.kv.probe import probe_spec
+from worker.engine.mlx.kv.untouched import untouched_arrays
 from worker.engine.mlx.kv.window_cache import make_row_caches
 
 BLOCK = 16
@@ -339,3 +340,22 @@ def test_a_row_that_decodes_holds_its_states_once() -> None:
     for row in bench.runner.sequences._rows.rows:
         assert not any(leaf.nbytes for leaf in leaves(row.caches) if type(leaf) is ArraysCache)
     bench.close()
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16], ids=str)
+def test_buffers_that_nothing_has_written_are_as_good_as_zeros(dtype: mx.Dtype) -> None:
+    before = mx.get_active_memory()
+    arrays = untouched_arrays({"a": (1, 2, 40, 8), "b": (3,)}, dtype)
+    assert {name: (one.shape, one.dtype) for name, one in arrays.items()} == {
+        "a": ((1, 2, 40, 8), dtype),
+        "b": ((3,), dtype),
+    }
+    assert mx.get_active_memory() - before >= 643 * dtype.size
+    arrays["a"][:, :, 3:5] = mx.ones((1, 2, 2, 8), dtype)
+    assert mx.all(arrays["a"][:, :, 3:5] == 1)
+    assert added_peak(lambda: write_into(arrays["a"])) < 40 * 2 * 8 * dtype.size
+
+
+def write_into(buffer: mx.array) -> None:
+    buffer[:, :, 7:8] = mx.ones((1, 2, 1, 8), buffer.dtype)
+    mx.eval(buffer)

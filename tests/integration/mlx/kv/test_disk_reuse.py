@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import mlx.core as mx
+import numpy as np
 import pytest
 
 from domain.kv.checkpoints import checkpoint_fingerprint
 from domain.values import Sampling
 from ops.blockstore.blocks import model_of
-from tests.support.models.disk_bench import DiskBench
+from ops.blockstore.disk import RegularFile
+from tests.support.models.disk_bench import WAIT_S, DiskBench
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, Bench
 from tests.support.models.tiny_architectures import (
@@ -22,6 +26,8 @@ from tests.support.models.tiny_architectures import (
     Architecture,
 )
 from worker.cachestore.reports import ContextSaved
+from worker.engine.mlx.kv.leaves import leaves
+from worker.engine.mlx.kv.row_opening import STALLED_S_MAX
 
 GREEDY = Sampling(temperature=0)
 SAMPLED = Sampling(temperature=0.9, top_p=0.95, seed=11)
@@ -203,6 +209,76 @@ def test_a_disk_that_hangs_is_waited_for_within_a_bound(
     run = second.run_alone(prompt, 8)
     assert (run.tokens, run.cached) == (expected, 0)
     second.let_read()
+
+
+def test_a_slow_disk_is_waited_for_as_long_as_bytes_come(
+    process: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = random_tokens(6 * BLOCK, 12)
+    expected = process(LLAMA).run_alone(prompt, 8).tokens
+    second = process(LLAMA)
+    now_s = [0.0]
+    monkeypatch.setattr(second.reuse._opener, "_now_s", lambda: now_s[0])
+    second.hold_reads()
+    run = second.join(prompt, 8)
+    for _ in range(4):
+        second.step()
+        now_s[0] += 0.8 * STALLED_S_MAX
+        second.tier._read_ahead.progress += 1
+    second.let_read()
+    second.finish(run)
+    assert (run.tokens, run.cached) == (expected, len(prompt) - 1)
+
+
+def test_a_disk_that_answers_too_late_changes_nothing_that_was_computed(
+    process: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = random_tokens(6 * BLOCK, 12)
+    expected = process(LLAMA).run_alone(prompt, 30).tokens
+    second = process(LLAMA)
+    held = threading.Event()
+    read_into = RegularFile.read_into
+
+    def late(file: RegularFile, buffers: Sequence[memoryview]) -> bool:
+        assert held.wait(WAIT_S)
+        found = read_into(file, buffers)
+        for buffer in buffers:
+            buffer[:] = bytes(buffer.nbytes)
+        return found
+
+    monkeypatch.setattr("ops.blockstore.reader.PIECE_BYTES", 8 << 10)
+    monkeypatch.setattr(RegularFile, "read_into", late)
+    monkeypatch.setattr("worker.engine.mlx.kv.row_opening.STALLED_S_MAX", 0.05)
+    run = second.join(prompt, 30)
+    while len(run.tokens) < 10:
+        second.step()
+    assert run.cached < len(prompt) - 1
+    held.set()
+    second.finish(run)
+    assert run.tokens == expected
+
+
+def test_after_a_restore_nothing_holds_the_memory_of_the_row(process: MakeBench) -> None:
+    prompt = random_tokens(6 * BLOCK, 12)
+    process(LLAMA).run_alone(prompt, 8)
+    second = process(LLAMA)
+    placed = []
+    get = second.store.get
+    second.store.get = lambda *args: placed.append(get(*args)) or placed[-1]  # type: ignore[method-assign,func-returns-value]
+    run = second.join(prompt, 40)
+    while not run.tokens:
+        second.step()
+    assert [getattr(block, "is_placed", None) for block in placed] == [True] * 5 + [False]
+    (row,) = second.runner.sequences._rows.rows
+    before = [memory_of(leaf.keys) for leaf in leaves(row.caches)]
+    second.step()
+    second.step()
+    assert [memory_of(leaf.keys) for leaf in leaves(row.caches)] == before
+
+
+def memory_of(array: mx.array) -> int:
+    """Return the address of an array's elements."""
+    return int(np.asarray(array).ctypes.data)
 
 
 def test_one_that_leaves_while_it_is_restored_gives_its_memory_back(process: MakeBench) -> None:

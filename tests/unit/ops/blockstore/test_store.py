@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from ops.blockstore.blocks import (
 )
 from ops.blockstore.disk import Disk
 from ops.blockstore.events import BlockRejected
+from ops.blockstore.payload import TensorEntry
 from tests.support.builders.block_stores import StoreWorld
 from tests.support.builders.blocks import (
     FINGERPRINT,
@@ -319,3 +320,46 @@ def test_a_store_that_never_was_is_empty(tmp_path: Path) -> None:
     world = StoreWorld(tmp_path / "not" / "there")
     assert world.report.blocks == 0
     assert not world.root.exists()
+
+
+@pytest.mark.parametrize("piece_bytes", [8, 100, 1 << 20])
+def test_a_block_is_read_into_the_memory_of_its_caller(
+    world: StoreWorld, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+) -> None:
+    monkeypatch.setattr("ops.blockstore.reader.PIECE_BYTES", piece_bytes)
+    block = make_block(size_bytes=6000)
+    world.store.put(block)
+    memory = bytearray(6000)
+
+    def target(tensors: Sequence[TensorEntry]) -> list[memoryview]:
+        assert [tensor.name for tensor in tensors] == ["keys", "values"]
+        view = memoryview(memory)
+        return [view[:1], view[1:1], view[1:5000], view[5000:]]
+
+    found = world.store.get(block.hash, FINGERPRINT, target)
+    assert isinstance(found, StoredBlock)
+    assert (found.is_placed, found.payload) == (True, {})
+    assert found.token_ids == tuple(block.token_ids)
+    assert bytes(memory) == b"".join(bytes(one.joined()) for one in block.payload.values())
+
+
+def test_a_block_that_does_not_fit_the_memory_comes_back_as_any_other(world: StoreWorld) -> None:
+    block = make_block()
+    world.store.put(block)
+    found = world.store.get(block.hash, FINGERPRINT, lambda _: None)
+    assert isinstance(found, StoredBlock)
+    assert not found.is_placed
+    assert bytes(found.payload["keys"].joined()) == bytes(block.payload["keys"].joined())
+
+
+@pytest.mark.parametrize("at", [0, 40, 300, -1])
+def test_a_changed_byte_is_detected_in_the_memory_of_the_caller(world: StoreWorld, at: int) -> None:
+    block = make_block(size_bytes=6000)
+    world.store.put(block)
+    path = world.file_of(block)
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 1
+    path.write_bytes(raw)
+    found = world.store.get(block.hash, FINGERPRINT, lambda _: [memoryview(bytearray(6000))])
+    assert isinstance(found, Rejected)
+    assert not path.exists()

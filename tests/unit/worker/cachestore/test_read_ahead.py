@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from domain.kv.hashing import BlockHash
 from ops.blockstore.blocks import NewBlock, PutOutcome, Rejected, StoredBlock
+from ops.blockstore.payload import BlockTarget
 from ops.blockstore.store import BlockStore
 from tests.support.builders.blocks import FINGERPRINT, FailingDisk, make_block, make_chain
 from tests.support.fakes.time import FakeClock
@@ -43,11 +44,13 @@ class HeldStore(BlockStore):
         self.is_held = False
         self.entered: list[BlockHash] = []
 
-    def get(self, block_hash: BlockHash, fingerprint: str) -> StoredBlock | Rejected | None:
+    def get(
+        self, block_hash: BlockHash, fingerprint: str, target: BlockTarget | None = None
+    ) -> StoredBlock | Rejected | None:
         self.entered.append(block_hash)
         if self.is_held:
             assert self.permits.acquire(timeout=WAIT_S)
-        return super().get(block_hash, fingerprint)
+        return super().get(block_hash, fingerprint, target)
 
 
 class World:
@@ -299,6 +302,49 @@ def test_cancel_while_a_file_is_read_drops_its_bytes(make_world: Callable[..., W
     wait_until(lambda: world.store.stats().pinned == 0)
     assert world.store.stats().hits == 1
     read.cancel()
+
+
+def test_blocks_in_the_memory_of_the_consumer_are_read_without_a_bound(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(ahead_bytes=1)
+    chain = world.stored(make_chain(1, 4, size_bytes=400))
+    memory = [bytearray(400) for _ in chain]
+    world.ahead.start()
+    before = world.ahead.progress
+    read = world.ahead.read(
+        [block.hash for block in chain],
+        FINGERPRINT,
+        lambda index: lambda _: [memoryview(memory[index])],
+    )
+    assert read is not None
+    wait_until(lambda: read.is_read)
+    assert (read.taken, world.ahead.held_bytes(), read.targets) == (0, 0, None)
+    assert read.progress > before
+    results = _all(read)
+    assert all(isinstance(result, StoredBlock) and result.is_placed for result in results)
+    for block, held in zip(chain, memory, strict=True):
+        assert bytes(held) == b"".join(bytes(one.joined()) for one in block.payload.values())
+
+
+def test_a_cancelled_read_lets_go_of_the_memory_when_its_file_is_read(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(threads=1)
+    chain = world.stored(make_chain(1, 3))
+    world.store.hold()
+    world.ahead.start()
+    read = world.ahead.read(
+        [block.hash for block in chain],
+        FINGERPRINT,
+        lambda _: lambda _: [memoryview(bytearray(64))],
+    )
+    assert read is not None
+    wait_until(lambda: len(world.store.entered) == 1)
+    read.cancel()
+    assert not read.is_read
+    world.store.release()
+    wait_until(lambda: read.is_read and read.targets is None)
 
 
 def test_closing_ends_reads_and_refuses_new_ones(make_world: Callable[..., World]) -> None:

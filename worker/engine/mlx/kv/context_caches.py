@@ -23,6 +23,8 @@ from worker.engine.mlx.kv.arrays import (
 )
 from worker.engine.mlx.kv.leaves import leaves
 from worker.engine.mlx.kv.packing import PackedTensor, packed
+from worker.engine.mlx.kv.row_target import RowTarget
+from worker.engine.mlx.kv.untouched import untouched_arrays
 
 #: Bytes that one step of a move copies, about 5 ms of a slow processor.
 MOVED_AT_ONCE_BYTES = 16 << 20
@@ -74,14 +76,18 @@ class ContextCaches:
             held = 0 if leaf.keys is None else leaf.keys.shape[TOKEN_AXIS]
             if held >= tokens:
                 continue
-            for name, dim in (("keys", layer.key_dim), ("values", layer.value_dim)):
-                if held:
-                    buffer = _with_room(getattr(leaf, name)[:, :, : leaf.offset], tokens)
-                else:
-                    buffer = mx.zeros((1, layer.kv_heads, tokens, dim), dtype)
-                setattr(leaf, name, buffer)
-            mx.eval(leaf.keys, leaf.values)
-            yield
+            if held:
+                leaf.keys = _with_room(leaf.keys[:, :, : leaf.offset], tokens)
+                leaf.values = _with_room(leaf.values[:, :, : leaf.offset], tokens)
+                mx.eval(leaf.keys, leaf.values)
+                yield
+            else:
+                shapes = {
+                    "keys": (1, layer.kv_heads, tokens, layer.key_dim),
+                    "values": (1, layer.kv_heads, tokens, layer.value_dim),
+                }
+                buffers = untouched_arrays(shapes, dtype)
+                leaf.keys, leaf.values = buffers["keys"], buffers["values"]
 
     def copy_from(self, source: ContextCaches, start: int, stop: int) -> Iterator[None]:
         """Copy tokens of the full-attention layers; yields after each part.
@@ -109,6 +115,13 @@ class ContextCaches:
                 buffer[:, :, start : start + tokens] = block.tensors[name][:, :, :tokens]
                 written.append(buffer)
         mx.eval(written)
+
+    def target(self, start: int) -> RowTarget:
+        """Return the slots from ``start`` on as memory that other threads write blocks to.
+
+        The row writes to its buffers only after the last view of them is gone.
+        """
+        return RowTarget(list(self._full()), start, self._spec.block_tokens)
 
     def read(self, start: int, stop: int) -> BlockArrays:
         """Return a copy of the tokens ``start`` to ``stop`` of the full-attention layers."""

@@ -32,7 +32,8 @@ _DTYPES = {
     "U8": mx.uint8,
     "BOOL": mx.bool_,
 }
-_DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+#: Names of types in the safetensors format.
+DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 class BadPayload(Exception):
@@ -57,7 +58,7 @@ def to_raw(block: BlockArrays) -> BlockPayload:
     mx.eval(elements)
     return {
         f"{_ranges(layers)}.{part}": RawTensor(
-            _DTYPE_NAMES[dtype],
+            DTYPE_NAMES[dtype],
             (len(layers), *shape),
             tuple(
                 memoryview(elements[f"{layer}.{part}"]).toreadonly()  # type: ignore[arg-type]  # the stubs leave it out
@@ -138,7 +139,7 @@ def from_raw(payload: BlockPayload, tokens: int) -> BlockArrays:
         ranges, _, part = name.partition(".")
         count, *shape = raw.shape or (0,)
         try:
-            layers = list(islice(_layers(ranges), count + 1))
+            layers = list(islice(layers_of(ranges), count + 1))
         except ValueError as error:
             raise BadPayload(f"a tensor is called {name!r}") from error
         if len(layers) != count:
@@ -195,11 +196,16 @@ def _check_layer(
     for name, dim in ((key_name(index), layer.key_dim), (value_name(index), layer.value_dim)):
         expected = (1, layer.kv_heads, kept, dim)
         found = forms.get(name)
-        if found is None or found.shape != expected or _dtype_name(found.dtype) != spec.dtype:
+        if found is None or found.shape != expected or _mlx_name(found.dtype) != spec.dtype:
             raise BadPayload(f"{name} is not {spec.dtype} of the shape {expected}")
 
 
-def _dtype_name(dtype: mx.Dtype) -> str:
+def dtype_name(array: mx.array) -> str:
+    """Return the type of an array's elements as the safetensors format calls it."""
+    return DTYPE_NAMES[array.dtype]
+
+
+def _mlx_name(dtype: mx.Dtype) -> str:
     return str(dtype).removeprefix("mlx.core.")
 
 
@@ -214,7 +220,12 @@ def _ranges(layers: Sequence[int]) -> str:
     return ",".join("-".join(map(str, ends)) for ends in ranges)
 
 
-def _layers(ranges: str) -> Iterator[int]:
+def layers_of(ranges: str) -> Iterator[int]:
+    """Yield the layers that a stack's name lists.
+
+    Raises:
+        ValueError: It lists something else.
+    """
     for part in ranges.split(","):
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)

@@ -24,6 +24,7 @@ from worker.engine.mlx.kv.codec import BlockCodec
 from worker.engine.mlx.kv.context_caches import MOVED_AT_ONCE_BYTES, ContextCaches
 from worker.engine.mlx.kv.context_store import ContextStore
 from worker.engine.mlx.kv.raw import BadPayload
+from worker.engine.mlx.kv.row_target import shares_memory
 from worker.engine.mlx.kv.start_plan import DiskEnd, StartPlan, StartPlanner
 
 _log = structlog.get_logger(__name__)
@@ -72,6 +73,8 @@ class RowOpener:
         self._fingerprint, self._checkpoint_fingerprint = fingerprints
         self._tier = tier
         self._now_s = monotonic_s
+        #: Whether threads may write blocks into the memory of rows.
+        self._places = not codec.lossy and shares_memory()
 
     def open(self, caches: ContextCaches, token_ids: Sequence[int], plan: StartPlan) -> RowOpening:
         """Return the opening of a row.
@@ -128,12 +131,12 @@ class RowOpener:
         size = self._spec.block_tokens
         names = opening.plan.names[piece.start // size : self._spec.blocks_for(piece.stop)]
         at = piece.start
-        for block in self._read_all(opening, names, self._fingerprint):
+        for block in self._read_all(opening, names, self._fingerprint, piece.start):
             if block is None:
                 yield False
                 continue
             tokens = min(size, piece.stop - at)
-            if not self._write(opening, block, at, tokens):
+            if not (block.is_placed or self._write(opening, block, at, tokens)):
                 return at
             at += tokens
             opening.disk_tokens += tokens
@@ -234,11 +237,21 @@ class RowOpener:
     # --- reads -------------------------------------------------------------------------------
 
     def _read_all(
-        self, opening: RowOpening, names: Sequence[BlockHash], fingerprint: str
+        self,
+        opening: RowOpening,
+        names: Sequence[BlockHash],
+        fingerprint: str,
+        start: int | None = None,
     ) -> Iterator[StoredBlock | None]:
-        """Yield the blocks of ``names`` until one is missing; ``None`` while the disk reads."""
+        """Yield the blocks of ``names`` until one is missing; ``None`` while the disk reads.
+
+        With ``start`` they are placed into the row's slots from there on, where that is possible.
+        """
         assert self._tier is not None, "the plan names a disk"
-        return self._read(opening, partial(self._tier.read, names, fingerprint))
+        targets = None
+        if start is not None and self._places:
+            targets = opening.caches.target(start)
+        return self._read(opening, partial(self._tier.read, names, fingerprint, targets))
 
     def _read(
         self, opening: RowOpening, start: Callable[[], BlockRead | None]
@@ -257,16 +270,16 @@ class RowOpener:
 
     def _blocks(self, opening: RowOpening, read: BlockRead) -> Iterator[StoredBlock | None]:
         opening.read = read
-        progressed_s = self._now_s()
-        while not read.done:
+        progress, progressed_s = read.progress, self._now_s()
+        # After a useless block other threads may still write to the row's buffers.
+        while not (read.done and read.is_read):
             taken = read.take(1)
-            if taken:
-                if not isinstance(taken[0], StoredBlock):
-                    return
+            if taken and isinstance(taken[0], StoredBlock):
                 yield taken[0]
-                progressed_s = self._now_s()
+            elif read.progress != progress:
+                progress, progressed_s = read.progress, self._now_s()
             elif self._now_s() - progressed_s > STALLED_S_MAX:
-                _log.warning("restore_stalled", blocks=len(read.names))
+                _log.warning("restore_stalled", blocks=len(read.names), taken=read.taken)
                 return
             else:
                 yield None

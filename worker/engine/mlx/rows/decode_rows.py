@@ -87,12 +87,14 @@ class DecodeRows:
         self._next = drawn if self._next is None else mx.concatenate([self._next, drawn])
 
     def first_tokens(self, uids: AbstractSet[int]) -> list[tuple[int, int]]:
-        """Return ``(uid, token)`` of the next token of some rows, which ``next`` returns again."""
+        """Return ``(uid, token)`` of the next token of each row; ``next`` returns them again.
+
+        Nothing is returned unless some of ``uids`` decode.
+        """
         if self._next is None or uids.isdisjoint(row.uid for row in self.rows):
             return []
         drawn: list[int] = self._next.tolist()  # type: ignore[assignment]  # one axis
-        pairs = zip(self.rows, drawn, strict=True)
-        return [(row.uid, token) for row, token in pairs if row.uid in uids]
+        return [(row.uid, token) for row, token in zip(self.rows, drawn, strict=True)]
 
     def next(self) -> list[tuple[int, int]]:
         """Return ``(uid, token)`` of the tokens that are in the caches now, in order.

@@ -299,7 +299,7 @@ class RunningSequences:
         return started
 
     def first_tokens(self, uids: AbstractSet[int]) -> list[tuple[int, int]]:
-        """Return ``(uid, token)`` for the first token of sequences that just started to decode.
+        """Return ``(uid, token)`` for the drawn token of each row, where ``uids`` just started.
 
         The token is drawn when decoding starts. ``decode`` returns it again once it is in the
         caches.

@@ -1,0 +1,104 @@
+"""The memory of a row as the target of reads: blocks go from the disk into it without a copy.
+
+Reading threads fill slots beyond the row's tokens, which nothing reads before they are counted as
+tokens. Each view shares the memory of its buffer. As long as a view exists, MLX writes to a copy of
+the buffer and not into it, so a thread that writes late cannot change what the row computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import mlx.core as mx
+
+from domain.kv.spec import LayerSpec
+from ops.blockstore.payload import BlockTarget, TensorEntry
+from worker.engine.mlx.kv.arrays import key_name, value_name
+from worker.engine.mlx.kv.raw import dtype_name, layers_of
+
+
+class _Buffer:
+    """Keys or values of one layer, [1, kv_heads, slots, head_dim], as bytes."""
+
+    def __init__(self, buffer: mx.array) -> None:
+        _, self._heads, self.slots, dim = buffer.shape
+        self._slot_bytes = dim * buffer.itemsize
+        #: Shape of some tokens of the buffer, without their number, and the type of an element.
+        self.kind = self._heads, dim, dtype_name(buffer)
+        # The buffer protocol has no bfloat16, so elements are exported as uint8.
+        self._bytes = memoryview(buffer.view(mx.uint8)).cast("B")  # type: ignore[arg-type]  # the stubs leave it out
+
+    def parts(self, start: int, stop: int) -> Iterator[memoryview]:
+        """Yield the memory of some slots of each head."""
+        for head in range(self._heads):
+            first = head * self.slots
+            yield self._bytes[
+                (first + start) * self._slot_bytes : (first + stop) * self._slot_bytes
+            ]
+
+
+def shares_memory() -> bool:
+    """Return whether threads of the processor can write to arrays of the default device."""
+    return bool(mx.default_device() == mx.cpu or mx.metal.is_available())
+
+
+class RowTarget:
+    """The slots of a row from one token on, for consecutive blocks.
+
+    Args:
+        layers: Index, cache and sizes of the full-attention layers.
+        start: The slot of the first token of the first block.
+        block_tokens: Tokens in a block.
+    """
+
+    def __init__(
+        self, layers: Sequence[tuple[int, Any, LayerSpec]], start: int, block_tokens: int
+    ) -> None:
+        self._start = start
+        self._block_tokens = block_tokens
+        self._buffers: dict[str, _Buffer] = {}
+        for index, leaf, _ in layers:
+            self._buffers[key_name(index)] = _Buffer(leaf.keys)
+            self._buffers[value_name(index)] = _Buffer(leaf.values)
+
+    def __call__(self, index: int) -> BlockTarget:
+        """Return the memory for the block of that index."""
+        return partial(self._parts, self._start + index * self._block_tokens)
+
+    def _parts(self, start: int, tensors: Sequence[TensorEntry]) -> Iterator[memoryview] | None:
+        order: list[_Buffer] = []
+        seen: set[str] = set()
+        for tensor in tensors:
+            names = _names(tensor)
+            if names is None or not seen.isdisjoint(names):
+                return None
+            for name in names:
+                if not self._fits(tensor, name, start):
+                    return None
+                order.append(self._buffers[name])
+            seen.update(names)
+        if seen != self._buffers.keys():
+            return None
+        stop = start + self._block_tokens
+        return (part for buffer in order for part in buffer.parts(start, stop))
+
+    def _fits(self, tensor: TensorEntry, name: str, start: int) -> bool:
+        buffer = self._buffers.get(name)
+        if buffer is None or start + self._block_tokens > buffer.slots:
+            return False
+        heads, dim, dtype = buffer.kind
+        return (tensor.dtype, tensor.shape[1:]) == (dtype, (1, heads, self._block_tokens, dim))
+
+
+def _names(tensor: TensorEntry) -> list[str] | None:
+    """Return the names of the tensors that are stacked in one; see ``to_raw``."""
+    ranges, _, part = tensor.name.partition(".")
+    count = tensor.shape[0] if tensor.shape else 0
+    try:
+        layers = list(islice(layers_of(ranges), count + 1))
+    except ValueError:
+        return None
+    return [f"{layer}.{part}" for layer in layers] if len(layers) == count else None
