@@ -106,11 +106,13 @@ def measure_long(tokens: int, directory: Path | None) -> dict[str, Any]:
             *(_long_row("from disk, beside 2 streams", one["turn"], read_s) for one in busy),
         ],
     )
-    gaps = ", ".join(f"{one['gap_ms']:.0f}" for one in busy)
-    before = ", ".join(f"{one['gap_before_ms']:.0f}" for one in busy)
+    before, during, after = (
+        ", ".join(f"{one[name]:.0f}" for one in busy)
+        for name in ("gap_before_ms", "gap_ms", "gap_after_ms")
+    )
     print(
         f"Longest time between two tokens of the streams, in ms: {before} before the restore,"
-        f" {gaps} during it.\n"
+        f" {during} during it, {after} from there to the first token of the long context.\n"
     )
     return {"memory": [first, *again], "disk": from_disk, "busy": busy, "reads": reads}
 

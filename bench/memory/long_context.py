@@ -51,13 +51,16 @@ class BusyTurn:
 
     Attributes:
         turn: The turn of the long context.
-        gap_ms: Longest time between two tokens of a stream while the turn waits for its first
-            token, in milliseconds.
-        gap_before_ms: Longest time between two tokens of a stream before it.
+        gap_ms: Longest time between two tokens of a stream, of which the later one came before the
+            restore ended, in milliseconds.
+        gap_after_ms: The longest of later ones, up to the turn's first token. It has the first pass
+            of the long row, which reads all keys and values.
+        gap_before_ms: The same before the turn.
     """
 
     turn: LongTurn
     gap_ms: float
+    gap_after_ms: float
     gap_before_ms: float
 
 
@@ -100,9 +103,14 @@ def turn_beside_streams(workload: Workload, directory: Path) -> BusyTurn:
             handle.cancel()
         for _, handle in streams:
             handle.wait(None)
+        turn = _turn(engine, answered)
+        restored_s = asked_s + turn.restore_s
+
+        until = {name: [at for at in times[name] if at <= restored_s] for name in names}
         return BusyTurn(
-            _turn(engine, answered),
-            max(_longest_gap_ms(times[name], asked_s, first_s) for name in names),
+            turn,
+            max(_longest_gap_ms(until[name], asked_s, restored_s) for name in names),
+            max(_longest_gap_ms(times[name], restored_s, first_s) for name in names),
             max(_longest_gap_ms(times[name][WARM_TOKENS // 2 :], 0, asked_s) for name in names),
         )
 
@@ -163,6 +171,7 @@ def _turn(engine: MemoryEngine, answered: Answered) -> LongTurn:
 
 
 def _longest_gap_ms(times: list[float], since_s: float, until_s: float) -> float:
+    """Return the longest gap that ended after ``since_s`` and began before ``until_s``."""
     pairs = pairwise(times)
     return 1000 * max(
         (later - earlier for earlier, later in pairs if later > since_s and earlier < until_s),
