@@ -110,6 +110,7 @@ def test_a_first_token_brings_the_drawn_tokens_of_those_that_run(bench: MakeBenc
     for _ in range(4):
         early.step()
     joined = early.join(PROMPT, 6)
+    before = len(running.tokens)
     while not joined.tokens:
         before = len(running.tokens)
         early.step()
