@@ -27,7 +27,7 @@ from worker.engine.mlx.kv.arrays import BlockArrays
 from worker.engine.mlx.kv.context_caches import ContextCaches
 from worker.engine.mlx.kv.leaves import leaves
 from worker.engine.mlx.kv.probe import probe_spec
-from worker.engine.mlx.kv.untouched import untouched_arrays
+from worker.engine.mlx.kv.row_target import untouched_arrays
 from worker.engine.mlx.kv.window_cache import make_row_caches
 
 BLOCK = 16

@@ -23,8 +23,7 @@ from worker.engine.mlx.kv.arrays import (
 )
 from worker.engine.mlx.kv.leaves import leaves
 from worker.engine.mlx.kv.packing import PackedTensor, packed
-from worker.engine.mlx.kv.row_target import RowTarget
-from worker.engine.mlx.kv.untouched import untouched_arrays
+from worker.engine.mlx.kv.row_target import RowTarget, untouched_arrays
 
 #: Bytes that one step of a move copies, about 5 ms of a slow processor.
 MOVED_AT_ONCE_BYTES = 16 << 20
