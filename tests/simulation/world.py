@@ -28,7 +28,7 @@ from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock, SequentialIds
 
 #: Jobs of a queue that may wait.
-QUEUE_LIMIT = 4
+QUEUE_LIMIT = 2
 #: How long a job may wait for its model, in seconds.
 PARK_MAX_S = 100.0
 #: Use cases of the api that may be on their way at once.
