@@ -76,6 +76,11 @@ class _RecordingSampler(BatchSampler):
             self._seen[uid].append(row)
         return drawn
 
+    def take_back(self, uid: int, draws: int) -> None:
+        super().take_back(uid, draws)
+        if draws:
+            del self._seen[uid][-draws:]
+
     def drop(self, uid: int) -> None:
         super().drop(uid)
         if uid in self._seen:
