@@ -27,6 +27,7 @@ from api.lifecycle import Service, serve
 from api.protocols.shared.efforts import Efforts
 from api.protocols.shared.parsed_request import RequestDefaults
 from api.routes.table import routes
+from api.services.absent_models import absent_models
 from api.services.compose import compose
 from api.services.ports import ApiPorts
 from api.services.route_services import Services
@@ -35,6 +36,7 @@ from domain.batch.ports import BatchViews
 from domain.errors import SemanticError
 from domain.job.ports import WorkerPulses
 from domain.log.ports import PayloadStore
+from domain.model.on_demand import OnDemandRules
 from domain.model.presence import LoadedModels
 from domain.model.registry import ModelRegistry
 from domain.ports import Clock, IdSource
@@ -43,7 +45,6 @@ from domain.usecases.engine_control import EngineControls
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.expire import JobExpiry
 from domain.usecases.jobs.retry import JobRetry
-from domain.usecases.jobs.stranded import StrandedJobs
 from domain.usecases.jobs.submit import JobSubmission
 from domain.usecases.model_stock import serving_models
 from domain.usecases.webhooks import WebhookCollector
@@ -67,6 +68,7 @@ from ops.logs import Logger, configure_logging
 from ops.models.files import inspect_files
 from ops.models.registry import RegistryReader, first_model
 from ops.parent_watch import watch_lifeline
+from ops.setting_groups.models import ModelsSettings
 from ops.setting_groups.service import (
     BatchSettings,
     JobSettings,
@@ -84,7 +86,7 @@ BACKGROUND_DRAIN_S = 3.0
 #: Time between two searches for jobs whose deadline has passed, in seconds.
 EXPIRE_S = 1.0
 #: Time between two searches for jobs whose model no worker has, in seconds.
-STRANDED_S = 2.0
+ABSENT_CHECK_S = 2.0
 #: How long a stream waits for its first item before its head is sent, in seconds. An idle worker
 #: publishes it within milliseconds, and rejects a prompt that is too long within seconds.
 OPENING_S = 5.0
@@ -109,7 +111,9 @@ def build(
     controls = EngineControls(log=log, ids=ids, signals=signals)
     queue, backlog = DramatiqJobQueue(client, keys), RedisItemBacklog(client, keys)
     sink = _sink(settings.redis, client, keys)
-    models, registry = LoadedModels(pulses, clock), _registry(settings, pulses)
+    on_demand = settings.models.swap == "on_demand"
+    models = LoadedModels(pulses, clock, swaps_on_demand=on_demand)
+    registry = _registry(settings, pulses)
     ports = ApiPorts(
         log=log,
         payloads=log,
@@ -245,14 +249,10 @@ def _batch_driver(
     )
 
 
-def _stranded(settings: Settings, ports: ApiPorts) -> StrandedJobs:
-    return StrandedJobs(
-        views=ports.views,
-        models=ports.models,
-        cancellation=ports.cancellation,
-        clock=ports.clock,
-        park_max_s=settings.models.park_max_s,
-    )
+def _on_demand(models: ModelsSettings) -> OnDemandRules | None:
+    if models.swap != "on_demand":
+        return None
+    return OnDemandRules(residence_min_s=models.residence_min_s, wait_max_s=models.wait_max_s)
 
 
 def _webhook_thread(
@@ -344,8 +344,9 @@ def run(settings: Settings, logger: Logger) -> int:
         expiry = JobExpiry(views=ports.views, clock=ports.clock, cancellation=ports.cancellation)
         expire = partial(call, expiry.expire_overdue)
         deadlines = PeriodicTasks("deadlines", EXPIRE_S, expire, logger=logger)
-        end_stranded = partial(call, _stranded(settings, ports).end_stranded)
-        absent = PeriodicTasks("absent_models", STRANDED_S, end_stranded, logger=logger)
+        wanted = settings.models
+        care = absent_models(ports, park_max_s=wanted.park_max_s, on_demand=_on_demand(wanted))
+        absent = PeriodicTasks("absent_models", ABSENT_CHECK_S, partial(call, care), logger=logger)
 
         async def on_start() -> None:
             await hub.start()

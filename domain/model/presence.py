@@ -30,11 +30,15 @@ class LoadedModels:
     Args:
         pulses: Heartbeats of the workers.
         clock: The age of what was read.
+        swaps_on_demand: Whether jobs cause a swap to their model, so that all requests may wait.
     """
 
-    def __init__(self, pulses: WorkerPulses, clock: Clock) -> None:
+    def __init__(
+        self, pulses: WorkerPulses, clock: Clock, *, swaps_on_demand: bool = False
+    ) -> None:
         self._pulses = pulses
         self._clock = clock
+        self._swaps_on_demand = swaps_on_demand
         #: The pulses, and when they were read.
         self._read: tuple[tuple[WorkerPulse, ...], float] | None = None
 
@@ -52,10 +56,14 @@ class LoadedModels:
         """Refuse a request that cannot wait for its model.
 
         Raises:
-            ModelNotLoaded: The model is absent.
+            ModelNotLoaded: The model is absent, and its jobs cause no swap.
         """
-        if self.is_absent(model):
+        if not self._swaps_on_demand and self.is_absent(model):
             raise ModelNotLoaded(model, loaded=_loaded(self._alive()))
+
+    def has_running_jobs(self) -> bool:
+        """Whether a live worker runs a job."""
+        return any(pulse.turns is not None and pulse.turns.running for pulse in self._alive())
 
     def _alive(self) -> tuple[WorkerPulse, ...]:
         # Replaced as a whole: callers that read at the same time read twice and agree.

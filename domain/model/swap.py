@@ -237,7 +237,8 @@ def decide(state: WantedModel, command: SwapCommand) -> tuple[WantedModelEvent, 
         case Configure():
             return _configured(state, command)
         case RequestSwap():
-            return (_requested(state, command),)
+            yields = command.reason == SwapReason.ON_DEMAND and state.open_swap is not None
+            return () if yields else (_requested(state, command),)
         case AdvanceSwap(swap=swap, worker=worker, phase=phase):
             return _advanced(state, swap, worker, phase)
         case RecordLoss(worker=worker):

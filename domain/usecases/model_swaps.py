@@ -80,6 +80,16 @@ class ModelSwaps:
         assert swap is not None, "an appended swap is in the state"
         return swap
 
+    def request_on_demand(self, model: str) -> Swap | None:
+        """Record that jobs want a model; ``None`` while another swap is open.
+
+        Raises:
+            LogUnavailable: Nothing was written.
+        """
+        swap_id = self.new_id()
+        command = RequestSwap(swap=swap_id, model=model, reason=SwapReason.ON_DEMAND)
+        return self.apply(command).get(swap_id)
+
     def apply(self, command: SwapCommand, *, correlation_id: str = "") -> WantedModel:
         """Decide on the present state and append; decide again after a concurrent append.
 

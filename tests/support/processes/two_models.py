@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,10 @@ class TwoModels:
 
     Args:
         directory: For models, configuration and data.
+        env: Further settings.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, env: Mapping[str, str] | None = None) -> None:
         for seed, name in enumerate(("a", "b", "corrupt")):
             make_tiny_llama(directory / name, hidden=128, layers=4, context=4096, seed=seed)
         # The header fits the file, so that only the load finds the fault.
@@ -51,6 +53,7 @@ class TwoModels:
                 "SEMANTIC_MODEL__ID": "a",
                 "SEMANTIC_JOBS__RECONCILE_S": "1",
                 "SEMANTIC_CACHE__STORAGE": "exact",
+                **(env or {}),
             },
         ).start()
         self.http = httpx.Client(base_url=self.service.base_url, timeout=WAIT_S)
@@ -104,13 +107,14 @@ class TwoModels:
         (loaded,) = [model["name"] for model in listed if model["state"] == "loaded"]
         return str(loaded)
 
-    def submit(self, prompt: str, *, tokens: int) -> str:
-        """Submit a job that any model may answer, and return its id."""
+    def submit(self, prompt: str, *, tokens: int, model: str | None = None) -> str:
+        """Submit a job, by default one that any model may answer, and return its id."""
         body = {
             "prompt": prompt,
             "max_tokens": tokens,
             "temperature": 0,
             "seed": 1,
+            **({} if model is None else {"model": model}),
         }
         reply = self.http.post("/v1/jobs", content=json.dumps(body))
         assert reply.status_code == 202, reply.text
