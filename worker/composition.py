@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from domain.chat.ports import RecordedAnswers
+from domain.chat.request import ChatRequest
 from domain.job.ports import ItemBacklog, ItemSink
 from domain.log.ports import EventLog
 from domain.model.registry import ModelEntry
@@ -26,10 +27,11 @@ from worker.engine.engine import BatchEngine
 from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.memory.device import ProcessDevice
 from worker.engine.mlx.memory.step_file import StepFile
-from worker.engine.mlx.model.loader import ModelSource, find_model, load_weights
+from worker.engine.mlx.model.loader import ModelSource, find_model, load_renderer, load_weights
 from worker.engine.mlx.model.weight_files import check_weight_files
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.scheduling.step_watch import StepWatch
+from worker.prompt_counter import PromptCounter
 from worker.recording.cache_event_recorder import CacheEventRecorder
 from worker.turn_scheduler import TurnScheduler
 
@@ -187,6 +189,31 @@ def build_runner(
         running=active,
         turns=turns,
     )
+
+
+def build_counter(
+    settings: Settings,
+    model: ModelEntry,
+    engine: BatchEngine,
+    *,
+    answers: RecordedAnswers,
+    on_count: Callable[[], None],
+) -> PromptCounter:
+    """Return what counts the tokens of prompts.
+
+    Args:
+        settings: The worker's settings.
+        model: The model of the engine.
+        engine: Need not have loaded its model.
+        answers: As for ``build_engine``.
+        on_count: Called before each count.
+    """
+
+    def load_length() -> Callable[[ChatRequest], int]:
+        render = load_renderer(_source(settings, model), answers)
+        return lambda request: len(render(request).tokens)
+
+    return PromptCounter(engine, load_length=load_length, on_count=on_count)
 
 
 def check_model(settings: Settings, model: ModelEntry) -> None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from domain.chat.request import ChatRequest
 from domain.errors import SemanticError
 from domain.events.model import ModelLoadFailed
 from domain.events.worker import WorkerDraining
@@ -22,7 +21,6 @@ from domain.job.fair_scheduler import TurnOrder
 from domain.job.ports import ItemSink, WorkerPulses
 from domain.model.swap import SwapState
 from domain.usecases.engine_control import EngineControls
-from domain.usecases.jobs.count_tokens import count_tokens
 from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import ModelCard, Priority, WorkerId
 from ops.adapters.data_dir.lock import DataLock
@@ -100,6 +98,8 @@ class WorkerProcess:
         self._last_card: ModelCard | None = None
         self._failed_as: ExitCode | None = None
         self._planned: PlannedExit | None = None
+        #: The model of the swap for which this worker ends.
+        self._target: str | None = None
         self._is_asked_to_stop = threading.Event()
         self._identity: WorkerIdentity | None = None
         reserved = settings.jobs.interactive_reserved
@@ -200,7 +200,7 @@ class WorkerProcess:
     def _serve(self, stack: ExitStack, to: _Connections) -> int:
         """Load the model and work until the end; return the exit code."""
         # MLX takes memory that a worker without a model does not need.
-        from worker.composition import build_runner, open_cache  # noqa: PLC0415 - imports MLX
+        from worker.composition import build_counter, build_runner, open_cache  # noqa: PLC0415 - imports MLX
 
         settings, ids = self._settings, RandomIds()
         log, client, keys = to.log, to.client, to.keys
@@ -216,12 +216,15 @@ class WorkerProcess:
         )
         pulse = self._pulse(RedisWorkerPulses(client, keys), engine, cache.gauge, tuning)
         stack.enter_context(PeriodicTask("pulse", PULSE_S, pulse.beat))
+        active = ActiveJobs()
+        idle = IdleModel(settings.model.idle_ttl_s, active)
+        answers, used = LoggedAnswers(log=log, payloads=log), idle.record_use
+        counter = build_counter(settings, self._model, engine, answers=answers, on_count=used)
+        stack.enter_context(TokenCountServer(client, keys, count=counter.count))
         if not self._load(engine, to, cache.tier):
             return int(ExitCode.LOAD_FAILED)
         stack.enter_context(PeriodicTask("heartbeat", BEAT_S, take_heartbeat()))
 
-        active = ActiveJobs()
-        idle = IdleModel(settings.model.idle_ttl_s, active)
         backlog = RedisItemBacklog(client, keys)
         runner = build_runner(
             self._worker, log, engine, sink=sink, backlog=backlog, active=active, turns=turns
@@ -238,11 +241,6 @@ class WorkerProcess:
         look = stack.enter_context(PeriodicTask("engine control", LOOK_S, tuning.apply))
         stack.enter_context(watch.listener(reconcile=reconciler.wake, tune=look.wake))
 
-        def count(request: ChatRequest) -> int:
-            idle.record_use()
-            return count_tokens(request, engine)
-
-        stack.enter_context(TokenCountServer(client, keys, count=count))
         declare_actors(broker, runner, draining=self._stop, model=self._model.name)
         if taken_over := broker.requeue_all_unacked():
             self._logger.info("took_over", jobs=taken_over)
@@ -303,6 +301,7 @@ class WorkerProcess:
         may_end = self._state in {WorkerState.READY, WorkerState.UNLOADED}
         if may_end and (swap := follower.look()) is not None:
             self._logger.info("swapping", model=swap.model, seconds=swap.drain_s)
+            self._target = swap.model
             self._plan_exit(ExitCode.SWAPPED, drain_s=swap.drain_s)
 
     def _enter(self, follower: SwapFollower, phase: SwapState) -> None:
@@ -355,7 +354,7 @@ class WorkerProcess:
             on_forgotten=lambda: self._request_reconcile(),
             state=lambda: self._state,
             logger=self._logger,
-            target=lambda: self._model.name,
+            target=lambda: self._target or self._model.name,
             last_model=self._last_card,
         )
 

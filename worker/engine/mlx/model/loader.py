@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import mlx_lm.utils
 import structlog
@@ -18,6 +18,7 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 import worker.demo_model
 from domain.chat.ports import RecordedAnswers
+from domain.chat.request import ChatRequest
 from domain.values import ModelCard, Sampling, SamplingWish
 from ops.models.files import context_length_of
 from ops.models.hub_cache import HUB_FILES, WEIGHTS
@@ -32,10 +33,12 @@ from worker.engine.mlx.model.vocabulary import detokenizer_factory, spelling_of
 from worker.engine.mlx.prompt.incremental_prompt import IncrementalPrompts
 from worker.engine.mlx.prompt.renderer import PromptRenderer
 from worker.engine.output.output_parser import ThinkTags
-from worker.engine.ports import LoadedModel, ModelLoadError
+from worker.engine.ports import LoadedModel, ModelLoadError, RenderedPrompt
 from worker.engine.reasoning_limit import with_reasoning_limit
 
 _log = structlog.get_logger(__name__)
+
+Render: TypeAlias = Callable[[ChatRequest], RenderedPrompt]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +95,7 @@ def load_weights(
     tool_format, channel_format = tool_format_of(tokenizer), channel_format_of(tokenizer)
     renderer = PromptRenderer(tokenizer, tool_format, channel_format)
     card = _card(source, model_dir, config)
-    render = renderer.render
-    if answers is not None:
-        render = IncrementalPrompts(renderer, answers, card.fingerprint).render
+    render = _render_of(renderer, card, answers)
     detokenizer = detokenizer_factory(tokenizer)
     tags = ThinkTags(tokenizer.think_start, tokenizer.think_end) if tokenizer.has_thinking else None
     model = LoadedModel(
@@ -112,6 +113,39 @@ def load_weights(
     end_ids = end_ids_of(tokenizer)
     model = with_reasoning_limit(_constrained(model, tokenizer), renderer.encode, end_ids)
     return LoadedWeights(network=network, end_ids=end_ids, model=model)
+
+
+def load_renderer(source: ModelSource, answers: RecordedAnswers | None = None) -> Render:
+    """Return what renders the prompts of a model, without its weights in memory.
+
+    The prompts equal those of ``load_weights``.
+
+    Args:
+        source: Which model; its files must be on this machine.
+        answers: As for ``load_weights``.
+
+    Raises:
+        ModelLoadError: The model is not found, or its tokenizer cannot be loaded.
+    """
+    model_dir = find_model(source.id, source.revision, downloads=False)
+    try:
+        config = mlx_lm.utils.load_config(model_dir)
+        end_ids = config.get("eos_token_id")
+        tokenizer = mlx_lm.utils.load_tokenizer(model_dir, eos_token_ids=end_ids)
+    except Exception as error:
+        # As above.
+        msg = f"the tokenizer in {model_dir} cannot be loaded: {type(error).__name__}: {error}"
+        raise ModelLoadError(msg) from error
+    renderer = PromptRenderer(tokenizer, tool_format_of(tokenizer), channel_format_of(tokenizer))
+    return _render_of(renderer, _card(source, model_dir, config), answers)
+
+
+def _render_of(
+    renderer: PromptRenderer, card: ModelCard, answers: RecordedAnswers | None
+) -> Render:
+    if answers is None:
+        return renderer.render
+    return IncrementalPrompts(renderer, answers, card.fingerprint).render
 
 
 def _constrained(model: LoadedModel, tokenizer: Any) -> LoadedModel:  # noqa: ANN401 - mlx-lm ships no types
