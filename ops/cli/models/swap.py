@@ -9,7 +9,6 @@ from urllib.parse import quote
 
 import typer
 
-from ops.cli.client import ask, service
 from ops.cli.exit_codes import ExitCode
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
 
@@ -47,6 +46,8 @@ def swap(
     0 once the model serves, with 1 if it could not be loaded: the one before
     serves again.
     """
+    from ops.cli.client import ask, service  # noqa: PLC0415 - keeps --help fast
+
     with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
         path = f"/admin/models/{quote(name, safe='')}/load"
         begun = ask(client, "POST", path, params={"drain_s": drain})
@@ -62,6 +63,8 @@ def swap(
 def _followed(client: httpx.Client, swap: dict[str, Any], *, shows: bool) -> dict[str, Any]:
     """Return the swap at its end; print each state that it enters."""
     import httpx  # noqa: PLC0415 - keeps --help fast
+
+    from ops.cli.client import ask  # noqa: PLC0415 - keeps --help fast
 
     begun_s, state, misses = time.monotonic(), None, 0
     while True:

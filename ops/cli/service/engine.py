@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ops.cli.client import ask, service
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
 from ops.cli.table import print_pairs
@@ -41,6 +40,8 @@ def register(app: typer.Typer) -> None:
 
 def show(json: Json = False, data_dir: DataDir = None) -> None:
     """Show the values in force, the admission of jobs and the workers."""
+    from ops.cli.client import ask, service  # noqa: PLC0415 - keeps --help fast
+
     with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
         _print(ask(client, "GET", _ENGINE), as_json=json)
 
@@ -108,6 +109,8 @@ def drain(
     Accepted jobs that do not run stay in the queue. Exits with 0 if no job runs, 1 if some still
     do. ``semantic resume`` ends the drain.
     """
+    from ops.cli.client import ask, service  # noqa: PLC0415 - keeps --help fast
+
     with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
         body = {} if reason is None else {"reason": reason}
         state = ask(client, "POST", "/admin/drain", json=body)
@@ -119,6 +122,8 @@ def drain(
 
 
 def _tune(body: dict[str, Any], *, as_json: bool, data_dir: Path | None) -> None:
+    from ops.cli.client import ask, service  # noqa: PLC0415 - keeps --help fast
+
     with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
         wanted = ask(client, "PATCH", _ENGINE, json=body)["values"]
         state = _wait(client, lambda found: _has_values(found, wanted), APPLIED_S)
@@ -126,6 +131,8 @@ def _tune(body: dict[str, Any], *, as_json: bool, data_dir: Path | None) -> None
 
 
 def _admit(name: str, reason: str | None, *, as_json: bool, data_dir: Path | None) -> None:
+    from ops.cli.client import ask, service  # noqa: PLC0415 - keeps --help fast
+
     with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
         body = {} if reason is None else {"reason": reason}
         admission = ask(client, "POST", f"/admin/{name}", json=body)["admission"]
@@ -137,6 +144,8 @@ def _wait(
     client: httpx.Client, is_done: Callable[[dict[str, Any]], bool], seconds: float
 ) -> dict[str, Any]:
     """Return the state once ``is_done`` holds, or after a time."""
+    from ops.cli.client import ask  # noqa: PLC0415 - keeps --help fast
+
     give_up_at = time.monotonic() + seconds
     while True:
         state: dict[str, Any] = ask(client, "GET", _ENGINE)
