@@ -111,9 +111,7 @@ def build(
     controls = EngineControls(log=log, ids=ids, signals=signals)
     queue, backlog = DramatiqJobQueue(client, keys), RedisItemBacklog(client, keys)
     sink = _sink(settings.redis, client, keys)
-    on_demand = settings.models.swap == "on_demand"
-    models = LoadedModels(pulses, clock, swaps_on_demand=on_demand)
-    registry = _registry(settings, pulses)
+    models, registry = _loaded(settings, pulses, clock), _registry(settings, pulses)
     ports = ApiPorts(
         log=log,
         payloads=log,
@@ -247,6 +245,10 @@ def _batch_driver(
         output_kept_s=settings.batches.file_kept_s,
         is_absent=ports.models.is_absent,
     )
+
+
+def _loaded(settings: Settings, pulses: WorkerPulses, clock: Clock) -> LoadedModels:
+    return LoadedModels(pulses, clock, swaps_on_demand=settings.models.swap == "on_demand")
 
 
 def _on_demand(models: ModelsSettings) -> OnDemandRules | None:

@@ -6,6 +6,8 @@ from domain.errors import InvalidRequest, NotFound
 
 #: Names that a message lists.
 NAMES_MAX = 20
+#: Characters of an unknown name that the message repeats.
+NAME_CHARS_MAX = 200
 
 
 class JobNotFound(NotFound):
@@ -51,7 +53,8 @@ class ModelNotFound(NotFound):
         further = len(known) - NAMES_MAX
         more = f" and {further} more" if further > 0 else ""
         names = f"; there is: {', '.join(known[:NAMES_MAX])}{more}" if known else ""
-        super().__init__(f"model {model} is not served here{names}")
+        shown = model if len(model) <= NAME_CHARS_MAX else f"{model[:NAME_CHARS_MAX]}…"
+        super().__init__(f"model {shown} is not served here{names}")
 
 
 class SwapNotFound(NotFound):

@@ -12,6 +12,7 @@ from domain.chat.request import ChatRequest
 from domain.job.ports import ItemBacklog, ItemSink
 from domain.log.ports import EventLog
 from domain.model.registry import ModelEntry
+from domain.usecases.jobs.count_tokens import PromptCounter
 from domain.usecases.jobs.run_attempt import JobRunner
 from domain.values import WorkerId
 from ops.adapters.event_log.sql_event_log import SqlEventLog
@@ -31,7 +32,6 @@ from worker.engine.mlx.model.loader import ModelSource, find_model, load_rendere
 from worker.engine.mlx.model.weight_files import check_weight_files
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.scheduling.step_watch import StepWatch
-from worker.prompt_counter import PromptCounter
 from worker.recording.cache_event_recorder import CacheEventRecorder
 from worker.turn_scheduler import TurnScheduler
 

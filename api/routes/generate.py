@@ -32,8 +32,13 @@ USER_TURN: Final[Mapping[str, str]] = {"role": "user", "content": "Say hello."}
 #: For the document: failures by status.
 KEY_REUSED: Final = "The idempotency key was used for another request"
 QUEUE_FULL: Final = "Too many jobs wait; Retry-After has the seconds to wait"
+MODEL_UNKNOWN: Final = "No model has this name; the message lists those that exist"
 GENERATION_FAILURES: Final[Mapping[int, str]] = MappingProxyType(
-    {409: f"The job was cancelled, or: {KEY_REUSED}", 429: QUEUE_FULL}
+    {
+        404: MODEL_UNKNOWN,
+        409: f"The job was cancelled, or the model is not loaded, or: {KEY_REUSED}",
+        429: QUEUE_FULL,
+    }
 )
 
 

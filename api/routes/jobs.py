@@ -17,6 +17,7 @@ from api.routes.generate import (
     ATTACHED_HEADER,
     JOB_HEADER,
     KEY_REUSED,
+    MODEL_UNKNOWN,
     QUEUE_FULL,
 )
 from api.routes.job_stream import AFTER, LAST_EVENT_ID, stream_job
@@ -144,7 +145,7 @@ JOB_OPERATIONS: Final = (
         status=202,
         may_be_done=True,
         has_links=True,
-        responses={409: KEY_REUSED, 429: QUEUE_FULL},
+        responses={404: MODEL_UNKNOWN, 409: KEY_REUSED, 429: QUEUE_FULL},
     ),
     Operation(
         "GET /v1/jobs",

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,8 @@ from tests.support.processes.service import Service
 WAIT_S = 120.0
 VALUES = {"batch_window_ms": 10, "max_batch_size": 4, "gap_max_ms": 100}
 ONE = {"max_batch_size": 1}
+#: Longer than between two pulses of the worker, which report the waiting jobs.
+NEWS_S = 2.5
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +93,15 @@ def _wait_for(http: httpx.Client, jobs: list[str], *, running: int, place: int) 
         shown = [_job(http, job_id) for job_id in jobs]
         return Counter((job["status"], job["waiting_for"]) for job in shown)
 
-    wanted = Counter({("running", None): running, ("running", "place"): place})
-    wait_until(lambda: states() == +wanted)
+    wanted = +Counter({("running", None): running, ("running", "place"): place})
+
+    def holds() -> bool:
+        if states() != wanted:
+            return False
+        time.sleep(NEWS_S)  # a job that was just handed to the worker counts as running
+        return states() == wanted
+
+    wait_until(holds)
 
 
 def _wait_admission(http: httpx.Client, admission: str) -> None:

@@ -65,6 +65,8 @@ def test_schemathesis_finds_no_failure(own_service: Callable[..., Service], tmp_
         SEMANTIC_WEBHOOKS__FROM_REQUESTS="false",
         # Many requests allow a million tokens, and not every answer to noise ends by itself.
         SEMANTIC_MODEL__CONTEXT_LENGTH="4096",
+        # Few random names are those of models.
+        SEMANTIC_MODELS__FOLLOW='["*"]',
     )
     done = subprocess.run(
         [

@@ -10,13 +10,13 @@ from typing import Any
 
 _ROOT = Path(__file__).parents[3]
 
-#: Prints the modules that a standby has imported, and those that its activation adds.
+#: Prints the modules that a standby has imported, and those that its activation and a load add.
 _PROGRAM = """
 import json, sys
 from worker.standby import preload
 preload()
 before = set(sys.modules)
-import worker.main
+import worker.main, worker.composition
 print(json.dumps([sorted(before), sorted(set(sys.modules) - before)]))
 """
 

@@ -6,12 +6,20 @@ import json
 import shutil
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
+from domain.chat.request import ChatRequest, Message
 from domain.values import Sampling, SamplingWish
+from ops.setting_groups.models import DEMO_MODEL
 from tests.support.models.hub_cache import cache_model
 from tests.support.models.tiny_models import make_tiny_llama
-from worker.engine.mlx.model.loader import ModelSource, find_model, load_weights
+from worker.engine.mlx.model.loader import (
+    ModelSource,
+    find_model,
+    load_renderer,
+    load_weights,
+)
 from worker.engine.ports import ModelLoadError
 
 OWN = {"temperature": 0.9, "top_k": 5, "top_p": 0.8}
@@ -46,3 +54,24 @@ def test_the_pinned_revision_is_loaded(tmp_path: Path, monkeypatch: pytest.Monke
     shutil.rmtree(old)
     with pytest.raises(ModelLoadError, match="org/m"):
         find_model("org/m", "v1")
+
+
+def test_prompts_are_rendered_without_the_weights() -> None:
+    source = ModelSource(id=DEMO_MODEL)
+    request = ChatRequest(
+        model=DEMO_MODEL,
+        messages=(Message(role="user", content="Hello, who are you?"),),
+        max_tokens=10,
+        sampling=SamplingWish(),
+    )
+    before = mx.get_active_memory()
+    rendered = load_renderer(source)(request)
+    assert mx.get_active_memory() == before
+    assert rendered.tokens == load_weights(source).model.render(request).tokens
+
+
+def test_a_directory_without_a_tokenizer_is_a_load_error(tmp_path: Path) -> None:
+    model_dir = make_tiny_llama(tmp_path / "tiny")
+    (model_dir / "tokenizer.json").write_text("{")
+    with pytest.raises(ModelLoadError, match="tokenizer"):
+        load_renderer(ModelSource(id=str(model_dir)))
