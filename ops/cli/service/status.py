@@ -71,7 +71,7 @@ def _part(part: PartRecord) -> dict[str, Any]:
 
 
 def _figures(settings: Settings, record: ServeRecord | None) -> dict[str, Any]:
-    """Return the figures of cache and drafts in the worker's last pulse."""
+    """Return what the worker's last pulse reports: its model, and figures of cache and drafts."""
     nothing: dict[str, Any] = {"cache": None, "drafts": None}
     if record is None or not record.broker_url:
         return nothing
@@ -90,7 +90,9 @@ def _figures(settings: Settings, record: ServeRecord | None) -> dict[str, Any]:
         client.close()
     cache = next((asdict(pulse.cache) for pulse in pulses if pulse.cache is not None), None)
     drafts = next((asdict(pulse.drafts) for pulse in pulses if pulse.drafts is not None), None)
-    return {"cache": cache, "drafts": drafts}
+    # The record has the model of the start, before any swap.
+    model = next((pulse.model.id for pulse in pulses if pulse.model is not None), None)
+    return {"cache": cache, "drafts": drafts} | ({"model": model} if model else {})
 
 
 def _health(settings: Settings, record: ServeRecord) -> dict[str, Any] | None:

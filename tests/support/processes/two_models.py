@@ -75,10 +75,21 @@ class TwoModels:
 
     def swap(self, model: str, *more: str) -> subprocess.CompletedProcess[str]:
         """Run ``semantic models swap``."""
-        data_dir = str(self.service.data_dir)
-        command = ("-m", "ops.cli.main", "models", "swap", model, "--data-dir", data_dir, *more)
+        return self._run("models", "swap", model, *more)
+
+    def status(self) -> dict[str, Any]:
+        """Return what ``semantic status`` reports."""
+        found: dict[str, Any] = json.loads(self._run("status", "--json").stdout)
+        return found
+
+    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = (sys.executable, "-m", "ops.cli.main", *words)
         return subprocess.run(
-            [sys.executable, *command], capture_output=True, text=True, check=False, timeout=WAIT_S
+            [*command, "--data-dir", str(self.service.data_dir)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=WAIT_S,
         )
 
     def request(self, model: str, *, drain_s: int = 60) -> dict[str, Any]:
