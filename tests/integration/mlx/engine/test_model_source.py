@@ -66,7 +66,7 @@ def test_prompts_are_rendered_without_the_weights() -> None:
     )
     before = mx.get_active_memory()
     rendered = load_renderer(source)(request)
-    assert mx.get_active_memory() == before
+    assert mx.get_active_memory() <= before  # less where earlier tests left arrays
     assert rendered.tokens == load_weights(source).model.render(request).tokens
 
 
