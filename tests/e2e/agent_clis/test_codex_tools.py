@@ -120,6 +120,22 @@ def _wait_for_words(service: Service) -> str:
     raise AssertionError("it ended without a word")
 
 
+def _wait_for_prompt_on_disk(service: Service, job: str) -> None:
+    """Return once all whole blocks of the job's prompt are stored; its partial block is the last.
+
+    The worker writes behind: what it reads in its last moments before SIGKILL is read again.
+    """
+    (started,) = (one for one in _events(service, "AttemptStarted") if one["stream"] == job)
+    blocks, rest = divmod(started["data"]["prompt_tokens"] - 1, 256)
+
+    def stored() -> bool:
+        names = [path.name for path in service.data_dir.rglob("*.kv")]
+        whole = sum(name.endswith("-256.kv") for name in names)
+        return whole >= blocks and any(name.endswith(f"-{rest}.kv") for name in names)
+
+    _wait_for(stored)
+
+
 def _texts(events: list[dict[str, Any]]) -> list[str]:
     items = [event["item"] for event in events if event["type"] == "item.completed"]
     return [item["text"] for item in items if item["type"] == "agent_message"]
@@ -173,6 +189,7 @@ def test_codex_gets_its_answer_whole_though_the_service_is_killed(
     session = _Session(codex_binary, stage, tmp_path)
     running = session.begin("Tell me more.")
     job = _wait_for_words(stage)
+    _wait_for_prompt_on_disk(stage, job)
     if what == "worker":
         stage.kill_part(SCRIPTED_WORKER)
     else:
