@@ -47,6 +47,7 @@ from domain.usecases.jobs.expire import JobExpiry
 from domain.usecases.jobs.retry import JobRetry
 from domain.usecases.jobs.submit import JobSubmission
 from domain.usecases.model_stock import serving_models
+from domain.usecases.model_swaps import ModelSwaps
 from domain.usecases.webhooks import WebhookCollector
 from domain.webhook.delivery import read_secrets
 from ops.adapters.data_dir.free_space import free_bytes
@@ -104,8 +105,7 @@ def build(
     clock, ids = SystemClock(), RandomIds()
     log = _open_log(settings, stack, clock)
     url, keys = resolve_broker_url(settings), Keys(settings.redis.prefix)
-    client = connect(url)
-    stack.callback(client.close)
+    client = _client(url, stack)
     hub = RedisItemHub(connect_async(url), keys)
     pulses, signals = RedisWorkerPulses(client, keys), RedisControlSignals(client, keys)
     controls = EngineControls(log=log, ids=ids, signals=signals)
@@ -126,6 +126,7 @@ def build(
         source=hub,
         pulses=pulses,
         controls=controls,
+        swaps=ModelSwaps(log=log, ids=ids),
         engine_settings=settings.engine.values,
         counter=RedisTokenCounter(client, keys),
         clock=clock,
@@ -164,6 +165,12 @@ def _open_log(settings: Settings, stack: ExitStack, clock: Clock) -> SqlEventLog
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     upgrade(settings.log_url)
     return stack.enter_context(open_log(settings.log_url, clock=clock))
+
+
+def _client(url: str, stack: ExitStack) -> BrokerClient:
+    client = connect(url)
+    stack.callback(client.close)
+    return client
 
 
 def _executor(stack: ExitStack) -> ThreadPoolExecutor:
@@ -248,11 +255,11 @@ def _batch_driver(
 
 
 def _loaded(settings: Settings, pulses: WorkerPulses, clock: Clock) -> LoadedModels:
-    return LoadedModels(pulses, clock, swaps_on_demand=settings.models.swap == "on_demand")
+    return LoadedModels(pulses, clock, swaps_on_demand=settings.models.swaps_on_demand)
 
 
 def _on_demand(models: ModelsSettings) -> OnDemandRules | None:
-    if models.swap != "on_demand":
+    if not models.swaps_on_demand:
         return None
     return OnDemandRules(residence_min_s=models.residence_min_s, wait_max_s=models.wait_max_s)
 

@@ -18,7 +18,7 @@ from domain.errors import SemanticError
 from domain.events.model import ModelLoadFailed
 from domain.events.worker import WorkerDraining
 from domain.job.fair_scheduler import TurnOrder
-from domain.job.ports import ItemSink, WorkerPulses
+from domain.job.ports import ItemSink, WorkerPulses, WorkerState
 from domain.model.swap import SwapState
 from domain.usecases.engine_control import EngineControls
 from domain.usecases.recorded_answers import LoggedAnswers
@@ -54,7 +54,7 @@ from worker.engine.scheduling.step_watch import StepWatch
 from worker.liveness.idle import IDLE_CHECK_S, IdleModel, UnloadedModel, unloaded_by
 from worker.liveness.last_step import LastStepFile, read_last_step
 from worker.liveness.periodic_tasks import PeriodicTask
-from worker.liveness.pulse import PULSE_S, PulseReporter, WorkerState
+from worker.liveness.pulse import PULSE_S, PulseReporter
 from worker.liveness.stuck_step import CHECK_S, StuckStepGuard
 from worker.recording.worker_event_recorder import WorkerEventRecorder, library_versions
 from worker.turn_scheduler import TurnScheduler

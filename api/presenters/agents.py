@@ -18,7 +18,7 @@ from api.schemas.agents import (
 from domain.agent.state import Agent, Profile
 from domain.events.agent import AgentDeleted, AgentForgotten, AgentForked, AgentRegistered
 from domain.events.cache import AgentCacheMissed, AgentCacheRestored, AgentCacheSaved
-from domain.log.codec import decode_event
+from domain.log.codec import decode_recorded
 from domain.log.record import RecordedEvent
 from domain.usecases.cache_diagnostics import CacheDiagnosis
 from domain.values import AgentId, JobId, JobStatus
@@ -91,7 +91,7 @@ def agent_cache_object(
     miss: CacheMiss | None = None
     is_deleted = False
     for one in recorded:
-        event = decode_event(one.type, one.schema_version, one.data)
+        event = decode_recorded(one)
         at = one.recorded_at
         if isinstance(event, AgentCacheSaved):
             context = _context(event, at)

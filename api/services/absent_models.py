@@ -8,7 +8,6 @@ from api.services.ports import ApiPorts
 from domain.model.on_demand import OnDemandRules
 from domain.model.swap import DRAIN_S
 from domain.usecases.jobs.stranded import ABSENT_S, StrandedJobs
-from domain.usecases.model_swaps import ModelSwaps
 from domain.usecases.on_demand_swaps import OnDemandSwaps
 
 
@@ -42,7 +41,7 @@ def absent_models(
     swaps = OnDemandSwaps(
         views=ports.views,
         models=ports.models,
-        swaps=ModelSwaps(log=ports.log, ids=ports.ids),
+        swaps=ports.swaps,
         signals=ports.cancellation.signals,
         clock=ports.clock,
         rules=on_demand,

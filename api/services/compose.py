@@ -31,7 +31,6 @@ from domain.usecases.agents import AgentRecords
 from domain.usecases.batches.batches import BatchRecords
 from domain.usecases.batches.files import FileRecords
 from domain.usecases.model_stock import ModelStock
-from domain.usecases.model_swaps import ModelSwaps
 from domain.usecases.webhooks import WebhookRetry
 from ops.adapters.data_dir.free_space import FREE_BYTES_MIN
 
@@ -86,7 +85,7 @@ def compose(ports: ApiPorts) -> Services:
         events=EventService(log=ports.log, clock=ports.clock, call=call, ping_s=ports.ping_s),
         models=_models(ports, call),
         swaps=SwapService(
-            swaps=ModelSwaps(log=ports.log, ids=ports.ids),
+            swaps=ports.swaps,
             registry=ports.registry,
             nudge=ports.cancellation.signals.nudge,
             call=call,
@@ -189,7 +188,7 @@ def _status(ports: ApiPorts, call: BlockingCalls) -> StatusService:
         health=HealthChecks(
             log=ports.log,
             pulses=ports.pulses,
-            swaps=ModelSwaps(log=ports.log, ids=ports.ids),
+            swaps=ports.swaps,
             controls=ports.controls,
             draining=ports.draining,
             free_bytes=ports.free_bytes,

@@ -10,7 +10,7 @@ from typing import Final
 
 from domain.engine.control import AdmissionState
 from domain.errors import QueueUnavailable, SemanticError
-from domain.job.ports import WorkerPulse, WorkerPulses
+from domain.job.ports import WorkerPulse, WorkerPulses, WorkerState
 from domain.log.ports import EventLog
 from domain.usecases.engine_control import EngineControls
 from domain.usecases.model_swaps import ModelSwaps
@@ -20,7 +20,7 @@ from domain.usecases.model_swaps import ModelSwaps
 FILL_DEGRADED: Final = 0.9
 OK: Final = "ok"
 #: States of a worker whose model a request waits for, instead of being refused.
-_COMING: Final = ("unloaded", "loading")
+_COMING: Final = (WorkerState.UNLOADED, WorkerState.LOADING)
 _GB: Final = 10**9
 
 
@@ -91,12 +91,12 @@ class HealthChecks:
         swap = self.swaps.read().open_swap
         if swap is not None and swap.before is not None:
             return Finding(f"swapping to {swap.model}: {swap.state}", Level.DEGRADED)
-        if "ready" in states:
+        if WorkerState.READY in states:
             return Finding()
         for state in _COMING:
             if state in states:
                 return Finding(state)
-        loading = any(pulse.state == "loading" for pulse in self.pulses.alive())
+        loading = any(pulse.state == WorkerState.LOADING for pulse in self.pulses.alive())
         text = "a worker is loading the model" if loading else "no worker with a model is alive"
         return Finding(text, Level.UNAVAILABLE)
 
@@ -135,7 +135,7 @@ class HealthChecks:
 
     def _ready(self) -> list[WorkerPulse]:
         try:
-            return [pulse for pulse in self.pulses.alive() if pulse.state == "ready"]
+            return [pulse for pulse in self.pulses.alive() if pulse.state == WorkerState.READY]
         except QueueUnavailable:
             return []  # ``check_broker`` finds it
 

@@ -32,6 +32,7 @@ from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.count_tokens import TokenCounter
 from domain.usecases.jobs.retry import JobRetry
 from domain.usecases.jobs.submit import JobSubmission
+from domain.usecases.model_swaps import ModelSwaps
 from domain.webhook.ports import WebhookStore
 from ops.adapters.data_dir.free_space import FREE_BYTES_MIN
 
@@ -52,6 +53,7 @@ class ApiPorts:
         source: Live items; belongs to the event loop that runs the routes.
         pulses: The living workers and their models.
         controls: What operators have changed while the service runs.
+        swaps: The wanted model.
         engine_settings: Values of the engine where operators have changed none.
         counter: Counts the tokens of a prompt.
         clock: Now.
@@ -94,6 +96,7 @@ class ApiPorts:
     source: ItemSource
     pulses: WorkerPulses
     controls: EngineControls
+    swaps: ModelSwaps
     engine_settings: EngineValues
     counter: TokenCounter
     clock: Clock

@@ -18,7 +18,7 @@ from domain.events.job import (
     JobRetried,
     JobSubmitted,
 )
-from domain.log.codec import decode_event
+from domain.log.codec import decode_recorded
 from domain.log.record import RecordedEvent
 from domain.values import AgentId, JobId, Usage
 
@@ -118,7 +118,7 @@ class Agents:
         """Take the next event of the log."""
         if recorded.type not in AGENT_TYPES:
             return
-        event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+        event = decode_recorded(recorded)
         agent = self._agent_of(event, recorded)
         if agent is None:
             return

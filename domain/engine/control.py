@@ -5,7 +5,6 @@ Every worker and every api reads the stream, so a change survives each of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -182,16 +181,6 @@ def evolve(control: EngineControl, event: EngineEvent, *, at: str, version: int)
             return replace(after, admission=AdmissionState.DRAINING, reason=reason, since=at)
         case AdmissionResumed():
             return replace(after, admission=AdmissionState.OPEN, reason=None, since=at)
-
-
-def fold(
-    events: Iterable[tuple[EngineEvent, str, int]], control: EngineControl | None = None
-) -> EngineControl:
-    """Return the state after events, each with its instant and its version."""
-    control = EngineControl() if control is None else control
-    for event, at, version in events:
-        control = evolve(control, event, at=at, version=version)
-    return control
 
 
 def _check(name: str, value: float | None, least: float, most: float) -> None:

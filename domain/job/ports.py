@@ -187,6 +187,16 @@ class RunningJobs(Protocol):
         ...
 
 
+class WorkerState(StrEnum):
+    """The phase of a worker process; its pulse carries it."""
+
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    SWAPPING = "swapping"
+    UNLOADED = "unloaded"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPulse:
     """A heartbeat of a worker.
@@ -194,7 +204,7 @@ class WorkerPulse:
     Attributes:
         worker: The worker.
         pid: Its process id.
-        state: ``loading``, ``ready`` or ``draining``.
+        state: Its phase, a value of ``WorkerState``; workers of other versions may have more.
         model: The served model, once it is ready.
         target: Registered name of the model that it has, loads or swaps to.
         cache: Figures of its KV cache, once it is ready.

@@ -10,7 +10,7 @@ from domain.chat.stored_answer import StoredAnswer
 from domain.events.event import Event
 from domain.events.job import AttemptStarted, JobCompleted, JobRetried, JobSubmitted
 from domain.kv.hashing import hash_ids
-from domain.log.codec import decode_event
+from domain.log.codec import decode_recorded
 from domain.log.record import RecordedEvent
 from domain.values import Digest, JobId, Sampling, StopReason, WorkerId, digest_of
 
@@ -256,7 +256,7 @@ def check_prompt(recording: Recording, tokens: Sequence[int]) -> None:
 
 def _decoded(events: Sequence[RecordedEvent]) -> list[Event]:
     try:
-        return [decode_event(one.type, one.schema_version, one.data) for one in events]
+        return [decode_recorded(one) for one in events]
     except ValueError as error:
         raise ReplayRefused(Refusal.UNREADABLE, str(error)) from error
 

@@ -21,7 +21,7 @@ from domain.events.job import (
     JobRetried,
     JobSubmitted,
 )
-from domain.log.codec import decode_event
+from domain.log.codec import decode_recorded
 from domain.log.record import RecordedEvent
 from domain.values import JobId, WorkerId, rfc3339
 
@@ -113,7 +113,7 @@ class _TimelineBuilder:
     _running: tuple[AttemptStarted, datetime] | None = None
 
     def take(self, recorded: RecordedEvent) -> None:
-        event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+        event = decode_recorded(recorded)
         self._add_step(event, recorded)
 
     @singledispatchmethod

@@ -18,7 +18,7 @@ from domain.events.job import (
     JobSubmitted,
 )
 from domain.job.state import why_expired
-from domain.log.codec import decode_event
+from domain.log.codec import decode_recorded
 from domain.log.record import RecordedEvent
 from domain.values import JobId, JobStatus, Timings, Usage
 
@@ -113,7 +113,7 @@ def project_job(view: JobView | None, recorded: RecordedEvent) -> JobView:
         view: The row before; ``None`` for the first event of the job.
         recorded: The next event of that job's stream.
     """
-    event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+    event = decode_recorded(recorded)
     if isinstance(event, JobSubmitted):
         view = JobView(
             id=job_id_of(recorded),

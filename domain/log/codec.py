@@ -21,6 +21,7 @@ from domain.chat.items import Body, StreamItem
 from domain.chat.logprobs import TokenLogprob
 from domain.events import event as event_types
 from domain.events.event import Event
+from domain.log.record import RecordedEvent
 
 #: Present schema versions; types not named here are at 1. A change of a type's fields increments
 #: its version, and ``tests/fixtures/events`` keeps one event of each version for good.
@@ -63,6 +64,15 @@ def encode_event(event: Event) -> tuple[str, int, dict[str, Any]]:
     name = type(event).__name__
     data: dict[str, Any] = _to_json(event)
     return name, SCHEMA_VERSIONS.get(name, 1), data
+
+
+def decode_recorded(recorded: RecordedEvent) -> Event:
+    """Return the event of an envelope, lifting past shapes.
+
+    Raises:
+        ValueError: If the type is unknown or the data does not fit it.
+    """
+    return decode_event(recorded.type, recorded.schema_version, recorded.data)
 
 
 def decode_event(type_name: str, schema_version: int, data: Mapping[str, Any]) -> Event:

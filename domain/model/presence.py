@@ -6,13 +6,12 @@ from collections.abc import Iterable
 from typing import Final
 
 from domain.errors import ModelNotLoaded, QueueUnavailable
-from domain.job.ports import WorkerPulse, WorkerPulses
+from domain.job.ports import WorkerPulse, WorkerPulses, WorkerState
 from domain.job.view import JobView
 from domain.ports import Clock
 
 #: Seconds for which the pulses are not read again.
 FRESH_S: Final = 0.25
-_READY: Final = "ready"
 
 
 def model_of(pulse: WorkerPulse) -> str | None:
@@ -79,4 +78,4 @@ class LoadedModels:
 
 
 def _loaded(pulses: Iterable[WorkerPulse]) -> str | None:
-    return next((model_of(pulse) for pulse in pulses if pulse.state == _READY), None)
+    return next((model_of(pulse) for pulse in pulses if pulse.state == WorkerState.READY), None)

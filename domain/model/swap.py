@@ -12,7 +12,7 @@ ends and starts again. Pure: times come with the events.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
@@ -387,13 +387,3 @@ def _with_last(state: WantedModel, change: Callable[[Swap], Swap]) -> WantedMode
     if not state.swaps:
         return state
     return replace(state, swaps=(*state.swaps[:-1], change(state.swaps[-1])))
-
-
-def fold(
-    events: Iterable[tuple[WantedModelEvent, str, int]], state: WantedModel | None = None
-) -> WantedModel:
-    """Return the state after events, each with its instant and its version."""
-    state = WantedModel() if state is None else state
-    for event, at, version in events:
-        state = evolve(state, event, at=at, version=version)
-    return state

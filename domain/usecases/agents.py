@@ -22,7 +22,7 @@ from domain.events.agent import (
     AgentTurnAdded,
 )
 from domain.job.listing import JobViews
-from domain.log.codec import decode_event
+from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog, PayloadStore
 from domain.log.record import AGENT_STREAM, Draft, RecordedEvent
 from domain.not_found import AgentNotFound, PayloadMissing
@@ -328,6 +328,6 @@ def _evolved(agent: Agent, recorded: RecordedEvent) -> Agent:
     agent = replace(agent, version=recorded.version)
     if recorded.type not in AGENT_HISTORY:
         return agent
-    event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+    event = decode_recorded(recorded)
     assert isinstance(event, AgentEvent)
     return evolve(agent, event, recorded.recorded_at)

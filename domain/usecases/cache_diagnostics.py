@@ -11,7 +11,7 @@ from domain.chat.request import ChatRequest
 from domain.events.job import AttemptStarted
 from domain.job.listing import JobViews
 from domain.job.view import JobView
-from domain.log.codec import decode_event
+from domain.log.codec import decode_recorded
 from domain.log.ports import PayloadStore
 from domain.log.record import RecordedEvent
 from domain.not_found import PayloadMissing
@@ -143,7 +143,7 @@ def _started(job_id: JobId, log: Streams) -> AttemptStarted | None:
     """Return the first attempt; later ones find its blocks in the cache."""
     for recorded in log.load(StreamName(job_id)):
         if recorded.type == AttemptStarted.__name__:
-            event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+            event = decode_recorded(recorded)
             assert isinstance(event, AttemptStarted)
             return event
     return None

@@ -15,18 +15,16 @@ from domain.engine.control import (
     SetAdmission,
     Tune,
     decide,
-    fold,
+    evolve,
 )
-from domain.errors import ConcurrencyConflict, Draining, QueueUnavailable
+from domain.errors import Draining, QueueUnavailable
 from domain.events.engine import EngineEvent
 from domain.job.ports import ControlSignals, ControlTopic
-from domain.log.codec import decode_event
+from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
-from domain.log.record import Draft, RecordedEvent
+from domain.log.record import RecordedEvent
 from domain.ports import IdSource
-
-#: Most times that a decision is repeated after a concurrent append.
-TRIES_MAX = 8
+from domain.usecases.folded_stream import FoldedStream
 
 
 @dataclass(slots=True)
@@ -42,7 +40,12 @@ class EngineControls:
     log: EventLog
     ids: IdSource
     signals: ControlSignals
-    _known: EngineControl = field(default_factory=EngineControl, init=False)
+    _stream: FoldedStream[EngineControl] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._stream = FoldedStream(
+            ENGINE_STREAM, log=self.log, ids=self.ids, initial=EngineControl(), evolve=_evolve
+        )
 
     def current(self) -> EngineControl:
         """Return the state as of now; reads only what is new in the log.
@@ -50,14 +53,7 @@ class EngineControls:
         Raises:
             LogUnavailable: The log cannot be read.
         """
-        known = self._known
-        recorded = self.log.load(ENGINE_STREAM, after_version=known.version)
-        if not recorded:
-            return known
-        found = fold(((_event(one), one.recorded_at, one.version) for one in recorded), known)
-        # Of two threads either may be the last; then a later call reads some events again.
-        self._known = found
-        return found
+        return self._stream.read()
 
     def admission(self) -> AdmissionState:
         """Return which jobs are accepted and started.
@@ -111,28 +107,17 @@ class EngineControls:
     def _commit(
         self, command: Callable[[EngineControl], EngineCommand], correlation_id: str
     ) -> EngineControl:
-        for tries_left in reversed(range(TRIES_MAX)):
-            now = self.current()
-            drafts = [
-                Draft(event_id=self.ids.event_id(), event=event, correlation_id=correlation_id)
-                for event in decide(now, command(now))
-            ]
-            if not drafts:
-                return now
-            try:
-                self.log.append(ENGINE_STREAM, drafts, expected_version=now.version)
-            except ConcurrencyConflict:
-                if not tries_left:
-                    raise
-                continue
+        is_changed = self._stream.commit(
+            lambda now: decide(now, command(now)), correlation_id=correlation_id
+        )
+        if is_changed:
             # Workers that miss the signal look at the log from time to time.
             with suppress(QueueUnavailable):
                 self.signals.nudge(ControlTopic.ENGINE)
-            return self.current()
-        raise AssertionError  # the last try returns or raises
+        return self._stream.read()
 
 
-def _event(recorded: RecordedEvent) -> EngineEvent:
-    event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+def _evolve(control: EngineControl, recorded: RecordedEvent) -> EngineControl:
+    event = decode_recorded(recorded)
     assert isinstance(event, EngineEvent)
-    return event
+    return evolve(control, event, at=recorded.recorded_at, version=recorded.version)

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Protocol
 
 from domain.errors import QueueUnavailable
-from domain.job.ports import WorkerPulses
-from domain.log.codec import decode_event
+from domain.job.ports import WorkerPulses, WorkerState
+from domain.log.codec import decode_recorded
 from domain.log.record import RecordedEvent
 from domain.model.inventory import PAST_EVENTS, InspectFiles, ModelPast, ModelStatus, take_stock
 from domain.model.registry import ModelRegistry
@@ -17,7 +17,7 @@ from domain.values import ModelCard
 #: Events that one read of the log returns.
 _PAGE_EVENTS = 500
 #: States of a worker whose pulse may name a model that it has not loaded.
-_WITHOUT_MODEL = frozenset({"loading", "unloaded"})
+_WITHOUT_MODEL = frozenset({WorkerState.LOADING, WorkerState.UNLOADED})
 
 
 class LoadLog(Protocol):
@@ -67,7 +67,7 @@ class ModelStock:
         while self._log is not None:
             page = self._log.read_all(after=position, limit=_PAGE_EVENTS, types=PAST_EVENTS)
             for recorded in page:
-                event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+                event = decode_recorded(recorded)
                 name, at = str(recorded.data["model"]), datetime.fromisoformat(recorded.recorded_at)
                 pasts = {**pasts, name: pasts.get(name, ModelPast()).after(event, at)}
                 position = recorded.position

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from domain.errors import ConcurrencyConflict
 from domain.events.model import WantedModelEvent
-from domain.log.codec import decode_event
+from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
-from domain.log.record import Draft
+from domain.log.record import RecordedEvent
 from domain.model.swap import (
     DRAIN_S,
     MODELS_STREAM,
@@ -18,12 +17,10 @@ from domain.model.swap import (
     SwapReason,
     WantedModel,
     decide,
-    fold,
+    evolve,
 )
 from domain.ports import IdSource
-
-#: Most times that a decision is repeated after a concurrent append.
-TRIES_MAX = 8
+from domain.usecases.folded_stream import FoldedStream
 
 
 @dataclass(slots=True)
@@ -37,7 +34,12 @@ class ModelSwaps:
 
     log: EventLog
     ids: IdSource
-    _state: WantedModel = field(default_factory=WantedModel, init=False)
+    _stream: FoldedStream[WantedModel] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._stream = FoldedStream(
+            MODELS_STREAM, log=self.log, ids=self.ids, initial=WantedModel(), evolve=_evolve
+        )
 
     def new_id(self) -> str:
         """Return the id of a new swap, ``swap-`` and a UUIDv7 in hex: sorts by creation."""
@@ -49,15 +51,7 @@ class ModelSwaps:
         Raises:
             LogUnavailable: The log cannot be read.
         """
-        # A concurrent call may fold the same events; either result may be kept.
-        state = self._state
-        events: list[tuple[WantedModelEvent, str, int]] = []
-        for recorded in self.log.load(MODELS_STREAM, after_version=state.version):
-            event = decode_event(recorded.type, recorded.schema_version, recorded.data)
-            assert isinstance(event, WantedModelEvent)
-            events.append((event, recorded.recorded_at, recorded.version))
-        self._state = state = fold(events, state)
-        return state
+        return self._stream.read()
 
     def request(
         self, model: str, *, drain_s: float = DRAIN_S, reason: str = "", correlation_id: str = ""
@@ -103,22 +97,11 @@ class ModelSwaps:
         Raises:
             LogUnavailable: Nothing was written.
         """
-        for tries_left in reversed(range(TRIES_MAX)):
-            state = self.read()
-            events = decide(state, command)
-            if not events:
-                return state
-            first = self.ids.event_id()
-            rest = [self.ids.event_id() for _ in events[1:]]
-            drafts = [
-                Draft(event_id=event_id, event=event, correlation_id=correlation_id or first)
-                for event_id, event in zip([first, *rest], events, strict=True)
-            ]
-            try:
-                self.log.append(MODELS_STREAM, drafts, expected_version=state.version)
-            except ConcurrencyConflict:
-                if not tries_left:
-                    raise
-                continue
-            return self.read()
-        raise AssertionError  # the last try returns or raises
+        self._stream.commit(lambda state: decide(state, command), correlation_id=correlation_id)
+        return self._stream.read()
+
+
+def _evolve(state: WantedModel, recorded: RecordedEvent) -> WantedModel:
+    event = decode_recorded(recorded)
+    assert isinstance(event, WantedModelEvent)
+    return evolve(state, event, at=recorded.recorded_at, version=recorded.version)

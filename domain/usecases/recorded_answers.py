@@ -10,7 +10,7 @@ from domain.chat.echo import WHOLE, RecordedAnswer
 from domain.chat.request import ChatRequest
 from domain.chat.stored_answer import StoredAnswer
 from domain.events.job import AttemptStarted, JobCompleted, JobSubmitted
-from domain.log.codec import decode_event
+from domain.log.codec import decode_recorded
 from domain.log.ports import PayloadStore
 from domain.log.record import RecordedEvent
 from domain.not_found import PayloadMissing
@@ -48,7 +48,7 @@ class LoggedAnswers:
         started: AttemptStarted | None = None
         completed: JobCompleted | None = None
         for recorded in history:
-            event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+            event = decode_recorded(recorded)
             if isinstance(event, JobSubmitted):
                 submitted = event
             elif isinstance(event, AttemptStarted):

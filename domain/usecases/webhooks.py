@@ -19,7 +19,7 @@ from domain.events.batch import BatchEnded, BatchEvent, BatchFailed
 from domain.events.job import JobCancelled, JobCompleted, JobExpired, JobFailed, JobSubmitted
 from domain.events.webhook import WebhookEvent, WebhookGivenUp, WebhookRetried
 from domain.job.view import JobView, project_job
-from domain.log.codec import decode_event
+from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
 from domain.not_found import WebhookNotFound
@@ -196,7 +196,7 @@ def _webhooks_of(end: RecordedEvent, collector: WebhookCollector) -> Sequence[We
         return _webhooks_of_job(events, collector)
     batch = Batch(id=BatchId(end.stream))
     for recorded in events:
-        event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+        event = decode_recorded(recorded)
         assert isinstance(event, BatchEvent)
         batch = evolve(batch, event, recorded.recorded_at)
     urls = [batch.facts.webhook, *collector.urls]
@@ -207,7 +207,7 @@ def _webhooks_of_job(
     events: Sequence[RecordedEvent], collector: WebhookCollector
 ) -> Sequence[Webhook]:
     first, end = events[0], events[-1]
-    submitted = decode_event(first.type, first.schema_version, first.data)
+    submitted = decode_recorded(first)
     assert isinstance(submitted, JobSubmitted)
     is_line = first.correlation_id.startswith(BATCH_PREFIX)
     everywhere = () if is_line and not collector.batch_lines else collector.urls

@@ -90,6 +90,11 @@ class ModelsSettings(SettingGroup):
     )
 
     @property
+    def swaps_on_demand(self) -> bool:
+        """Whether jobs cause a swap to their model."""
+        return self.swap == "on_demand"
+
+    @property
     def tables(self) -> Mapping[str, ModelTable]:
         """The registered models by name, in their order."""
         return self.__pydantic_extra__

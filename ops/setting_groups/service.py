@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import psutil
 from pydantic import Field, SecretStr, field_validator
 
-from domain.engine.control import EngineValues
+from domain.engine.control import BATCH_SIZE_MAX, BATCH_WINDOW_MS_MAX, GAP_MS_MAX, EngineValues
 from domain.webhook.delivery import SCHEDULE_S
 from ops.setting_groups.api_keys import read_keys
 from ops.setting_groups.group import SettingGroup
@@ -101,7 +101,7 @@ class LogSettings(SettingGroup):
 class EngineSettings(SettingGroup):
     """The batch."""
 
-    max_batch_size: int = Field(default=8, ge=1, le=256)
+    max_batch_size: int = Field(default=8, ge=1, le=BATCH_SIZE_MAX)
     prefill_step_tokens: int | None = Field(
         default=None,
         ge=1,
@@ -110,7 +110,7 @@ class EngineSettings(SettingGroup):
     gap_max_ms: float = Field(
         default=100.0,
         ge=0,
-        le=60_000,
+        le=GAP_MS_MAX,
         description="longest pause of a stream while another prompt is read; 0: any",
     )
     stream_interval_ms: float = Field(
@@ -145,7 +145,7 @@ class EngineSettings(SettingGroup):
     batch_window_ms: float = Field(
         default=10.0,
         ge=0,
-        le=1000,
+        le=BATCH_WINDOW_MS_MAX,
         description="how long requests that come together wait for more; a lone one never does",
     )
 

@@ -21,7 +21,7 @@ from domain.events.job import (
     JobRetried,
     JobSubmitted,
 )
-from domain.log.codec import decode_event
+from domain.log.codec import decode_recorded
 from domain.values import Digest, JobId, Priority, StopReason, StreamName
 from ops.adapters.redis.item_merge import ItemMerge
 from ops.adapters.redis.items import _gapless
@@ -174,7 +174,7 @@ class Truth:
         """
         for recorded in self._log.read_all(after=self._position, limit=1000):
             self._position = recorded.position
-            event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+            event = decode_recorded(recorded)
             self._follow(JobId(recorded.stream), event)
         for job_id, job in self.jobs.items():
             for item in self._items.raw(job_id):

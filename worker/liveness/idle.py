@@ -11,12 +11,11 @@ from domain.errors import Unavailable
 from domain.events.model import ModelLoaded
 from domain.events.worker import WorkerStopped
 from domain.job.listing import JobViews
-from domain.job.ports import WorkerPulse, WorkerPulses
-from domain.log.codec import decode_event
+from domain.job.ports import WorkerPulse, WorkerPulses, WorkerState
+from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.values import JobStatus, ModelCard, StreamName, WorkerId
 from worker.active_jobs import ActiveJobs
-from worker.liveness.pulse import WorkerState
 
 #: Seconds between two checks whether the model is idle.
 IDLE_CHECK_S = 1.0
@@ -130,11 +129,11 @@ def unloaded_by(previous: WorkerId | None, log: EventLog) -> ModelCard | None:
     stops = [event for event in events if event.type == WorkerStopped.__name__]
     if not stops:
         return None
-    stopped = decode_event(stops[-1].type, stops[-1].schema_version, stops[-1].data)
+    stopped = decode_recorded(stops[-1])
     if not isinstance(stopped, WorkerStopped) or stopped.unloaded is None:
         return None
     for recorded in reversed(log.load(StreamName(f"model-{stopped.unloaded}"))):
-        event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+        event = decode_recorded(recorded)
         if isinstance(event, ModelLoaded):
             return event.card
     return None

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from domain.job.fair_scheduler import TurnState
-from domain.job.ports import WorkerPulse, WorkerPulses
+from domain.job.ports import WorkerPulse, WorkerPulses, WorkerState
 from domain.values import ModelCard, WorkerId
 from ops.exit_codes import ExitCode
 from ops.logs import Logger
@@ -18,16 +17,6 @@ from worker.engine.engine import BatchEngine
 
 #: Seconds between two pulses.
 PULSE_S = 1.0
-
-
-class WorkerState(StrEnum):
-    """The phase of the worker process; a pulse carries it."""
-
-    LOADING = "loading"
-    READY = "ready"
-    DRAINING = "draining"
-    SWAPPING = "swapping"
-    UNLOADED = "unloaded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

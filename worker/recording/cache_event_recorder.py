@@ -19,7 +19,7 @@ from domain.events.cache import (
     CachePersistencePaused,
     CachePersistenceResumed,
 )
-from domain.log.codec import decode_event
+from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.log.record import Draft
 from domain.not_found import JobNotFound
@@ -194,7 +194,7 @@ class CacheEventRecorder:
             recorded = self._log.load(_stream_of(agent))
             for entry in recorded:
                 if entry.type == AgentCacheSaved.__name__:
-                    event = decode_event(entry.type, entry.schema_version, entry.data)
+                    event = decode_recorded(entry)
                     assert isinstance(event, AgentCacheSaved)
                     last_saved = event
             # The last version, not the count, because old events are archived.

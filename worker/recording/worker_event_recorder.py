@@ -11,7 +11,7 @@ from domain.events.cache import ModelWeightsChanged
 from domain.events.event import Event
 from domain.events.model import ModelLoaded, ModelUnloaded
 from domain.events.worker import UnfinishedStep, WorkerLost, WorkerStarted, WorkerStopped
-from domain.log.codec import decode_event
+from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.log.record import Draft
 from domain.ports import IdSource
@@ -73,7 +73,7 @@ class WorkerEventRecorder:
     def _fingerprint_before(self, stream: StreamName) -> str | None:
         """Return the fingerprint with which the model of a stream was last loaded."""
         for recorded in reversed(self._log.load(stream)):
-            event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+            event = decode_recorded(recorded)
             if isinstance(event, ModelLoaded):
                 return event.fingerprint
         return None
@@ -95,7 +95,7 @@ class WorkerEventRecorder:
         ends = {WorkerStopped.__name__, WorkerLost.__name__}
         if not begun or any(event.type in ends for event in events):
             return False
-        started = decode_event(begun[0].type, begun[0].schema_version, begun[0].data)
+        started = decode_recorded(begun[0])
         assert isinstance(started, WorkerStarted)
         lost = WorkerLost(worker=previous, pid=started.pid, step=step)
         self._append(StreamName(previous), [lost])

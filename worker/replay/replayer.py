@@ -22,7 +22,7 @@ from typing import Any
 from domain.errors import SemanticError
 from domain.events.worker import WorkerStarted
 from domain.job.replay import Refusal, Replayed, ReplayRefused, Verdict, read_recording
-from domain.log.codec import decode_event
+from domain.log.codec import decode_recorded
 from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import JobId, StreamName, WorkerId
 from ops.adapters.log_admin.as_of import AsOfLog, open_as_of
@@ -94,7 +94,7 @@ class Replayer:
     def _versions_of(self, worker: WorkerId) -> str | None:
         """Return the versions of the libraries with which a worker computed."""
         for recorded in self.log.load(StreamName(worker)):
-            event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+            event = decode_recorded(recorded)
             if isinstance(event, WorkerStarted):
                 return event.versions
         return None

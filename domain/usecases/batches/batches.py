@@ -22,7 +22,7 @@ from domain.batch.state import (
 )
 from domain.errors import ConcurrencyConflict, Overloaded
 from domain.events.batch import BatchEvent, BatchSubmitted
-from domain.log.codec import decode_event
+from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
 from domain.not_found import BatchNotFound
@@ -248,6 +248,6 @@ def fill_page(
 
 
 def _dated(recorded: RecordedEvent) -> tuple[BatchEvent, str]:
-    event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+    event = decode_recorded(recorded)
     assert isinstance(event, BatchEvent)
     return event, recorded.recorded_at

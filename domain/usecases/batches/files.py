@@ -10,7 +10,7 @@ from domain.batch.files import FileId, StoredFile, fold
 from domain.batch.ports import BatchViews
 from domain.errors import ConcurrencyConflict
 from domain.events.batch import FileCreated, FileDeleted, FileEvent
-from domain.log.codec import decode_event
+from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
 from domain.not_found import FileNotFound
@@ -126,6 +126,6 @@ class FileRecords:
 
 
 def _dated(recorded: RecordedEvent) -> tuple[FileEvent, str]:
-    event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+    event = decode_recorded(recorded)
     assert isinstance(event, FileEvent)
     return event, recorded.recorded_at

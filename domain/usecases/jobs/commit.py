@@ -10,7 +10,7 @@ from domain.events.job import JobEvent
 from domain.job.commands import JobCommand
 from domain.job.decisions import decide
 from domain.job.state import Job, evolve, fold
-from domain.log.codec import decode_event
+from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
 from domain.not_found import JobNotFound
@@ -126,6 +126,6 @@ def _after(job: Job, events: tuple[JobEvent, ...]) -> Job:
 
 
 def _job_event(recorded: RecordedEvent) -> JobEvent:
-    event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+    event = decode_recorded(recorded)
     assert isinstance(event, JobEvent)
     return event

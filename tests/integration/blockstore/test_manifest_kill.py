@@ -8,7 +8,7 @@ from pathlib import Path
 
 from domain.events.cache import AgentCacheSaved
 from domain.kv.hashing import BlockHash
-from domain.log.codec import decode_event
+from domain.log.codec import decode_recorded
 from domain.values import JobId, StreamName, WorkerId
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.blockstore.blocks import NewBlock, StoredBlock
@@ -96,7 +96,7 @@ def _record_sealed(recorder: CacheEventRecorder, job: JobId, sealed: Future[Mani
 def _last_saved(url: str) -> AgentCacheSaved:
     with open_log(url, clock=SystemClock()) as log:
         recorded = log.load(STREAM)[-1]
-    event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+    event = decode_recorded(recorded)
     assert isinstance(event, AgentCacheSaved)
     return event
 

@@ -34,6 +34,7 @@ from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.commit import commit
 from domain.usecases.jobs.retry import JobRetry
 from domain.usecases.jobs.submit import JobSubmission
+from domain.usecases.model_swaps import ModelSwaps
 from domain.values import (
     JobId,
     ModelCard,
@@ -108,6 +109,7 @@ class FakeApi:
             source=self.broker.items,
             pulses=self.broker.pulses,
             controls=controls,
+            swaps=ModelSwaps(log=self.log, ids=ids),
             engine_settings=EngineValues(batch_window_ms=10, max_batch_size=8, gap_max_ms=100),
             counter=self.broker.counter,
             clock=clock,

@@ -15,7 +15,7 @@ from domain.job.commands import StartAttempt, SubmitJob
 from domain.job.fair_scheduler import TurnOrder
 from domain.job.replay import Replayed
 from domain.kv.hashing import hash_ids
-from domain.log.codec import decode_event
+from domain.log.codec import decode_recorded
 from domain.model.registry import ModelEntry, ModelRegistry
 from domain.usecases.jobs.commit import commit
 from domain.usecases.jobs.run_attempt import JobRunner, RunResult
@@ -128,10 +128,7 @@ class ReplayWorld:
         return again
 
     def events(self, job: JobId) -> list[Event]:
-        return [
-            decode_event(one.type, one.schema_version, one.data)
-            for one in self.log.load(StreamName(job))
-        ]
+        return [decode_recorded(one) for one in self.log.load(StreamName(job))]
 
     def answer(self, job: JobId) -> dict[str, Any]:
         completed = self.events(job)[-1]

@@ -15,7 +15,7 @@ from domain.chat.items import Body, Failed, Finished, Started, Text
 from domain.chat.request import ChatRequest
 from domain.job.commands import RequestCancel
 from domain.job.request_dedup import Readership
-from domain.log.codec import decode_event
+from domain.log.codec import decode_recorded
 from domain.log.record import Draft
 from domain.usecases.jobs.commit import commit
 from domain.values import Digest, JobId, JobStatus, StopReason, StreamName, Usage
@@ -278,7 +278,7 @@ def test_key_of_an_interrupted_request_is_completed() -> None:
             other = FakeApi()
             draft = Draft(
                 event_id=events[0].event_id,
-                event=decode_event(events[0].type, events[0].schema_version, events[0].data),
+                event=decode_recorded(events[0]),
                 correlation_id="req-1",
             )
             other.log.append(events[0].stream, [draft], expected_version=0)

@@ -15,7 +15,7 @@ from domain.engine.control import (
     SetAdmission,
     Tune,
     decide,
-    fold,
+    evolve,
 )
 from domain.errors import InvalidRequest
 from domain.events.engine import AdmissionPaused, AdmissionResumed, DrainStarted, EngineTuned
@@ -39,8 +39,8 @@ def _after(commands: list[EngineCommand]) -> EngineControl:
     control = EngineControl()
     for command in commands:
         events = decide(control, command)
-        later = [(event, AT, control.version + n) for n, event in enumerate(events, 1)]
-        control = fold(later, control)
+        for event in events:
+            control = evolve(control, event, at=AT, version=control.version + 1)
     return control
 
 

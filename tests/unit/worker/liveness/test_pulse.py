@@ -10,7 +10,7 @@ import structlog
 
 from domain.engine.control import AdmissionState, EngineValues
 from domain.job.fair_scheduler import TurnOrder
-from domain.job.ports import WorkerPulse
+from domain.job.ports import WorkerPulse, WorkerState
 from domain.usecases.engine_control import EngineControls
 from domain.values import WorkerId
 from ops.setting_groups.service import EngineSettings
@@ -21,7 +21,7 @@ from tests.support.fakes.time import SequentialIds
 from tests.support.models.engine_probe import ask, submit
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.control.tuning import WorkerTuning
-from worker.liveness.pulse import PulseReporter, WorkerState
+from worker.liveness.pulse import PulseReporter
 from worker.turn_scheduler import TurnScheduler
 
 SLOTS, BATCH = 6, 4

@@ -9,7 +9,7 @@ import pytest
 
 from domain.chat.items import Finished, Started, StreamItem, Text
 from domain.events.job import AttemptStarted
-from domain.log.codec import decode_event
+from domain.log.codec import decode_recorded
 from domain.usecases.jobs.run_attempt import RunResult
 from domain.values import Digest, JobId, JobStatus, StreamName
 from tests.support.builders.job_world import JobWorld
@@ -39,10 +39,7 @@ def speak(world: JobWorld, job_id: JobId, text: str) -> list[StreamItem]:
 
 
 def last_start(world: JobWorld, job_id: JobId) -> AttemptStarted:
-    events = [
-        decode_event(recorded.type, recorded.schema_version, recorded.data)
-        for recorded in world.log.load(StreamName(job_id))
-    ]
+    events = [decode_recorded(recorded) for recorded in world.log.load(StreamName(job_id))]
     return [event for event in events if isinstance(event, AttemptStarted)][-1]
 
 
