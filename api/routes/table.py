@@ -16,10 +16,11 @@ from api.routes.admin.models import MODEL_OPERATIONS
 from api.routes.admin.swaps import SWAP_OPERATIONS
 from api.routes.agents import AGENT_OPERATIONS
 from api.routes.completions import COMPLETION_OPERATIONS
-from api.routes.events import EVENT_OPERATIONS
 from api.routes.files import FILE_OPERATIONS
 from api.routes.health import HEALTH_OPERATIONS
 from api.routes.jobs import JOB_OPERATIONS
+from api.routes.log.checks import CHECK_OPERATIONS
+from api.routes.log.events import EVENT_OPERATIONS
 from api.routes.message_batches import MESSAGE_BATCH_OPERATIONS
 from api.routes.messages import MESSAGE_OPERATIONS
 from api.routes.openai_batches import BATCH_OPERATIONS
@@ -52,7 +53,7 @@ _OPERATIONS_OF: Final[Mapping[str, tuple[Operation, ...]]] = MappingProxyType(
         "jobs": JOB_OPERATIONS,
         "agents": AGENT_OPERATIONS,
         "webhooks": WEBHOOK_OPERATIONS,
-        "events": EVENT_OPERATIONS,
+        "events": (*EVENT_OPERATIONS, *CHECK_OPERATIONS),
         "engine": ENGINE_OPERATIONS,
         "models": MODEL_OPERATIONS,
         "swaps": SWAP_OPERATIONS,

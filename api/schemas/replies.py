@@ -298,32 +298,6 @@ class JobList(TypedDict):
     next_before: str | None
 
 
-class EventObject(TypedDict):
-    """An event of the log."""
-
-    position: int
-    stream: str
-    version: int
-    type: str
-    schema_version: int
-    data: dict[str, Any]
-    event_id: str
-    correlation_id: str
-    causation_id: str | None
-    recorded_at: str
-    prev_hash: str
-    hash: str
-
-
-class EventList(TypedDict):
-    """A page in the order of the log; ``after=<next_after>`` returns the next one."""
-
-    object: Literal["list"]
-    data: list[EventObject]
-    has_more: bool
-    next_after: int
-
-
 class Health(TypedDict):
     """The state of the service.
 

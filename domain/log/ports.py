@@ -69,6 +69,12 @@ class EventLog(Protocol):
         """Return at most ``limit`` events that fit, with a position above ``after``, in order."""
         ...
 
+    def select_before(
+        self, wanted: EventFilter, *, before: int, limit: int = 100
+    ) -> tuple[RecordedEvent, ...]:
+        """Return the last ``limit`` events that fit, with a position below ``before``, in order."""
+        ...
+
     def latest(self, type_name: str) -> RecordedEvent | None:
         """Return the last event of a type, if there is one."""
         ...

@@ -225,6 +225,17 @@ def test_events_are_selected_by_agent_time_and_several_types(store: Store) -> No
     assert positions(types=("JobSubmitted", "JobCompleted"), agent="ann") == [1, 4]
     assert positions(types=("JobSubmitted",), stream="job-bob", since=later) == []
 
+    def newest(before: int, limit: int = 100, **wanted: Any) -> list[int]:
+        found = store.log.select_before(EventFilter(**wanted), before=before, limit=limit)
+        return [event.position for event in found]
+
+    assert newest(6) == newest(2**63 - 1) == [1, 2, 3, 4, 5]
+    assert newest(5, 2) == [3, 4]
+    assert newest(5, 2, agent="ann") == [3, 4]
+    assert newest(4, 2, agent="ann") == [1, 3]
+    assert newest(1) == newest(0) == []
+    assert newest(6, 1, stream="job-bob") == [2]
+
 
 def test_latest_returns_the_last_of_a_type(store: Store) -> None:
     store.log.append(WORKER, [draft(worker_event("a"))], expected_version=0)

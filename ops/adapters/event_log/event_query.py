@@ -38,10 +38,10 @@ class EventQuery:
         query = self._query.where(EVENTS.c.position > position).order_by(EVENTS.c.position)
         return self._events(query.limit(limit))
 
-    def last(self, count: int) -> tuple[RecordedEvent, ...]:
-        """Return the last ``count`` events, in order; raises what ``after`` raises."""
-        query = self._query.order_by(EVENTS.c.position.desc()).limit(count)
-        return self._events(query)[::-1]
+    def last(self, count: int, *, before: int | None = None) -> tuple[RecordedEvent, ...]:
+        """Return the last ``count`` events below a position, in order; raises as ``after``."""
+        query = self._query if before is None else self._query.where(EVENTS.c.position < before)
+        return self._events(query.order_by(EVENTS.c.position.desc()).limit(count))[::-1]
 
     def each(
         self, *, after: int = 0, through: int | None = None, limit: int | None = None

@@ -63,6 +63,12 @@ class LogReader:
         """See ``EventLog.select``."""
         return EventQuery(self._engine, wanted).after(after, limit)
 
+    def select_before(
+        self, wanted: EventFilter, *, before: int, limit: int = 100
+    ) -> tuple[RecordedEvent, ...]:
+        """See ``EventLog.select_before``."""
+        return EventQuery(self._engine, wanted).last(limit, before=before)
+
     def last(
         self, count: int, *, stream: StreamName | None = None, types: Sequence[str] = ()
     ) -> tuple[RecordedEvent, ...]:

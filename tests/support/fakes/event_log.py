@@ -222,6 +222,13 @@ class InMemoryEventLog:
         found = (event for event in self._events[max(after, 0) :] if self._fits(event, wanted))
         return tuple(event for event, _ in zip(found, range(limit), strict=False))
 
+    def select_before(
+        self, wanted: EventFilter, *, before: int, limit: int = 100
+    ) -> tuple[RecordedEvent, ...]:
+        events = self._events[: max(before - 1, 0)]
+        found = tuple(event for event in events if self._fits(event, wanted))
+        return found[max(0, len(found) - limit) :]
+
     def _fits(self, event: RecordedEvent, wanted: EventFilter) -> bool:
         if wanted.agent is not None and event.stream != AGENT_STREAM + wanted.agent:
             view = self.views.rows.get(JobId(event.stream))

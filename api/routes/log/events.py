@@ -14,7 +14,7 @@ from api.http.parameters import Place, moment, page_size, text, texts, whole_num
 from api.http.replies import json_reply
 from api.http.sse import Comment, Frame, encode
 from api.schemas.base import INT64_MAX, NAME_PATTERN
-from api.schemas.replies import EventList, EventObject
+from api.schemas.log import EventList, EventObject
 from api.services.route_services import EventService
 from domain.errors import SemanticError
 from domain.log.record import EventFilter, RecordedEvent
@@ -37,6 +37,12 @@ _LAST_EVENT_ID: Final = whole_number(
 )
 _AFTER: Final = whole_number(
     "after", "position before that of the first event", default=0, most=INT64_MAX
+)
+_BEFORE: Final = whole_number(
+    "before",
+    "position after that of the newest event; the page is then newest first, and no stream",
+    default=None,
+    most=INT64_MAX,
 )
 _LIMIT: Final = page_size(default=100, most=PAGE_MAX)
 _STREAM: Final = text("stream", "only events of this stream", pattern=NAME_PATTERN)
@@ -62,8 +68,10 @@ class _Selection:
 
 
 async def list_events(request: Request, service: EventService) -> Reply | StreamReply:
-    """List events in order after a position; stream them where the client accepts a stream."""
-    selection, limit = _selection(request), _LIMIT.read(request)
+    """List events in order after a position, or newest first before one; or stream them."""
+    selection, limit, before = _selection(request), _LIMIT.read(request), _BEFORE.read(request)
+    if before is not None:
+        return await _newest_first(selection, before, limit, service)
     if _EVENT_STREAM in request.headers.get("accept", ""):
         # The first read precedes the reply, so that an unavailable log is an error with a status.
         first = await _read(selection, selection.after, PAGE_MAX, service)
@@ -78,6 +86,25 @@ async def list_events(request: Request, service: EventService) -> Reply | Stream
         "data": [_event(event) for event in page],
         "has_more": len(events) > limit,
         "next_after": page[-1].position if page else selection.after,
+        "next_before": None,
+    }
+    return json_reply(body)
+
+
+async def _newest_first(
+    selection: _Selection, before: int, limit: int, service: EventService
+) -> Reply:
+    found = await service.call(
+        service.log.select_before, selection.events, before=before, limit=limit + 1
+    )
+    page = [event for event in reversed(found) if event.position > selection.after]
+    has_more = len(page) > limit
+    body: EventList = {
+        "object": "list",
+        "data": [_event(event) for event in page[:limit]],
+        "has_more": has_more,
+        "next_after": page[0].position if page else selection.after,
+        "next_before": page[limit - 1].position if has_more else None,
     }
     return json_reply(body)
 
@@ -180,6 +207,7 @@ EVENT_OPERATIONS: Final = (
         parameters=(
             _LAST_EVENT_ID,
             _AFTER,
+            _BEFORE,
             _LIMIT,
             _STREAM,
             _TYPE,

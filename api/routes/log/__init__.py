@@ -1,0 +1,1 @@
+"""``/v1/events``: the events, the check of their chain, and the state after any of them."""
