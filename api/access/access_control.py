@@ -11,12 +11,14 @@ from api.access.browser_policy import Hosts, Origins
 from api.access.rate_limits import Rate, RateLimiter
 from api.errors import TransportError
 from api.http.messages import Reply
+from api.ui.page import is_page_path
 from ops.setting_groups.api_keys import ApiKey, digest_of_key, read_keys
 from ops.setting_groups.service import ServerSettings
 
 #: Requests without a key, in this spelling only: the liveness check, and the first request of
 #: Claude Code, whose reply is public.
 _OPEN: Final = frozenset({("GET", "/health/live"), ("HEAD", "/health/live"), ("HEAD", "/")})
+_READING: Final = frozenset({"GET", "HEAD"})
 _BEARER = re.compile(r"bearer +(\S+) *", re.IGNORECASE)
 
 
@@ -123,7 +125,7 @@ class AccessControl:
         self._hosts.check(target, headers.get("host"))
         self._origins.check(headers)
         path = target.partition("?")[0]
-        if (method, path) in _OPEN or self._origins.is_preflight(method, headers):
+        if _is_open(method, path) or self._origins.is_preflight(method, headers):
             return AdmittedRequest("", None)
         holder = self._keys.holder(headers)
         self._places.enter(holder)
@@ -143,6 +145,11 @@ class AccessControl:
     def headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
         """Return headers of every reply to such a request; see ``Origins.headers``."""
         return self._origins.headers(headers)
+
+
+def _is_open(method: str, path: str) -> bool:
+    """Whether a request needs no key; the data of the page needs one, its files do not."""
+    return (method, path) in _OPEN or (method in _READING and is_page_path(path))
 
 
 def _given(headers: Mapping[str, str]) -> Iterator[str]:

@@ -72,7 +72,9 @@ class Hosts:
 
 
 class Origins:
-    """The origins whose pages may use the service.
+    """The origins whose pages may use the service, beside its own page.
+
+    The service's own origin is the host that the request names, which ``Hosts`` has checked.
 
     Args:
         allowed: Scheme, host and optional port, as browsers write them.
@@ -89,7 +91,7 @@ class Origins:
         """
         origin = headers.get("origin")
         if origin is not None:
-            if not self._allows(origin):
+            if not self._allows(origin) and not _is_own(origin, headers):
                 message = (
                     f"pages of {origin[:100]!a} may not use this service; those that may are"
                     " listed in server.cors_origins"
@@ -140,6 +142,14 @@ class Origins:
 
     def _allows(self, origin: str) -> bool:
         return origin.lower() in self._allowed
+
+
+def _is_own(origin: str, headers: Mapping[str, str]) -> bool:
+    """Whether an origin is the service's; a proxy in front may add TLS, so both schemes count."""
+    scheme, _, authority = origin.lower().partition("://")
+    is_same = headers.get("sec-fetch-site", "same-origin") == "same-origin"
+    host = headers.get("host", "").lower()
+    return is_same and scheme in {"http", "https"} and bool(host) and authority == host
 
 
 def _bare(name: str) -> str:

@@ -1,1 +1,1 @@
-"""Jobs, agents, responses, batches and files as the JSON that clients read; loads nothing."""
+"""Jobs, agents, batches, files and the operations themselves as the JSON that clients read."""

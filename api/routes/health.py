@@ -61,6 +61,7 @@ async def root(request: Request, status: StatusService) -> Reply:
             "jobs": "/v1/jobs",
             "events": "/v1/events",
             "ready": "/health/ready",
+            "ui": "/ui",
         },
     }
     return json_reply(body)

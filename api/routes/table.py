@@ -10,7 +10,7 @@ from typing import Any, Final
 from api.http.messages import Handler, Reply, Request, Route, StreamReply
 from api.http.operation import Endpoint, Operation
 from api.http.replies import json_reply
-from api.openapi.document import openapi_document
+from api.presenters.openapi import openapi_document
 from api.routes.admin.engine import ENGINE_OPERATIONS
 from api.routes.admin.models import MODEL_OPERATIONS
 from api.routes.admin.swaps import SWAP_OPERATIONS
@@ -27,6 +27,7 @@ from api.routes.openai_batches import BATCH_OPERATIONS
 from api.routes.responses import RESPONSE_OPERATIONS
 from api.routes.webhooks import WEBHOOK_OPERATIONS
 from api.services.route_services import Services, StatusService
+from api.ui.page import page_routes
 
 
 async def get_openapi(request: Request, status: StatusService) -> Reply:
@@ -65,8 +66,8 @@ OPERATIONS: Final = tuple(chain.from_iterable(_OPERATIONS_OF.values()))
 
 
 def routes(services: Services) -> tuple[Route, ...]:
-    """Return the routes over the services."""
-    return tuple(
+    """Return the routes over the services, and those of the page."""
+    bound = tuple(
         Route(
             method=operation.method,
             pattern=operation.path,
@@ -75,6 +76,7 @@ def routes(services: Services) -> tuple[Route, ...]:
         for field, operations in _OPERATIONS_OF.items()
         for operation in operations
     )
+    return (*bound, *page_routes())
 
 
 def _bind(endpoint: Endpoint, service: object) -> Handler:

@@ -168,13 +168,46 @@ def test_no_host_makes_the_check_fail_otherwise(host: str, target: str) -> None:
         assert error.code == "host_not_allowed"  # noqa: PT017 - any other exception fails as well
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:8000", ""])
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:8001", ""])
 def test_a_page_that_is_not_listed_is_refused_whatever_it_sends(origin: str) -> None:
     which = access(api_keys=[KEY], cors_origins=[PAGE])
     sent = HOST | {"origin": origin, "content-type": "text/plain", "x-api-key": KEY}
     assert refusal(which, sent).code == "origin_not_allowed"
     assert refusal(which, sent, "GET", "/health/live").code == "origin_not_allowed"
     assert which.headers(sent) == {}
+
+
+def test_the_own_page_may_send_requests_and_a_page_that_borrows_its_name_may_not() -> None:
+    which = access(api_keys=[KEY], allowed_hosts=["box.lan"])
+    own = HOST | {"origin": "http://127.0.0.1:8000", "x-api-key": KEY}
+    which.admit("POST", "/v1/jobs", own)
+    which.admit("POST", "/v1/jobs", own | {"sec-fetch-site": "same-origin"})
+    behind_tls = {"host": "box.lan", "origin": "https://box.lan", "x-api-key": KEY}
+    which.admit("POST", "/v1/jobs", behind_tls)
+    for wrong in (
+        own | {"sec-fetch-site": "same-site"},
+        own | {"origin": "chrome-extension://127.0.0.1:8000"},
+        own | {"origin": "http://127.0.0.1:8000.evil.example"},
+        {"origin": "http://", "x-api-key": KEY},
+    ):
+        assert refusal(which, wrong).code == "origin_not_allowed"
+    rebound = {"host": "evil.example", "origin": "http://evil.example", "x-api-key": KEY}
+    assert refusal(which, rebound).code == "host_not_allowed"
+
+
+@pytest.mark.parametrize("target", ["/ui", "/ui/", "/ui?a=b", "/ui/static/core/api.js"])
+def test_the_files_of_the_page_need_no_key(target: str) -> None:
+    which = access(api_keys=[KEY])
+    assert which.admit("GET", target, HOST).holder == ""
+    refusal(which, HOST, "POST", target)
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["/ui/../v1/jobs", "/ui/static/../../v1/jobs", "/ui/%2e%2e/v1/jobs", "/uix", "/ui/v1/jobs"],
+)
+def test_no_path_that_begins_like_the_page_needs_less_than_a_key(target: str) -> None:
+    refusal(access(api_keys=[KEY]), HOST, "GET", target)
 
 
 def test_images_and_scripts_of_other_sites_are_refused() -> None:

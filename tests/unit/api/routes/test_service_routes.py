@@ -12,7 +12,7 @@ import jsonschema_rs
 import openai.types
 
 from api.http.messages import Reply
-from api.openapi.document import openapi_document
+from api.presenters.openapi import openapi_document
 from api.routes.table import OPERATIONS
 from domain.chat.items import Finished, Text
 from domain.events.model import ModelLoaded, ModelLoadFailed

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from api.openapi.document import openapi_document
+from api.presenters.openapi import openapi_document
 from api.protocols.anthropic import parse as anthropic
 from api.protocols.anthropic.messages import IMAGE_REFUSED
 from api.protocols.native import jobs as native

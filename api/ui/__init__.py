@@ -1,0 +1,1 @@
+"""The web page at ``/ui``: static files and the headers that they are served with."""
