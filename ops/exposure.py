@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
+from typing import TYPE_CHECKING
 
-from ops.setting_groups.service import ServerSettings
+if TYPE_CHECKING:
+    from ops.setting_groups.service import ServerSettings
 
 
 def why_not_listen(server: ServerSettings, address: str) -> str | None:

@@ -8,7 +8,6 @@ written with two underscores: ``SEMANTIC_SERVER__PORT=8123``.
 
 from __future__ import annotations
 
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any, Self
@@ -23,6 +22,7 @@ from pydantic_settings import (
 
 from ops.setting_groups.api_keys import first_sendable
 from ops.setting_groups.models import ModelSettings, ModelsSettings, refuse_repeated_names
+from ops.setting_groups.places import default_data_dir, user_config_file
 from ops.setting_groups.service import (
     BatchSettings,
     CacheSettings,
@@ -90,7 +90,7 @@ class Settings(BaseSettings):
     config: Path | None = Field(
         default=None, description="file of settings that is read in place of ./semantic.toml"
     )
-    data_dir: Path = Field(default_factory=lambda: default_data_dir())
+    data_dir: Path = Field(default_factory=default_data_dir)
     api_key: SecretStr | None = Field(
         default=None,
         description="what our own commands send; default: the first of server.api_keys that is no"
@@ -181,15 +181,3 @@ def load_settings(**overrides: Any) -> Settings:  # noqa: ANN401 - pydantic chec
         ConfigFileError: A configuration file is missing or no TOML.
     """
     return Settings(**overrides)
-
-
-def default_data_dir() -> Path:
-    """Return where this platform keeps an application's data."""
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "semantic"
-    return Path.home() / ".local" / "share" / "semantic"
-
-
-def user_config_file() -> Path:
-    """Return the user's own configuration file; it need not exist."""
-    return Path.home() / ".config" / "semantic" / "semantic.toml"

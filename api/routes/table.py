@@ -13,6 +13,7 @@ from api.http.replies import json_reply
 from api.presenters.openapi import openapi_document
 from api.routes.admin.engine import ENGINE_OPERATIONS
 from api.routes.admin.models import MODEL_OPERATIONS
+from api.routes.admin.status import STATUS_OPERATIONS
 from api.routes.admin.swaps import SWAP_OPERATIONS
 from api.routes.agents import AGENT_OPERATIONS
 from api.routes.completions import COMPLETION_OPERATIONS
@@ -58,7 +59,7 @@ _OPERATIONS_OF: Final[Mapping[str, tuple[Operation, ...]]] = MappingProxyType(
         "engine": ENGINE_OPERATIONS,
         "models": MODEL_OPERATIONS,
         "swaps": SWAP_OPERATIONS,
-        "status": (*HEALTH_OPERATIONS, *OPENAPI_OPERATIONS),
+        "status": (*HEALTH_OPERATIONS, *STATUS_OPERATIONS, *OPENAPI_OPERATIONS),
     }
 )
 #: All operations.

@@ -182,6 +182,7 @@ def _status(ports: ApiPorts, call: BlockingCalls) -> StatusService:
     return StatusService(
         log=ports.log,
         pulses=ports.pulses,
+        views=ports.views,
         call=call,
         version=ports.version,
         model=ports.model,

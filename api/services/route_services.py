@@ -269,6 +269,7 @@ class StatusService:
     Attributes:
         log: The event log.
         pulses: The living workers.
+        views: The jobs projection.
         call: Runs what blocks.
         version: Of this software.
         model: The name of the served model.
@@ -277,6 +278,7 @@ class StatusService:
 
     log: EventLog
     pulses: WorkerPulses
+    views: JobViews
     call: BlockingCalls
     version: str
     model: str

@@ -73,6 +73,14 @@ class JobViews(Protocol):
         """Return how many jobs of a queue wait, by the model that they are bound to."""
         ...
 
+    def counts(self) -> Mapping[JobStatus, int]:
+        """Return the number of jobs of every status, 0 included.
+
+        Raises:
+            LogUnavailable: The log cannot be read.
+        """
+        ...
+
     def bound_models(self) -> tuple[str, ...]:
         """Return the models that open jobs are bound to, in order."""
         ...

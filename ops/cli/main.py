@@ -5,37 +5,56 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Collection
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Final
 
 import typer
 
-from ops.cli.agents import agents, cache
 from ops.cli.config_option import ConfigFile, add_config_option, use_config_file
 from ops.cli.exit_codes import EPILOG
-from ops.cli.jobs import batch, jobs, replay, run, webhooks
-from ops.cli.models import models
-from ops.cli.service import claude, config, doctor, engine, machine, serve, status
 
+#: Modules and the commands that each of them adds, in the order of the help.
+MODULES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "service.serve": ("serve", "api", "worker", "broker"),
+        "jobs.run": ("run",),
+        "service.claude": ("claude",),
+        "jobs.jobs": ("jobs",),
+        "agents.agents": ("agents",),
+        "jobs.batch": ("batch",),
+        "jobs.replay": ("replay",),
+        "jobs.webhooks": ("webhooks",),
+        "service.status": ("status",),
+        "service.engine": ("engine", "pause", "drain", "resume"),
+        "service.machine": ("service",),
+        "agents.cache": ("cache",),
+        "service.doctor": ("doctor",),
+        "models.models": ("models",),
+        "service.config": ("config",),
+    }
+)
 #: Groups whose modules import the database libraries: imported on use only.
-LAZY_GROUPS = {"events": "The event log.", "db": "The event log's tables."}
+LAZY_GROUPS: Final[Mapping[str, str]] = MappingProxyType(
+    {"events": "The event log.", "db": "The event log's tables."}
+)
 #: Set by shells that complete a command line; every name is needed then.
 _COMPLETION_ENV = "_SEMANTIC_COMPLETE"
 
 
 def main() -> None:
     """Run the command line."""
-    words = [word for word in sys.argv[1:] if not word.startswith("-")]
-    # The second word is the command after --config FILE.
-    asked = set(LAZY_GROUPS) if _COMPLETION_ENV in os.environ else set(words[:2])
-    build_app(asked)()
+    asked = None if _COMPLETION_ENV in os.environ else _asked(sys.argv[1:])
+    build_app(asked, is_complete=_COMPLETION_ENV in os.environ)()
 
 
-def build_app(asked: Collection[str] = frozenset(LAZY_GROUPS)) -> typer.Typer:
-    """Return the application with every command.
+def build_app(asked: str | None = None, *, is_complete: bool = True) -> typer.Typer:
+    """Return the application.
 
     Args:
-        asked: Which of the ``LAZY_GROUPS`` to import; the others appear in the help only.
+        asked: Import and add only the module of this command; all without one.
+        is_complete: Without ``asked``, whether to import the ``LAZY_GROUPS``; else they appear in
+            the help only.
     """
     app = typer.Typer(
         name="semantic",
@@ -46,31 +65,23 @@ def build_app(asked: Collection[str] = frozenset(LAZY_GROUPS)) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for module in (
-        serve,
-        run,
-        claude,
-        jobs,
-        agents,
-        batch,
-        replay,
-        webhooks,
-        status,
-        engine,
-        machine,
-        cache,
-        doctor,
-        models,
-        config,
-    ):
-        module.register(app)
+    for module, commands in MODULES.items():
+        if asked is None or asked in commands:
+            importlib.import_module(f"ops.cli.{module}").register(app)
     for name, text in LAZY_GROUPS.items():
-        if name in asked:
+        if asked == name or (asked is None and is_complete):
             importlib.import_module(f"ops.cli.log.{name}").register(app)
-        else:
+        elif asked is None:
             app.add_typer(typer.Typer(help=text), name=name, rich_help_panel="Look")
     add_config_option(app)
     return app
+
+
+def _asked(words: Sequence[str]) -> str | None:
+    """Return the command that a command line names, ``None`` where it is not certain."""
+    names = {name for commands in MODULES.values() for name in commands} | set(LAZY_GROUPS)
+    first = 2 if words[:1] == ["--config"] else 0
+    return words[first] if len(words) > first and words[first] in names else None
 
 
 def _print_version(asked: bool) -> None:

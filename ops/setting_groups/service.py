@@ -13,6 +13,7 @@ from domain.engine.control import BATCH_SIZE_MAX, BATCH_WINDOW_MS_MAX, GAP_MS_MA
 from domain.webhook.delivery import SCHEDULE_S
 from ops.setting_groups.api_keys import read_keys
 from ops.setting_groups.group import SettingGroup
+from ops.setting_groups.places import HOST, PORT
 
 #: Least memory of a machine on which a standby of the worker waits by default, so that its 0.1 GB
 #: are at most 2 % of the memory.
@@ -24,8 +25,8 @@ ORIGIN_PATTERN = r"^[a-z][a-z0-9+.-]*://[A-Za-z0-9.\[\]:_-]+$"
 class ServerSettings(SettingGroup):
     """The public socket and what may come through it."""
 
-    host: str = "127.0.0.1"
-    port: int = Field(default=8000, ge=0, le=65535, description="0 picks a free port")
+    host: str = HOST
+    port: int = Field(default=PORT, ge=0, le=65535, description="0 picks a free port")
     head_bytes_max: int = Field(default=32_768, ge=1024)
     body_bytes_max: int = Field(default=32 * 1024 * 1024, ge=1024)
     head_timeout_s: float = Field(default=10.0, gt=0, description="to receive a request head")

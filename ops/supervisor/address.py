@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import socket
+from typing import TYPE_CHECKING
 
 from ops.exposure import why_not_listen
-from ops.setting_groups.service import ServerSettings
 from ops.supervisor.serve_record import CannotServe
+
+if TYPE_CHECKING:
+    from ops.setting_groups.service import ServerSettings
 
 _CONNECT_S = 0.5
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - recognised, not bound

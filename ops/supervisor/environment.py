@@ -15,7 +15,8 @@ from pydantic import BaseModel, SecretStr
 from ops.logs import FORCE_COLOR_ENV
 from ops.setting_groups.api_keys import ApiKey, read_keys
 from ops.setting_groups.models import ModelsSettings
-from ops.settings import Settings, user_config_file
+from ops.setting_groups.places import user_config_file
+from ops.settings import Settings
 
 #: Directory that holds the packages ``api``, ``worker`` and ``ops``.
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]

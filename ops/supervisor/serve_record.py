@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 _LOCK_NAME = "serve.lock"
 _RECORD_NAME = "serve.json"
 _POLL_S = 0.05
@@ -146,6 +144,8 @@ def _read(data_dir: Path) -> ServeRecord | None:
 
 def _created(pid: int) -> float | None:
     """Return when a process began, ``None`` if it has ended."""
+    import psutil  # noqa: PLC0415 - most commands ask for no process
+
     try:
         process = psutil.Process(pid)
         return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()

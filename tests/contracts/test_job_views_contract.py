@@ -14,7 +14,7 @@ import pytest
 from domain.errors import IdempotencyKeyTaken
 from domain.events.job import JobCancelRequested
 from domain.job.eta import QueuedJob
-from domain.values import JobId, Priority, StreamName, digest_of
+from domain.values import JobId, JobStatus, Priority, StreamName, digest_of
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_stores import STORES, Store, opened_store
 
@@ -114,6 +114,17 @@ def test_waiting_jobs_are_listed_in_order_and_counted_by_queue(store: Store) -> 
     _accept(store, "job-4")
     assert [one.id for one in store.queue_views.queued(Priority.INTERACTIVE, limit=1)] == ["job-1"]
     assert [store.views.waiting(priority) for priority in Priority] == [{None: 2}, {None: 1}]
+
+
+def test_jobs_are_counted_by_status(store: Store) -> None:
+    assert set(store.views.counts().values()) == {0}
+    _accept(store, "job-1")
+    _accept(store, "job-2")
+    store.log.append(StreamName("job-2"), [draft(started())], expected_version=1)
+    counts = store.views.counts()
+    assert list(counts) == list(JobStatus)
+    assert (counts[JobStatus.QUEUED], counts[JobStatus.RUNNING]) == (1, 1)
+    assert sum(counts.values()) == 2
 
 
 def test_bound_jobs_are_found_by_their_model(store: Store) -> None:

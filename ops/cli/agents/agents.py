@@ -13,9 +13,10 @@ from urllib.parse import quote
 import typer
 
 from ops.cli.agents.cache_reasons import read_reasons, reason_text
+from ops.cli.client import ask
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.log.as_of import AsOfOption, folded
-from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
+from ops.cli.options import DataDir, Json, fail
 from ops.cli.table import print_pairs, print_table
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def fork(
     """Create an agent with the history of another one up to one of its turns."""
     wanted = {"from_turn": turn, "id": name}
     body = {key: value for key, value in wanted.items() if value is not None}
-    child = _ask("POST", f"{_path(agent)}/fork", data_dir, json=body)
+    child = ask("POST", f"{_path(agent)}/fork", data_dir, json=body)
     if json:
         typer.echo(jsonlib.dumps(child, indent=2, ensure_ascii=False))
         return
@@ -130,7 +131,7 @@ def remove(
     """Delete an agent that was created over HTTP; its texts stay until they are erased."""
     if not yes:
         typer.confirm(f"Delete {agent}, and cancel its open turn?", abort=True)
-    _ask("DELETE", _path(agent), data_dir)
+    ask("DELETE", _path(agent), data_dir)
     typer.echo(f"{agent} is deleted; its texts stay until: semantic events erase --agent {agent}")
 
 
@@ -145,13 +146,6 @@ def row_of(view: AgentView) -> dict[str, Any]:
 
 def _path(agent: str) -> str:
     return f"/v1/agents/{quote(agent, safe='')}"
-
-
-def _ask(method: str, path: str, data_dir: Path | None, **arguments: Any) -> Any:  # noqa: ANN401 - JSON
-    from ops.cli.client import ask, service  # noqa: PLC0415 - keeps --help fast
-
-    with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
-        return ask(client, method, path, **arguments)
 
 
 def _views(as_of: str | None, data_dir: Path | None) -> tuple[AgentView, ...]:

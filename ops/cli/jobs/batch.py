@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json as jsonlib
+import os
+import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, BinaryIO, Final
 
 import typer
 
+from ops.cli.client import ask, service
 from ops.cli.exit_codes import EPILOG, ExitCode
-from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
+from ops.cli.http_client import HttpClient, Unreachable, UploadBody
+from ops.cli.options import DataDir, Json, fail
 from ops.cli.table import print_pairs, print_table
-
-if TYPE_CHECKING:
-    import httpx
 
 BatchArgument = Annotated[str, typer.Argument(metavar="BATCH", help="The batch's id.")]
 OutOption = Annotated[
@@ -33,6 +36,7 @@ POLL_S: Final = 0.5
 AWAY_S_MAX: Final = 120.0
 #: Time limit of the reply to an upload, in seconds.
 UPLOAD_S: Final = 600.0
+_PIECE_BYTES: Final = 65_536
 _ENDED: Final = frozenset({"ended", "completed", "failed", "expired", "cancelled"})
 
 
@@ -66,9 +70,7 @@ def submit(
 
     With --out, writes the results there when the batch has ended.
     """
-    from ops.cli.client import service  # noqa: PLC0415 - keeps --help fast
-
-    with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
+    with service(data_dir) as client:
         batch = _submit(client, file)
         if not json:
             typer.echo(batch["id"])
@@ -90,13 +92,11 @@ def list_batches(
     data_dir: DataDir = None,
 ) -> None:
     """List batches of both kinds, newest first."""
-    from ops.cli.client import ask, service  # noqa: PLC0415 - keeps --help fast
-
-    with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
+    with service(data_dir) as client:
         found = [
             batch
             for path in (MESSAGES, BATCHES)
-            for batch in ask(client, "GET", path, params={"limit": str(limit)})["data"]
+            for batch in client.ask("GET", path, params={"limit": str(limit)})["data"]
         ]
     # Ids of both kinds begin with the instant of their creation.
     found.sort(key=lambda batch: str(batch["id"]).rpartition("_")[2], reverse=True)
@@ -112,28 +112,24 @@ def list_batches(
 
 def show(batch: BatchArgument, json: Json = False, data_dir: DataDir = None) -> None:
     """Show one batch."""
-    _print(_ask("GET", _path(batch), data_dir), as_json=json)
+    _print(ask("GET", _path(batch), data_dir), as_json=json)
 
 
 def cancel(batch: BatchArgument, json: Json = False, data_dir: DataDir = None) -> None:
     """Cancel a batch; finished lines keep their results."""
-    _print(_ask("POST", f"{_path(batch)}/cancel", data_dir), as_json=json)
+    _print(ask("POST", f"{_path(batch)}/cancel", data_dir), as_json=json)
 
 
 def results(batch: BatchArgument, out: OutOption = None, data_dir: DataDir = None) -> None:
     """Print the results of a batch that has ended, one JSON object per line."""
-    from ops.cli.client import ask, service  # noqa: PLC0415 - keeps --help fast
-
-    with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
-        found = ask(client, "GET", _path(batch))
+    with service(data_dir) as client:
+        found = client.ask("GET", _path(batch))
         if _status(found) not in _ENDED:
             fail(f"batch {batch} is {_status(found)}; it has no results yet", ExitCode.FAILED)
         _write_results(client, found, out)
 
 
-def _submit(client: httpx.Client, file: Path) -> Any:  # noqa: ANN401 - JSON
-    from ops.cli.client import ask  # noqa: PLC0415 - keeps --help fast
-
+def _submit(client: HttpClient, file: Path) -> Any:  # noqa: ANN401 - JSON
     first = next((line for line in _lines(file) if line.strip()), "")
     try:
         line = jsonlib.loads(first)
@@ -144,23 +140,36 @@ def _submit(client: httpx.Client, file: Path) -> Any:  # noqa: ANN401 - JSON
     if "params" in line:
         lines = ",".join(text for text in _lines(file) if text.strip())
         body = f'{{"requests":[{lines}]}}'.encode()
-        headers = {"content-type": "application/json"}
-        return ask(client, "POST", MESSAGES, content=body, headers=headers, timeout=UPLOAD_S)
+        upload = UploadBody(content_type="application/json", size_bytes=len(body), pieces=[body])
+        return client.ask("POST", MESSAGES, upload=upload, timeout_s=UPLOAD_S)
     with file.open("rb") as content:
-        kept = ask(
-            client,
-            "POST",
-            FILES,
-            files={"file": (file.name, content)},
-            data={"purpose": "batch"},
-            timeout=UPLOAD_S,
-        )
+        kept = client.ask("POST", FILES, upload=_form(file.name, content), timeout_s=UPLOAD_S)
     body_of = {
         "input_file_id": kept["id"],
         "endpoint": str(line.get("url")),
         "completion_window": "24h",
     }
-    return ask(client, "POST", BATCHES, json=body_of)
+    return client.ask("POST", BATCHES, json=body_of)
+
+
+def _form(name: str, file: BinaryIO) -> UploadBody:
+    """Return a file as the multipart form that uploads it for a batch."""
+    boundary = secrets.token_hex(16)
+    # As the HTML standard escapes names in forms.
+    quoted = name.replace("\n", "%0A").replace("\r", "%0D").replace('"', "%22")
+    head = (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+        f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{quoted}"\r\n'
+        "Content-Type: application/octet-stream\r\n\r\n"
+    ).encode("utf-8", "replace")
+    tail = f"\r\n--{boundary}--\r\n".encode()
+    size_bytes = len(head) + os.fstat(file.fileno()).st_size + len(tail)
+    content = iter(partial(file.read, _PIECE_BYTES), b"")
+    return UploadBody(
+        content_type=f"multipart/form-data; boundary={boundary}",
+        size_bytes=size_bytes,
+        pieces=chain([head], content, [tail]),
+    )
 
 
 def _lines(file: Path) -> Iterator[str]:
@@ -168,21 +177,17 @@ def _lines(file: Path) -> Iterator[str]:
         yield from lines
 
 
-def _follow(client: httpx.Client, batch: dict[str, Any]) -> dict[str, Any]:
+def _follow(client: HttpClient, batch: dict[str, Any]) -> dict[str, Any]:
     """Return the ended batch; a restart of the service is waited for."""
-    import httpx  # noqa: PLC0415 - keeps --help fast
-
-    from ops.cli.client import ask  # noqa: PLC0415 - the same
-
     away_since: float | None = None
     with _bar() as report:
         while _status(batch) not in _ENDED:
             report(*_progress(batch))
             try:
                 time.sleep(POLL_S)
-                batch = ask(client, "GET", _path(batch["id"]))
+                batch = client.ask("GET", _path(batch["id"]))
                 away_since = None
-            except httpx.TransportError:
+            except Unreachable:
                 away_since = away_since or time.monotonic()
                 if time.monotonic() - away_since > AWAY_S_MAX:
                     raise
@@ -205,15 +210,12 @@ def _bar() -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: report(done, total) if report is not None else None
 
 
-def _write_results(client: httpx.Client, batch: dict[str, Any], out: Path | None) -> None:
+def _write_results(client: HttpClient, batch: dict[str, Any], out: Path | None) -> None:
     sink = out.open("wb") if out is not None else sys.stdout.buffer
     try:
         for path in _result_paths(batch):
-            with client.stream("GET", path, timeout=UPLOAD_S) as response:
-                if response.is_error:
-                    response.read()
-                    response.raise_for_status()
-                for piece in response.iter_bytes():
+            with client.pieces(path, timeout_s=UPLOAD_S) as pieces:
+                for piece in pieces:
                     sink.write(piece)
         sink.flush()
     finally:
@@ -264,13 +266,6 @@ def _pairs(batch: dict[str, Any]) -> list[tuple[str, str]]:
     counts = batch.get("progress") or batch["request_counts"]
     lines = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
     return [("batch", batch["id"]), ("status", _status(batch)), ("lines", lines or "none")]
-
-
-def _ask(method: str, path: str, data_dir: Path | None) -> Any:  # noqa: ANN401 - JSON
-    from ops.cli.client import ask, service  # noqa: PLC0415 - keeps --help fast
-
-    with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
-        return ask(client, method, path)
 
 
 def _print(batch: dict[str, Any], *, as_json: bool) -> None:

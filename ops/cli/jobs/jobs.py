@@ -5,21 +5,19 @@ from __future__ import annotations
 import json as jsonlib
 import sys
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from ops.cli.agents.cache_reasons import cache_line
+from ops.cli.client import ask, follow, service
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.jobs.run import MaxTokens, Prompt, Seed, System, Temperature, job_body
 from ops.cli.jobs.timeline import StoryOption, print_story
 from ops.cli.jobs.webhooks import webhook_line
 from ops.cli.log.as_of import AsOfOption, print_past_job, print_past_jobs
-from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
+from ops.cli.options import DataDir, Json, fail
 from ops.cli.table import print_pairs, print_table
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 JobIdArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
 
@@ -61,7 +59,7 @@ def list_jobs(
         print_past_jobs(as_of, status=status, limit=limit, as_json=json, data_dir=data_dir)
         return
     query = {"limit": str(limit)} | ({"status": status.value} if status else {})
-    page = _ask("GET", "/v1/jobs", data_dir, params=query)
+    page = ask("GET", "/v1/jobs", data_dir, params=query)
     if json:
         _print_json(page)
         return
@@ -96,17 +94,17 @@ def show(
     if as_of is not None:
         print_past_job(job, as_of, as_json=json, data_dir=data_dir)
         return
-    _print_job(_ask("GET", f"/v1/jobs/{job}", data_dir), as_json=json)
+    _print_job(ask("GET", f"/v1/jobs/{job}", data_dir), as_json=json)
 
 
 def cancel(job: JobIdArgument, json: Json = False, data_dir: DataDir = None) -> None:
     """Cancel a job; a job that has ended does not change."""
-    _print_job(_ask("POST", f"/v1/jobs/{job}/cancel", data_dir), as_json=json)
+    _print_job(ask("POST", f"/v1/jobs/{job}/cancel", data_dir), as_json=json)
 
 
 def retry(job: JobIdArgument, json: Json = False, data_dir: DataDir = None) -> None:
     """Retry a failed, cancelled or expired job from its beginning."""
-    _print_job(_ask("POST", f"/v1/jobs/{job}/retry", data_dir), as_json=json)
+    _print_job(ask("POST", f"/v1/jobs/{job}/retry", data_dir), as_json=json)
 
 
 def stream(job: JobIdArgument, json: Json = False, data_dir: DataDir = None) -> None:
@@ -114,9 +112,7 @@ def stream(job: JobIdArgument, json: Json = False, data_dir: DataDir = None) -> 
 
     With --json, prints every stream item, one per line.
     """
-    from ops.cli.client import follow, service  # noqa: PLC0415 - keeps --help fast
-
-    with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
+    with service(data_dir) as client:
         last: dict[str, Any] = {}
         for last in follow(client, job):
             if json:
@@ -143,18 +139,11 @@ def submit(
     body = job_body(
         prompt, max_tokens=max_tokens, temperature=temperature, seed=seed, system=system
     )
-    job = _ask("POST", "/v1/jobs", data_dir, json=body)
+    job = ask("POST", "/v1/jobs", data_dir, json=body)
     if json:
         _print_json(job)
     else:
         typer.echo(job["id"])
-
-
-def _ask(method: str, path: str, data_dir: Path | None, **arguments: Any) -> Any:  # noqa: ANN401 - JSON
-    from ops.cli.client import ask, service  # noqa: PLC0415 - keeps --help fast
-
-    with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
-        return ask(client, method, path, **arguments)
 
 
 def _print_job(job: dict[str, Any], *, as_json: bool) -> None:

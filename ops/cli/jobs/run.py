@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json as jsonlib
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from ops.cli.client import follow, service
 from ops.cli.exit_codes import ExitCode
-from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
-
-if TYPE_CHECKING:
-    import httpx
+from ops.cli.http_client import HttpClient
+from ops.cli.options import DataDir, Json, fail
 
 Prompt = Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", min=1)]
@@ -41,13 +40,10 @@ def run(
 
     With --json, prints the finished job instead, its answer under "output".
     """
-    from ops.cli.client import service  # noqa: PLC0415 - keeps --help fast
-
-    settings = settings_or_exit(overrides(data_dir=data_dir))
     body = job_body(
         prompt, max_tokens=max_tokens, temperature=temperature, seed=seed, system=system
     )
-    with service(settings) as client:
+    with service(data_dir) as client:
         job = _run_job(client, body, show=not json)
     if json:
         typer.echo(jsonlib.dumps(job, indent=2, ensure_ascii=False))
@@ -62,11 +58,9 @@ def job_body(prompt: str, **options: object) -> dict[str, Any]:
     return {"prompt": text} | {name: value for name, value in options.items() if value is not None}
 
 
-def _run_job(client: httpx.Client, body: dict[str, Any], *, show: bool) -> dict[str, Any]:
+def _run_job(client: HttpClient, body: dict[str, Any], *, show: bool) -> dict[str, Any]:
     """Submit a job, print its text and return its end; an interrupt cancels the job."""
-    from ops.cli.client import ask, follow  # noqa: PLC0415 - keeps --help fast
-
-    job_id = ask(client, "POST", "/v1/jobs", json=body)["id"]
+    job_id = client.ask("POST", "/v1/jobs", json=body)["id"]
     ended = False
     try:
         for item in follow(client, job_id):
@@ -78,8 +72,8 @@ def _run_job(client: httpx.Client, body: dict[str, Any], *, show: bool) -> dict[
         raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
     finally:
         if not ended:
-            client.post(f"/v1/jobs/{job_id}/cancel")
+            client.ask("POST", f"/v1/jobs/{job_id}/cancel")
         if show:
             sys.stdout.write("\n")
-    job: dict[str, Any] = ask(client, "GET", f"/v1/jobs/{job_id}")
+    job: dict[str, Any] = client.ask("GET", f"/v1/jobs/{job_id}")
     return job

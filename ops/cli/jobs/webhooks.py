@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json as jsonlib
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from ops.cli.client import ask
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
 from ops.cli.table import print_table
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WebhookArgument = Annotated[str, typer.Argument(metavar="WEBHOOK", help="The webhook's id.")]
 
@@ -43,7 +41,7 @@ def list_webhooks(
 ) -> None:
     """List webhooks, newest first."""
     query = {"limit": str(limit)} | ({"state": state.value} if state else {})
-    page = _ask("GET", "/v1/webhooks", data_dir, params=query)
+    page = ask("GET", "/v1/webhooks", data_dir, params=query)
     if json:
         _print_json(page)
         return
@@ -67,7 +65,7 @@ def list_webhooks(
 
 def retry(webhook: WebhookArgument, json: Json = False, data_dir: DataDir = None) -> None:
     """Send a webhook again at once, with all its attempts."""
-    shown = _ask("POST", f"/v1/webhooks/{webhook}/retry", data_dir)
+    shown = ask("POST", f"/v1/webhooks/{webhook}/retry", data_dir)
     if json:
         _print_json(shown)
     else:
@@ -101,13 +99,6 @@ def webhook_line(webhook: dict[str, Any]) -> str:
     if webhook["next_attempt_at"]:
         parts.append(f"next {webhook['next_attempt_at'][:19]}")
     return f"{webhook['url']}: {', '.join(parts)}"
-
-
-def _ask(method: str, path: str, data_dir: Path | None, **arguments: Any) -> Any:  # noqa: ANN401 - JSON
-    from ops.cli.client import ask, service  # noqa: PLC0415 - keeps --help fast
-
-    with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
-        return ask(client, method, path, **arguments)
 
 
 def _print_json(value: object) -> None:

@@ -37,7 +37,7 @@ def add(
     leave them open.
     """
     from ops.models.config_file import NotEditable, add_table  # noqa: PLC0415 - keeps --help fast
-    from ops.settings import user_config_file  # noqa: PLC0415 - the same
+    from ops.setting_groups.places import user_config_file  # noqa: PLC0415 - the same
 
     sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
     values = _given(
@@ -70,7 +70,7 @@ def rm(name: Name) -> None:
         remove_table,
         tables_of,
     )
-    from ops.settings import user_config_file  # noqa: PLC0415 - the same
+    from ops.setting_groups.places import user_config_file  # noqa: PLC0415 - the same
 
     settings = settings_or_exit(overrides())
     try:

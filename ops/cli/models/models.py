@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from domain.kv.plan import size_text
+from ops.cli.access import access_or_exit
+from ops.cli.client import client_of
 from ops.cli.exit_codes import EPILOG, ExitCode
+from ops.cli.http_client import HTTP_NOT_FOUND, Refused, Unreachable
 from ops.cli.models.download import pull
 from ops.cli.models.edit import add, rm
 from ops.cli.models.plan import plan
@@ -17,6 +20,8 @@ from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
 from ops.cli.table import print_pairs, print_table
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ops.models.summary import ModelSummaries, ModelSummary
     from ops.settings import Settings
 
@@ -38,7 +43,7 @@ def ls(json: Json = False, data_dir: DataDir = None) -> None:
     loaded: a worker serves it. available: its files are here. missing: they are
     not. failed: its last load failed. Works with and without a running service.
     """
-    found = _summaries(settings_or_exit(overrides(data_dir=data_dir)))
+    found = _summaries(data_dir)
     if json:
         typer.echo(jsonlib.dumps(found, indent=2))
         return
@@ -64,7 +69,7 @@ def show(
     data_dir: DataDir = None,
 ) -> None:
     """Show one model: files, digest, defaults, and why its last load failed."""
-    found = _summaries(settings_or_exit(overrides(data_dir=data_dir)))["data"]
+    found = _summaries(data_dir)["data"]
     model = next((one for one in found if name in (one["name"], *one["aliases"])), None)
     if model is None:
         names = ", ".join(one["name"] for one in found)
@@ -102,29 +107,21 @@ def _tokens(tokens: int | None) -> str:
     return "-" if tokens is None else f"{tokens:,}"
 
 
-def _summaries(settings: Settings) -> ModelSummaries:
+def _summaries(data_dir: Path | None) -> ModelSummaries:
     """Return the models as a running service sees them, else as this machine has them."""
-    return _asked(settings) or _found_here(settings)
+    found = _asked(data_dir)
+    return found or _found_here(settings_or_exit(overrides(data_dir=data_dir)))
 
 
-def _asked(settings: Settings) -> ModelSummaries | None:
-    import httpx  # noqa: PLC0415 - keeps --help fast
-
-    from ops.cli.client import ask, key_header, service_url  # noqa: PLC0415 - the same
-
+def _asked(data_dir: Path | None) -> ModelSummaries | None:
+    client = client_of(access_or_exit(data_dir), answer_s=_ASK_S)
     try:
-        with httpx.Client(
-            base_url=service_url(settings),
-            timeout=_ASK_S,
-            trust_env=False,
-            headers=key_header(settings),
-        ) as client:
-            found: Any = ask(client, "GET", "/admin/models")
-    except httpx.HTTPStatusError as error:
-        if error.response.status_code == httpx.codes.NOT_FOUND:
+        found: Any = client.ask("GET", "/admin/models")
+    except Refused as refused:
+        if refused.status == HTTP_NOT_FOUND:
             return None  # a program of another kind, or an older service
-        fail(f"the service refused: {error.response.status_code}", ExitCode.FAILED)
-    except (httpx.TransportError, ValueError):
+        fail(f"the service refused: {refused.status}", ExitCode.FAILED)
+    except (Unreachable, ValueError):
         return None
     summaries: ModelSummaries = found
     return summaries

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json as jsonlib
 import time
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
 
+from ops.cli.client import service
 from ops.cli.exit_codes import ExitCode
-from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
-
-if TYPE_CHECKING:
-    import httpx
+from ops.cli.http_client import HttpClient, Refused, Unreachable
+from ops.cli.options import DataDir, Json, fail
 
 #: Pause between two reads of the swap, in seconds.
 LOOK_S: Final = 0.2
@@ -46,11 +45,9 @@ def swap(
     0 once the model serves, with 1 if it could not be loaded: the one before
     serves again.
     """
-    from ops.cli.client import ask, service  # noqa: PLC0415 - keeps --help fast
-
-    with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
+    with service(data_dir) as client:
         path = f"/admin/models/{quote(name, safe='')}/load"
-        begun = ask(client, "POST", path, params={"drain_s": drain})
+        begun = client.ask("POST", path, params={"drain_s": drain})
         ended = _followed(client, begun, shows=not json)
     if json:
         typer.echo(jsonlib.dumps(ended, indent=2))
@@ -60,12 +57,8 @@ def swap(
         fail(_reason(ended), ExitCode.FAILED)
 
 
-def _followed(client: httpx.Client, swap: dict[str, Any], *, shows: bool) -> dict[str, Any]:
+def _followed(client: HttpClient, swap: dict[str, Any], *, shows: bool) -> dict[str, Any]:
     """Return the swap at its end; print each state that it enters."""
-    import httpx  # noqa: PLC0415 - keeps --help fast
-
-    from ops.cli.client import ask  # noqa: PLC0415 - keeps --help fast
-
     begun_s, state, misses = time.monotonic(), None, 0
     while True:
         if swap["state"] != state:
@@ -78,9 +71,9 @@ def _followed(client: httpx.Client, swap: dict[str, Any], *, shows: bool) -> dic
             fail("no worker takes part; the swap happens once one starts", ExitCode.FAILED)
         time.sleep(LOOK_S)
         try:
-            swap = ask(client, "GET", f"/admin/swaps/{swap['id']}")
+            swap = client.ask("GET", f"/admin/swaps/{swap['id']}")
             misses = 0
-        except (httpx.TransportError, httpx.HTTPStatusError):
+        except (Unreachable, Refused):
             misses += 1
             if misses > MISSES_MAX:
                 raise

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from ops.cli.access import access_or_exit
+from ops.cli.client import service
 from ops.cli.exit_codes import ExitCode
-from ops.cli.options import DataDir, fail, overrides, settings_or_exit
+from ops.cli.options import DataDir, fail
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ops.claude_code import ServedModel
-    from ops.settings import Settings
 
 _INSTALL = "npm install -g @anthropic-ai/claude-code"
 
@@ -57,9 +60,8 @@ def claude(
         shell_lines,
     )
 
-    settings = settings_or_exit(overrides(data_dir=data_dir))
-    base_url, model = _served(settings)
-    key = settings.own_key
+    base_url, model = _served(data_dir)
+    key = access_or_exit(data_dir).own_key
     if print_env:
         token = NO_KEY if key is None else KEY_VARIABLE
         for line in shell_lines(environment(base_url, model, token=token)):
@@ -74,17 +76,16 @@ def claude(
     _become(program, arguments(context.args, variables, model), inherited | variables | secret)
 
 
-def _served(settings: Settings) -> tuple[str, ServedModel]:
+def _served(data_dir: Path | None) -> tuple[str, ServedModel]:
     """Return the URL of the service and its model."""
     from ops.claude_code import ServedModel  # noqa: PLC0415 - keeps --help fast
-    from ops.cli.client import ask, service  # noqa: PLC0415 - the same
 
-    with service(settings) as client:
-        models = ask(client, "GET", "/v1/models")["data"]
+    with service(data_dir) as client:
+        models = client.ask("GET", "/v1/models")["data"]
         if not models:
             fail("the service has no model yet; see: semantic status", ExitCode.FAILED)
         first = models[0]
-        base_url = str(client.base_url).rstrip("/")
+        base_url = client.base_url
     return base_url, ServedModel(first["id"], first.get("context_length"))
 
 

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ops.cli.client import ask, service
 from ops.cli.exit_codes import EPILOG, ExitCode
-from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
+from ops.cli.options import DataDir, Json, fail
 from ops.cli.table import print_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    import httpx
+    from ops.cli.http_client import HttpClient
 
 _ENGINE = "/admin/engine"
 #: Seconds for all workers to report a change; they report once a second.
@@ -40,10 +41,7 @@ def register(app: typer.Typer) -> None:
 
 def show(json: Json = False, data_dir: DataDir = None) -> None:
     """Show the values in force, the admission of jobs and the workers."""
-    from ops.cli.client import ask, service  # noqa: PLC0415 - keeps --help fast
-
-    with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
-        _print(ask(client, "GET", _ENGINE), as_json=json)
+    _print(ask("GET", _ENGINE, data_dir), as_json=json)
 
 
 def change(
@@ -109,11 +107,9 @@ def drain(
     Accepted jobs that do not run stay in the queue. Exits with 0 if no job runs, 1 if some still
     do. ``semantic resume`` ends the drain.
     """
-    from ops.cli.client import ask, service  # noqa: PLC0415 - keeps --help fast
-
-    with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
+    with service(data_dir) as client:
         body = {} if reason is None else {"reason": reason}
-        state = ask(client, "POST", "/admin/drain", json=body)
+        state = client.ask("POST", "/admin/drain", json=body)
         if wait:
             state = _wait(client, _has_drained, wait)
         _print(state, as_json=json)
@@ -122,33 +118,27 @@ def drain(
 
 
 def _tune(body: dict[str, Any], *, as_json: bool, data_dir: Path | None) -> None:
-    from ops.cli.client import ask, service  # noqa: PLC0415 - keeps --help fast
-
-    with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
-        wanted = ask(client, "PATCH", _ENGINE, json=body)["values"]
+    with service(data_dir) as client:
+        wanted = client.ask("PATCH", _ENGINE, json=body)["values"]
         state = _wait(client, lambda found: _has_values(found, wanted), APPLIED_S)
         _print(state, as_json=as_json)
 
 
 def _admit(name: str, reason: str | None, *, as_json: bool, data_dir: Path | None) -> None:
-    from ops.cli.client import ask, service  # noqa: PLC0415 - keeps --help fast
-
-    with service(settings_or_exit(overrides(data_dir=data_dir))) as client:
+    with service(data_dir) as client:
         body = {} if reason is None else {"reason": reason}
-        admission = ask(client, "POST", f"/admin/{name}", json=body)["admission"]
+        admission = client.ask("POST", f"/admin/{name}", json=body)["admission"]
         state = _wait(client, lambda found: _has_admission(found, admission), APPLIED_S)
         _print(state, as_json=as_json)
 
 
 def _wait(
-    client: httpx.Client, is_done: Callable[[dict[str, Any]], bool], seconds: float
+    client: HttpClient, is_done: Callable[[dict[str, Any]], bool], seconds: float
 ) -> dict[str, Any]:
     """Return the state once ``is_done`` holds, or after a time."""
-    from ops.cli.client import ask  # noqa: PLC0415 - keeps --help fast
-
     give_up_at = time.monotonic() + seconds
     while True:
-        state: dict[str, Any] = ask(client, "GET", _ENGINE)
+        state: dict[str, Any] = client.ask("GET", _ENGINE)
         if is_done(state) or time.monotonic() > give_up_at:
             return state
         time.sleep(_POLL_S)

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import json as jsonlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from ops.cli.access import access_or_exit
+from ops.cli.client import client_of
 from ops.cli.exit_codes import ExitCode
+from ops.cli.http_client import HttpClient, Refused, Unreachable
 from ops.cli.log.as_of import AsOfOption, print_past_status
-from ops.cli.options import DataDir, Json, overrides, settings_or_exit
+from ops.cli.options import DataDir, Json
 from ops.cli.table import print_pairs
+from ops.supervisor.serve_record import read_record
 
 if TYPE_CHECKING:
-    from ops.settings import Settings
-    from ops.supervisor.serve_record import PartRecord, ServeRecord
+    from pathlib import Path
 
+    from ops.supervisor.serve_record import PartRecord
+
+#: Time limit of an answer of the api, in seconds.
+ANSWER_S = 5.0
 _HASH_CHARS = 12
+#: Figures of the engine and of the log, where they cannot be read.
+_FIGURES: Final[Mapping[str, Any]] = MappingProxyType({"cache": None, "drafts": None})
+_LOG: Final[Mapping[str, Any]] = MappingProxyType({"jobs": None, "queue_depth": None, "log": None})
+_ASKED: Final = frozenset({"model"} | _FIGURES.keys() | _LOG.keys())
 
 
 def register(app: typer.Typer) -> None:
@@ -33,8 +46,7 @@ def status(as_of: AsOfOption = None, json: Json = False, data_dir: DataDir = Non
     if as_of is not None:
         print_past_status(as_of, as_json=json, data_dir=data_dir)
         return
-    settings = settings_or_exit(overrides(data_dir=data_dir))
-    report = _report(settings)
+    report = _report(data_dir)
     if json:
         typer.echo(jsonlib.dumps(report, indent=2))
     else:
@@ -45,93 +57,66 @@ def status(as_of: AsOfOption = None, json: Json = False, data_dir: DataDir = Non
         raise typer.Exit(int(ExitCode.FAILED))
 
 
-def _report(settings: Settings) -> dict[str, Any]:
-    from ops.supervisor.serve_record import read_record  # noqa: PLC0415 - keeps --help fast
-
-    record = read_record(settings.data_dir)
-    health = None if record is None else _health(settings, record)
-    log = _log(settings)
-    report: dict[str, Any] = {
+def _report(data_dir: Path | None) -> dict[str, Any]:
+    access = access_or_exit(data_dir)
+    record = read_record(access.data_dir)
+    client = client_of(access, answer_s=ANSWER_S)
+    health = None if record is None else _asked(client, "/health/ready")
+    # An api that does not answer is not asked again.
+    seen = None if health is None else _asked(client, "/admin/status")
+    figures = _FIGURES if seen is None else {name: seen[name] for name in _FIGURES}
+    log = _log(data_dir) if seen is None else {name: seen[name] for name in _LOG}
+    return {
         "running": record is not None,
         "ready": health is not None and health["status"] != "unavailable",
         "health": health,
-        "data_dir": str(settings.data_dir),
-        "model": record.model if record else None,
+        "data_dir": str(access.data_dir),
+        # The record has the model of the start, before any swap.
+        "model": (seen and seen["model"]) or (record.model if record else None),
         "base_url": record.base_url if record else None,
         "broker_url": record.broker_url if record else None,
         "pid": record.pid if record else None,
         "started_at": record.started_at if record else None,
         "parts": {name: _part(part) for name, part in record.parts.items()} if record else {},
+        **figures,
+        **log,
     }
-    return report | _figures(settings, record) | log
 
 
 def _part(part: PartRecord) -> dict[str, Any]:
     return {"pid": part.pid, "restarts": part.restarts, "alive": part.is_alive()}
 
 
-def _figures(settings: Settings, record: ServeRecord | None) -> dict[str, Any]:
-    """Return what the worker's last pulse reports: its model, and figures of cache and drafts."""
-    nothing: dict[str, Any] = {"cache": None, "drafts": None}
-    if record is None or not record.broker_url:
-        return nothing
-    from dataclasses import asdict  # noqa: PLC0415 - keeps --help fast
-
-    from domain.errors import QueueUnavailable  # noqa: PLC0415 - the same
-    from ops.adapters.redis.client import Keys, connect  # noqa: PLC0415 - the same
-    from ops.adapters.redis.control import RedisWorkerPulses  # noqa: PLC0415 - the same
-
-    client = connect(record.broker_url)
+def _asked(client: HttpClient, path: str) -> dict[str, Any] | None:
+    """Return a reply of the api, ``None`` where it does not answer, refuses or is another one."""
     try:
-        pulses = RedisWorkerPulses(client, Keys(settings.redis.prefix)).alive()
-    except QueueUnavailable:
-        return nothing
-    finally:
-        client.close()
-    cache = next((asdict(pulse.cache) for pulse in pulses if pulse.cache is not None), None)
-    drafts = next((asdict(pulse.drafts) for pulse in pulses if pulse.drafts is not None), None)
-    # The record has the model of the start, before any swap.
-    model = next((pulse.model.id for pulse in pulses if pulse.model is not None), None)
-    return {"cache": cache, "drafts": drafts} | ({"model": model} if model else {})
-
-
-def _health(settings: Settings, record: ServeRecord) -> dict[str, Any] | None:
-    """Return the reply of ``/health/ready``, ``None`` where the api does not answer."""
-    import httpx  # noqa: PLC0415 - keeps --help fast
-
-    from ops.cli.client import key_header  # noqa: PLC0415 - the same
-    from ops.supervisor.probes import PROBE_S  # noqa: PLC0415 - the same
-
-    try:
-        with httpx.Client(
-            base_url=record.base_url,
-            timeout=PROBE_S,
-            trust_env=False,
-            headers=key_header(settings),
-        ) as client:
-            found: dict[str, Any] = client.get("/health/ready").json()
-            return found if "status" in found else None
-    except (httpx.TransportError, ValueError):
+        found: dict[str, Any] = client.ask("GET", path)
+    except Refused as refused:
+        found = refused.body
+    except (Unreachable, ValueError):
         return None
+    is_complete = found.keys() >= ({"status"} if path.startswith("/health") else _ASKED)
+    return found if is_complete else None
 
 
-def _log(settings: Settings) -> dict[str, Any]:
+def _log(data_dir: Path | None) -> dict[str, Any]:
     """Read the log directly; needs no service."""
-    from domain.errors import LogUnavailable  # noqa: PLC0415 - keeps --help fast
+    from domain.errors import LogUnavailable  # noqa: PLC0415 - most calls ask the service
     from ops.adapters.event_log.database import database_file, reader_engine  # noqa: PLC0415 - the same
-    from ops.adapters.event_log.projections.job_counts import count_jobs  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.projections.job_views import SqlJobViews  # noqa: PLC0415 - the same
     from ops.adapters.event_log.reader import LogReader  # noqa: PLC0415 - the same
+    from ops.cli.options import overrides, settings_or_exit  # noqa: PLC0415 - the same
 
-    file = database_file(settings.log_url)
-    nothing: dict[str, Any] = {"jobs": None, "queue_depth": None, "log": None}
+    url = settings_or_exit(overrides(data_dir=data_dir)).log_url
+    file = database_file(url)
     if file is not None and not file.exists():
-        return nothing
-    engine = reader_engine(settings.log_url)
+        return dict(_LOG)
+    engine = reader_engine(url)
     try:
-        counts = {job_status.value: count for job_status, count in count_jobs(engine).items()}
+        counts = {found.value: count for found, count in SqlJobViews(engine).counts().items()}
         head = LogReader(engine).head()
     except LogUnavailable as error:
-        return nothing | {"log": {"error": error.message}}
+        return dict(_LOG) | {"log": {"error": error.message}}
     finally:
         engine.dispose()
     return {

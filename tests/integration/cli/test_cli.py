@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -12,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from ops.cli.main import MODULES
+from ops.supervisor.serve_record import ServeRecord, serve_lock, write_record
 from tests.support.processes.stand_in_jobs import ITEMS, StandInJobs
 
 _ROOT = Path(__file__).parents[3]
@@ -80,26 +84,81 @@ def test_help_of_a_group_names_its_commands(shell: Shell, group: str) -> None:
     assert "Commands" in out
 
 
-def test_help_loads_no_heavy_library(shell: Shell) -> None:
-    heavy = ("sqlalchemy", "httpx", "pydantic", "mlx", "redis", "alembic")
+#: Libraries that take a tenth of a second and more to import; ``typer`` needs pydantic for options.
+HEAVY = (
+    *("alembic", "dramatiq", "httpx", "mlx", "numpy", "opentelemetry", "prometheus_client"),
+    *("psycopg", "pydantic_settings", "redis", "robyn", "sqlalchemy", "sqlmodel"),
+    *("asyncio", "textual", "tokenizers", "transformers"),
+)
+
+
+def loaded_by(shell: Shell, *words: str, extra: str = "", **variables: str) -> list[str]:
+    """Run a command, and return the heavy libraries that it has imported at its end."""
     code = f"""
 import sys
 from ops.cli.main import main
-sys.argv = ["semantic", "--help"]
+sys.argv = ["semantic", *{words!r}]
 try:
     main()
-except SystemExit:
-    print("LOADED", [name for name in {heavy!r} if name in sys.modules])
+except SystemExit as end:
+    print("EXIT", end.code)
+print("LOADED", *[name for name in {(*HEAVY, extra)!r} if name in sys.modules])
 """
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=shell.variables,
+        cwd=shell.home,
+        env=shell.variables | variables,
         capture_output=True,
         text=True,
         check=True,
         timeout=_DEADLINE_S,
     )
-    assert done.stdout.splitlines()[-1] == "LOADED []"
+    *_, ended, loaded = done.stdout.splitlines()
+    assert ended == "EXIT 0", done.stdout + done.stderr
+    return loaded.split()[1:]
+
+
+def test_help_loads_no_heavy_library(shell: Shell) -> None:
+    assert loaded_by(shell, "--help", extra="pydantic") == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("jobs", "ls"),
+        ("jobs", "show", "job-1"),
+        ("jobs", "cancel", "job-1"),
+        ("jobs", "stream", "job-1"),
+        ("jobs", "submit", "hi"),
+        ("run", "hi"),
+        ("status",),
+    ],
+)
+def test_command_that_asks_the_service_loads_no_heavy_library(
+    shell: Shell, words: tuple[str, ...]
+) -> None:
+    with StandInJobs() as api:
+        if words == ("status",):
+            record = ServeRecord(
+                pid=os.getpid(), base_url=f"http://127.0.0.1:{api.port}", started_at="2026-01-01"
+            )
+            with serve_lock(shell.home / "data"):
+                write_record(shell.home / "data", record)
+                assert loaded_by(shell, *words) == []
+        else:
+            assert loaded_by(shell, *words, SEMANTIC_SERVER__PORT=str(api.port)) == []
+
+
+def test_table_of_commands_has_what_each_module_adds() -> None:
+    for module, commands in MODULES.items():
+        app = typer.Typer()
+        importlib.import_module(f"ops.cli.{module}").register(app)
+        added = [
+            command.name or getattr(command.callback, "__name__", "")
+            for command in app.registered_commands
+        ]
+        added += [group.name for group in app.registered_groups]
+        assert sorted(commands) == sorted(added), module
 
 
 def test_version_is_one_line(shell: Shell) -> None:

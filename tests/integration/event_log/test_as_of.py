@@ -17,7 +17,6 @@ from domain.log.record import EventFilter
 from domain.values import JobStatus, StreamName
 from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.event_query import EventQuery
-from ops.adapters.event_log.projections.job_counts import count_jobs
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.cli.main import build_app
 from ops.clock import SystemClock
@@ -45,7 +44,7 @@ def test_every_past_is_what_the_live_projection_was_then(
                 events = [draft(lives[number][version])]
                 log.append(StreamName(f"job-{number}"), events, expected_version=version)
                 versions[number] += 1
-                live[log.head().position] = log.views.page(limit=1000).jobs, count_jobs(engine)
+                live[log.head().position] = log.views.page(limit=1000).jobs, log.views.counts()
             for position, (jobs, counts) in live.items():
                 past = fold_jobs_as_of(EventQuery(engine, EventFilter()).each(limit=position))
                 assert (past.jobs, past.counts()) == (jobs, counts)

@@ -81,6 +81,10 @@ class InMemoryJobViews:
             if view.status is JobStatus.QUEUED and view.priority == priority
         )
 
+    def counts(self) -> dict[JobStatus, int]:
+        found = Counter(view.status for view in self.rows.values())
+        return {status: found[status] for status in JobStatus}
+
     def bound_models(self) -> tuple[str, ...]:
         bound = {view.bound_model for view in self.unfinished()}
         return tuple(sorted(model for model in bound if model is not None))

@@ -16,6 +16,16 @@ ITEMS: list[dict[str, Any]] = [
     {"n": 3, "a": 1, "kind": "text", "text": "a time", "ids": [3]},
     {"n": 4, "a": 1, "kind": "finished", "stop_reason": "end_turn", "usage": _USAGE},
 ]
+#: The reply of ``/admin/status``.
+STATUS: dict[str, Any] = {
+    "object": "status",
+    "model": "stand-in",
+    "cache": None,
+    "drafts": None,
+    "jobs": {"queued": 2, "completed": 1},
+    "queue_depth": 2,
+    "log": {"position": 12, "hash": "f" * 64},
+}
 
 
 class StandInJobs:
@@ -94,6 +104,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._stream()
         elif self.path == "/v1/jobs/job-1":
             self._json(200, self._api.job())
+        elif self.path == "/health/ready":
+            self._json(200, {"status": "ok", "checks": {}, "reasons": []})
+        elif self.path == "/admin/status":
+            self._json(200, STATUS)
         elif self.path.startswith("/v1/jobs?"):
             waiting = self._api.job("running") | {"queue_position": 2, "waiting_for": "memory"}
             parked = self._api.job("queued") | {"waiting_for": "model", "bound_model": "night"}

@@ -11,8 +11,9 @@ from pydantic_settings import SettingsError
 
 from ops.cli.service.origins import origins
 from ops.setting_groups.models import DEMO_MODEL
+from ops.setting_groups.places import user_config_file
 from ops.setting_groups.service import JobSettings
-from ops.settings import ConfigFileError, load_settings, user_config_file
+from ops.settings import ConfigFileError, load_settings
 
 
 @pytest.fixture(autouse=True)

@@ -104,6 +104,13 @@ class SqlJobViews:
             rows = _WAITING.rows(connection, {"priority": priority.value})
         return {model: int(count) for model, count in rows}
 
+    def counts(self) -> dict[JobStatus, int]:
+        """See ``JobViews.counts``."""
+        query = select(JOBS.c.status, func.count()).group_by(JOBS.c.status)
+        with reading(self._engine) as connection:
+            found = {str(row[0]): int(row[1]) for row in connection.execute(query)}
+        return {status: found.get(status.value, 0) for status in JobStatus}
+
     def bound_models(self) -> tuple[str, ...]:
         """See ``JobViews.bound_models``."""
         query = select(JOBS.c.bound_model).distinct().where(JOBS.c.status.in_(_OPEN))

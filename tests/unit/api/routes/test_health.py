@@ -122,3 +122,20 @@ def test_swap_degrades_also_while_no_worker_has_a_model() -> None:
     health = ready(prepare, READY)
     assert health["status"] == "degraded"
     assert health["reasons"] == ["model: swapping to b: requested"]
+
+
+def test_status_has_the_jobs_the_head_of_the_log_and_the_figures_of_a_worker() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            empty = await api.json("GET", "/admin/status")
+            assert (empty["model"], empty["cache"], empty["queue_depth"]) == (None, None, 0)
+            await api.json("POST", "/v1/jobs", {"prompt": "hi"}, status=202)
+            pulse(api, ram_held_bytes=7)
+            shown = await api.json("GET", "/admin/status")
+            head = api.log.head()
+            assert shown["model"] == CARD.id
+            assert shown["cache"]["ram_held_bytes"] == 7
+            assert (shown["jobs"]["queued"], shown["queue_depth"]) == (1, 1)
+            assert shown["log"] == {"position": head.position, "hash": head.hash}
+
+    asyncio.run(scenario())

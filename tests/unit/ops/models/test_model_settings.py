@@ -9,7 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from ops.cli.service.origins import origins
-from ops.settings import load_settings, user_config_file
+from ops.setting_groups.places import user_config_file
+from ops.settings import load_settings
 
 
 @pytest.fixture(autouse=True)

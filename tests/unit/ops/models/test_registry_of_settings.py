@@ -19,7 +19,8 @@ from ops.models.registry import (
     model_registry,
 )
 from ops.setting_groups.models import DEMO_MODEL
-from ops.settings import Settings, load_settings, user_config_file
+from ops.setting_groups.places import user_config_file
+from ops.settings import Settings, load_settings
 from tests.support.models.hub_cache import cache_model
 
 CODER = {"source": "org/Coder", "aliases": ("sonnet",), "context": 4096}

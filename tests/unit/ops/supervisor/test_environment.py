@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ops.settings import Settings, load_settings, user_config_file
+from ops.setting_groups.places import user_config_file
+from ops.settings import Settings, load_settings
 from ops.supervisor.environment import (
     allocator_environment,
     child_environment,

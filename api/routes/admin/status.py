@@ -1,0 +1,51 @@
+"""``/admin/status``: the figures of ``semantic status`` in one reply."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Final
+
+from api.http.messages import Reply, Request
+from api.http.operation import Operation
+from api.http.replies import json_reply
+from api.schemas.status import StatusObject
+from api.services.route_services import StatusService
+from domain.errors import QueueUnavailable
+from domain.values import JobStatus
+
+
+async def get_status(request: Request, status: StatusService) -> Reply:
+    """Return the jobs by status, the head of the log, and figures of the engine."""
+    del request
+    return json_reply(await status.call(_status, status))
+
+
+def _status(status: StatusService) -> StatusObject:
+    try:
+        pulses = status.pulses.alive()
+    except QueueUnavailable:
+        pulses = ()
+    caches = (asdict(pulse.cache) for pulse in pulses if pulse.cache is not None)
+    drafts = (asdict(pulse.drafts) for pulse in pulses if pulse.drafts is not None)
+    counts, head = status.views.counts(), status.log.head()
+    return {
+        "object": "status",
+        "version": status.version,
+        "model": next((pulse.model.id for pulse in pulses if pulse.model is not None), None),
+        "cache": next(caches, None),
+        "drafts": next(drafts, None),
+        "jobs": {one.value: count for one, count in counts.items()},
+        "queue_depth": counts[JobStatus.QUEUED],
+        "log": {"position": head.position, "hash": head.hash},
+    }
+
+
+STATUS_OPERATIONS: Final = (
+    Operation(
+        "GET /admin/status",
+        get_status,
+        id="getStatus",
+        summary="Return the jobs by status, the head of the log, and figures of the engine",
+        reply=StatusObject,
+    ),
+)

@@ -1,0 +1,31 @@
+"""Reply of ``/admin/status``."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
+
+
+class LogHeadObject(TypedDict):
+    """The last event of the log: its position and its hash."""
+
+    position: int
+    hash: str
+
+
+class StatusObject(TypedDict):
+    """What ``semantic status`` prints.
+
+    ``jobs`` counts the jobs by status. ``model``, ``cache`` and ``drafts`` are of the first worker
+    that reports them.
+    """
+
+    object: Literal["status"]
+    version: str
+    model: str | None
+    cache: dict[str, Any] | None
+    drafts: dict[str, Any] | None
+    jobs: dict[str, int]
+    queue_depth: int
+    log: LogHeadObject
