@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from domain.engine.control import AdmissionState
 from domain.errors import SemanticError
 from domain.events.model import ModelLoadFailed
 from domain.events.worker import WorkerDraining
@@ -77,6 +78,7 @@ class _Connections:
     keys: Keys
     broker_id: str
     follower: SwapFollower
+    controls: EngineControls
 
 
 class WorkerProcess:
@@ -159,15 +161,17 @@ class WorkerProcess:
         self._model = follower.choose(
             place=identity.broker_id, choice=given_choice(), previous=identity.previous_worker
         )
-        client = connect(resolve_broker_url(settings))
+        client, keys = connect(resolve_broker_url(settings)), Keys(settings.redis.prefix)
         stack.callback(client.close)
+        signals = RedisControlSignals(client, keys)
         connections = _Connections(
             log=log,
             recorder=recorder,
             client=client,
-            keys=Keys(settings.redis.prefix),
+            keys=keys,
             broker_id=identity.broker_id,
             follower=follower,
+            controls=EngineControls(log=log, ids=RandomIds(), signals=signals),
         )
         if unloaded is not None and follower.may_wait_unloaded(unloaded.id):
             self._last_card = unloaded
@@ -183,6 +187,7 @@ class WorkerProcess:
             card=card,
             pulses=RedisWorkerPulses(to.client, to.keys),
             views=to.log.views,
+            starts_jobs=lambda: to.controls.admission() is AdmissionState.OPEN,
             counts_wait=partial(counts_wait, to.client, to.keys),
         )
         self._state = WorkerState.UNLOADED
@@ -202,12 +207,11 @@ class WorkerProcess:
         # MLX takes memory that a worker without a model does not need.
         from worker.composition import build_counter, build_runner, open_cache  # noqa: PLC0415 - imports MLX
 
-        settings, ids = self._settings, RandomIds()
+        settings, controls = self._settings, to.controls
         log, client, keys = to.log, to.client, to.keys
         items_max, ttl_s = settings.redis.items_max, settings.redis.items_ttl_s
         sink = RedisItemSink(client, keys, items_max=items_max, ttl_s=ttl_s)
         cache = open_cache(stack, settings, worker=self._worker, log=log, logger=self._logger)
-        controls = EngineControls(log=log, ids=ids, signals=RedisControlSignals(client, keys))
         engine = self._engine(stack, sink, cache, log, controls)
         broker = BlockingRedisBroker(client, keys, broker_id=to.broker_id)
         turns, logger = self._turns, self._logger

@@ -14,13 +14,15 @@ from domain.job.listing import JobViews
 from domain.job.ports import WorkerPulse, WorkerPulses, WorkerState
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
-from domain.values import JobStatus, ModelCard, StreamName, WorkerId
+from domain.values import JobStatus, ModelCard, Priority, StreamName, WorkerId
 from worker.active_jobs import ActiveJobs
 
 #: Seconds between two checks whether the model is idle.
 IDLE_CHECK_S = 1.0
 #: Seconds between two looks at the waiting jobs.
 DEMAND_S = 0.1
+#: Most running jobs that one look reads.
+RUNNING_MAX = 100
 
 
 class IdleModel:
@@ -60,7 +62,8 @@ class UnloadedModel:
         pid: Its process id.
         card: The model that it had.
         pulses: Stores the pulses in the broker.
-        views: The unfinished jobs.
+        views: The jobs.
+        starts_jobs: Returns whether operators let jobs be started.
         counts_wait: Returns whether prompts wait to be counted.
     """
 
@@ -69,6 +72,7 @@ class UnloadedModel:
     card: ModelCard
     pulses: WorkerPulses
     views: JobViews
+    starts_jobs: Callable[[], bool]
     counts_wait: Callable[[], bool]
 
     def beat(self) -> None:
@@ -108,13 +112,14 @@ class UnloadedModel:
         """
         if self.counts_wait():
             return True
-        unfinished = self.views.unfinished()
         # Jobs that wait for another model do not need this one.
-        mine = [view for view in unfinished if view.bound_model in {None, self.card.id}]
-        if any(view.status is JobStatus.QUEUED for view in mine):
+        mine = {None, self.card.id}
+        waiting = (self.views.waiting(priority).keys() & mine for priority in Priority)
+        if any(waiting) and self.starts_jobs():
             return True
+        running = self.views.page(limit=RUNNING_MAX, status=JobStatus.RUNNING).jobs
         # A running job belongs to a live worker, or to one that has died.
-        return bool(mine) and not any(
+        return any(view.bound_model in mine for view in running) and not any(
             pulse.state == WorkerState.READY for pulse in self.pulses.alive()
         )
 

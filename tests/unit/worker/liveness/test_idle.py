@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Self
+
 import pytest
 
+from domain.job.ports import WorkerPulse
 from domain.values import JobId, ModelCard, StreamName, WorkerId
+from tests.support.builders.job_events import draft, started
+from tests.support.builders.job_world import JobWorld
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock, SequentialIds
 from worker.active_jobs import ActiveJobs
-from worker.liveness.idle import IdleModel, unloaded_by
+from worker.liveness.idle import IdleModel, UnloadedModel, unloaded_by
 from worker.recording.worker_event_recorder import WorkerEventRecorder
 
 JOB = JobId("job-1")
@@ -73,3 +79,64 @@ def test_only_the_successor_of_an_idle_worker_stays_without_a_model(unloaded: st
     assert unloaded_by(first, log) == (CARD if unloaded else None)
     types = [event.type for event in log.load(StreamName("model-tiny"))]
     assert types == ["ModelLoaded", *(["ModelUnloaded"] if unloaded else [])]
+
+
+class Unloaded(JobWorld):
+    """A worker without a model, and jobs."""
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.starts_jobs = True
+        self.model = UnloadedModel(
+            worker=WorkerId("worker-1"),
+            pid=1,
+            card=CARD,
+            pulses=self.broker.pulses,
+            views=self.log.views,
+            starts_jobs=lambda: self.starts_jobs,
+            counts_wait=lambda: False,
+        )
+        return self
+
+    def ask(self, model: str | None) -> JobId:
+        """Accept a job that is bound to a model."""
+        return self.accept(command={"bound_model": model, "parks": True}).job_id
+
+    def begin(self, job_id: JobId) -> None:
+        """Start the attempt of a job on a worker."""
+        stream = StreamName(job_id)
+        version = len(self.log.load(stream))
+        self.log.append(stream, [draft(started())], expected_version=version)
+
+
+@pytest.fixture
+def unloaded() -> Iterator[Unloaded]:
+    with Unloaded() as world:
+        yield world
+
+
+@pytest.mark.parametrize(("bound", "is_needed"), [(None, True), ("tiny", True), ("big", False)])
+def test_a_waiting_job_needs_its_model(
+    unloaded: Unloaded, bound: str | None, *, is_needed: bool
+) -> None:
+    assert not unloaded.model.is_needed()
+    unloaded.ask(bound)
+    assert unloaded.model.is_needed() is is_needed
+
+
+def test_while_no_job_is_started_a_waiting_one_needs_no_model(unloaded: Unloaded) -> None:
+    unloaded.ask(None)
+    unloaded.starts_jobs = False
+    assert not unloaded.model.is_needed()
+    unloaded.starts_jobs = True
+    assert unloaded.model.is_needed()
+
+
+def test_a_running_job_needs_the_model_once_its_worker_has_died(unloaded: Unloaded) -> None:
+    unloaded.begin(unloaded.ask(None))
+    alive = WorkerPulse(worker=WorkerId("worker-2"), pid=2, state="ready", model=CARD)
+    unloaded.broker.pulses.beat(alive)
+    unloaded.starts_jobs = False
+    assert not unloaded.model.is_needed()
+    unloaded.broker.pulses.fade()
+    assert unloaded.model.is_needed()
