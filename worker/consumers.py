@@ -5,11 +5,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from queue import Empty, PriorityQueue
+from typing import Any, Final
 
 import dramatiq
 
 from domain.values import Priority
 from ops.adapters.redis.client import queue_name
+from ops.adapters.redis.dramatiq_queue import BlockingRedisBroker
+
+#: Seconds after which an idle thread looks for messages without being woken; hundreds of threads
+#: that look every second would cost an idle service some percent of a core.
+IDLE_S: Final = 600.0
 
 
 def queues_of(priority: Priority, model: str | None) -> tuple[str, ...]:
@@ -34,11 +41,14 @@ class Consumers:
     ) -> None:
         self._broker = broker
         self._workers: list[dramatiq.Worker] = []
+        self._hands: list[_HandedMessages] = []
         for priority, count in threads.items():
             queues = set(queues_of(priority, model))
             # As many messages as threads, so that no message in hand waits for a thread.
             worker = dramatiq.Worker(broker, queues=queues, worker_threads=count * len(queues))
             worker.queue_prefetch = count
+            worker.work_queue = hand = _HandedMessages()
+            self._hands.append(hand)
             self._workers.append(worker)
 
     def start(self) -> None:
@@ -49,6 +59,8 @@ class Consumers:
         try:
             for worker in self._workers:
                 worker.start()
+                for thread in worker.workers:
+                    thread.timeout = IDLE_S
         finally:
             self._broker.logger.removeFilter(_is_news)
 
@@ -59,8 +71,48 @@ class Consumers:
             timeout_s: Longest wait for all queues together.
         """
         give_up_at = time.monotonic() + timeout_s
+        for worker, hand in zip(self._workers, self._hands, strict=True):
+            for thread in worker.workers:
+                thread.stop()
+            hand.close()
+        if isinstance(self._broker, BlockingRedisBroker):
+            self._broker.stop_fetching()
         for worker in self._workers:
-            worker.stop(timeout=max(0, int((give_up_at - time.monotonic()) * 1000)))
+            # Consumers send heartbeats until the actors have ended.
+            for thread in worker.workers:
+                thread.join(_left_s(give_up_at))
+            for consumer in worker.consumers.values():
+                consumer.stop()
+        if isinstance(self._broker, BlockingRedisBroker):
+            self._broker.release_consumers()
+        for worker in self._workers:
+            worker.stop(timeout=int(_left_s(give_up_at) * 1000))
+
+
+class _HandedMessages(PriorityQueue[Any]):
+    """Messages between the consumers and the threads; once closed, no thread waits for more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """End all waits; messages that are left can still be taken."""
+        with self.mutex:
+            self._is_closed = True
+            self.not_empty.notify_all()
+
+    def _qsize(self) -> int:
+        return max(super()._qsize(), int(self._is_closed))
+
+    def _get(self) -> Any:  # noqa: ANN401 - Dramatiq's own items
+        if not super()._qsize():
+            raise Empty
+        return super()._get()
+
+
+def _left_s(give_up_at_s: float) -> float:
+    return max(0.0, give_up_at_s - time.monotonic())
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -7,7 +7,7 @@ import sys
 
 from domain.errors import LogUnavailable, QueueUnavailable
 from ops.adapters.data_dir.lock import DataDirLocked
-from ops.exit_codes import ExitCode
+from ops.exit_codes import ExitCode, end_process
 from ops.logs import configure_logging
 from ops.parent_watch import watch_lifeline
 from ops.settings import load_settings
@@ -43,4 +43,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

@@ -7,11 +7,10 @@ model, no connection and no memory of a GPU: it does not import MLX before its a
 from __future__ import annotations
 
 import os
-import sys
 from importlib import import_module
 from typing import Final
 
-from ops.exit_codes import ExitCode
+from ops.exit_codes import ExitCode, end_process
 from ops.standby import wait_for_activation
 
 #: Modules that ``worker.main`` imports, together with all libraries except MLX.
@@ -55,4 +54,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

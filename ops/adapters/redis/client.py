@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import quote
@@ -114,6 +114,10 @@ class Keys:
         """List on which an idle consumer blocks; it has at most one element."""
         return f"{self.prefix}:bell:{queue}"
 
+    def release(self, name: str) -> str:
+        """List that ends the blocking commands of a process or thread that stops."""
+        return f"{self.prefix}:release:{name}"
+
     def unacked(self, queue: str, broker_id: str) -> str:
         """Dramatiq's set of messages that a consumer has fetched and not acknowledged."""
         return f"{self.unacked_prefix}{broker_id}.{queue}"
@@ -150,6 +154,20 @@ def connect_async(url: str) -> redis.asyncio.Redis:
     is_local = issubclass(pool.connection_class, redis.asyncio.UnixDomainSocketConnection)
     pool.connection_class = _LocalConnection if is_local else _Connection
     return client
+
+
+def release_blocked(client: redis.Redis, key: str, *, count: int = 1) -> None:
+    """End the commands that block on a list besides their own; an unavailable broker ends them too.
+
+    Args:
+        client: Made by ``connect``.
+        key: From ``Keys.release``.
+        count: How many commands may block.
+    """
+    with suppress(redis.RedisError, OSError), client.pipeline(transaction=True) as pipeline:
+        pipeline.rpush(key, *[b""] * count)
+        pipeline.pexpire(key, int(BLOCK_MAX_S * 1000))
+        pipeline.execute()
 
 
 class _CancelledSends(redis.asyncio.connection.AbstractConnection):

@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, Self
@@ -34,6 +35,8 @@ LISTEN_BLOCK_S = 0.5
 #: Pause after a lost connection.
 RETRY_S = 0.5
 _CANCEL = "cancel"
+#: Wakes the thread of a listener that stops; the others ignore it.
+_STOPPED = "stopped"
 
 # KEYS: pulses. ARGV: TTL in milliseconds, worker, pulse. Only the server's clock counts. Each
 # heartbeat deletes the expired ones. Returns whether the worker's last heartbeat was present.
@@ -105,9 +108,11 @@ class ControlListener:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop listening; returns within about ``LISTEN_BLOCK_S``."""
+        """Stop listening."""
         self._stop.set()
         if self._thread.is_alive():
+            with suppress(redis.RedisError, OSError):  # then it ends within ``LISTEN_BLOCK_S``
+                self._client.publish(self._channel, json.dumps({"kind": _STOPPED}))
             self._thread.join()
 
     def __enter__(self) -> Self:

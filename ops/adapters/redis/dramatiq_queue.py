@@ -25,6 +25,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -36,7 +37,7 @@ from dramatiq.errors import ConnectionClosed
 
 from domain.values import JobId, Priority
 from ops.adapters.redis import queue_scripts as scripts
-from ops.adapters.redis.client import BLOCK_MAX_S, Keys, broker_errors, queue_name
+from ops.adapters.redis.client import BLOCK_MAX_S, Keys, broker_errors, queue_name, release_blocked
 
 #: The only actor; its only argument is the job id.
 ACTOR_NAME = "run_job"
@@ -131,6 +132,7 @@ class BlockingRedisBroker(RedisBroker):
         middleware: Dramatiq's middleware; none by default.
 
     Attributes:
+        stops: Set once consumers fetch no more messages.
         fetched: Ids fetched and not acknowledged, by queue; survives a replaced consumer.
     """
 
@@ -163,6 +165,22 @@ class BlockingRedisBroker(RedisBroker):
         self._make_ready: Any = client.register_script(scripts.MAKE_READY)
         self._fair_share: Any = client.register_script(scripts.FAIR_SHARE)
         self._wake: Any = client.register_script(scripts.WAKE)
+        self.stops = threading.Event()
+        self._released = threading.Event()
+        self.release_key = keys.release(uuid.uuid4().hex)
+
+    def stop_fetching(self) -> None:
+        """Let consumers fetch no more messages; they still send heartbeats."""
+        self.stops.set()
+        release_blocked(self.client, self.release_key, count=max(1, len(self.queues)))
+
+    def release_consumers(self) -> None:
+        """Let consumers end at once, after ``stop_fetching``."""
+        self._released.set()
+
+    def wait_released(self, timeout_s: float) -> None:
+        """Wait until ``release_consumers`` is called."""
+        self._released.wait(timeout_s)
 
     def declare_queue(self, queue_name: str) -> None:
         """Declare a queue without a delay queue, which Dramatiq would poll."""
@@ -296,14 +314,8 @@ class BlockingConsumer(_RedisConsumer):
         self.queued_message_ids.difference_update(message.message_id for message in returned)
 
     def _next_message(self) -> MessageProxy | None:
-        if not self.message_cache and not self._fetch():
-            if self._free_slots > 0:
-                # Fetch even without a wakeup, since a requeued message may cause none.
-                self.broker.client.blpop([self._wakeup], timeout=self._block_s)
-            else:
-                self._acknowledged.wait(self._block_s)
-                self._acknowledged.clear()
-            self._fetch()
+        if not self.message_cache:
+            self._refill()
         # An operator removed the body of a message while its id waited.
         while self.message_cache:
             body = self.message_cache.pop(0)
@@ -312,6 +324,24 @@ class BlockingConsumer(_RedisConsumer):
                 self.queued_message_ids.add(message.message_id)
                 return MessageProxy(message)
         return None
+
+    def _refill(self) -> None:
+        """Fetch messages; wait for them while there are none."""
+        broker = self.broker
+        if broker.stops.is_set():
+            broker.do_fetch(self.queue_name, 0)  # a heartbeat
+            broker.wait_released(self._block_s)
+            return
+        if self._fetch():
+            return
+        if self._free_slots > 0:
+            # Fetch even without a wakeup, since a requeued message may cause none.
+            broker.client.blpop([broker.release_key, self._wakeup], timeout=self._block_s)
+        else:
+            self._acknowledged.wait(self._block_s)
+            self._acknowledged.clear()
+        if not broker.stops.is_set():
+            self._fetch()
 
     @property
     def _free_slots(self) -> int:

@@ -19,7 +19,7 @@ import redis
 
 from domain.chat.request import ChatRequest
 from domain.errors import EngineFailure, InvalidRequest, ModelNotReady, Overloaded
-from ops.adapters.redis.client import BLOCK_MAX_S, Keys, broker_errors
+from ops.adapters.redis.client import BLOCK_MAX_S, Keys, broker_errors, release_blocked
 
 #: How long a request waits for its reply. A worker counts 20,000 tokens in about 50 ms.
 REPLY_TIMEOUT_S = 20.0
@@ -116,21 +116,25 @@ class TokenCountServer:
         self._stop = threading.Event()
         self._log = logging.getLogger(__name__)
         self._thread = threading.Thread(target=self._run, name="counting", daemon=True)
+        self._released = keys.release(uuid.uuid4().hex)
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop; returns within about ``BLOCK_MAX_S``."""
+        """Stop after the present request."""
         self._stop.set()
+        release_blocked(self._client, self._released)
         self._thread.join()
 
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                taken: Any = self._client.blpop([self._keys.token_requests], timeout=BLOCK_MAX_S)
-                if taken is not None:
+                taken: Any = self._client.blpop(
+                    [self._released, self._keys.token_requests], timeout=BLOCK_MAX_S
+                )
+                if taken is not None and not self._stop.is_set():
                     self._serve(taken[1])
             except (redis.RedisError, OSError) as error:
                 self._log.warning("lost the token count requests, trying again: %s", error)

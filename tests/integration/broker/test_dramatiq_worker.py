@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from domain.values import JobId, Priority
-from ops.adapters.redis.client import Keys
+from ops.adapters.redis.client import BLOCK_MAX_S, Keys, release_blocked
 from ops.adapters.redis.dramatiq_queue import BlockingRedisBroker, DramatiqJobQueue, message_of
 from tests.support.polling import WITHIN_S, wait_until
 from tests.support.processes.job_worker import BROKER_ID, running_worker
@@ -161,6 +161,30 @@ def test_jobs_left_in_hand_go_back_to_the_front_oldest_first(
     assert broker.requeue_all_unacked() == 3
     assert waiting(client, keys) == [job(n) for n in range(5)]
     assert broker.requeue_all_unacked() == 0
+
+
+def test_consumer_that_stops_is_released_from_its_wait_and_takes_no_job(
+    client: redis.Redis, keys: Keys, jobs: DramatiqJobQueue
+) -> None:
+    broker = BlockingRedisBroker(client, keys, broker_id=BROKER_ID)
+    broker.declare_queue(INTERACTIVE.value)
+    consumer = broker.consume(INTERACTIVE.value, prefetch=1, timeout=60_000)
+    broker.stops.set()
+    broker.release_consumers()
+    jobs.enqueue(job(1), INTERACTIVE)
+    assert next(consumer) is None
+    assert waiting(client, keys) == [job(1)]
+
+
+def test_release_ends_a_blocking_command(client: redis.Redis, keys: Keys) -> None:
+    taken: queue.Queue[Any] = queue.Queue()
+    names = [keys.release("mine"), keys.wakeup(INTERACTIVE)]
+    thread = threading.Thread(target=lambda: taken.put(client.blpop(names, timeout=BLOCK_MAX_S)))
+    thread.start()
+    release_blocked(client, names[0])
+    assert taken.get(timeout=WITHIN_S) == (names[0].encode(), b"")
+    thread.join()
+    assert not client.exists(*names)
 
 
 def test_worker_killed_in_mid_job_gets_the_job_again_when_it_comes_back(

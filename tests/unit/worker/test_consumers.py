@@ -8,10 +8,11 @@ import threading
 import dramatiq
 import pytest
 from dramatiq.brokers.stub import StubBroker
+from dramatiq.worker import WorkerThread
 
 from domain.values import Priority
 from ops.adapters.redis.client import queue_name
-from worker.consumers import Consumers
+from worker.consumers import IDLE_S, Consumers
 
 PATIENCE_S = 60.0
 
@@ -53,4 +54,19 @@ def test_worker_takes_from_the_line_of_its_model_too() -> None:
         assert delivered.wait(PATIENCE_S)
     finally:
         consumers.stop(PATIENCE_S)
+    broker.close()
+
+
+def test_idle_threads_end_with_the_stop_although_they_look_for_messages_rarely() -> None:
+    broker = StubBroker(middleware=[])
+    broker.declare_queue(Priority.BATCH.value)
+    before = set(threading.enumerate())
+    consumers = Consumers(broker, {Priority.BATCH: 2})
+    consumers.start()
+    threads = [one for one in threading.enumerate() if isinstance(one, WorkerThread)]
+    mine = [thread for thread in threads if thread not in before]
+    assert len(mine) == 2
+    assert {thread.timeout for thread in mine} == {IDLE_S}
+    consumers.stop(PATIENCE_S)
+    assert not any(thread.is_alive() for thread in mine)
     broker.close()
