@@ -12,11 +12,8 @@ from contextlib import ExitStack
 from functools import partial
 from importlib.metadata import version
 
-from api.access.rate_limits import AgentLimits, Rate
-from api.access.webhook_policy import WebhookPolicy
 from api.background.batch_lines import BatchLines
 from api.background.batch_thread import BatchThread, LineThreads
-from api.background.batches import BatchRules
 from api.background.eta import LiveEta
 from api.background.periodic_tasks import PeriodicTasks
 from api.background.tasks import Background, BlockingCalls
@@ -24,19 +21,24 @@ from api.background.webhook_thread import WebhookPace, WebhookThread
 from api.background.webhooks import batch_message
 from api.http_server.listener import open_listener_or_exit
 from api.lifecycle import Service, serve
-from api.protocols.shared.efforts import Efforts
 from api.protocols.shared.parsed_request import RequestDefaults
 from api.routes.table import routes
 from api.services.absent_models import absent_models
 from api.services.compose import compose
 from api.services.ports import ApiPorts
 from api.services.route_services import Services
-from api.submission.job_rules import JobRules
+from api.services.rules import (
+    agent_limits_of,
+    batch_rules_of,
+    efforts_of,
+    job_rules_of,
+    on_demand_of,
+    webhook_policy_of,
+)
 from domain.batch.ports import BatchViews
 from domain.errors import SemanticError
 from domain.job.ports import WorkerPulses
 from domain.log.ports import PayloadStore
-from domain.model.on_demand import OnDemandRules
 from domain.model.presence import LoadedModels
 from domain.model.registry import ModelRegistry
 from domain.ports import Clock, IdSource
@@ -53,6 +55,7 @@ from domain.webhook.delivery import read_secrets
 from ops.adapters.data_dir.free_space import free_bytes
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
+from ops.adapters.redis.block_places import RedisBlockPlaces
 from ops.adapters.redis.client import BrokerClient, Keys, connect, connect_async
 from ops.adapters.redis.control import RedisControlSignals, RedisWorkerPulses
 from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
@@ -69,14 +72,8 @@ from ops.logs import Logger, configure_logging
 from ops.models.files import inspect_files
 from ops.models.registry import RegistryReader, first_model
 from ops.parent_watch import watch_lifeline
-from ops.setting_groups.models import ModelsSettings
 from ops.setting_groups.service import (
-    BatchSettings,
-    JobSettings,
-    ReasoningSettings,
     RedisSettings,
-    ServerSettings,
-    WebhookSettings,
 )
 from ops.settings import Settings, load_settings
 
@@ -105,12 +102,11 @@ def build(
     clock, ids = SystemClock(), RandomIds()
     log = _open_log(settings, stack, clock)
     url, keys = resolve_broker_url(settings), Keys(settings.redis.prefix)
-    client = _client(url, stack)
-    hub = RedisItemHub(connect_async(url), keys)
+    client, hub = _client(url, stack), RedisItemHub(connect_async(url), keys)
     pulses, signals = RedisWorkerPulses(client, keys), RedisControlSignals(client, keys)
     controls = EngineControls(log=log, ids=ids, signals=signals)
     queue, backlog = DramatiqJobQueue(client, keys), RedisItemBacklog(client, keys)
-    sink = _sink(settings.redis, client, keys)
+    sink, places = _sink(settings.redis, client, keys), RedisBlockPlaces(client, keys, pulses)
     models, registry = _loaded(settings, pulses, clock), _registry(settings, pulses)
     ports = ApiPorts(
         log=log,
@@ -129,6 +125,7 @@ def build(
         swaps=ModelSwaps(log=log, ids=ids),
         engine_settings=settings.engine.values,
         counter=RedisTokenCounter(client, keys),
+        places=places,
         clock=clock,
         ids=ids,
         executor=_executor(stack),
@@ -136,18 +133,18 @@ def build(
         batch_views=log.batches,
         batch_lines=_lines(settings, registry, ids=ids, payloads=log, views=log.batches),
         wake_batches=batch_woken.set,
-        batch_rules=_batch_rules(settings.batches),
+        batch_rules=batch_rules_of(settings.batches),
         webhook_store=_webhook_store(settings, stack),
-        webhook_policy=_webhook_policy(settings.webhooks),
+        webhook_policy=webhook_policy_of(settings.webhooks),
         version=version("semantic"),
         model=first_model(settings).name,
         models=models,
         registry=registry,
         inspect_model=inspect_files,
         max_tokens_default=settings.jobs.max_tokens_default,
-        efforts=_efforts(settings.reasoning),
-        rules=_rules(settings.jobs),
-        agents=_agents(settings.server),
+        efforts=efforts_of(settings.reasoning),
+        rules=job_rules_of(settings.jobs),
+        agents=agent_limits_of(settings.server),
         ping_s=settings.server.ping_s,
         opening_s=OPENING_S,
         free_bytes=partial(free_bytes, settings.data_dir),
@@ -204,31 +201,10 @@ def _lines(
         defaults=RequestDefaults(
             ids=ids,
             max_tokens=settings.jobs.max_tokens_default,
-            efforts=_efforts(settings.reasoning),
+            efforts=efforts_of(settings.reasoning),
         ),
         registry=registry,
         lines_max=settings.batches.file_lines_max,
-    )
-
-
-def _efforts(reasoning: ReasoningSettings) -> Efforts:
-    return Efforts(
-        minimal=reasoning.minimal_share,
-        low=reasoning.low_share,
-        medium=reasoning.medium_share,
-        answer=reasoning.answer_share,
-    )
-
-
-def _batch_rules(batches: BatchSettings) -> BatchRules:
-    return BatchRules(
-        open_max=batches.open_max,
-        lines_max=batches.lines_max,
-        file_lines_max=batches.file_lines_max,
-        file_bytes_max=batches.file_bytes_max,
-        window_s=batches.window_s,
-        results_kept_s=batches.results_kept_s,
-        file_kept_s=batches.file_kept_s,
     )
 
 
@@ -256,12 +232,6 @@ def _batch_driver(
 
 def _loaded(settings: Settings, pulses: WorkerPulses, clock: Clock) -> LoadedModels:
     return LoadedModels(pulses, clock, swaps_on_demand=settings.models.swaps_on_demand)
-
-
-def _on_demand(models: ModelsSettings) -> OnDemandRules | None:
-    if not models.swaps_on_demand:
-        return None
-    return OnDemandRules(residence_min_s=models.residence_min_s, wait_max_s=models.wait_max_s)
 
 
 def _webhook_thread(
@@ -304,32 +274,6 @@ def _webhook_thread(
     return WebhookThread(collector, sender, pace=pace, logger=logger)
 
 
-def _webhook_policy(webhooks: WebhookSettings) -> WebhookPolicy:
-    return WebhookPolicy(from_requests=webhooks.from_requests, allow_hosts=webhooks.allow_hosts)
-
-
-def _agents(server: ServerSettings) -> AgentLimits:
-    return AgentLimits(
-        rate=Rate(server.agent_requests_per_minute, whose="agent"),
-        jobs_at_once=server.agent_jobs_at_once,
-    )
-
-
-def _rules(jobs: JobSettings) -> JobRules:
-    return JobRules(
-        attempts_max=jobs.attempts_max,
-        worker_deaths_max=jobs.worker_deaths_max,
-        queue_limit=jobs.queue_limit,
-        batch_queue_limit=jobs.batch_queue_limit,
-        memory_wait_s=jobs.memory_wait_s,
-        start_within_s=jobs.start_within_s,
-        finish_within_s=jobs.finish_within_s,
-        disconnect_grace_s=jobs.disconnect_grace_s,
-        dedup_grace_s=jobs.dedup_grace_s,
-        join_window_s=jobs.join_window_s,
-    )
-
-
 def run(settings: Settings, logger: Logger) -> int:
     """Serve until a signal ends the process; return only if the start failed.
 
@@ -354,7 +298,7 @@ def run(settings: Settings, logger: Logger) -> int:
         expire = partial(call, expiry.expire_overdue)
         deadlines = PeriodicTasks("deadlines", EXPIRE_S, expire, logger=logger)
         wanted = settings.models
-        care = absent_models(ports, park_max_s=wanted.park_max_s, on_demand=_on_demand(wanted))
+        care = absent_models(ports, park_max_s=wanted.park_max_s, on_demand=on_demand_of(wanted))
         absent = PeriodicTasks("absent_models", ABSENT_CHECK_S, partial(call, care), logger=logger)
 
         async def on_start() -> None:

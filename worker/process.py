@@ -28,6 +28,7 @@ from ops.adapters.data_dir.lock import DataLock
 from ops.adapters.data_dir.worker_identity import WorkerIdentity
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
+from ops.adapters.redis.block_places import BlockAnswers
 from ops.adapters.redis.client import BrokerClient, Keys, connect
 from ops.adapters.redis.control import RedisControlSignals, RedisWorkerPulses
 from ops.adapters.redis.dramatiq_queue import BlockingRedisBroker
@@ -239,6 +240,7 @@ class WorkerProcess:
             keys=keys,
             active=active,
             follow_model=partial(self._follow, to.follower),
+            blocks=BlockAnswers(client, keys, worker=self._worker, blocks=cache.gauge),
         )
         reconciler = PeriodicTask("reconcile", settings.jobs.reconcile_s, watch.reconciliation())
         self._request_reconcile = reconciler.wake

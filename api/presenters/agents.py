@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 from urllib.parse import quote
 
 from api.presenters.cache_diagnostics import cache_object
 from api.schemas.agents import (
     AgentCache,
+    AgentContextMaps,
     AgentObject,
     AgentTurn,
     CacheHit,
     CacheMiss,
+    ContextBlock,
     LatestTurn,
     SavedContext,
 )
 from domain.agent.state import Agent, Profile
 from domain.events.agent import AgentDeleted, AgentForgotten, AgentForked, AgentRegistered
-from domain.events.cache import AgentCacheMissed, AgentCacheRestored, AgentCacheSaved
+from domain.events.cache import (
+    AgentCacheEvicted,
+    AgentCacheMissed,
+    AgentCacheRestored,
+    AgentCacheSaved,
+)
+from domain.kv.spec import BLOCK_TOKENS
 from domain.log.codec import decode_recorded
 from domain.log.record import RecordedEvent
+from domain.usecases.agent_contexts import MappedBlock, MappedContext
 from domain.usecases.cache_diagnostics import CacheDiagnosis
 from domain.values import AgentId, JobId, JobStatus
 
+#: Most names of other agents that share blocks with a context.
+SHARED_WITH_MAX: Final = 20
 #: Number, job and status of a turn.
 ShownTurn = tuple[int, JobId, JobStatus]
 
@@ -99,6 +111,8 @@ def agent_cache_object(
             hit = _hit(event, at)
         elif isinstance(event, AgentCacheMissed):
             miss = _miss(event, at)
+        elif isinstance(event, AgentCacheEvicted):
+            context = None
         elif isinstance(event, AgentDeleted | AgentForgotten):
             context = hit = miss = None
             is_deleted = isinstance(event, AgentDeleted)
@@ -158,3 +172,38 @@ def _miss(event: AgentCacheMissed, at: str) -> CacheMiss:
         "at_token": event.at_token,
         "missed_tokens": event.missed_tokens,
     }
+
+
+def contexts_object(agent_id: AgentId, contexts: Sequence[MappedContext]) -> AgentContextMaps:
+    """Return the contexts of an agent as maps of blocks."""
+    return {
+        "object": "agent.blocks",
+        "agent_id": agent_id,
+        "block_tokens": BLOCK_TOKENS,
+        "contexts": [
+            {
+                "job": context.saved.job,
+                "at": context.at,
+                "fingerprint": context.saved.fingerprint,
+                "tokens": context.saved.tokens,
+                "blocks": [_block(block) for block in context.blocks],
+                "shared_with": _sharing(context),
+            }
+            for context in contexts
+        ],
+    }
+
+
+def _block(block: MappedBlock) -> ContextBlock:
+    return {
+        "name": block.name,
+        "tokens": block.tokens,
+        "in_memory": block.in_memory,
+        "on_disk": block.on_disk,
+        "shared_with": len(block.agents),
+    }
+
+
+def _sharing(context: MappedContext) -> list[str]:
+    agents = {str(agent) for block in context.blocks for agent in block.agents}
+    return sorted(agents)[:SHARED_WITH_MAX]

@@ -15,7 +15,8 @@ from api.routes.admin.engine import ENGINE_OPERATIONS
 from api.routes.admin.models import MODEL_OPERATIONS
 from api.routes.admin.status import STATUS_OPERATIONS
 from api.routes.admin.swaps import SWAP_OPERATIONS
-from api.routes.agents import AGENT_OPERATIONS
+from api.routes.agents.agents import AGENT_OPERATIONS
+from api.routes.agents.cache import AGENT_CACHE_OPERATIONS
 from api.routes.completions import COMPLETION_OPERATIONS
 from api.routes.files import FILE_OPERATIONS
 from api.routes.health import HEALTH_OPERATIONS
@@ -53,7 +54,7 @@ _OPERATIONS_OF: Final[Mapping[str, tuple[Operation, ...]]] = MappingProxyType(
         "responses": RESPONSE_OPERATIONS,
         "batches": (*MESSAGE_BATCH_OPERATIONS, *FILE_OPERATIONS, *BATCH_OPERATIONS),
         "jobs": JOB_OPERATIONS,
-        "agents": AGENT_OPERATIONS,
+        "agents": (*AGENT_OPERATIONS, *AGENT_CACHE_OPERATIONS),
         "webhooks": WEBHOOK_OPERATIONS,
         "events": (*EVENT_OPERATIONS, *CHECK_OPERATIONS),
         "engine": ENGINE_OPERATIONS,

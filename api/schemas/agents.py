@@ -152,3 +152,45 @@ class AgentCache(TypedDict):
     last_hit: CacheHit | None
     last_miss: CacheMiss | None
     latest: LatestTurn | None
+
+
+class ContextBlock(TypedDict):
+    """A block of a context; ``shared_with`` counts the other agents that have it.
+
+    ``in_memory`` and ``on_disk`` are ``null`` while no worker with a model answers.
+    """
+
+    name: str
+    tokens: int
+    in_memory: bool | None
+    on_disk: bool | None
+    shared_with: int
+
+
+class MappedContextObject(TypedDict):
+    """A saved context; ``shared_with`` has at most 20 of the agents that share blocks with it."""
+
+    job: str
+    at: str
+    fingerprint: str
+    tokens: int
+    blocks: list[ContextBlock]
+    shared_with: list[str]
+
+
+class AgentContextMaps(TypedDict):
+    """The saved contexts of an agent, the last one first; beginnings of others are left out."""
+
+    object: Literal["agent.blocks"]
+    agent_id: str
+    block_tokens: int
+    contexts: list[MappedContextObject]
+
+
+class ForgottenCache(TypedDict):
+    """The reply to the deletion of cached contexts."""
+
+    object: Literal["agent.cache"]
+    agent_id: str
+    deleted: bool
+    blocks: int

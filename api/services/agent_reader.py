@@ -58,6 +58,17 @@ class AgentReader:
             raise AgentNotFound(agent_id)
         return shown
 
+    def require(self, agent_id: AgentId) -> None:
+        """Check that an agent has events or jobs.
+
+        Raises:
+            AgentNotFound: It has neither.
+        """
+        stream = StreamName(AGENT_STREAM + agent_id)
+        events = self.records.log.read_all(limit=1, stream=stream)
+        if not events and not self.records.views.page(limit=1, agent=agent_id).jobs:
+            raise AgentNotFound(agent_id)
+
     def _history(self, agent: Agent) -> list[ShownTurn]:
         own = list(enumerate(agent.turns, start=agent.inherited + 1))
         turns: list[ShownTurn] = []

@@ -27,6 +27,7 @@ from api.streaming.log_backfill import JobRecords, LogBackfill
 from api.submission.agent_turns import AgentTurns
 from api.submission.model_binding import ModelBinding
 from api.submission.submit import Submission
+from domain.usecases.agent_contexts import AgentContexts
 from domain.usecases.agents import AgentRecords
 from domain.usecases.batches.batches import BatchRecords
 from domain.usecases.batches.files import FileRecords
@@ -139,6 +140,7 @@ def _agents(ports: ApiPorts, jobs: JobService) -> AgentService:
         turns=AgentTurns(submission=jobs.submission, records=agents, defaults=ports.defaults),
         jobs=jobs,
         reader=AgentReader(agents=agents, records=jobs.records),
+        contexts=AgentContexts(log=ports.log, places=ports.places, ids=ports.ids),
         records=agents,
         call=jobs.call,
         ids=ports.ids,

@@ -22,6 +22,7 @@ from domain.engine.control import EngineValues
 from domain.job.eta import EtaSource
 from domain.job.listing import JobViews
 from domain.job.ports import ItemBacklog, ItemSource, WorkerPulses
+from domain.kv.places import BlockPlaces
 from domain.log.ports import EventLog, PayloadStore
 from domain.model.inventory import InspectFiles
 from domain.model.presence import LoadedModels
@@ -56,6 +57,7 @@ class ApiPorts:
         swaps: The wanted model.
         engine_settings: Values of the engine where operators have changed none.
         counter: Counts the tokens of a prompt.
+        places: Finds blocks in the memory and on the disks of the workers.
         clock: Now.
         ids: Fresh ids and seeds.
         executor: Bounded; runs all blocking calls.
@@ -99,6 +101,7 @@ class ApiPorts:
     swaps: ModelSwaps
     engine_settings: EngineValues
     counter: TokenCounter
+    places: BlockPlaces
     clock: Clock
     ids: IdSource
     executor: Executor

@@ -31,6 +31,7 @@ from domain.model.registry import ModelRegistry
 from domain.model.swap import Swap
 from domain.not_found import JobNotFound, ModelNotFound
 from domain.ports import Clock, IdSource
+from domain.usecases.agent_contexts import AgentContexts
 from domain.usecases.agents import AgentRecords
 from domain.usecases.engine_control import EngineControls
 from domain.usecases.jobs.cancel import JobCancellation
@@ -160,6 +161,7 @@ class AgentService:
         turns: Adds turns.
         jobs: Shows the job of a turn.
         reader: The recorded agents.
+        contexts: Their cached contexts.
         records: The recorded agents.
         call: Runs what blocks.
         ids: Fresh ids.
@@ -168,6 +170,7 @@ class AgentService:
     turns: AgentTurns
     jobs: JobService
     reader: AgentReader
+    contexts: AgentContexts
     records: AgentRecords
     call: BlockingCalls
     ids: IdSource

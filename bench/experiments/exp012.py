@@ -69,7 +69,7 @@ def _rows(directory: Path) -> list[tuple[str, str, str]]:
     add("before", 0.0, _held(runner))
 
     saved_s = _took_s(lambda: runner.save_all(SCAN_S_MAX))
-    reuse = runner._prefix_cache  # noqa: SLF001 - no budget changes in place otherwise
+    reuse = runner.prefix_cache
     assert reuse is not None
     half_bytes = reuse.used_bytes() // 2
     shed_s = _took_s(lambda: reuse.shed(half_bytes))

@@ -7,7 +7,12 @@ from dataclasses import dataclass, field, replace
 from functools import singledispatch
 
 from domain.events.agent import AGENT_HISTORY, AgentForgotten
-from domain.events.cache import AgentCacheMissed, AgentCacheRestored, AgentCacheSaved
+from domain.events.cache import (
+    AgentCacheEvicted,
+    AgentCacheMissed,
+    AgentCacheRestored,
+    AgentCacheSaved,
+)
 from domain.events.event import Event
 from domain.events.job import (
     AttemptStarted,
@@ -36,7 +41,14 @@ _JOB_EVENTS = (
 )
 #: Types of the events that the list is folded from.
 AGENT_TYPES = AGENT_HISTORY | {
-    cls.__name__ for cls in (*_JOB_EVENTS, AgentCacheSaved, AgentCacheRestored, AgentCacheMissed)
+    cls.__name__
+    for cls in (
+        *_JOB_EVENTS,
+        AgentCacheSaved,
+        AgentCacheRestored,
+        AgentCacheMissed,
+        AgentCacheEvicted,
+    )
 }
 
 
@@ -221,6 +233,12 @@ def _(event: AgentCacheRestored, view: AgentView, recorded: RecordedEvent) -> Ag
 def _(event: AgentCacheMissed, view: AgentView, recorded: RecordedEvent) -> AgentView:
     del event
     return replace(_with_cache_event(view, recorded), misses=view.misses + 1)
+
+
+@_apply.register
+def _(event: AgentCacheEvicted, view: AgentView, recorded: RecordedEvent) -> AgentView:
+    del event
+    return replace(_with_cache_event(view, recorded), context_tokens=0, disk_blocks=0)
 
 
 @_apply.register

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from domain.values import JobId, WorkerId
+from domain.values import AgentId, JobId, WorkerId
 
 # --- agent ---------------------------------------------------------------------------------
 
@@ -67,6 +67,21 @@ class AgentCacheMissed:
     reason: str
     at_token: int
     missed_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentCacheEvicted:
+    """The blocks that only the contexts of an agent used were deleted on request.
+
+    Attributes:
+        agent: The agent.
+        blocks: Number of deleted blocks and checkpoints.
+        reason: ``operator``.
+    """
+
+    agent: AgentId
+    blocks: int
+    reason: str
 
 
 # --- worker --------------------------------------------------------------------------------
@@ -158,7 +173,7 @@ class ModelWeightsChanged:
     after: str
 
 
-AgentCacheEvent = AgentCacheSaved | AgentCacheRestored | AgentCacheMissed
+AgentCacheEvent = AgentCacheSaved | AgentCacheRestored | AgentCacheMissed | AgentCacheEvicted
 WorkerCacheEvent = (
     CacheBlockRejected | CacheBlocksEvicted | CachePersistencePaused | CachePersistenceResumed
 )

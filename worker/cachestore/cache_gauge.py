@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from domain.kv.contexts import MemoryStats
+from domain.kv.hashing import BlockHash
 from domain.values import CacheFigures, DraftFigures, JobId, Priority, WaitingFor, WaitingJob
 from worker.cachestore.tier import DiskTier
+
+
+class HeldBlocks(Protocol):
+    """The blocks of one model; safe to use from any thread."""
+
+    @property
+    def store(self) -> Container[object]:
+        """The names of the blocks in memory."""
+        ...
+
+    def forget(self, names: Sequence[BlockHash]) -> object:
+        """Delete blocks in memory and on disk."""
+        ...
 
 
 class HasMemory(Protocol):
@@ -18,6 +32,11 @@ class HasMemory(Protocol):
     @property
     def drafts(self) -> DraftFigures:
         """What speculation has done so far; from any thread."""
+        ...
+
+    @property
+    def prefix_cache(self) -> HeldBlocks | None:
+        """The blocks in memory and on the disk; ``None`` if none are cached."""
         ...
 
     def memory(self) -> MemoryStats | None:
@@ -98,3 +117,19 @@ class CacheGauge:
     def read_drafts(self) -> DraftFigures | None:
         """Return what speculation has done; ``None`` before there is a runner."""
         return None if self._runner is None else replace(self._runner.drafts)
+
+    def find_blocks(self, names: Sequence[BlockHash]) -> tuple[list[bool], list[bool]]:
+        """Return whether memory and disk have each block; from any thread."""
+        cache, tier = self._blocks(), self._tier
+        in_memory = [cache is not None and name in cache.store for name in names]
+        return in_memory, [tier is not None and tier.contains(name) for name in names]
+
+    def forget_blocks(self, names: Sequence[BlockHash]) -> None:
+        """Delete blocks in memory and on disk; from any thread."""
+        if (cache := self._blocks()) is not None:
+            cache.forget(names)
+        elif self._tier is not None:
+            self._tier.forget(names)
+
+    def _blocks(self) -> HeldBlocks | None:
+        return None if self._runner is None else self._runner.prefix_cache

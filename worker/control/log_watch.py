@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from domain.job.ports import ControlTopic
 from domain.usecases.jobs.reconcile import JobReconciler
 from ops.adapters.event_log.sql_event_log import SqlEventLog
+from ops.adapters.redis.block_places import BlockAnswers
 from ops.adapters.redis.client import BrokerClient, Keys
 from ops.adapters.redis.control import ControlListener
 from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
@@ -24,6 +25,7 @@ class LogWatch:
         keys: Key names.
         active: The jobs of this worker.
         follow_model: Ends the worker if the log wants another model.
+        blocks: Answers requests about the blocks of this worker.
     """
 
     log: SqlEventLog
@@ -31,6 +33,7 @@ class LogWatch:
     keys: Keys
     active: ActiveJobs
     follow_model: Callable[[], None]
+    blocks: BlockAnswers
 
     def reconciliation(self) -> Callable[[], None]:
         """Return the action that recovers lost notifications and queue entries from the log."""
@@ -65,5 +68,6 @@ class LogWatch:
             self.keys,
             on_cancel=lambda job_id: cancel_if_recorded(job_id, self.active, self.log),
             on_listening=recover,
+            on_blocks=self.blocks.receive,
             on_topic={ControlTopic.MODELS: self.follow_model, ControlTopic.ENGINE: tune},
         )

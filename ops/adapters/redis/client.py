@@ -62,6 +62,10 @@ class Keys:
         """List that receives the reply to one request for a token count."""
         return f"{self.prefix}:answer:{name}"
 
+    def blocks_reply(self, name: str) -> str:
+        """List that receives the workers' replies to one request about blocks."""
+        return f"{self.prefix}:blocks:{name}"
+
     @property
     def pulses(self) -> str:
         """Hash of the workers' heartbeats with their state."""

@@ -26,6 +26,7 @@ from domain.values import (
     WaitingJob,
     WorkerId,
 )
+from ops.adapters.redis.block_places import KIND as BLOCKS
 from ops.adapters.redis.client import Keys, broker_errors
 
 #: A worker without a heartbeat for this long counts as gone.
@@ -83,6 +84,7 @@ class ControlListener:
         on_listening: Called after each subscription, also after a lost connection. Notifications
             may have been missed before, so the worker checks its running jobs in the log.
         on_topic: Called for the notifications of a topic; must return quickly.
+        on_blocks: Called with each request about blocks; must return quickly.
     """
 
     def __init__(
@@ -93,12 +95,14 @@ class ControlListener:
         on_cancel: Callable[[JobId], None],
         on_listening: Callable[[], None] = lambda: None,
         on_topic: Mapping[ControlTopic, Callable[[], None]] = MappingProxyType({}),
+        on_blocks: Callable[[Mapping[str, Any]], None] = lambda _: None,
     ) -> None:
         self._client = client
         self._channel = keys.control
         self._on_cancel = on_cancel
         self._on_listening = on_listening
         self._on_topic = on_topic
+        self._on_blocks = on_blocks
         self._stop = threading.Event()
         self._log = logging.getLogger(__name__)
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
@@ -155,6 +159,8 @@ class ControlListener:
             return
         if job_id is not None:
             self._guard(lambda: self._on_cancel(job_id))
+        elif kind == BLOCKS:
+            self._guard(lambda: self._on_blocks(notification))
         elif on_topic is not None:
             self._guard(on_topic)
 

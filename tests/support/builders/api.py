@@ -112,6 +112,7 @@ class FakeApi:
             swaps=ModelSwaps(log=self.log, ids=ids),
             engine_settings=EngineValues(batch_window_ms=10, max_batch_size=8, gap_max_ms=100),
             counter=self.broker.counter,
+            places=self.broker.places,
             clock=clock,
             ids=ids,
             executor=self.executor,

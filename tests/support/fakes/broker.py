@@ -15,6 +15,8 @@ from domain.chat.items import StreamItem
 from domain.chat.request import ChatRequest
 from domain.errors import EngineFailure
 from domain.job.ports import ControlTopic, WorkerPulse
+from domain.kv.hashing import BlockHash
+from domain.kv.places import FoundBlocks
 from domain.values import JobId, WorkerId
 from tests.support.fakes.job_queue import FakeJobQueue
 from tests.support.fakes.outage import Outage
@@ -184,6 +186,33 @@ class FakeTokenCounter:
             raise EngineFailure(msg) from None
 
 
+class FakeBlockPlaces:
+    """``BlockPlaces`` of workers that the test describes."""
+
+    def __init__(self, outage: Outage | None = None) -> None:
+        self._outage = outage or Outage()
+        self.memory: dict[WorkerId, set[BlockHash]] = {}
+        self.disk: dict[WorkerId, set[BlockHash]] = {}
+
+    def find(self, names: Sequence[BlockHash]) -> tuple[FoundBlocks, ...]:
+        self._outage.check()
+        return tuple(
+            FoundBlocks(
+                worker=worker,
+                in_memory=tuple(name in self.memory[worker] for name in names),
+                on_disk=tuple(name in self.disk[worker] for name in names),
+            )
+            for worker in self.memory
+            if names
+        )
+
+    def forget(self, names: Sequence[BlockHash]) -> int:
+        self._outage.check()
+        for blocks in (*self.memory.values(), *self.disk.values()):
+            blocks.difference_update(names)
+        return len(self.memory) if names else 0
+
+
 class FakeBroker:
     """All ports of a broker, behind one switch."""
 
@@ -194,6 +223,7 @@ class FakeBroker:
         self.signals = FakeControlSignals(self._outage)
         self.pulses = FakeWorkerPulses(self._outage)
         self.counter = FakeTokenCounter(outage=self._outage)
+        self.places = FakeBlockPlaces(self._outage)
 
     @property
     def down(self) -> bool:

@@ -97,8 +97,8 @@ class Bench:
 
     @property
     def reuse(self) -> PrefixCache:
-        assert self.runner._prefix_cache is not None
-        return self.runner._prefix_cache
+        assert self.runner.prefix_cache is not None
+        return self.runner.prefix_cache
 
     @property
     def computed(self) -> int:
@@ -191,7 +191,7 @@ class Bench:
 
     def check(self) -> None:
         """Assert that the memory accounts are right."""
-        if self.runner._prefix_cache is not None:
+        if self.runner.prefix_cache is not None:
             self.reuse.store.check_integrity()
 
     def drain(self) -> None:
@@ -238,13 +238,13 @@ class Bench:
 
     def close(self) -> None:
         """Check the kept blocks and reset the runner."""
-        if self.runner._prefix_cache is not None:
+        if self.runner.prefix_cache is not None:
             for uid in list(self.runs):
                 self.runner.remove(uid)
-            store = self.runner._prefix_cache.store
+            store = self.runner.prefix_cache.store
             store.check_integrity()
             assert not any(one.is_running or one.users for one in store.contexts())
-            assert not self.runner._prefix_cache._pending
+            assert not self.runner.prefix_cache._pending
         # Not the runner's own ``close``: it would end the streams of the thread of all tests.
         self.runner.reset()
 

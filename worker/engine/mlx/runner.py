@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 
 import mlx.core as mx
 import structlog
 
 from domain.kv.contexts import MemoryStats
-from domain.kv.hashing import BlockHash
 from domain.kv.spec import BLOCK_TOKENS, ModelCacheSpec
 from domain.values import DraftFigures, WaitingFor
 from worker.cachestore.reports import OnContext, ignore
@@ -90,7 +88,7 @@ class BatchRunner:
         self.speculates = True
         self.ram_storage = Storage.EXACT
         self.drafts = DraftFigures()
-        self._prefix_cache: PrefixCache | None = None
+        self.prefix_cache: PrefixCache | None = None
         #: Tokens that each sequence may still decode, by uid.
         self._remaining: dict[int, int] = {}
         self._weights: LoadedWeights | None = None
@@ -137,7 +135,7 @@ class BatchRunner:
         self._spec = memory.spec
         self._kv_budget_bytes = memory.kv_bytes
         if self._caches_prefixes and memory.spec is not None and memory.kv_bytes is not None:
-            self._prefix_cache = PrefixCache(
+            self.prefix_cache = PrefixCache(
                 network,
                 model.card.fingerprint,
                 memory.kv_bytes,
@@ -146,7 +144,7 @@ class BatchRunner:
                 ram_storage=self.ram_storage,
                 on_context=self._on_context,
             )
-        cache = self._prefix_cache
+        cache = self.prefix_cache
         self._memory = cache or AdmissionControl(memory.sizes, memory.kv_bytes)
         self.reset()
         fitting = replace(model.card, context_length=memory.costs.context_length)
@@ -240,25 +238,21 @@ class BatchRunner:
     def close(self) -> None:
         """Save the contexts that are not on the disk yet, and free the model's memory."""
         self.save_all(LAST_SAVES_S)
-        if self._prefix_cache is not None:
-            self._prefix_cache.close()
-        self._sequences = self._weights = self._prefix_cache = None
+        if self.prefix_cache is not None:
+            self.prefix_cache.close()
+        self._sequences = self._weights = self.prefix_cache = None
         mx.clear_cache()
         # A stream thread that is alive at exit aborts the process.
         mx.clear_streams()
 
     def save_all(self, timeout_s: float) -> None:
         """Save all contexts, waiting for the disk for up to ``timeout_s``."""
-        if self._prefix_cache is not None and not self._prefix_cache.save_all(timeout_s):
+        if self.prefix_cache is not None and not self.prefix_cache.save_all(timeout_s):
             _log.warning("contexts_not_saved")
-
-    def forget(self, names: Sequence[BlockHash]) -> Future[int] | None:
-        """Delete blocks in memory and on disk; see ``PrefixCache.forget``."""
-        return None if self._prefix_cache is None else self._prefix_cache.forget(names)
 
     def memory(self) -> MemoryStats | None:
         """Return the figures of the contexts in memory; from any thread."""
-        return None if self._prefix_cache is None else self._prefix_cache.store.stats()
+        return None if self.prefix_cache is None else self.prefix_cache.store.stats()
 
     def _new_pace(self) -> PrefillPace:
         tokens = self._prefill_step_tokens

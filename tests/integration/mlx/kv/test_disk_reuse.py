@@ -306,7 +306,7 @@ def test_forgotten_context_is_nowhere_any_more(process: MakeBench, tmp_path: Pat
     kept = [report for report in bench.reports if isinstance(report, ContextSaved)]
     names = kept[-1].manifest.hashes
     assert len(names) == len(list(tmp_path.rglob("*.kv"))) == 5
-    deleted = bench.runner.forget(names)
+    deleted = bench.reuse.forget(names)
     assert deleted is not None
     assert deleted.result(60) == len(names)
     assert list(tmp_path.rglob("*.kv")) == []

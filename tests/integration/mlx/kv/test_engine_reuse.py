@@ -145,5 +145,5 @@ def test_broken_step_leaves_the_blocks(engine: Engine, monkeypatch: pytest.Monke
     again = finished(submit(engine, "job-3", request))
     assert again.token_ids == first.token_ids
     assert again.usage.cached_tokens == again.usage.prompt_tokens - 1
-    assert engine.runner._prefix_cache is not None
-    engine.runner._prefix_cache.store.check_integrity()
+    assert engine.runner.prefix_cache is not None
+    engine.runner.prefix_cache.store.check_integrity()

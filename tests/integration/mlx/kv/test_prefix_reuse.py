@@ -311,7 +311,7 @@ def test_model_with_unknown_caches_is_computed_whole(bench: MakeBench) -> None:
     warm = bench(LLAMA, network=network)
     prompt = random_tokens(40, 9)
     first = warm.run_alone(prompt)
-    assert warm.runner._prefix_cache is None
+    assert warm.runner.prefix_cache is None
     assert warm.run_alone(prompt).cached == 0
     assert first.tokens == bench(LLAMA, budget_bytes=None).run_alone(prompt).tokens
 

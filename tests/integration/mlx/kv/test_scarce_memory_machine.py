@@ -115,7 +115,7 @@ class ScarceMemory(RuleBasedStateMachine):
     def forget(self, at: int) -> None:
         contexts = self.bench.reuse.store.contexts()
         if contexts:
-            self.bench.runner.forget(contexts[at % len(contexts)].names[1:3])
+            self.bench.reuse.forget(contexts[at % len(contexts)].names[1:3])
 
     @rule(left=st.sampled_from([None, 0, 2]))
     def fill_disk(self, left: int | None) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from domain.kv.contexts import MemoryStats
+from domain.kv.hashing import BlockHash
 from domain.values import DraftFigures, JobId, Priority, WaitingFor, WaitingJob
 from ops.blockstore.disk import Disk
 from ops.blockstore.store import BlockStore
@@ -19,10 +21,19 @@ WAIT_S = 60.0
 STATS = MemoryStats(budget_bytes=1000, used_bytes=300, blocks=3, evicted_blocks=0)
 
 
+class Blocks:
+    def __init__(self, names: Sequence[BlockHash]) -> None:
+        self.store = set(names)
+
+    def forget(self, names: Sequence[BlockHash]) -> None:
+        self.store.difference_update(names)
+
+
 class Memory:
     def __init__(self, stats: MemoryStats | None) -> None:
         self.stats = stats
         self.drafts = DraftFigures(drafts=1, drafted_tokens=4, accepted_tokens=3)
+        self.prefix_cache: Blocks | None = None
 
     def memory(self) -> MemoryStats | None:
         return self.stats
@@ -103,3 +114,42 @@ def test_longest_wait_of_an_interactive_job_for_memory_counts() -> None:
     clock.advance(1)
     assert full_s(second) == 1
     assert full_s() == 0
+
+
+def test_blocks_are_found_in_memory_and_on_disk(tmp_path: Path) -> None:
+    clock = SystemClock()
+    store = BlockStore(tmp_path, budget_bytes=1 << 20, clock=clock, disk=Disk(sync=False))
+    tier = DiskTier(store, clock=clock)
+    gauge = CacheGauge(tier, lambda *_: None)
+    tier.start()
+    assert tier.wait_scanned(WAIT_S)
+    blocks = make_chain(1, 3)
+    for block in blocks[:2]:
+        tier.write(block)
+    assert tier.flush(WAIT_S)
+    names = [block.hash for block in blocks]
+    assert gauge.find_blocks(names) == ([False] * 3, [True, True, False])
+    memory = gauge.watch(Memory(STATS))
+    assert gauge.find_blocks(names) == ([False] * 3, [True, True, False])
+    memory.prefix_cache = Blocks(names[1:])
+    assert gauge.find_blocks(names) == ([False, True, True], [True, True, False])
+    gauge.forget_blocks(names[2:])
+    assert gauge.find_blocks(names) == ([False, True, False], [True, True, False])
+    assert tier.close(WAIT_S)
+
+
+def test_blocks_are_forgotten_on_disk_where_no_runner_has_them(tmp_path: Path) -> None:
+    clock = SystemClock()
+    store = BlockStore(tmp_path, budget_bytes=1 << 20, clock=clock, disk=Disk(sync=False))
+    tier = DiskTier(store, clock=clock)
+    gauge = CacheGauge(tier, lambda *_: None)
+    tier.start()
+    assert tier.wait_scanned(WAIT_S)
+    blocks = make_chain(1, 2)
+    for block in blocks:
+        tier.write(block)
+    assert tier.flush(WAIT_S)
+    gauge.forget_blocks([blocks[1].hash])
+    tier.forget([]).result(WAIT_S)  # after all deletions
+    assert gauge.find_blocks([block.hash for block in blocks])[1] == [True, False]
+    assert tier.close(WAIT_S)

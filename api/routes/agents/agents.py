@@ -17,7 +17,6 @@ from api.routes.jobs import accepted_reply
 from api.schemas.agents import (
     AGENT_ID_PATTERN,
     AgentBody,
-    AgentCache,
     AgentList,
     AgentObject,
     DeletedAgent,
@@ -124,11 +123,6 @@ async def fork_agent(request: Request, agents: AgentService) -> Reply:
     return await _agent_reply(child, agents, status=201)
 
 
-async def get_cache(request: Request, agents: AgentService) -> Reply:
-    """Return the cache state of an agent's context, also of an agent that was never registered."""
-    return json_reply(await agents.call(agents.reader.load_cache, _agent_id(request)))
-
-
 async def _stream(added: AddedTurn, request: Request, agents: AgentService) -> StreamReply:
     job_id = added.accepted.job_id
     headers = {JOB_HEADER: job_id, TURN_HEADER: str(added.turn)}
@@ -207,14 +201,6 @@ AGENT_OPERATIONS: Final = (
             409: "A turn is open, or the agent has another number of turns; turn has that number",
             429: QUEUE_FULL,
         },
-    ),
-    Operation(
-        "GET /v1/agents/{agent_id}/cache",
-        get_cache,
-        id="getAgentCache",
-        summary="Return the cache state of the context of an agent",
-        parameters=(_AGENT_ID,),
-        reply=AgentCache,
     ),
     Operation(
         "POST /v1/agents/{agent_id}/fork",
