@@ -126,12 +126,13 @@ class JobCancelRequested:
 class JobCancelled:
     """The job stopped on request; its partial answer stays readable.
 
-    ``attempt`` is 0 when it never started.
+    ``attempt`` is 0 when it never started; ``timings`` are unknown then, and in older logs.
     """
 
     attempt: int
     usage: Usage
     output: Digest | None = None
+    timings: Timings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +171,8 @@ class JobExpired:
     """A deadline passed before the job could start, or before it was done.
 
     ``attempt`` is 0 when none was running; a partial answer stays readable. ``absent_model`` is set
-    where no deadline passed, but that model was not loaded for too long.
+    where no deadline passed, but that model was not loaded for too long. ``timings`` are unknown
+    where none was running, and in older logs.
     """
 
     deadline: str
@@ -178,6 +180,7 @@ class JobExpired:
     usage: Usage = Usage()
     output: Digest | None = None
     absent_model: str | None = None
+    timings: Timings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,6 +127,7 @@ class ConfirmCancel:
     attempt: int
     usage: Usage
     output: Digest | None = None
+    timings: Timings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

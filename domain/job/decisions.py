@@ -143,15 +143,25 @@ def _confirm_cancel(job: Job, command: ConfirmCancel) -> tuple[JobEvent, ...]:
     _require_open(job)
     if command.attempt:
         _require_speaking(job, command.attempt)
-    attempt, usage, output = command.attempt, command.usage, command.output
     if job.expiring:
-        late, absent = missed_deadline(job), absent_model(job)
         return (
             JobExpired(
-                deadline=late, attempt=attempt, usage=usage, output=output, absent_model=absent
+                deadline=missed_deadline(job),
+                attempt=command.attempt,
+                usage=command.usage,
+                output=command.output,
+                absent_model=absent_model(job),
+                timings=command.timings,
             ),
         )
-    return (JobCancelled(attempt=attempt, usage=usage, output=output),)
+    return (
+        JobCancelled(
+            attempt=command.attempt,
+            usage=command.usage,
+            output=command.output,
+            timings=command.timings,
+        ),
+    )
 
 
 def missed_deadline(job: Job) -> str:

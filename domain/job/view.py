@@ -22,8 +22,6 @@ from domain.log.codec import decode_recorded
 from domain.log.record import RecordedEvent
 from domain.values import JobId, JobStatus, Timings, Usage
 
-#: Version of ``JobView``; after a change the projection must be rebuilt.
-JOB_VIEW_VERSION = 4
 _JOB_PREFIX = "job-"
 
 
@@ -47,7 +45,7 @@ class JobView:
         stop_reason: Why the generation ended.
         stop_sequence: The stop text that ended it.
         usage: Token counts.
-        timings: Durations of its phases.
+        timings: Durations of its phases; 0 if unknown.
         request: Digest of the canonical request.
         idempotency: Digest of the idempotency key.
         asked: Digest that is equal for equal requests.
@@ -177,6 +175,7 @@ def _(event: JobCancelled, view: JobView, at: str) -> JobView:
         finished_at=at,
         stop_reason="cancelled",
         usage=event.usage,
+        timings=event.timings or view.timings,
         output=event.output,
         error=None,
         error_message=None,
@@ -217,6 +216,7 @@ def _(event: JobExpired, view: JobView, at: str) -> JobView:
         status=JobStatus.EXPIRED,
         finished_at=at,
         usage=event.usage,
+        timings=event.timings or view.timings,
         output=event.output,
         error="expired",
         error_message=why_expired(event),
@@ -231,6 +231,7 @@ def _(event: JobRetried, view: JobView, at: str) -> JobView:
         status=JobStatus.QUEUED,
         attempt=view.attempt + 1,
         finished_at=None,
+        timings=Timings(),
         cancel_requested=False,
         deadline=None,
         finish_deadline=None,

@@ -282,7 +282,7 @@ def _finish(task: GenerationTask, outcome: Outcome, runner: JobRunner) -> RunRes
             return _attempt_failed(task, stray, outcome.next_item, runner)
         # The log holds whether a request or a deadline caused it.
         command: ConfirmCancel | CompleteAttempt = ConfirmCancel(
-            attempt=attempt, usage=outcome.usage, output=output
+            attempt=attempt, usage=outcome.usage, output=output, timings=outcome.timings
         )
     else:
         command = CompleteAttempt(

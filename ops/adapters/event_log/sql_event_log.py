@@ -15,7 +15,8 @@ from ops.adapters.event_log.migrate import current, expected
 from ops.adapters.event_log.projections.batch_views import SqlBatchViews
 from ops.adapters.event_log.projections.job_views import SqlJobViews
 from ops.adapters.event_log.projections.queue_views import SqlQueueViews
-from ops.adapters.event_log.projections.rebuild import ensure_jobs
+from ops.adapters.event_log.projections.rebuild import ensure_projections
+from ops.adapters.event_log.projections.usage_views import SqlUsageViews
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.transaction import Append
 from ops.adapters.event_log.writer import LogWriter
@@ -37,6 +38,7 @@ class SqlEventLog(LogReader):
         self.views = SqlJobViews(self._readers)
         self.batches = SqlBatchViews(self._readers)
         self.queue_views = SqlQueueViews(self._readers)
+        self.usage = SqlUsageViews(self._readers)
         self._writer = LogWriter(writer_engine(url), clock=clock)
 
     @property
@@ -109,5 +111,5 @@ def open_log(url: str, *, clock: Clock) -> SqlEventLog:
             "run `semantic db upgrade`"
         )
         raise LogUnavailable(msg)
-    ensure_jobs(url)
+    ensure_projections(url)
     return SqlEventLog(url, clock=clock)

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from sqlalchemy import (
     BigInteger,
+    Column,
     Dialect,
     Index,
     Integer,
@@ -20,6 +21,8 @@ from sqlalchemy import (
 )
 from sqlalchemy import UniqueConstraint as Unique
 from sqlmodel import Field, SQLModel
+
+from domain.usage.figures import FIGURES
 
 #: Constraints get the same names in both databases, so that migrations can refer to them.
 METADATA = MetaData(
@@ -214,6 +217,38 @@ class WebhookRow(_Base, table=True):
     status: int | None = None
     error: str | None = Field(default=None, sa_type=TEXT)
 
+
+def _sums(name: str, *keys: str) -> Table:
+    """Return a table with the columns of ``UsageFigures``; durations are in microseconds."""
+    return Table(
+        name,
+        METADATA,
+        *(Column(key, TEXT, primary_key=True) for key in keys),
+        *(Column(figure, BigInteger, nullable=False) for figure in FIGURES),
+    )
+
+
+def _buckets(name: str) -> Table:
+    """Return a table with the filled buckets of ``domain.usage.histogram``."""
+    return Table(
+        name,
+        METADATA,
+        Column("model", TEXT, primary_key=True),
+        Column("measure", TEXT, primary_key=True),
+        Column("bucket", Integer, primary_key=True),
+        Column("durations", BigInteger, nullable=False),
+        Column("sum_us", BigInteger, nullable=False),
+    )
+
+
+#: The usage projection, by hour and since the log began. A missing model or agent is ``""``.
+#: Tables with ``_next`` are those that a rebuild fills.
+USAGE_HOURS = _sums("usage_hours", "hour", "model", "agent")
+NEXT_USAGE_HOURS = _sums("usage_hours_next", "hour", "model", "agent")
+USAGE_TOTALS = _sums("usage_totals", "model")
+NEXT_USAGE_TOTALS = _sums("usage_totals_next", "model")
+USAGE_BUCKETS = _buckets("usage_buckets")
+NEXT_USAGE_BUCKETS = _buckets("usage_buckets_next")
 
 EVENTS: Table = METADATA.tables["events"]
 PAYLOADS: Table = METADATA.tables["payloads"]

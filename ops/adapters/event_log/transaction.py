@@ -13,18 +13,15 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection, bindparam, func, insert, select
 
 from domain.errors import ConcurrencyConflict, IdempotencyKeyTaken, LogUnavailable
+from domain.events.cache import AgentCacheMissed, AgentCacheRestored
 from domain.events.event import Event
 from domain.events.job import JobSubmitted
 from domain.log.record import Draft, LogHead, RecordedEvent
 from domain.ports import Clock, IdSource
 from domain.values import Digest, StreamName, rfc3339
 from ops.adapters.event_log.hot_statements import HotStatement
-from ops.adapters.event_log.projections.jobs import (
-    JobFold,
-    catch_up,
-    read_checkpoint,
-    write_checkpoint,
-)
+from ops.adapters.event_log.projections.checkpoints import read_checkpoint, write_checkpoint
+from ops.adapters.event_log.projections.fold import LIVE, ProjectionFold, catch_up
 from ops.adapters.event_log.row_codec import (
     event_of,
     event_values,
@@ -82,7 +79,11 @@ class LogTransaction:
             row = _BY_EVENT_ID.row(connection, {"event_id": event_id})
             if row is not None:
                 self._existing[event_id] = event_of(row)
-        self._jobs = JobFold(connection, JOBS, streams) if self._is_projection_current() else None
+        self._projections = (
+            ProjectionFold(connection, LIVE, streams | _named_jobs(batch))
+            if self._are_projections_current()
+            else None
+        )
         self._recorded: list[RecordedEvent] = []
         self._keys: dict[Digest, StreamName] = {}
         self._payloads: dict[Digest, bytes] = {}
@@ -93,7 +94,7 @@ class LogTransaction:
         Raises:
             ConcurrencyConflict: The stream has another version.
             IdempotencyKeyTaken: A submitted job has the key of another job.
-            LogUnavailable: The jobs projection, which has the keys, is behind the log.
+            LogUnavailable: The projections, which have the keys, are behind the log.
             ValueError: An event id exists in another stream.
         """
         for draft in request.drafts:
@@ -107,21 +108,21 @@ class LogTransaction:
         return tuple(self._existing[draft.event_id] for draft in request.drafts)
 
     def write(self) -> None:
-        """Write the new rows and the projection's checkpoint; call once, before the commit."""
+        """Write the new rows and the projections' checkpoint; call once, before the commit."""
         if not self._recorded:
             return
         rows = [event_values(event) for event in self._recorded]
         _INSERT_EVENTS.run_many(self._connection, rows)
         self._write_payloads()
-        if self._jobs is not None:
-            self._jobs.write()
-            write_checkpoint(self._connection, JOBS, self._head.position)
+        if self._projections is not None:
+            self._projections.write()
+            write_checkpoint(self._connection, LIVE.jobs, self._head.position)
 
-    def _is_projection_current(self) -> bool:
-        checkpoint = read_checkpoint(self._connection, JOBS)
+    def _are_projections_current(self) -> bool:
+        checkpoint = read_checkpoint(self._connection, LIVE.jobs)
         if checkpoint.is_current_version and checkpoint.position < self._head.position:
-            # Events were written without the projection; several transactions close a large gap.
-            checkpoint = catch_up(self._connection, JOBS)
+            # Events were written without projections; several transactions close a large gap.
+            checkpoint = catch_up(self._connection, LIVE)
         return checkpoint.is_current_version and checkpoint.position == self._head.position
 
     def _record(self, request: Append, drafts: Sequence[Draft]) -> None:
@@ -141,8 +142,8 @@ class LogTransaction:
             )
             recorded.append(event)
             head = LogHead(position=event.position, hash=event.hash)
-        if self._jobs is not None:
-            self._jobs.fold(recorded)
+        if self._projections is not None:
+            self._projections.fold(recorded)
         # Nothing below can fail, so a refused append changes nothing.
         self._head = head
         self._versions[request.stream] = version
@@ -156,8 +157,8 @@ class LogTransaction:
         events = [draft.event for draft in drafts]
         keys = [event.idempotency for event in events if isinstance(event, JobSubmitted)]
         fresh = {key: stream for key in keys if key is not None}
-        if fresh and self._jobs is None:
-            raise LogUnavailable("the jobs projection is being rebuilt; try again in a moment")
+        if fresh and self._projections is None:
+            raise LogUnavailable("the projections are being rebuilt; try again in a moment")
         for key in fresh:
             row = _KEY_HOLDER.row(self._connection, {"idempotency": key})
             holder = self._keys.get(key) if row is None else row[0]
@@ -176,6 +177,13 @@ class LogTransaction:
         ]
         if missing:
             _INSERT_PAYLOADS.run_many(self._connection, missing)
+
+
+def _named_jobs(batch: Sequence[Append]) -> set[str]:
+    events = (draft.event for one in batch for draft in one.drafts)
+    return {
+        event.job for event in events if isinstance(event, AgentCacheRestored | AgentCacheMissed)
+    }
 
 
 def append_event(

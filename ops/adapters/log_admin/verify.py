@@ -18,7 +18,7 @@ from domain.log.record import LogHead, chain_hash_of_text, verify_link
 from ops.adapters.event_log.archives import read_anchor
 from ops.adapters.event_log.database import reading, reason_of
 from ops.adapters.event_log.hot_statements import HotStatement
-from ops.adapters.event_log.projections.jobs import read_checkpoint
+from ops.adapters.event_log.projections.checkpoints import read_checkpoint
 from ops.adapters.event_log.row_codec import data_text, event_of
 from ops.adapters.event_log.tables import EVENTS, JOBS
 

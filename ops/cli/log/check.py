@@ -14,7 +14,7 @@ from domain.errors import CorruptLog, LogUnavailable
 from domain.log.checkpoints import required_hashes
 from ops.adapters.event_log.archives import verify_archives
 from ops.adapters.event_log.event_file import verify_file
-from ops.adapters.event_log.projections.rebuild import rebuild_jobs
+from ops.adapters.event_log.projections.rebuild import rebuild_projections
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
 from ops.adapters.log_admin.verify import verify_log
@@ -107,9 +107,9 @@ def rebuild(data_dir: DataDir = None) -> None:
     """Drop the projections and rebuild them from the events."""
     settings = read_settings(data_dir)
     with opened(settings):
-        with progress_bar("rebuilding jobs") as progress:
-            position = rebuild_jobs(settings.log_url, progress=progress)
-        typer.echo(f"jobs rebuilt from {position:,} events")
+        with progress_bar("rebuilding projections") as progress:
+            position = rebuild_projections(settings.log_url, progress=progress)
+        typer.echo(f"projections rebuilt from {position:,} events")
 
 
 def _verified(

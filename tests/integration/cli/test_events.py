@@ -160,7 +160,7 @@ def test_rebuild_makes_the_list_again(log: SqlEventLog, url: str) -> None:
     with closing(raw_connection(url)) as raw:
         raw.execute("DELETE FROM jobs")
     result = _run("events", "rebuild")
-    assert (result.exit_code, result.stdout) == (0, "jobs rebuilt from 16 events\n")
+    assert (result.exit_code, result.stdout) == (0, "projections rebuilt from 16 events\n")
     assert len(log.views.page(limit=10).jobs) == 5
 
 

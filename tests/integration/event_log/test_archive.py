@@ -23,7 +23,7 @@ from domain.values import AgentId, Digest, JobId, StreamName
 from ops.adapters.event_log.archives import each_event, verify_archives
 from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.hot_statements import HotStatement
-from ops.adapters.event_log.projections.rebuild import rebuild_jobs
+from ops.adapters.event_log.projections.rebuild import rebuild_projections
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.event_log.sqlite_driver import driver_module
 from ops.adapters.log_admin import verify as verify_module
@@ -150,7 +150,7 @@ def test_the_list_is_rebuilt_across_archives(url: str, clock: FakeClock) -> None
     assert first.archive is not None
     assert second.archive is not None
     assert second.archive.first_position == first.archive.last_position + 1
-    rebuild_jobs(url)
+    rebuild_projections(url)
     assert _views(url, clock) == listed
     assert _check(url).position == 14
 
@@ -164,7 +164,7 @@ def test_without_its_file_an_archive_is_told_of_and_open_jobs_stay(
     engine = reader_engine(url)
     assert verify_archives(engine, url, signed_hashes={}).missing == (done.archive.file,)
     engine.dispose()
-    rebuild_jobs(url)
+    rebuild_projections(url)
     assert [view.id for view in _views(url, clock)] == ["job-young", "job-open"]
     result = _run(tmp_path, "status", "--as-of", "3")
     assert result.exit_code == 1
@@ -361,7 +361,7 @@ def test_whatever_is_archived_the_list_and_the_chain_stay(
                     _archive(url, clock, "2026-01-01T00:05:00.000000Z")
         _check(url)
         listed = _views(url, clock)
-        rebuild_jobs(url)
+        rebuild_projections(url)
         assert _views(url, clock) == listed
         open_jobs = [view.id for view in listed if not view.status.is_terminal]
         with open_log(url, clock=clock) as log:

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from domain.events.job import JobEvent
-from domain.job import view as projections
 from domain.job.view import JobView, project_job
 from domain.values import JobId, JobStatus, StreamName
-from ops.adapters.event_log.projections import jobs as job_projection
-from ops.adapters.event_log.projections.rebuild import rebuild_jobs
+from ops.adapters.event_log.projections import checkpoints
+from ops.adapters.event_log.projections import fold as projection_fold
+from ops.adapters.event_log.projections.rebuild import rebuild_projections
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.clock import SystemClock
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
@@ -73,7 +73,7 @@ def test_live_rebuilt_and_folded_jobs_are_the_same(
                 versions[number] += 1
             live, rows = _listed(log), _rows(url)
             assert live == _folded(log)
-            rebuild_jobs(url)
+            rebuild_projections(url)
             assert _listed(log) == live
             assert _rows(url) == rows
 
@@ -87,7 +87,7 @@ def test_a_rebuild_mends_a_list_that_somebody_spoiled(log: SqlEventLog, url: str
         raw.execute("DELETE FROM jobs WHERE id = 'job-3'")
     assert _listed(log) != good
 
-    assert rebuild_jobs(url) == 16
+    assert rebuild_projections(url) == 16
     assert _listed(log) == good
 
 
@@ -95,9 +95,9 @@ def test_a_rebuild_tells_how_far_it_is(
     log: SqlEventLog, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(log)
-    monkeypatch.setattr(job_projection, "CATCH_UP_EVENTS_MAX", 6)
+    monkeypatch.setattr(projection_fold, "CATCH_UP_EVENTS_MAX", 6)
     steps: list[tuple[int, int]] = []
-    rebuild_jobs(url, progress=lambda done, total: steps.append((done, total)))
+    rebuild_projections(url, progress=lambda done, total: steps.append((done, total)))
     assert steps == [(6, 15), (12, 15), (15, 15)]
 
 
@@ -107,7 +107,7 @@ def test_jobs_that_change_during_a_rebuild_are_right_after_it(
     fill(log)
     log.append(StreamName("job-open"), [draft(submitted())], expected_version=0)
     before = _listed(log)
-    monkeypatch.setattr(job_projection, "CATCH_UP_EVENTS_MAX", 6)
+    monkeypatch.setattr(projection_fold, "CATCH_UP_EVENTS_MAX", 6)
     seen: list[bool] = []
 
     def meanwhile(done: int, total: int) -> None:
@@ -117,7 +117,7 @@ def test_jobs_that_change_during_a_rebuild_are_right_after_it(
             log.append(StreamName("job-new"), [draft(submitted())], expected_version=0)
         del total
 
-    rebuild_jobs(url, progress=meanwhile)
+    rebuild_projections(url, progress=meanwhile)
     log.append(StreamName("job-open"), [draft(completed())], expected_version=2)
 
     assert seen == [True]
@@ -132,15 +132,15 @@ def test_a_rebuild_that_was_cut_short_is_begun_again(
 ) -> None:
     fill(log)
     good = _listed(log)
-    monkeypatch.setattr(job_projection, "CATCH_UP_EVENTS_MAX", 6)
+    monkeypatch.setattr(projection_fold, "CATCH_UP_EVENTS_MAX", 6)
 
     def give_up(done: int, total: int) -> None:
         raise KeyboardInterrupt(done, total)
 
     with pytest.raises(KeyboardInterrupt):
-        rebuild_jobs(url, progress=give_up)
+        rebuild_projections(url, progress=give_up)
     assert _listed(log) == good
-    rebuild_jobs(url)
+    rebuild_projections(url)
     assert _listed(log) == good
     with closing(raw_connection(url)) as raw:
         assert raw.execute("SELECT count(*) FROM jobs_next").fetchone() == (0,)
@@ -155,7 +155,7 @@ def test_a_list_that_is_behind_catches_up_when_the_log_is_opened(
         fill(log)
         good = _listed(log)
     _set_back(url, position=3)
-    monkeypatch.setattr(job_projection, "CATCH_UP_EVENTS_MAX", 5)
+    monkeypatch.setattr(projection_fold, "CATCH_UP_EVENTS_MAX", 5)
 
     with open_log(url, clock=SystemClock()) as log:
         assert _listed(log) == good
@@ -179,14 +179,15 @@ def test_a_list_of_another_version_is_rebuilt_when_the_log_is_opened(
         good = _listed(log)
     with closing(raw_connection(url)) as raw:
         raw.execute("UPDATE jobs SET model = 'spoiled'")
-    monkeypatch.setattr(job_projection, "JOB_VIEW_VERSION", projections.JOB_VIEW_VERSION + 1)
+    later = checkpoints.PROJECTIONS_VERSION + 1
+    monkeypatch.setattr(checkpoints, "PROJECTIONS_VERSION", later)
 
     with open_log(url, clock=SystemClock()) as log:
         assert _listed(log) == good
     assert "rebuilding" in caplog.text
     with closing(raw_connection(url)) as raw:
         version = raw.execute("SELECT version FROM checkpoints WHERE name = 'jobs'").fetchone()
-    assert version == (projections.JOB_VIEW_VERSION + 1,)
+    assert version == (later,)
 
 
 def test_a_list_of_a_newer_program_is_left_to_it(log: SqlEventLog, url: str) -> None:

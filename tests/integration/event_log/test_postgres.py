@@ -26,7 +26,7 @@ from ops.adapters.event_log.archives import each_event
 from ops.adapters.event_log.database import reader_engine, writer_engine
 from ops.adapters.event_log.event_query import EventQuery
 from ops.adapters.event_log.migrate import current, expected, upgrade
-from ops.adapters.event_log.projections.rebuild import rebuild_jobs
+from ops.adapters.event_log.projections.rebuild import rebuild_projections
 from ops.adapters.event_log.reader import tail
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.event_log.tables import METADATA
@@ -317,7 +317,7 @@ def test_a_rebuild_makes_the_same_list_and_the_events_of_an_agent_are_found(
     good = log.views.page(limit=100)
     raw.execute("UPDATE jobs SET status = 'queued'")
     assert log.views.page(limit=100) != good
-    assert rebuild_jobs(postgres_url) == 18
+    assert rebuild_projections(postgres_url) == 18
     assert log.views.page(limit=100) == good
     engine = reader_engine(postgres_url)
     found = EventQuery(engine, EventFilter(agent="ann")).last(10)

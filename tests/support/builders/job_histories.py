@@ -29,7 +29,7 @@ from tests.support.builders.job_events import submitted
 
 #: JSON has no infinities, and -0.0 is a number like any other.
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
-COUNTS = st.integers(0, 2**31)
+COUNTS = st.integers(0, 2**31 - 1)
 st.register_type_strategy(float, FLOATS)
 
 

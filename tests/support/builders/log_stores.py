@@ -12,6 +12,7 @@ import pytest
 
 from domain.job.listing import JobViews, QueueViews
 from domain.log.ports import EventLog, PayloadStore
+from domain.usage.ports import UsageViews
 from ops.adapters.event_log.sql_event_log import open_log
 from tests.support.builders.log_files import new_log
 from tests.support.fakes.event_log import InMemoryEventLog
@@ -32,6 +33,7 @@ class Store:
     log: Log
     views: JobViews
     queue_views: QueueViews
+    usage: UsageViews
     clock: FakeClock
 
 
@@ -41,10 +43,10 @@ def opened_store(request: pytest.FixtureRequest, directory: Path) -> Iterator[St
     clock = FakeClock()
     if request.param == "fake":
         fake = InMemoryEventLog(clock)
-        yield Store(fake, fake.views, fake.queue_views, clock)
+        yield Store(fake, fake.views, fake.queue_views, fake.usage, clock)
         return
     with open_log(new_log_of(request, directory), clock=clock) as real:
-        yield Store(real, real.views, real.queue_views, clock)
+        yield Store(real, real.views, real.queue_views, real.usage, clock)
 
 
 def new_log_of(request: pytest.FixtureRequest, directory: Path) -> str:

@@ -1,25 +1,20 @@
-"""Folds events into a jobs table, inside the caller's transaction.
-
-There are two such tables: readers query ``jobs``, a rebuild fills ``jobs_next``.
-"""
+"""Folds events into a jobs table, inside the caller's transaction."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import Connection, Table, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Table, bindparam, insert, select, update
 
-from domain.job.view import JOB_VIEW_VERSION, JobView, is_job_event, job_id_of, project_job
+from domain.job.view import JobView, is_job_event, project_job
 from domain.log.record import RecordedEvent
+from domain.usage.fold import CACHE_TYPES
 from domain.values import JobStatus, Timings, Usage
 from ops.adapters.event_log.hot_statements import HotStatement
-from ops.adapters.event_log.row_codec import event_of, storable
-from ops.adapters.event_log.tables import CHECKPOINTS, EVENTS, JOBS, NEXT_JOBS
-
-#: Events folded in one transaction when a projection catches up.
-CATCH_UP_EVENTS_MAX = 1000
+from ops.adapters.event_log.row_codec import storable
+from ops.adapters.event_log.tables import JOBS, NEXT_JOBS
 
 _NESTED = {"usage": Usage, "timings": Timings}
 _NESTED_FIELDS = {name: tuple(field.name for field in fields(cls)) for name, cls in _NESTED.items()}
@@ -39,79 +34,6 @@ _UPDATE = {
     )
     for table in (JOBS, NEXT_JOBS)
 }
-_CHECKPOINT = HotStatement(
-    select(CHECKPOINTS.c.version, CHECKPOINTS.c.position).where(
-        CHECKPOINTS.c.name == bindparam("name")
-    )
-)
-_MOVE_CHECKPOINT = HotStatement(
-    update(CHECKPOINTS).where(CHECKPOINTS.c.name == bindparam("table")),
-    columns=("version", "position"),
-)
-_FIRST_CHECKPOINT = HotStatement(insert(CHECKPOINTS).inline())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """The last position that a projection has read, and the version of the code that wrote it."""
-
-    version: int = JOB_VIEW_VERSION
-    position: int = 0
-
-    @property
-    def is_current_version(self) -> bool:
-        """Whether this code wrote the projection."""
-        return self.version == JOB_VIEW_VERSION
-
-
-def read_checkpoint(connection: Connection, table: Table) -> Checkpoint:
-    """Return the checkpoint of the projection in ``table``; position 0 if it has none."""
-    row = _CHECKPOINT.row(connection, {"name": table.name})
-    if row is None:
-        return Checkpoint()
-    version, position = row
-    return Checkpoint(version=version, position=position)
-
-
-def write_checkpoint(connection: Connection, table: Table, position: int) -> None:
-    """Set the checkpoint of the projection in ``table``."""
-    values = {"version": JOB_VIEW_VERSION, "position": position}
-    if not _MOVE_CHECKPOINT.run(connection, {"table": table.name, **values}):
-        _FIRST_CHECKPOINT.run(connection, {"name": table.name, **values})
-
-
-def clear(connection: Connection, table: Table) -> None:
-    """Empty a projection and delete its checkpoint."""
-    connection.execute(delete(table))
-    connection.execute(delete(CHECKPOINTS).where(CHECKPOINTS.c.name == table.name))
-
-
-def catch_up(connection: Connection, table: Table) -> Checkpoint:
-    """Fold the next ``CATCH_UP_EVENTS_MAX`` events and return the new checkpoint.
-
-    Raises:
-        CorruptLog: If an event cannot be read.
-    """
-    before = read_checkpoint(connection, table)
-    rows = connection.execute(
-        select(EVENTS)
-        .where(EVENTS.c.position > before.position)
-        .order_by(EVENTS.c.position)
-        .limit(CATCH_UP_EVENTS_MAX)
-    ).all()
-    if not rows:
-        return before
-    events = [event_of(row) for row in rows]
-    fold_in(connection, table, events)
-    return Checkpoint(position=events[-1].position)
-
-
-def fold_in(connection: Connection, table: Table, events: Sequence[RecordedEvent]) -> None:
-    """Fold the next events into a projection and move its checkpoint to the last of them."""
-    jobs = JobFold(connection, table, {event.stream for event in events})
-    jobs.fold(events)
-    jobs.write()
-    write_checkpoint(connection, table, events[-1].position)
 
 
 class JobFold:
@@ -120,33 +42,41 @@ class JobFold:
     Args:
         connection: In the transaction that appends or reads the events.
         table: The projection's table.
-        streams: The streams of the events to fold; streams other than jobs have no rows.
+        jobs: The jobs of the events to fold, and those that the events name.
     """
 
-    def __init__(self, connection: Connection, table: Table, streams: Iterable[str]) -> None:
+    def __init__(self, connection: Connection, table: Table, jobs: Iterable[str]) -> None:
         self._connection = connection
         self._table = table
         self._views: dict[str, JobView] = {}
-        for stream in streams:
-            view = read_view(connection, table, stream)
+        for job_id in jobs:
+            view = read_view(connection, table, job_id)
             if view is not None:
-                self._views[stream] = view
+                self._views[job_id] = view
         self._known = frozenset(self._views)
         self._accepted: dict[str, int] = {}
         self._changed: set[str] = set()
 
-    def fold(self, events: Sequence[RecordedEvent]) -> None:
-        """Fold all of ``events`` in, or none if one of them cannot follow its job's state."""
+    def fold(self, events: Sequence[RecordedEvent]) -> list[JobView | None]:
+        """Fold all of ``events`` in, or none if one of them cannot follow its job's state.
+
+        Returns:
+            For each event the row after it of its job, or of the job that it names.
+        """
         views: dict[str, JobView] = {}
         accepted: dict[str, int] = {}
+        after: list[JobView | None] = []
         for event in events:
+            job_id = named_job(event)
+            view = None if job_id is None else views.get(job_id) or self._views.get(job_id)
             if is_job_event(event):
-                job_id = job_id_of(event)
-                views[job_id] = project_job(views.get(job_id) or self._views.get(job_id), event)
-                accepted.setdefault(job_id, event.position)
+                view = views[event.stream] = project_job(view, event)
+                accepted.setdefault(event.stream, event.position)
+            after.append(view)
         self._views |= views
         self._accepted = accepted | self._accepted
         self._changed |= set(views)
+        return after
 
     def write(self) -> None:
         """Write the rows that changed."""
@@ -162,6 +92,13 @@ class JobFold:
             _INSERT[self._table.name].run_many(self._connection, fresh)
         if changed:
             _UPDATE[self._table.name].run_many(self._connection, changed)
+
+
+def named_job(event: RecordedEvent) -> str | None:
+    """Return the job that an event belongs to, or that it names as the cause of a restore."""
+    if is_job_event(event):
+        return event.stream
+    return str(event.data["job"]) if event.type in CACHE_TYPES else None
 
 
 def read_view(connection: Connection, table: Table, job_id: str) -> JobView | None:

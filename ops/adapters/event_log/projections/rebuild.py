@@ -1,7 +1,7 @@
-"""Rebuilds the jobs projection from the events.
+"""Rebuilds the projections from the events.
 
-A rebuild fills ``jobs_next`` in small transactions while the service goes on writing. The last
-transaction copies it to ``jobs``, so readers never see an incomplete projection.
+A rebuild fills the ``NEXT`` tables in small transactions while the service goes on writing. The
+last transaction copies them to the ``LIVE`` ones, so readers never see incomplete projections.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ from domain.errors import CorruptLog, LogUnavailable
 from domain.log.record import RecordedEvent
 from ops.adapters.event_log.archives import archived_stretch, read_archives
 from ops.adapters.event_log.database import reason_of, writer_engine
-from ops.adapters.event_log.projections.jobs import (
-    CATCH_UP_EVENTS_MAX,
+from ops.adapters.event_log.projections.checkpoints import (
     Checkpoint,
-    catch_up,
-    clear,
-    fold_in,
     read_checkpoint,
     write_checkpoint,
 )
+from ops.adapters.event_log.projections.fold import (
+    CATCH_UP_EVENTS_MAX,
+    LIVE,
+    NEXT,
+    catch_up,
+    clear,
+    fold_in,
+)
 from ops.adapters.event_log.row_codec import read_head
-from ops.adapters.event_log.tables import JOBS, NEXT_JOBS
 
 #: Called with the position reached and the last position there is.
 Progress = Callable[[int, int], None]
@@ -35,8 +38,8 @@ Progress = Callable[[int, int], None]
 _log = logging.getLogger(__name__)
 
 
-def rebuild_jobs(url: str, *, progress: Progress | None = None) -> int:
-    """Rebuild the jobs projection; safe to repeat, and while other processes write.
+def rebuild_projections(url: str, *, progress: Progress | None = None) -> int:
+    """Rebuild the projections; safe to repeat, and while other processes write.
 
     Args:
         url: Of the log.
@@ -53,14 +56,14 @@ def rebuild_jobs(url: str, *, progress: Progress | None = None) -> int:
     try:
         return _rebuild(engine, url, progress)
     except SQLAlchemyError as error:
-        msg = f"the jobs projection cannot be rebuilt: {reason_of(error)}"
+        msg = f"the projections cannot be rebuilt: {reason_of(error)}"
         raise LogUnavailable(msg) from error
     finally:
         engine.dispose()
 
 
-def ensure_jobs(url: str) -> None:
-    """Bring the jobs projection up to date, or rebuild one of another version.
+def ensure_projections(url: str) -> None:
+    """Bring the projections up to date, or rebuild those of another version.
 
     Raises:
         LogUnavailable: The database cannot be written.
@@ -69,20 +72,20 @@ def ensure_jobs(url: str) -> None:
     engine = writer_engine(url)
     try:
         with engine.begin() as connection:
-            checkpoint = read_checkpoint(connection, JOBS)
+            checkpoint = read_checkpoint(connection, LIVE.jobs)
             head = read_head(connection).position
         if checkpoint.position > head:
             raise CorruptLog(head + 1, "events that a projection has read are missing")
         if not checkpoint.is_current_version:
-            _log.warning("the jobs projection is of version %d: rebuilding", checkpoint.version)
+            _log.warning("the projections are of version %d: rebuilding", checkpoint.version)
             _rebuild(engine, url, None)
         elif checkpoint.position < head:
-            _log.warning("the jobs projection is at %d of %d", checkpoint.position, head)
+            _log.warning("the projections are at %d of %d", checkpoint.position, head)
             while checkpoint.position < head:
                 with engine.begin() as connection:
-                    checkpoint = catch_up(connection, JOBS)
+                    checkpoint = catch_up(connection, LIVE)
     except SQLAlchemyError as error:
-        msg = f"the jobs projection cannot be brought up to date: {reason_of(error)}"
+        msg = f"the projections cannot be brought up to date: {reason_of(error)}"
         raise LogUnavailable(msg) from error
     finally:
         engine.dispose()
@@ -90,21 +93,21 @@ def ensure_jobs(url: str) -> None:
 
 def _rebuild(engine: Engine, url: str, progress: Progress | None) -> int:
     with engine.begin() as connection:
-        clear(connection, NEXT_JOBS)
+        clear(connection, NEXT)
         archives = read_archives(connection)
         head = read_head(connection).position
     for archive in archives:
         for page in _pages(archived_stretch(engine, url, archive)):
             with engine.begin() as connection:
-                fold_in(connection, NEXT_JOBS, page)
+                fold_in(connection, NEXT, page)
             if progress is not None:
                 progress(page[-1].position, head)
     if archives:
         with engine.begin() as connection:
-            write_checkpoint(connection, NEXT_JOBS, archives[-1].last_position)
+            write_checkpoint(connection, NEXT.jobs, archives[-1].last_position)
     while True:  # ends, since each round folds more events than a live writer appends meanwhile
         with engine.begin() as connection:
-            checkpoint: Checkpoint = catch_up(connection, NEXT_JOBS)
+            checkpoint: Checkpoint = catch_up(connection, NEXT)
             head = read_head(connection).position
             if checkpoint.position >= head:
                 _swap(connection, head)
@@ -120,10 +123,10 @@ def _pages(events: Iterator[RecordedEvent]) -> Iterator[list[RecordedEvent]]:
 
 
 def _swap(connection: Connection, position: int) -> None:
-    connection.execute(delete(JOBS))
-    columns = [column.name for column in JOBS.columns]
-    connection.execute(
-        insert(JOBS).from_select(columns, select(*(NEXT_JOBS.c[name] for name in columns)))
-    )
-    write_checkpoint(connection, JOBS, position)
-    clear(connection, NEXT_JOBS)
+    for live, following in zip(LIVE.tables, NEXT.tables, strict=True):
+        connection.execute(delete(live))
+        columns = [column.name for column in live.columns]
+        copied = select(*(following.c[name] for name in columns))
+        connection.execute(insert(live).from_select(columns, copied))
+    write_checkpoint(connection, LIVE.jobs, position)
+    clear(connection, NEXT)

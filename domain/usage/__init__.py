@@ -1,0 +1,1 @@
+"""Sums of ended jobs per hour, model and agent, and histograms of their durations."""

@@ -1,0 +1,58 @@
+"""How far the projections have read the log; one checkpoint for all, since they move together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Table, bindparam, delete, insert, select, update
+
+from ops.adapters.event_log.hot_statements import HotStatement
+from ops.adapters.event_log.tables import CHECKPOINTS
+
+#: Version of the folds and of the bounds of histograms; a change of them needs a rebuild.
+PROJECTIONS_VERSION = 5
+
+_CHECKPOINT = HotStatement(
+    select(CHECKPOINTS.c.version, CHECKPOINTS.c.position).where(
+        CHECKPOINTS.c.name == bindparam("name")
+    )
+)
+_MOVE_CHECKPOINT = HotStatement(
+    update(CHECKPOINTS).where(CHECKPOINTS.c.name == bindparam("table")),
+    columns=("version", "position"),
+)
+_FIRST_CHECKPOINT = HotStatement(insert(CHECKPOINTS).inline())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """The last position that the projections have read, and the version of the code that wrote."""
+
+    version: int = PROJECTIONS_VERSION
+    position: int = 0
+
+    @property
+    def is_current_version(self) -> bool:
+        """Whether this code wrote the projections."""
+        return self.version == PROJECTIONS_VERSION
+
+
+def read_checkpoint(connection: Connection, jobs: Table) -> Checkpoint:
+    """Return the checkpoint of the projections with the jobs in ``jobs``; 0 if it has none."""
+    row = _CHECKPOINT.row(connection, {"name": jobs.name})
+    if row is None:
+        return Checkpoint(version=PROJECTIONS_VERSION)
+    version, position = row
+    return Checkpoint(version=version, position=position)
+
+
+def write_checkpoint(connection: Connection, jobs: Table, position: int) -> None:
+    """Set the checkpoint of the projections with the jobs in ``jobs``."""
+    values = {"version": PROJECTIONS_VERSION, "position": position}
+    if not _MOVE_CHECKPOINT.run(connection, {"table": jobs.name, **values}):
+        _FIRST_CHECKPOINT.run(connection, {"name": jobs.name, **values})
+
+
+def delete_checkpoint(connection: Connection, jobs: Table) -> None:
+    """Delete the checkpoint of the projections with the jobs in ``jobs``."""
+    connection.execute(delete(CHECKPOINTS).where(CHECKPOINTS.c.name == jobs.name))

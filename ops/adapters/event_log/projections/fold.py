@@ -1,0 +1,129 @@
+"""Folds events into a set of projections, inside the caller's transaction.
+
+There are two sets of tables: readers query ``LIVE``, a rebuild fills ``NEXT``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Table, delete, select
+
+from domain.log.record import RecordedEvent
+from domain.usage.fold import usage_of
+from ops.adapters.event_log.projections.checkpoints import (
+    Checkpoint,
+    delete_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
+from ops.adapters.event_log.projections.jobs import JobFold, named_job
+from ops.adapters.event_log.projections.usage import UsageFold, UsageTables
+from ops.adapters.event_log.row_codec import event_of
+from ops.adapters.event_log.tables import (
+    EVENTS,
+    JOBS,
+    NEXT_JOBS,
+    NEXT_USAGE_BUCKETS,
+    NEXT_USAGE_HOURS,
+    NEXT_USAGE_TOTALS,
+    USAGE_BUCKETS,
+    USAGE_HOURS,
+    USAGE_TOTALS,
+)
+
+#: Events folded in one transaction when the projections catch up.
+CATCH_UP_EVENTS_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectionSet:
+    """Projections that move together.
+
+    Attributes:
+        jobs: The table of jobs, which names the checkpoint.
+        usage: The writers of the tables of usage.
+        tables: All tables of the set.
+    """
+
+    jobs: Table
+    usage: UsageTables
+    tables: tuple[Table, ...]
+
+
+LIVE = ProjectionSet(
+    jobs=JOBS,
+    usage=UsageTables(hours=USAGE_HOURS, totals=USAGE_TOTALS, buckets=USAGE_BUCKETS),
+    tables=(JOBS, USAGE_HOURS, USAGE_TOTALS, USAGE_BUCKETS),
+)
+NEXT = ProjectionSet(
+    jobs=NEXT_JOBS,
+    usage=UsageTables(hours=NEXT_USAGE_HOURS, totals=NEXT_USAGE_TOTALS, buckets=NEXT_USAGE_BUCKETS),
+    tables=(NEXT_JOBS, NEXT_USAGE_HOURS, NEXT_USAGE_TOTALS, NEXT_USAGE_BUCKETS),
+)
+
+
+class ProjectionFold:
+    """The changes of some events: rows are read first, folded in memory, written at the end.
+
+    Args:
+        connection: In the transaction that appends or reads the events.
+        projections: Where to fold.
+        jobs: The jobs of the events to fold, and those that the events name.
+    """
+
+    def __init__(
+        self, connection: Connection, projections: ProjectionSet, jobs: Iterable[str]
+    ) -> None:
+        self._jobs = JobFold(connection, projections.jobs, jobs)
+        self._usage = UsageFold(connection, projections.usage)
+
+    def fold(self, events: Sequence[RecordedEvent]) -> None:
+        """Fold all of ``events`` in, or none if one of them cannot follow its job's state."""
+        views = self._jobs.fold(events)
+        changes = map(usage_of, events, views)
+        self._usage.fold(change for change in changes if change is not None)
+
+    def write(self) -> None:
+        """Write the rows that changed."""
+        self._jobs.write()
+        self._usage.write()
+
+
+def fold_in(
+    connection: Connection, projections: ProjectionSet, events: Sequence[RecordedEvent]
+) -> None:
+    """Fold the next events into projections and move their checkpoint to the last of them."""
+    jobs = {job for event in events if (job := named_job(event)) is not None}
+    fold = ProjectionFold(connection, projections, jobs)
+    fold.fold(events)
+    fold.write()
+    write_checkpoint(connection, projections.jobs, events[-1].position)
+
+
+def catch_up(connection: Connection, projections: ProjectionSet) -> Checkpoint:
+    """Fold the next ``CATCH_UP_EVENTS_MAX`` events and return the new checkpoint.
+
+    Raises:
+        CorruptLog: If an event cannot be read.
+    """
+    before = read_checkpoint(connection, projections.jobs)
+    rows = connection.execute(
+        select(EVENTS)
+        .where(EVENTS.c.position > before.position)
+        .order_by(EVENTS.c.position)
+        .limit(CATCH_UP_EVENTS_MAX)
+    ).all()
+    if not rows:
+        return before
+    events = [event_of(row) for row in rows]
+    fold_in(connection, projections, events)
+    return Checkpoint(version=before.version, position=events[-1].position)
+
+
+def clear(connection: Connection, projections: ProjectionSet) -> None:
+    """Empty projections and delete their checkpoint."""
+    for table in projections.tables:
+        connection.execute(delete(table))
+    delete_checkpoint(connection, projections.jobs)

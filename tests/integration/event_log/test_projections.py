@@ -1,0 +1,144 @@
+"""Projections: what appends fold in is what a rebuild folds, and what the pure fold computes."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select, text
+
+from domain.events.cache import AgentCacheMissed, AgentCacheRestored, AgentCacheSaved
+from domain.events.event import Event
+from domain.usage.ports import UsageGroup
+from domain.values import JobId, StreamName
+from ops.adapters.event_log.database import reader_engine, reading, writer_engine
+from ops.adapters.event_log.projections.fold import LIVE, NEXT
+from ops.adapters.event_log.projections.rebuild import rebuild_projections
+from ops.adapters.event_log.sql_event_log import open_log
+from tests.support.builders.job_events import draft
+from tests.support.builders.job_histories import COUNTS, histories
+from tests.support.builders.log_files import new_log
+from tests.support.fakes.event_log import InMemoryEventLog
+from tests.support.fakes.time import FakeClock
+
+Histories = Mapping[str, list[Event]]
+#: The names of jobs and agents; ``job-9`` never exists.
+_JOBS = st.sampled_from([JobId("job-0"), JobId("job-1"), JobId("job-9")])
+_CACHE_EVENTS = st.one_of(
+    st.builds(
+        AgentCacheRestored,
+        job=_JOBS,
+        source=st.sampled_from(["ram", "disk"]),
+        tokens=COUNTS,
+        disk_tokens=COUNTS,
+        prompt_tokens=COUNTS,
+        took_ms=st.floats(0, 1e9),
+    ),
+    st.builds(
+        AgentCacheMissed,
+        job=_JOBS,
+        reason=st.sampled_from(["diverged", "gone", "model_changed"]),
+        at_token=COUNTS,
+        missed_tokens=COUNTS,
+    ),
+    st.builds(
+        AgentCacheSaved,
+        job=_JOBS,
+        fingerprint=st.just("f"),
+        blocks=st.just(("b",)),
+        tokens=COUNTS,
+        tail=st.none(),
+    ),
+)
+
+
+@st.composite
+def _logs(draw: st.DrawFn) -> tuple[Histories, list[str]]:
+    """Return the events of some streams, and the order of the streams' events."""
+    lives: dict[str, list[Event]] = {
+        f"job-{number}": list(draw(histories())) for number in range(draw(st.integers(1, 3)))
+    }
+    for name in ("a", "b"):
+        lives[f"agent-{name}"] = draw(st.lists(_CACHE_EVENTS, max_size=4))
+    order = draw(st.permutations([name for name, life in lives.items() for _ in life]))
+    return lives, order
+
+
+def _append(log: Any, clock: FakeClock, lives: Histories, order: list[str]) -> None:
+    """Append single events and pairs, so that transactions hold one event or several."""
+    written = dict.fromkeys(lives, 0)
+    for number, name in enumerate(order):
+        first = written[name]
+        events = lives[name][first : first + 1 + number % 2]
+        if not events:
+            continue
+        drafts = [draft(event) for event in events]
+        log.append(StreamName(name), drafts, expected_version=first)
+        written[name] += len(events)
+        clock.advance(977)
+
+
+def _rows(url: str) -> dict[str, list[tuple[Any, ...]]]:
+    """Return all rows of the projections that readers query."""
+    engine = reader_engine(url)
+    with reading(engine) as connection:
+        found = {
+            table.name: [
+                tuple(row)
+                for row in connection.execute(select(table).order_by(*table.primary_key.columns))
+            ]
+            for table in LIVE.tables
+        }
+        for table in NEXT.tables:
+            assert connection.execute(select(table)).all() == []
+    engine.dispose()
+    return found
+
+
+def _check(url: str, lives: Histories, order: list[str]) -> None:
+    clock, fake_clock = FakeClock(), FakeClock()
+    fake = InMemoryEventLog(fake_clock)
+    with open_log(url, clock=clock) as log:
+        _append(log, clock, lives, order)
+        _append(fake, fake_clock, lives, order)
+        live = _rows(url)
+        for group in UsageGroup:
+            found = log.usage.grouped(group)
+            assert list(found.values()) == list(fake.usage.grouped(group).values())
+        assert log.usage.histograms() == fake.usage.histograms()
+        rebuild_projections(url)
+        assert _rows(url) == live
+
+
+@settings(max_examples=12, deadline=None)
+@given(_logs())
+def test_appended_rebuilt_and_folded_projections_are_the_same(
+    lives_and_order: tuple[Histories, list[str]],
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        _check(new_log(Path(directory)), *lives_and_order)
+
+
+@settings(
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(_logs())
+def test_a_server_holds_the_same_projections(
+    postgres_url: str, lives_and_order: tuple[Histories, list[str]]
+) -> None:
+    _empty_the_server(postgres_url)
+    _check(postgres_url, *lives_and_order)
+
+
+def _empty_the_server(url: str) -> None:
+    engine = writer_engine(url)
+    with engine.begin() as connection:
+        names = ", ".join(["checkpoints", *(table.name for table in (*LIVE.tables, *NEXT.tables))])
+        connection.execute(text("ALTER TABLE events DISABLE TRIGGER ALL"))
+        connection.execute(text(f"TRUNCATE events, {names}"))
+        connection.execute(text("ALTER TABLE events ENABLE TRIGGER ALL"))
+    engine.dispose()
