@@ -200,7 +200,7 @@ def _model() -> LoadedModel:
     return LoadedModel(
         card=card,
         think_tags=None,
-        render=lambda _: RenderedPrompt((1,)),
+        render=lambda *_: RenderedPrompt((1,)),
         opens_thinking=lambda _: False,
         detokenizer=lambda: ByteDetokenizer([]),
     )

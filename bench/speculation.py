@@ -293,7 +293,7 @@ def _model() -> LoadedModel:
     return LoadedModel(
         card=card,
         think_tags=None,
-        render=lambda _: RenderedPrompt(()),
+        render=lambda *_: RenderedPrompt(()),
         opens_thinking=lambda _: False,
         detokenizer=lambda: ByteDetokenizer([]),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import NewType
 
 JobId = NewType("JobId", str)
@@ -45,6 +45,17 @@ class WaitingFor(StrEnum):
     PREFIX = "prefix"
     MODEL = "model"
     PAUSED = "paused"
+
+
+class PromptEncoding(IntEnum):
+    """How a prompt's text becomes token ids; the attempts of one answer use the same.
+
+    In ``MARKS_READ``, that of older logs, the marks of a chat template are read as tokens wherever
+    they stand. In ``MARKS_AS_TEXT`` they are plain text in whatever the caller wrote.
+    """
+
+    MARKS_READ = 1
+    MARKS_AS_TEXT = 2
 
 
 class JobStatus(StrEnum):

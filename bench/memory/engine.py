@@ -277,7 +277,7 @@ def _model() -> LoadedModel:
     )
 
 
-def _render(request: ChatRequest) -> RenderedPrompt:
+def _render(request: ChatRequest, *_: object) -> RenderedPrompt:
     """Return the token ids that the messages spell."""
     messages = [tuple(map(int, message.content.split())) for message in request.messages]
     return RenderedPrompt(

@@ -16,7 +16,7 @@ from typing import Any, Final
 from domain.chat.generation import EmittedCall
 from domain.chat.request import Message, ToolCall
 from domain.chat.stored_answer import StoredAnswer
-from domain.values import Digest, JobId, StopReason
+from domain.values import Digest, JobId, PromptEncoding, StopReason
 
 #: Stop reasons after which the sampled tokens are exactly the turn.
 WHOLE: Final = frozenset({StopReason.END_TURN, StopReason.MAX_TOKENS})
@@ -33,12 +33,14 @@ class RecordedAnswer:
         request: Digest of the request that it answers.
         fingerprint: Fingerprint of the model; the token ids are valid for this model only.
         answer: The answer, with its token ids.
+        encoding: How the prompt was encoded that it answers.
     """
 
     job_id: JobId
     request: Digest
     fingerprint: str
     answer: StoredAnswer
+    encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT
 
     @property
     def token_ids(self) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from domain.chat.items import Failed
 from domain.chat.logprobs import TokenLogprob
-from domain.values import JobId, Priority, Sampling, StopReason, Timings, Usage
+from domain.values import JobId, Priority, PromptEncoding, Sampling, StopReason, Timings, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,7 @@ class PreparedPrompt:
             first one is the end of tools and system prompt.
         known_tokens: Tokens that the cache knew, also those after the checkpoint from which
             windows and states go on.
+        encoding: How its text was encoded.
     """
 
     tokens: tuple[int, ...]
@@ -58,6 +59,7 @@ class PreparedPrompt:
     thinking_limit: int | None = None
     message_starts: tuple[int, ...] = ()
     known_tokens: int = 0
+    encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,7 @@ from typing import Protocol
 from domain.chat.echo import RecordedAnswer
 from domain.chat.generation import GenerationTask, Outcome, PreparedPrompt
 from domain.chat.request import ChatRequest
-from domain.values import (
-    Digest,
-    JobId,
-    ModelCard,
-)
+from domain.values import Digest, JobId, ModelCard, PromptEncoding
 
 
 class RecordedAnswers(Protocol):
@@ -66,8 +62,14 @@ class InferenceEngine(Protocol):
         """Return the card of the loaded model."""
         ...
 
-    def prepare(self, request: ChatRequest) -> PreparedPrompt:
+    def prepare(
+        self, request: ChatRequest, encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT
+    ) -> PreparedPrompt:
         """Render and tokenise a request; safe to call from many threads at once.
+
+        Args:
+            request: The request.
+            encoding: How its text is encoded; a later attempt uses that of the first one.
 
         Raises:
             PromptTooLong: The prompt leaves no room for one token.

@@ -9,6 +9,7 @@ from domain.values import (
     AgentId,
     Digest,
     Priority,
+    PromptEncoding,
     Sampling,
     SamplingWish,
     StopReason,
@@ -88,6 +89,7 @@ class AttemptStarted:
         thinking_limit: Tokens of reasoning after which it is closed; later attempts use the same.
         known_tokens: Part of the prompt that the cache knew. More than ``cached_tokens`` where
             windows or states of the model can go on only from an earlier checkpoint.
+        encoding: How the prompt's text was encoded; later attempts use the same.
     """
 
     attempt: int
@@ -103,6 +105,7 @@ class AttemptStarted:
     prompt_hash: str | None = None
     thinking_limit: int | None = None
     known_tokens: int = 0
+    encoding: PromptEncoding = PromptEncoding.MARKS_READ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

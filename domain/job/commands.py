@@ -13,6 +13,7 @@ from domain.values import (
     AgentId,
     Digest,
     Priority,
+    PromptEncoding,
     Sampling,
     StopReason,
     Timings,
@@ -87,6 +88,7 @@ class StartAttempt:
     prompt_hash: str | None = None
     thinking_limit: int | None = None
     known_tokens: int = 0
+    encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,6 +97,7 @@ def _start(job: Job, command: StartAttempt) -> tuple[JobEvent, ...]:
         prompt_hash=command.prompt_hash,
         thinking_limit=command.thinking_limit,
         known_tokens=command.known_tokens,
+        encoding=command.encoding,
     )
     return (started,)
 

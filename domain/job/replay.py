@@ -12,7 +12,7 @@ from domain.events.job import AttemptStarted, JobCompleted, JobRetried, JobSubmi
 from domain.kv.hashing import hash_ids
 from domain.log.codec import decode_recorded
 from domain.log.record import RecordedEvent
-from domain.values import Digest, JobId, Sampling, StopReason, WorkerId, digest_of
+from domain.values import Digest, JobId, PromptEncoding, Sampling, StopReason, WorkerId, digest_of
 
 
 class Verdict(StrEnum):
@@ -70,6 +70,7 @@ class Recording:
         cached_tokens: Prompt tokens from the cache.
         completion_tokens: Length of the answer.
         thinking_limit: Tokens of reasoning after which it was closed.
+        encoding: How the prompt's text was encoded.
         stop_reason: Why the answer ended.
         stop_sequence: The stop text that ended it.
         output: Digest of the stored answer.
@@ -93,6 +94,7 @@ class Recording:
     output: Digest
     token_hash: str
     thinking_limit: int | None = None
+    encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +198,7 @@ def read_recording(job: JobId, events: Sequence[RecordedEvent]) -> Recording:
         request=decoded[0].request,
         model=last.model,
         fingerprint=last.fingerprint,
+        encoding=last.encoding,
         worker=last.worker,
         sampling=last.sampling,
         prompt_tokens=last.prompt_tokens,

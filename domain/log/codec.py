@@ -27,7 +27,7 @@ from domain.log.record import RecordedEvent
 #: its version, and ``tests/fixtures/events`` keeps one event of each version for good.
 SCHEMA_VERSIONS: Mapping[str, int] = {
     "AgentCacheSaved": 2,
-    "AttemptStarted": 4,
+    "AttemptStarted": 5,
     "JobSubmitted": 5,
     "JobAttached": 2,
     "JobCancelled": 3,

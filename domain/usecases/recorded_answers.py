@@ -70,4 +70,5 @@ class LoggedAnswers:
             request=submitted.request,
             fingerprint=started.fingerprint,
             answer=answer,
+            encoding=started.encoding,
         )

@@ -19,7 +19,16 @@ from domain.errors import (
 )
 from domain.job.ports import ItemSink
 from domain.ports import Clock
-from domain.values import JobId, ModelCard, Priority, Sampling, StopReason, Timings, Usage
+from domain.values import (
+    JobId,
+    ModelCard,
+    Priority,
+    PromptEncoding,
+    Sampling,
+    StopReason,
+    Timings,
+    Usage,
+)
 from worker.engine.scheduling.fair_queue import Turn
 from worker.engine.scheduling.waiting_queue import BatchRoom, WaitingQueue
 
@@ -120,7 +129,10 @@ class StepEngine:
             created_at="2026-01-01T00:00:00Z",
         )
 
-    def prepare(self, request: ChatRequest) -> PreparedPrompt:
+    def prepare(
+        self, request: ChatRequest, encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT
+    ) -> PreparedPrompt:
+        del encoding  # characters are tokens
         text = request.messages[-1].content
         if text == REFUSED:
             msg = "refused"

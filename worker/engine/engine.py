@@ -30,7 +30,7 @@ from domain.engine.control import EngineValues
 from domain.errors import DeviceFailed, Draining, EngineFailure, EngineLost
 from domain.job.ports import ItemSink
 from domain.ports import Clock
-from domain.values import ModelCard, StopReason, WaitingJob
+from domain.values import ModelCard, PromptEncoding, StopReason, WaitingJob
 from worker.engine.batch_steps import BatchSteps, ended_by
 from worker.engine.emitter import Advanced, Emitter, Ended, Released
 from worker.engine.ports import Admission, LoadedModel, ModelRunner, is_device_error
@@ -222,9 +222,11 @@ class BatchEngine:
         """Return the description of the loaded model."""
         return self._require_model().card
 
-    def prepare(self, request: ChatRequest) -> PreparedPrompt:
+    def prepare(
+        self, request: ChatRequest, encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT
+    ) -> PreparedPrompt:
         """Render and tokenise a request. Safe to call from any thread."""
-        return prepare(request, self._require_model())
+        return prepare(request, self._require_model(), encoding)
 
     def submit(self, task: GenerationTask) -> GenerationHandle:
         """Enqueue a task; it joins the running batch as soon as there is room."""

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from domain.chat.generation import PreparedPrompt
 from domain.chat.request import ChatRequest
 from domain.errors import EngineFailure
-from domain.values import ModelCard, Priority, Sampling, WaitingFor
+from domain.values import ModelCard, Priority, PromptEncoding, Sampling, WaitingFor
 from worker.engine.grammar.ports import Constraint
 from worker.engine.output.channel_format import ChannelFormat
 from worker.engine.output.detokenizer import Detokenizer
@@ -207,6 +207,16 @@ class RenderedPrompt(NamedTuple):
     message_starts: tuple[int, ...] = ()
 
 
+class Render(Protocol):
+    """Turns a request into a prompt."""
+
+    def __call__(
+        self, request: ChatRequest, encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT, /
+    ) -> RenderedPrompt:
+        """Return the prompt; raises ``InvalidRequest``."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
     """The parts of a loaded model that any thread may use.
@@ -230,7 +240,7 @@ class LoadedModel:
 
     card: ModelCard
     think_tags: ThinkTags | None
-    render: Callable[[ChatRequest], RenderedPrompt]
+    render: Render
     opens_thinking: Callable[[Sequence[int]], bool]
     detokenizer: Callable[[], Detokenizer]
     sampling: Sampling = Sampling()

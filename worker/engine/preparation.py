@@ -7,18 +7,28 @@ from collections.abc import Iterable
 from domain.chat.generation import GenerationTask, PreparedPrompt
 from domain.chat.request import ChatRequest
 from domain.errors import PromptTooLong
+from domain.values import PromptEncoding
 from worker.engine.grammar.ports import Constraint
 from worker.engine.ports import LoadedModel
 
 
-def prepare(request: ChatRequest, model: LoadedModel) -> PreparedPrompt:
+def prepare(
+    request: ChatRequest,
+    model: LoadedModel,
+    encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT,
+) -> PreparedPrompt:
     """Render and tokenise a request. Safe to call from any thread.
+
+    Args:
+        request: The request.
+        model: The model that reads the prompt.
+        encoding: How the prompt's text is encoded.
 
     Raises:
         PromptTooLong: The prompt leaves no room for a token of the answer.
         InvalidRequest: The template refuses the request, or a strict schema cannot be enforced.
     """
-    rendered = model.render(request)
+    rendered = model.render(request, encoding)
     tokens = rendered.tokens
     room = model.card.context_length - len(tokens)
     if room < 1:
@@ -45,6 +55,7 @@ def prepare(request: ChatRequest, model: LoadedModel) -> PreparedPrompt:
         echoed=rendered.echoed,
         message_starts=rendered.message_starts,
         thinking_limit=request.thinking_limit.within(max_tokens),
+        encoding=encoding,
     )
     if prompt.is_strict or prompt.strict_tools:
         # Raises before the first item is emitted; afterwards it is too late.

@@ -95,7 +95,7 @@ def replay(
     request = ChatRequest.from_bytes(_payload(payloads, recording.request, "request"))
     stored = read_answer(recording, _payload(payloads, recording.output, "answer"))
     try:
-        prompt = prepare(request, weights.model)
+        prompt = prepare(request, weights.model, recording.encoding)
         check_prompt(recording, prompt.tokens)
         run = _ReplayRun(
             recording, request, prompt, stored if verify else None, weights, pieces, on_progress

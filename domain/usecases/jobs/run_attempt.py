@@ -29,6 +29,7 @@ from domain.errors import (
     SemanticError,
     StaleAttempt,
 )
+from domain.events.job import AttemptStarted
 from domain.job.commands import (
     CompleteAttempt,
     ConfirmCancel,
@@ -182,10 +183,7 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
     epoch = epoch_after(job, runner.engine.card().fingerprint)
     try:
         request = ChatRequest.from_bytes(runner.payloads.get(job.submitted.request))
-        prompt = runner.engine.prepare(request)
-        if job.started is not None and epoch == job.epoch:
-            # The limit depends on free memory; a resumed answer keeps that of its first attempt.
-            prompt = replace(prompt, thinking_limit=job.started.thinking_limit)
+        prompt = _prompt(request, job.started if epoch == job.epoch else None, runner)
     except (InvalidRequest, PayloadMissing) as error:
         return _failed(job, _failure_of(error), emitted.next_item, runner)
     queued_ms = _since_ms(loaded.accepted_at, runner)
@@ -216,6 +214,17 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
     assert outcome is not None, "a wait without a limit returned without an outcome"
     outcome = replace(outcome, timings=replace(outcome.timings, queued_ms=queued_ms))
     return _finish(task, outcome, runner)
+
+
+def _prompt(
+    request: ChatRequest, before: AttemptStarted | None, runner: JobRunner
+) -> PreparedPrompt:
+    """Return the prompt; an attempt that continues an answer gets the prompt of the one before."""
+    if before is None:
+        return runner.engine.prepare(request)
+    prompt = runner.engine.prepare(request, before.encoding)
+    # The limit depends on free memory.
+    return replace(prompt, thinking_limit=before.thinking_limit)
 
 
 def _release(
@@ -262,6 +271,7 @@ def _start(
         prompt_hash=hash_ids(task.prompt.tokens),
         thinking_limit=task.prompt.thinking_limit,
         known_tokens=task.prompt.known_tokens,
+        encoding=task.prompt.encoding,
     )
 
 

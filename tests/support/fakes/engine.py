@@ -98,7 +98,7 @@ class ScriptedRunner:
         return LoadedModel(
             card=card,
             think_tags=ThinkTags("<think>", "</think>"),
-            render=_render,
+            render=lambda request, *_: _render(request),
             opens_thinking=lambda prompt: "".join(map(chr, prompt[-7:])) == "<think>",
             detokenizer=_Characters,
             tool_format=ToolFormat(start="<tool_call>", end="</tool_call>"),

@@ -228,7 +228,7 @@ def _model() -> LoadedModel:
             created_at="2026-01-01T00:00:00Z",
         ),
         think_tags=None,
-        render=lambda _: RenderedPrompt((1,)),
+        render=lambda *_: RenderedPrompt((1,)),
         opens_thinking=lambda _: False,
         detokenizer=lambda: ByteDetokenizer([b"x"] * VOCABULARY),
     )

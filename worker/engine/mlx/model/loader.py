@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import mlx_lm.utils
 import structlog
@@ -18,7 +18,6 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 import worker.demo_model
 from domain.chat.ports import RecordedAnswers
-from domain.chat.request import ChatRequest
 from domain.values import ModelCard, Sampling, SamplingWish
 from ops.models.files import context_length_of
 from ops.models.hub_cache import HUB_FILES, WEIGHTS
@@ -33,12 +32,10 @@ from worker.engine.mlx.model.vocabulary import detokenizer_factory, spelling_of
 from worker.engine.mlx.prompt.incremental_prompt import IncrementalPrompts
 from worker.engine.mlx.prompt.renderer import PromptRenderer
 from worker.engine.output.output_parser import ThinkTags
-from worker.engine.ports import LoadedModel, ModelLoadError, RenderedPrompt
+from worker.engine.ports import LoadedModel, ModelLoadError, Render
 from worker.engine.reasoning_limit import with_reasoning_limit
 
 _log = structlog.get_logger(__name__)
-
-Render: TypeAlias = Callable[[ChatRequest], RenderedPrompt]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

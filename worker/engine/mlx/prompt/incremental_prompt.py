@@ -17,12 +17,12 @@ from array import array
 from collections import OrderedDict
 from dataclasses import dataclass
 from threading import Lock
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from domain.chat.echo import RecordedAnswer, is_echo
 from domain.chat.ports import RecordedAnswers
 from domain.chat.request import ChatRequest, unattributed
-from domain.values import Digest, JobId, digest_of
+from domain.values import Digest, JobId, PromptEncoding, digest_of
 from worker.engine.ports import RenderedPrompt
 
 #: Upper bound for the cached prompts, in bytes.
@@ -33,11 +33,14 @@ TURNS_MAX: Final = 1000
 #: Assistant turns, from the end of a conversation, that are checked for a recorded answer.
 TURNS_CHECKED_MAX: Final = 8
 
+#: Of a rendered prompt: the digest of its request, and how its newest turn was encoded.
+_Name: TypeAlias = tuple[Digest, PromptEncoding]
+
 
 class Renderer(Protocol):
     """Renders requests; ``PromptRenderer`` is one."""
 
-    def render(self, request: ChatRequest) -> RenderedPrompt:
+    def render(self, request: ChatRequest, encoding: PromptEncoding) -> RenderedPrompt:
         """Return the prompt as the template writes it; raises ``InvalidRequest``."""
         ...
 
@@ -49,7 +52,9 @@ class Renderer(Protocol):
         """Whether both prompts have the same text before the messages, given the same tools."""
         ...
 
-    def render_after(self, request: ChatRequest, turn: int) -> RenderedPrompt | None:
+    def render_after(
+        self, request: ChatRequest, turn: int, encoding: PromptEncoding
+    ) -> RenderedPrompt | None:
         """Return the prompt's end after an assistant turn, ``None`` if it cannot be split there."""
         ...
 
@@ -103,30 +108,39 @@ class IncrementalPrompts:
         self._bytes_max = bytes_max
         self._lock = Lock()
         self._bytes = 0
-        self._cached: OrderedDict[Digest, _CachedPrompt] = OrderedDict()
+        self._cached: OrderedDict[_Name, _CachedPrompt] = OrderedDict()
 
-    def render(self, request: ChatRequest) -> RenderedPrompt:
+    def render(
+        self, request: ChatRequest, encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT
+    ) -> RenderedPrompt:
         """Return the prompt.
+
+        Args:
+            request: The newest turn.
+            encoding: How its own text is encoded; an earlier turn keeps the encoding that it had
+                when it was answered.
 
         Raises:
             InvalidRequest: The template refuses the messages.
         """
         if request.raw is not None:
             # A raw prompt is encoded as given, and no other prompt continues it.
-            return self._renderer.render(request)
+            return self._renderer.render(request, encoding)
         # From the newest turn back to a cached prompt, or to the start of the conversation.
-        chain: list[tuple[Digest, ChatRequest, _Link | None]] = []
+        chain: list[tuple[_Name, ChatRequest, _Link | None]] = []
         newest, payload = request, request.to_bytes()
-        digest = digest_of(payload)
-        while (cached := self._find(digest)) is None and len(chain) < TURNS_MAX:
+        name = (digest_of(payload), encoding)
+        while (cached := self._find(name)) is None and len(chain) < TURNS_MAX:
             link = self._find_link(request)
-            chain.append((digest, request, link))
+            chain.append((name, request, link))
             if link is None:
                 break
-            digest, request = link.answer.request, link.before
+            name, request = (link.answer.request, link.answer.encoding), link.before
         rendered = cached.rendered if cached is not None else None
         for name, one, link in reversed(chain):
-            rendered = self._append_turn(rendered, one, link) or self._renderer.render(one)
+            rendered = self._append_turn(rendered, one, link, name[1]) or self._renderer.render(
+                one, name[1]
+            )
             # The newest request is already serialised; it is long, and this path is hot.
             size = len(payload if one is newest else one.to_bytes())
             self._remember(name, one, rendered, size)
@@ -134,11 +148,15 @@ class IncrementalPrompts:
         return rendered
 
     def _append_turn(
-        self, before: RenderedPrompt | None, request: ChatRequest, link: _Link | None
+        self,
+        before: RenderedPrompt | None,
+        request: ChatRequest,
+        link: _Link | None,
+        encoding: PromptEncoding,
     ) -> RenderedPrompt | None:
         if before is None or link is None:
             return None
-        after = self._renderer.render_after(request, link.turn)
+        after = self._renderer.render_after(request, link.turn, encoding)
         if after is None:
             return None
         tokens = (*before.tokens, *link.answer.token_ids, *after.tokens)
@@ -160,7 +178,7 @@ class IncrementalPrompts:
                 or not is_echo(turn, answer.answer)
             ):
                 continue
-            before = self._request(answer.request)
+            before = self._request((answer.request, answer.encoding))
             if (
                 before is not None
                 and _is_prefix(before, request, number)
@@ -170,25 +188,25 @@ class IncrementalPrompts:
                 return _Link(number, answer, before)
         return None
 
-    def _request(self, digest: Digest) -> ChatRequest | None:
-        cached = self._find(digest)
-        return cached.request if cached is not None else self._answers.request(digest)
+    def _request(self, name: _Name) -> ChatRequest | None:
+        cached = self._find(name)
+        return cached.request if cached is not None else self._answers.request(name[0])
 
-    def _find(self, digest: Digest) -> _CachedPrompt | None:
+    def _find(self, name: _Name) -> _CachedPrompt | None:
         with self._lock:
-            cached = self._cached.get(digest)
+            cached = self._cached.get(name)
             if cached is not None:
-                self._cached.move_to_end(digest)
+                self._cached.move_to_end(name)
             return cached
 
     def _remember(
-        self, digest: Digest, request: ChatRequest, rendered: RenderedPrompt, request_bytes: int
+        self, name: _Name, request: ChatRequest, rendered: RenderedPrompt, request_bytes: int
     ) -> None:
         ids = array("I", rendered.tokens)
         size = request_bytes + ids.itemsize * len(ids)
         with self._lock:
-            if digest not in self._cached and size <= self._bytes_max:
-                self._cached[digest] = _CachedPrompt(
+            if name not in self._cached and size <= self._bytes_max:
+                self._cached[name] = _CachedPrompt(
                     request, ids, rendered.opened, rendered.message_starts, size
                 )
                 self._bytes += size

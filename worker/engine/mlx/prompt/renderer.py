@@ -14,8 +14,10 @@ from jinja2 import TemplateError
 
 from domain.chat.request import ChatRequest, Message, ToolCall, canonical_json
 from domain.errors import InvalidRequest
+from domain.values import PromptEncoding
 from worker.engine.mlx.prompt import harmony
 from worker.engine.mlx.prompt.instructions import with_instructions
+from worker.engine.mlx.prompt.marks import MarkBreaker, with_reasoning_apart
 from worker.engine.mlx.prompt.preamble import leading_turns, preamble_end
 from worker.engine.mlx.prompt.raw_prompt import RawRenderer
 from worker.engine.mlx.prompt.segment_tokenizer import SegmentTokenizer, refusal
@@ -60,9 +62,16 @@ class PromptRenderer:
         self._is_harmony = channel_format is HARMONY
         self._segments = _segments_of(tokenizer)
         self._raw = RawRenderer(tokenizer, self._ids_of)
+        self._marks = MarkBreaker(tokenizer.get_added_vocab())
 
-    def render(self, request: ChatRequest) -> RenderedPrompt:
+    def render(
+        self, request: ChatRequest, encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT
+    ) -> RenderedPrompt:
         """Return the prompt.
+
+        Args:
+            request: The request.
+            encoding: How the caller's text is encoded; a raw prompt's marks are always read.
 
         Raises:
             InvalidRequest: The template refuses the messages, also in simplified form, or the model
@@ -70,19 +79,27 @@ class PromptRenderer:
         """
         if request.raw is not None:
             return self._raw.render(request.raw)
-        text, opened = self._whole(request)
+        text, opened = self._whole(request, encoding)
         ids = self._ids_of(text + opened)
         if not ids:
             msg = "the messages hold nothing to answer"
             raise InvalidRequest(msg, field="messages")
-        return RenderedPrompt(ids, opened, message_starts=self._message_starts(request, text, ids))
+        return RenderedPrompt(
+            ids, opened, message_starts=self._message_starts(request, encoding, text, ids)
+        )
 
-    def render_after(self, request: ChatRequest, turn: int) -> RenderedPrompt | None:
+    def render_after(
+        self,
+        request: ChatRequest,
+        turn: int,
+        encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT,
+    ) -> RenderedPrompt | None:
         """Return the part of the prompt after an assistant turn, starting with its end marker.
 
         Args:
             request: A conversation.
             turn: Index of the turn among the messages; not the last message.
+            encoding: As for ``render``.
 
         Returns:
             ``None`` if the template changes the turn's text, or refuses it.
@@ -99,7 +116,7 @@ class PromptRenderer:
         )
         messages = (*request.messages[:turn], stand_in, *request.messages[turn + 1 :])
         try:
-            text, opened = self._whole(replace(request, messages=messages))
+            text, opened = self._whole(replace(request, messages=messages), encoding)
         except InvalidRequest:
             return None
         pieces = text.split(STAND_IN)
@@ -122,11 +139,11 @@ class PromptRenderer:
         is_switched = not self._is_harmony and before.thinking != request.thinking
         return not is_switched and self._effort(before) == self._effort(request)
 
-    def _whole(self, request: ChatRequest) -> tuple[str, str]:
+    def _whole(self, request: ChatRequest, encoding: PromptEncoding) -> tuple[str, str]:
         """Return the prompt's text, and the beginning of the answer that it opens."""
         opened = self._opening(request)
         text = self._text(
-            with_instructions(request, is_opened=self._opening_suffices(request, opened))
+            with_instructions(request, is_opened=self._opening_suffices(request, opened)), encoding
         )
         if opened and self._leaves_thinking_open(text):
             # A demanded call starts at once, so the open reasoning section is closed.
@@ -134,14 +151,14 @@ class PromptRenderer:
         return text, opened
 
     def _message_starts(
-        self, request: ChatRequest, text: str, ids: tuple[int, ...]
+        self, request: ChatRequest, encoding: PromptEncoding, text: str, ids: tuple[int, ...]
     ) -> tuple[int, ...]:
         """Return where the first message after tools and system prompt begins, if that is exact."""
         turns = leading_turns(request, STAND_IN)
         if not turns:
             return ()
         try:
-            pieces = self._text(replace(request, messages=turns)).split(STAND_IN)
+            pieces = self._text(replace(request, messages=turns), encoding).split(STAND_IN)
         except InvalidRequest:
             return ()
         # A template that writes tools or date before the last message has no common preamble.
@@ -151,7 +168,7 @@ class PromptRenderer:
         return () if end is None else (end,)
 
     def _ids_of(self, text: str) -> tuple[int, ...]:
-        return self.encode(_LONE_SURROGATE.sub("\ufffd", text))
+        return self._marks.encode(_LONE_SURROGATE.sub("\ufffd", text), self.encode)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Return the ids of a text that already holds its special tokens."""
@@ -193,16 +210,22 @@ class PromptRenderer:
             return tool_format.opening_named.replace("NAME", name)
         return tool_format.opening if choice.mode in ("any", "tool") else ""
 
-    def _text(self, request: ChatRequest) -> str:
+    def _text(self, request: ChatRequest, encoding: PromptEncoding) -> str:
+        breaks = encoding >= PromptEncoding.MARKS_AS_TEXT
         if not self._tokenizer.has_chat_template:
-            return _plain_dialogue(request.messages)
+            text = _plain_dialogue(request.messages)
+            return self._marks.broken(text) if breaks else text
+        if breaks:
+            request = self._with_reasoning_apart(request)
+        as_written = self._marks.broken_deeply if breaks else _unchanged
+        tools = as_written(self._tools(request))
         for turns in self._spellings(request.messages):
             try:
-                return self._apply(request, turns)
+                return self._apply(request, as_written(turns), tools)
             except _REFUSALS:
                 pass
         try:
-            return self._apply(request, _simplified(request.messages))
+            return self._apply(request, as_written(_simplified(request.messages)), tools)
         except _REFUSALS as error:
             msg = f"the model's chat template refuses these messages: {error}"
             raise InvalidRequest(msg, field="messages") from error
@@ -216,11 +239,21 @@ class PromptRenderer:
         # Mistral's templates accept only call ids of nine letters and digits.
         yield _turns(messages, id_chars=MISTRAL_ID_CHARS)
 
-    def _apply(self, request: ChatRequest, turns: list[Turn]) -> str:
+    def _with_reasoning_apart(self, request: ChatRequest) -> ChatRequest:
+        start, end = self._tokenizer.think_start, self._tokenizer.think_end
+        if end is None or not self._marks.is_mark(end):
+            return request
+        messages = tuple(with_reasoning_apart(turn, start, end) for turn in request.messages)
+        return replace(request, messages=messages)
+
+    def _tools(self, request: ChatRequest) -> list[dict[str, Any]]:
         as_taken = harmony.tool_of if self._is_harmony else dict[str, Any]
+        return [as_taken(tool) for tool in request.tools]
+
+    def _apply(self, request: ChatRequest, turns: list[Turn], tools: list[dict[str, Any]]) -> str:
         text: str = self._tokenizer.apply_chat_template(
             turns,
-            tools=[as_taken(tool) for tool in request.tools] or None,
+            tools=tools or None,
             add_generation_prompt=True,
             enable_thinking=request.thinking,
             tokenize=False,
@@ -230,6 +263,10 @@ class PromptRenderer:
 
     def _effort(self, request: ChatRequest) -> dict[str, str]:
         return harmony.effort_of(request.effort) if self._is_harmony else {}
+
+
+def _unchanged(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    return value
 
 
 def _segments_of(tokenizer: Any) -> SegmentTokenizer | None:  # noqa: ANN401 - as above

@@ -58,7 +58,7 @@ class SegmentTokenizer:
         self._tokenizer = tokenizer
         self._marks = {token.content: token_id for token_id, token in _marks(tokenizer)}
         # Like the tokenizer, the pattern takes the longest marker at the first match.
-        self._cut = re.compile(f"({_longest_of(self._marks)})")
+        self._cut = re.compile(f"({longest_of(self._marks)})")
         self._bytes_max = bytes_max
         self._lock = Lock()
         self._bytes = 0
@@ -175,13 +175,13 @@ def _parts(component: Any, nested: str) -> list[dict[str, Any]]:  # noqa: ANN401
     return parts
 
 
-def _longest_of(words: Collection[str]) -> str:
+def longest_of(words: Collection[str]) -> str:
     """Return a trie-shaped pattern for the longest of the words, of which there may be many."""
     rests: dict[str, list[str]] = {}
     for word in words:
         if word:
             rests.setdefault(word[0], []).append(word[1:])
-    branches = [re.escape(first) + _longest_of(rest) for first, rest in rests.items()]
+    branches = [re.escape(first) + longest_of(rest) for first, rest in rests.items()]
     if len(branches) == 1 and "" not in words:
         return branches[0]
     if not branches:

@@ -10,7 +10,7 @@ from domain.chat.ports import InferenceEngine
 from domain.chat.request import ChatRequest, Message
 from domain.errors import EngineLost, PromptTooLong
 from domain.usecases.jobs.count_tokens import PromptCounter
-from domain.values import SamplingWish
+from domain.values import PromptEncoding, SamplingWish
 
 REQUEST = ChatRequest(
     model="m",
@@ -26,8 +26,10 @@ class Engine:
     def __init__(self) -> None:
         self.tokens: int | None = None
 
-    def prepare(self, request: ChatRequest) -> PreparedPrompt:
-        del request
+    def prepare(
+        self, request: ChatRequest, encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT
+    ) -> PreparedPrompt:
+        del request, encoding
         if self.tokens is None:
             raise EngineLost("not loaded")
         raise PromptTooLong(self.tokens, 1)

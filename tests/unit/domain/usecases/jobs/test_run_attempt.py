@@ -18,7 +18,16 @@ from domain.job.suspicion import DEVICE_FAILURES_MAX
 from domain.not_found import JobNotFound
 from domain.usecases.jobs.commit import commit
 from domain.usecases.jobs.run_attempt import RunResult
-from domain.values import Digest, JobId, JobStatus, Sampling, StopReason, StreamName, WorkerId
+from domain.values import (
+    Digest,
+    JobId,
+    JobStatus,
+    PromptEncoding,
+    Sampling,
+    StopReason,
+    StreamName,
+    WorkerId,
+)
 from tests.support.builders.job_world import JobWorld
 from tests.support.fakes.engine import REFUSED
 from tests.support.polling import wait_until
@@ -39,6 +48,7 @@ def start_attempt(
     resumed: int = 0,
     thinking_limit: int | None = None,
     fingerprint: str | None = None,
+    encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT,
 ) -> None:
     """Record an attempt of a worker that then died."""
     dead = StartAttempt(
@@ -52,6 +62,7 @@ def start_attempt(
         sampling=Sampling(),
         resumed_tokens=resumed,
         thinking_limit=thinking_limit,
+        encoding=encoding,
     )
     commit(job_id, dead, log=world.log, ids=world.ids)
 
@@ -334,6 +345,20 @@ def test_reasoning_is_limited_as_the_first_attempt_was_whatever_the_room_is_now(
     assert _limits(world, unlimited) == [None, None]
 
 
-def _limits(world: JobWorld, job_id: JobId) -> list[int | None]:
+def test_an_answer_begun_before_an_update_goes_on_with_its_encoding(world: JobWorld) -> None:
+    older = world.submit()
+    start_attempt(world, older, encoding=PromptEncoding.MARKS_READ)
+    assert world.run(older) is RunResult.ENDED
+    assert _recorded(world, older, "encoding") == [1, 1]
+    newer = world.submit()
+    assert world.run(newer) is RunResult.ENDED
+    assert _recorded(world, newer, "encoding") == [2]
+
+
+def _limits(world: JobWorld, job_id: JobId) -> list[Any]:
+    return _recorded(world, job_id, "thinking_limit")
+
+
+def _recorded(world: JobWorld, job_id: JobId, field: str) -> list[Any]:
     events = world.log.load(StreamName(job_id))
-    return [one.data["thinking_limit"] for one in events if one.type == "AttemptStarted"]
+    return [one.data[field] for one in events if one.type == "AttemptStarted"]

@@ -16,12 +16,13 @@ from domain.chat.echo import RecordedAnswer
 from domain.chat.generation import EmittedCall
 from domain.chat.request import ChatRequest, Message, RawPrompt, ToolCall, ToolChoice
 from domain.chat.stored_answer import StoredAnswer
-from domain.values import Digest, JobId, SamplingWish, digest_of
+from domain.values import Digest, JobId, PromptEncoding, SamplingWish, digest_of
 from worker.engine.mlx.prompt.incremental_prompt import IncrementalPrompts
 from worker.engine.ports import RenderedPrompt
 
 FINGERPRINT = "model-1"
 _TOOL: Mapping[str, Any] = {"type": "function", "function": {"name": "Bash", "parameters": {}}}
+_NEWEST = PromptEncoding.MARKS_AS_TEXT
 
 
 class PlainRenderer:
@@ -31,10 +32,11 @@ class PlainRenderer:
         self.cuts = cuts
         self.rendered = 0
 
-    def render(self, request: ChatRequest) -> RenderedPrompt:
+    def render(self, request: ChatRequest, encoding: PromptEncoding = _NEWEST) -> RenderedPrompt:
         self.rendered += 1
-        start = (len(_ids(request.messages[:1])),)
-        return RenderedPrompt(_ids(request.messages) + _ids(()), message_starts=start)
+        start = (len(_ids(request.messages[:1], encoding)),)
+        ids = _ids(request.messages, encoding) + _ids(())
+        return RenderedPrompt(ids, message_starts=start)
 
     def has_only_messages(self, request: ChatRequest) -> bool:
         return request.tool_choice.mode == "auto"
@@ -42,17 +44,20 @@ class PlainRenderer:
     def shares_preamble(self, before: ChatRequest, request: ChatRequest) -> bool:
         return (before.effort, before.thinking) == (request.effort, request.thinking)
 
-    def render_after(self, request: ChatRequest, turn: int) -> RenderedPrompt | None:
+    def render_after(
+        self, request: ChatRequest, turn: int, encoding: PromptEncoding
+    ) -> RenderedPrompt | None:
         return (
-            RenderedPrompt((0, *_ids(request.messages[turn + 1 :]), *_ids(())))
+            RenderedPrompt((0, *_ids(request.messages[turn + 1 :], encoding), *_ids(())))
             if self.cuts
             else None
         )
 
 
-def _ids(messages: tuple[Message, ...]) -> tuple[int, ...]:
+def _ids(messages: tuple[Message, ...], encoding: PromptEncoding = _NEWEST) -> tuple[int, ...]:
+    mark = "<" if encoding == _NEWEST else "\x00"
     texts = [
-        f"<{one.role}>{one.content}{[dict(call.arguments) for call in one.tool_calls]}"
+        f"{mark}{one.role}>{one.content}{[dict(call.arguments) for call in one.tool_calls]}"
         for one in messages
     ]
     return tuple("".join(texts or ["<assistant>"]).encode())
@@ -96,10 +101,16 @@ class Conversation:
             **self.options,
         )
 
-    def answer(self, request: ChatRequest, text: str, arguments: str | None = None) -> None:
+    def answer(
+        self,
+        request: ChatRequest,
+        text: str,
+        arguments: str | None = None,
+        encoding: PromptEncoding = _NEWEST,
+    ) -> None:
         """Record an answer to a request, and return the turn as the client echoes it."""
         job = JobId(f"job-{len(self.turns):032x}")
-        prompt = self.prompts.render(request).tokens
+        prompt = self.prompts.render(request, encoding).tokens
         # No tokenizer would cut the text like this.
         sampled = tuple(1000 + ord(letter) for letter in text + (arguments or ""))
         calls: tuple[EmittedCall, ...] = ()
@@ -116,6 +127,7 @@ class Conversation:
             request=digest_of(payload),
             fingerprint=FINGERPRINT,
             answer=StoredAnswer(text=text, calls=calls, token_ids=sampled),
+            encoding=encoding,
         )
         self.turns.append((request, prompt, sampled))
         self.messages += (
@@ -188,6 +200,25 @@ def test_what_was_edited_is_rendered_whole(
     assert tokens[: len(known)] == known
     rest = changed.messages[edited:]
     assert tokens[-len(_ids(rest) + _ids(())) :] == _ids(rest) + _ids(())
+
+
+def test_turns_answered_before_an_update_keep_their_encoding() -> None:
+    talk = Conversation()
+    for text, encoding in (
+        ("a", PromptEncoding.MARKS_READ),
+        ("b", PromptEncoding.MARKS_READ),
+        ("c", _NEWEST),
+        ("d", _NEWEST),
+    ):
+        talk.answer(talk.ask(text), text, encoding=encoding)
+    for (_, prompt, sampled), (_, following, _) in pairwise(talk.turns):
+        assert following[: len(prompt) + len(sampled)] == prompt + sampled
+    for (request, prompt, _), answer in zip(
+        talk.turns, talk.answers.recorded.values(), strict=True
+    ):
+        assert talk.restarted().render(request, answer.encoding).tokens == prompt
+    old = talk.turns[0][0]
+    assert talk.prompts.render(old, PromptEncoding.MARKS_READ) != talk.prompts.render(old, _NEWEST)
 
 
 def test_another_model_s_tokens_are_not_used() -> None:
