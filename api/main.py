@@ -15,8 +15,9 @@ from importlib.metadata import version
 from api.background.batch_lines import BatchLines
 from api.background.batch_thread import BatchThread, LineThreads
 from api.background.eta import LiveEta
+from api.background.live_rates import SAMPLE_S, LiveRates
 from api.background.periodic_tasks import PeriodicTasks
-from api.background.tasks import Background, BlockingCalls
+from api.background.tasks import BlockingCalls
 from api.background.webhook_thread import WebhookPace, WebhookThread
 from api.background.webhooks import batch_message
 from api.http_server.listener import open_listener_or_exit
@@ -129,7 +130,6 @@ def build(
         clock=clock,
         ids=ids,
         executor=_executor(stack),
-        background=Background(),
         batch_views=log.batches,
         batch_lines=_lines(settings, registry, ids=ids, payloads=log, views=log.batches),
         wake_batches=batch_woken.set,
@@ -139,6 +139,7 @@ def build(
         version=version("semantic"),
         model=first_model(settings).name,
         models=models,
+        rates=LiveRates(pulses, log.views, clock),
         registry=registry,
         inspect_model=inspect_files,
         max_tokens_default=settings.jobs.max_tokens_default,
@@ -274,6 +275,24 @@ def _webhook_thread(
     return WebhookThread(collector, sender, pace=pace, logger=logger)
 
 
+def _periodic_tasks(
+    settings: Settings, ports: ApiPorts, call: BlockingCalls, logger: Logger
+) -> list[PeriodicTasks]:
+    expiry = JobExpiry(views=ports.views, clock=ports.clock, cancellation=ports.cancellation)
+    wanted = settings.models
+    on_demand = on_demand_of(wanted)
+    care = absent_models(ports, park_max_s=wanted.park_max_s, on_demand=on_demand)
+    actions = (
+        ("deadlines", EXPIRE_S, expiry.expire_overdue),
+        ("absent_models", ABSENT_CHECK_S, care),
+        ("rates", SAMPLE_S, ports.rates.sample),
+    )
+    return [
+        PeriodicTasks(name, interval_s, partial(call, action), logger=logger)
+        for name, interval_s, action in actions
+    ]
+
+
 def run(settings: Settings, logger: Logger) -> int:
     """Serve until a signal ends the process; return only if the start failed.
 
@@ -294,23 +313,18 @@ def run(settings: Settings, logger: Logger) -> int:
         batches = BatchThread(driver, woken=woken, logger=logger)
 
         call = BlockingCalls(ports.executor)
-        expiry = JobExpiry(views=ports.views, clock=ports.clock, cancellation=ports.cancellation)
-        expire = partial(call, expiry.expire_overdue)
-        deadlines = PeriodicTasks("deadlines", EXPIRE_S, expire, logger=logger)
-        wanted = settings.models
-        care = absent_models(ports, park_max_s=wanted.park_max_s, on_demand=on_demand_of(wanted))
-        absent = PeriodicTasks("absent_models", ABSENT_CHECK_S, partial(call, care), logger=logger)
+        periodic = _periodic_tasks(settings, ports, call, logger)
 
         async def on_start() -> None:
             await hub.start()
             batches.start()
             webhooks.start()
-            deadlines.start()
-            absent.start()
+            for task in periodic:
+                task.start()
 
         async def on_stop() -> None:
-            await deadlines.close()
-            await absent.close()
+            for task in periodic:
+                await task.close()
             await call(batches.close)
             await call(webhooks.close)
             await ports.background.drain(BACKGROUND_DRAIN_S)

@@ -222,6 +222,9 @@ class CacheFigures:
             sequences, what they start from, and contexts that the disk does not have yet.
         full_s: Seconds that an interactive job has waited for memory, of those that wait now the
             longest; 0 if none does.
+        ram_live_bytes: The part of ``ram_used_bytes`` that running sequences reserve.
+        weights_bytes: Size of the weights; 0 where it is not reported.
+        ceiling_bytes: Most memory that the engine takes; 0 where it is not reported.
     """
 
     ram_blocks: int
@@ -233,6 +236,9 @@ class CacheFigures:
     disk_budget_bytes: int = 0
     ram_held_bytes: int = 0
     full_s: float = 0.0
+    ram_live_bytes: int = 0
+    weights_bytes: int = 0
+    ceiling_bytes: int = 0
 
     @property
     def fill(self) -> float:

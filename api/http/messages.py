@@ -44,6 +44,21 @@ class Request:
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     ending: asyncio.Event = field(default_factory=asyncio.Event)
 
+    async def ends_within(self, timeout_s: float) -> bool:
+        """Return whether the client leaves or the process ends its streams within a time."""
+        waits = [
+            asyncio.ensure_future(self.gone.wait()),
+            asyncio.ensure_future(self.ending.wait()),
+        ]
+        try:
+            done, _ = await asyncio.wait(
+                waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for wait in waits:
+                wait.cancel()
+        return bool(done)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:

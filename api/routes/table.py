@@ -13,6 +13,7 @@ from api.http.replies import json_reply
 from api.presenters.openapi import openapi_document
 from api.routes.admin.engine import ENGINE_OPERATIONS
 from api.routes.admin.models import MODEL_OPERATIONS
+from api.routes.admin.overview import OVERVIEW_OPERATIONS
 from api.routes.admin.status import STATUS_OPERATIONS
 from api.routes.admin.swaps import SWAP_OPERATIONS
 from api.routes.agents.agents import AGENT_OPERATIONS
@@ -61,6 +62,7 @@ _OPERATIONS_OF: Final[Mapping[str, tuple[Operation, ...]]] = MappingProxyType(
         "models": MODEL_OPERATIONS,
         "swaps": SWAP_OPERATIONS,
         "status": (*HEALTH_OPERATIONS, *STATUS_OPERATIONS, *OPENAPI_OPERATIONS),
+        "overview": OVERVIEW_OPERATIONS,
     }
 )
 #: All operations.

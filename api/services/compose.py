@@ -7,6 +7,7 @@ from api.background.tasks import BlockingCalls
 from api.background.webhooks import WebhookServices
 from api.services.agent_reader import AgentReader
 from api.services.health import HealthChecks
+from api.services.overview import OverviewService
 from api.services.ports import ApiPorts
 from api.services.response_reader import ResponseReader
 from api.services.route_services import (
@@ -32,6 +33,7 @@ from domain.usecases.agents import AgentRecords
 from domain.usecases.batches.batches import BatchRecords
 from domain.usecases.batches.files import FileRecords
 from domain.usecases.model_stock import ModelStock
+from domain.usecases.recent_ends import RecentEnds
 from domain.usecases.webhooks import WebhookRetry
 from ops.adapters.data_dir.free_space import FREE_BYTES_MIN
 
@@ -92,6 +94,7 @@ def compose(ports: ApiPorts) -> Services:
             call=call,
             ping_s=ports.ping_s,
         ),
+        overview=_overview(ports, call, records),
         status=_status(ports, call),
     )
 
@@ -178,6 +181,24 @@ def _models(ports: ApiPorts, call: BlockingCalls) -> ModelService:
         inspect=ports.inspect_model,
     )
     return ModelService(stock=stock, call=call)
+
+
+def _overview(ports: ApiPorts, call: BlockingCalls, records: JobRecords) -> OverviewService:
+    return OverviewService(
+        views=ports.views,
+        eta=ports.eta,
+        pulses=ports.pulses,
+        models=ports.models,
+        controls=ports.controls,
+        swaps=ports.swaps,
+        ends=RecentEnds(ports.log, ports.views, records.diagnose),
+        rates=ports.rates,
+        free_bytes=ports.free_bytes,
+        clock=ports.clock,
+        version=ports.version,
+        call=call,
+        ping_s=ports.ping_s,
+    )
 
 
 def _status(ports: ApiPorts, call: BlockingCalls) -> StatusService:

@@ -12,6 +12,7 @@ from api.access.rate_limits import AgentLimits
 from api.access.webhook_policy import WebhookPolicy
 from api.background.batch_lines import BatchLines
 from api.background.batches import BatchRules
+from api.background.live_rates import LiveRates
 from api.background.tasks import Background
 from api.protocols.shared.efforts import Efforts
 from api.protocols.shared.parsed_request import RequestDefaults
@@ -71,6 +72,7 @@ class ApiPorts:
         version: Of this software.
         model: The name of the served model.
         models: The models of the live workers.
+        rates: The rates of the last hour.
         registry: Returns the registered models, as the configuration has them now.
         inspect_model: Returns the files of a model, if they are here.
         max_tokens_default: Token limit of a request that sets none.
@@ -105,7 +107,7 @@ class ApiPorts:
     clock: Clock
     ids: IdSource
     executor: Executor
-    background: Background
+    background: Background = field(default_factory=Background)
     batch_views: BatchViews
     batch_lines: BatchLines
     wake_batches: Callable[[], None]
@@ -115,6 +117,7 @@ class ApiPorts:
     version: str
     model: str
     models: LoadedModels
+    rates: LiveRates
     registry: Callable[[], ModelRegistry]
     inspect_model: InspectFiles
     max_tokens_default: int = 4096

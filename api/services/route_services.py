@@ -15,6 +15,7 @@ from api.protocols.shared.parsed_request import RequestDefaults
 from api.schemas.replies import JobObject
 from api.services.agent_reader import AgentReader
 from api.services.health import HealthChecks
+from api.services.overview import OverviewService
 from api.services.response_reader import ResponseReader
 from api.streaming.job_items import JobItems
 from api.streaming.log_backfill import JobRecords
@@ -302,4 +303,5 @@ class Services:
     engine: EngineService
     models: ModelService
     swaps: SwapService
+    overview: OverviewService
     status: StatusService

@@ -11,6 +11,7 @@ from typing import Protocol
 from domain.chat.items import StreamItem
 from domain.chat.ports import Cancellable
 from domain.engine.control import AdmissionState, EngineValues
+from domain.engine.figures import RowFigures, WorkCounts
 from domain.job.fair_scheduler import TurnState
 from domain.values import (
     CacheFigures,
@@ -213,6 +214,9 @@ class WorkerPulse:
         waiting: The jobs that wait in its engine, in their order.
         values: The values of its engine, once it is ready.
         admission: Whether it starts jobs.
+        counts: What its engine has done so far, once it is ready.
+        slow_step: The step of its engine that takes long, in words; ``None`` if none does.
+        rows: Its running sequences; ``None`` while no overview is watched.
     """
 
     worker: WorkerId
@@ -226,16 +230,42 @@ class WorkerPulse:
     waiting: tuple[WaitingJob, ...] = ()
     values: EngineValues | None = None
     admission: AdmissionState = AdmissionState.OPEN
+    counts: WorkCounts | None = None
+    slow_step: str | None = None
+    rows: tuple[RowFigures, ...] | None = None
+
+    @property
+    def running(self) -> int:
+        """The number of jobs that it runs, without those that wait in its engine."""
+        return 0 if self.turns is None else max(0, len(self.turns.running) - len(self.waiting))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PulseReply:
+    """What the broker knew when a heartbeat came.
+
+    Attributes:
+        was_known: Whether the previous heartbeat was there. If not, the broker may have lost more.
+        is_watched: Whether an overview shows the rows of the workers.
+    """
+
+    was_known: bool
+    is_watched: bool = False
 
 
 class WorkerPulses(Protocol):
     """Heartbeats; one that is not renewed expires within seconds."""
 
-    def beat(self, pulse: WorkerPulse) -> bool:
+    def beat(self, pulse: WorkerPulse) -> PulseReply:
         """Renew the heartbeat of a worker.
 
-        Returns:
-            Whether the previous heartbeat was there. If not, the broker may have lost more.
+        Raises:
+            QueueUnavailable: The broker cannot be reached.
+        """
+        ...
+
+    def watch(self) -> None:
+        """Ask the workers for their rows; the request expires within seconds.
 
         Raises:
             QueueUnavailable: The broker cannot be reached.

@@ -97,18 +97,18 @@ def test_beat_reports_a_pulse_that_the_broker_has_lost(
     pulses_and_fade: tuple[WorkerPulses, Callable[[], None]],
 ) -> None:
     pulses, fade = pulses_and_fade
-    assert not pulses.beat(READY)
+    assert not pulses.beat(READY).was_known
     fade()
-    assert not pulses.beat(READY)
+    assert not pulses.beat(READY).was_known
 
 
 def test_beat_reports_a_pulse_that_the_broker_still_has(keys: Keys, client: redis.Redis) -> None:
     pulses = RedisWorkerPulses(client, keys)
     pulses.beat(READY)
-    assert pulses.beat(READY)
-    assert not pulses.beat(LOADING)
+    assert pulses.beat(READY).was_known
+    assert not pulses.beat(LOADING).was_known
     client.delete(keys.pulses)
-    assert not pulses.beat(READY)
+    assert not pulses.beat(READY).was_known
 
 
 def test_later_pulse_of_a_worker_replaces_the_earlier(

@@ -76,7 +76,7 @@ class PulseReporter:
             values=self.tuning.values if is_ready else None,
             admission=self.tuning.control.admission,
         )
-        if not self.pulses.beat(pulse):
+        if not self.pulses.beat(pulse).was_known:
             self.on_forgotten()
 
     def _model(self, state: WorkerState) -> ModelCard | None:

@@ -141,7 +141,7 @@ async def _tail(
             after = page[-1].position
             yield encode([_frame(event) for event in page])
             ping_at_s = loop.time() + service.ping_s
-        elif _is_past(selection, service) or await _ends_within(request, TAIL_PAUSE_S):
+        elif _is_past(selection, service) or await request.ends_within(TAIL_PAUSE_S):
             return
         elif loop.time() >= ping_at_s:
             yield encode([Comment("ping")])
@@ -165,20 +165,6 @@ def _is_past(selection: _Selection, service: EventService) -> bool:
 
 def _frame(event: RecordedEvent) -> Frame:
     return Frame(id=str(event.position), event=event.type, data=dict(_event(event)))
-
-
-async def _ends_within(request: Request, timeout_s: float) -> bool:
-    """Return whether the client leaves or the server ends its streams within a time."""
-    waits = [
-        asyncio.ensure_future(request.gone.wait()),
-        asyncio.ensure_future(request.ending.wait()),
-    ]
-    try:
-        done, _ = await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
-    return bool(done)
 
 
 def _event(event: RecordedEvent) -> EventObject:

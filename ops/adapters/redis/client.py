@@ -72,6 +72,11 @@ class Keys:
         return f"{self.prefix}:pulses"
 
     @property
+    def watched(self) -> str:
+        """Exists while an overview is watched."""
+        return f"{self.prefix}:watched"
+
+    @property
     def heartbeats(self) -> str:
         """Dramatiq's sorted set of consumers by the time of their last command."""
         return f"{self.prefix}:__heartbeats__"

@@ -14,8 +14,9 @@ from typing import Any, Self
 import redis
 
 from domain.engine.control import AdmissionState, EngineValues
+from domain.engine.figures import RowFigures, RowPhase, WorkCounts
 from domain.job.fair_scheduler import AgentQueueState, TurnState
-from domain.job.ports import ControlTopic, WorkerPulse
+from domain.job.ports import ControlTopic, PulseReply, WorkerPulse
 from domain.values import (
     CacheFigures,
     DraftFigures,
@@ -31,6 +32,8 @@ from ops.adapters.redis.client import Keys, broker_errors
 
 #: A worker without a heartbeat for this long counts as gone.
 PULSE_TTL_MS = 3000
+#: How long the workers report their rows after an overview was read.
+WATCH_TTL_MS = 5000
 #: How long the listener waits for a notification before it checks whether to stop.
 LISTEN_BLOCK_S = 0.5
 #: Pause after a lost connection.
@@ -39,8 +42,9 @@ _CANCEL = "cancel"
 #: Wakes the thread of a listener that stops; the others ignore it.
 _STOPPED = "stopped"
 
-# KEYS: pulses. ARGV: TTL in milliseconds, worker, pulse. Only the server's clock counts. Each
-# heartbeat deletes the expired ones. Returns whether the worker's last heartbeat was present.
+# KEYS: pulses, watched. ARGV: TTL in milliseconds, worker, pulse. Only the server's clock counts.
+# Each heartbeat deletes the expired ones. Returns whether the worker's last heartbeat was present,
+# and whether an overview is watched.
 _BEAT = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -52,7 +56,7 @@ local known = redis.call('HEXISTS', KEYS[1], ARGV[2])
 local until_ms = string.format('%.0f', now + ARGV[1])
 redis.call('HSET', KEYS[1], ARGV[2], until_ms .. ' ' .. ARGV[3])
 redis.call('PEXPIRE', KEYS[1], ARGV[1])
-return known
+return {known, redis.call('EXISTS', KEYS[2])}
 """
 
 
@@ -178,16 +182,23 @@ class RedisWorkerPulses:
     def __init__(self, client: redis.Redis, keys: Keys, *, ttl_ms: int = PULSE_TTL_MS) -> None:
         self._client = client
         self._key = keys.pulses
+        self._watched = keys.watched
         self._ttl_ms = ttl_ms
         self._beat: Any = client.register_script(_BEAT)
 
-    def beat(self, pulse: WorkerPulse) -> bool:
-        """Renew a worker's heartbeat; return whether the last one was still present."""
+    def beat(self, pulse: WorkerPulse) -> PulseReply:
+        """Renew a worker's heartbeat."""
         with broker_errors():
-            known = self._beat(
-                keys=[self._key], args=[self._ttl_ms, pulse.worker, json.dumps(asdict(pulse))]
+            was_known, is_watched = self._beat(
+                keys=[self._key, self._watched],
+                args=[self._ttl_ms, pulse.worker, json.dumps(asdict(pulse))],
             )
-        return bool(known)
+        return PulseReply(was_known=bool(was_known), is_watched=bool(is_watched))
+
+    def watch(self) -> None:
+        """Ask the workers for their rows, for ``WATCH_TTL_MS``."""
+        with broker_errors():
+            self._client.set(self._watched, 1, px=WATCH_TTL_MS)
 
     def alive(self) -> tuple[WorkerPulse, ...]:
         """Return the workers with a heartbeat within the TTL, by name."""
@@ -206,12 +217,13 @@ class RedisWorkerPulses:
 
 
 def _pulse(data: dict[str, Any]) -> WorkerPulse:
-    # A worker of an older version reports no target, cache, drafts, turns, waiting jobs or values.
+    # A worker of an older version reports no more than its id, its state and its model.
     model, cache, turns = data["model"], data.get("cache"), data.get("turns")
     waiting = [
         {**job, "waiting_for": WaitingFor(job["waiting_for"])} for job in data.get("waiting", ())
     ]
     drafts, values = data.get("drafts"), data.get("values")
+    counts, rows = data.get("counts"), data.get("rows")
     return WorkerPulse(
         worker=WorkerId(data["worker"]),
         pid=data["pid"],
@@ -224,7 +236,14 @@ def _pulse(data: dict[str, Any]) -> WorkerPulse:
         waiting=tuple(WaitingJob(**job) for job in waiting),
         values=None if values is None else EngineValues(**values),
         admission=AdmissionState(data.get("admission", AdmissionState.OPEN)),
+        counts=None if counts is None else WorkCounts(**counts),
+        slow_step=data.get("slow_step"),
+        rows=None if rows is None else tuple(_row(row) for row in rows),
     )
+
+
+def _row(data: dict[str, Any]) -> RowFigures:
+    return RowFigures(**{**data, "job": JobId(data["job"]), "phase": RowPhase(data["phase"])})
 
 
 def _turns(data: dict[str, Any]) -> TurnState:

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from api.background.eta import LiveEta
-from api.background.tasks import Background
+from api.background.live_rates import LiveRates
 from api.errors import dialect_of, error_reply
 from api.http.messages import Reply, Request, Route, StreamReply
 from api.routes.table import routes
@@ -116,7 +116,6 @@ class FakeApi:
             clock=clock,
             ids=ids,
             executor=self.executor,
-            background=Background(),
             batch_views=(batch_views := InMemoryBatchViews(self.log)),
             batch_lines=batch_lines(self.log, batch_views),
             wake_batches=lambda: None,
@@ -124,6 +123,7 @@ class FakeApi:
             version="1.2.3",
             model="demo",
             models=self.models,
+            rates=LiveRates(self.broker.pulses, self.log.views, clock),
             registry=lambda: REGISTRY,
             inspect_model=lambda _: None,
             max_tokens_default=64,

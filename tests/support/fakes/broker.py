@@ -14,7 +14,7 @@ from typing import Self
 from domain.chat.items import StreamItem
 from domain.chat.request import ChatRequest
 from domain.errors import EngineFailure
-from domain.job.ports import ControlTopic, WorkerPulse
+from domain.job.ports import ControlTopic, PulseReply, WorkerPulse
 from domain.kv.hashing import BlockHash
 from domain.kv.places import FoundBlocks
 from domain.values import JobId, WorkerId
@@ -150,20 +150,26 @@ class FakeWorkerPulses:
     def __init__(self, outage: Outage | None = None) -> None:
         self._outage = outage or Outage()
         self._pulses: dict[WorkerId, WorkerPulse] = {}
+        self._is_watched = False
 
-    def beat(self, pulse: WorkerPulse) -> bool:
+    def beat(self, pulse: WorkerPulse) -> PulseReply:
         self._outage.check()
         known = pulse.worker in self._pulses
         self._pulses[pulse.worker] = pulse
-        return known
+        return PulseReply(was_known=known, is_watched=self._is_watched)
+
+    def watch(self) -> None:
+        self._outage.check()
+        self._is_watched = True
 
     def alive(self) -> tuple[WorkerPulse, ...]:
         self._outage.check()
         return tuple(self._pulses[name] for name in sorted(self._pulses))
 
     def fade(self) -> None:
-        """Expire every heartbeat."""
+        """Expire every heartbeat, and the request for rows."""
         self._pulses.clear()
+        self._is_watched = False
 
 
 class FakeTokenCounter:

@@ -10,7 +10,7 @@ import structlog
 
 from domain.engine.control import AdmissionState, EngineValues
 from domain.job.fair_scheduler import TurnOrder
-from domain.job.ports import WorkerPulse, WorkerState
+from domain.job.ports import PulseReply, WorkerPulse, WorkerState
 from domain.usecases.engine_control import EngineControls
 from domain.values import WorkerId
 from ops.setting_groups.service import EngineSettings
@@ -39,10 +39,14 @@ class Pulses:
 
     def __init__(self) -> None:
         self.beats: list[WorkerPulse] = []
+        self.is_watched = False
 
-    def beat(self, pulse: WorkerPulse) -> bool:
+    def beat(self, pulse: WorkerPulse) -> PulseReply:
         self.beats.append(pulse)
-        return len(self.beats) > 1
+        return PulseReply(was_known=len(self.beats) > 1, is_watched=self.is_watched)
+
+    def watch(self) -> None:
+        self.is_watched = True
 
     def alive(self) -> tuple[WorkerPulse, ...]:
         return tuple(self.beats)

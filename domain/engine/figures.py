@@ -1,0 +1,94 @@
+"""Live figures of a worker: its rows, and what it has computed so far. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from domain.values import JobId
+
+
+class RowPhase(StrEnum):
+    """What the engine does for a row: reads blocks, computes its prompt, or generates."""
+
+    RESTORE = "restore"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFigures:
+    """A running sequence at one instant.
+
+    Attributes:
+        job: Its job.
+        phase: What the engine does for it.
+        prompt_tokens: Tokens of its prompt.
+        read_tokens: Those that are restored or computed.
+        cached_tokens: Those that came from the cache.
+        generated_tokens: Tokens of the answer over all attempts.
+        max_tokens: Most tokens of the answer.
+        tokens_per_s: Generated tokens per second of this attempt; ``None`` before the second one.
+    """
+
+    job: JobId
+    phase: RowPhase
+    prompt_tokens: int
+    read_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    max_tokens: int
+    tokens_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkCounts:
+    """What an engine has done since it was made; none of the counts goes back.
+
+    Attributes:
+        generated_tokens: Generated tokens.
+        computed_tokens: Prompt tokens that were computed.
+        prompt_tokens: Tokens of the prompts whose first token was generated.
+        cached_tokens: Those of them that came from the cache.
+        first_tokens: Number of these prompts.
+        first_token_ms: Sum of their times to the first token, in milliseconds.
+    """
+
+    generated_tokens: int = 0
+    computed_tokens: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    first_tokens: int = 0
+    first_token_ms: float = 0.0
+
+    def since(self, earlier: WorkCounts) -> WorkCounts:
+        """Return what was done after an earlier count of the same engine."""
+        return WorkCounts(
+            generated_tokens=self.generated_tokens - earlier.generated_tokens,
+            computed_tokens=self.computed_tokens - earlier.computed_tokens,
+            prompt_tokens=self.prompt_tokens - earlier.prompt_tokens,
+            cached_tokens=self.cached_tokens - earlier.cached_tokens,
+            first_tokens=self.first_tokens - earlier.first_tokens,
+            first_token_ms=self.first_token_ms - earlier.first_token_ms,
+        )
+
+    def __add__(self, other: WorkCounts) -> WorkCounts:
+        """Return both together."""
+        return WorkCounts(
+            generated_tokens=self.generated_tokens + other.generated_tokens,
+            computed_tokens=self.computed_tokens + other.computed_tokens,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            first_tokens=self.first_tokens + other.first_tokens,
+            first_token_ms=self.first_token_ms + other.first_token_ms,
+        )
+
+    @property
+    def first_token_mean_ms(self) -> float | None:
+        """The mean time to the first token, in milliseconds."""
+        return self.first_token_ms / self.first_tokens if self.first_tokens else None
+
+    @property
+    def cached_share(self) -> float | None:
+        """The share of the prompts that came from the cache, from 0 to 1."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
