@@ -162,9 +162,21 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Durations in milliseconds, each measured inside one process on a monotonic clock."""
+    """Durations in milliseconds, each measured inside one process on a monotonic clock.
+
+    Attributes:
+        queued_ms: From the acceptance until the prompt is prepared.
+        admission_ms: From then until the engine has admitted it to the batch; 0 in older logs.
+        restore_ms: From the admission until the cached part of the prompt is restored; 0 in older
+            logs.
+        prefill_ms: From the admission until the prompt is computed; includes ``restore_ms``.
+        first_token_ms: From the submission to the engine until the first token.
+        decode_ms: From the first token until the end.
+    """
 
     queued_ms: float = 0.0
+    admission_ms: float = 0.0
+    restore_ms: float = 0.0
     prefill_ms: float = 0.0
     first_token_ms: float = 0.0
     decode_ms: float = 0.0

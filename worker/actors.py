@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import dramatiq
 import structlog
+from structlog.contextvars import bind_contextvars, clear_contextvars
 
 from domain.chat.items import Failed
 from domain.errors import JobAlreadyTerminal, LogUnavailable, QueueUnavailable, SemanticError
@@ -58,18 +59,22 @@ def _run_deliveries(
     logger = structlog.get_logger("worker.actors")
 
     def run(job_id: str) -> None:
+        # Log lines of this thread name the job; the runner adds the request and its trace.
+        bind_contextvars(job_id=job_id)
         try:
             result = _run_to_the_end(JobId(job_id), runner, draining, pause)
             if result is RunResult.SUPERSEDED:
-                logger.warning("attempt_superseded", job=job_id)
+                logger.warning("attempt_superseded")
         except JobNotFound:
-            logger.warning("message_without_job", job=job_id)
+            logger.warning("message_without_job")
         except SemanticError as error:
             # The reconciler enqueues a job that is still open.
-            logger.warning("attempt_interrupted", job=job_id, error=error.code, why=error.message)
+            logger.warning("attempt_interrupted", error=error.code, why=error.message)
         except Exception:
-            logger.exception("attempt_crashed", job=job_id)
+            logger.exception("attempt_crashed")
             _fail_for_good(JobId(job_id), runner)
+        finally:
+            clear_contextvars()
 
     return run
 

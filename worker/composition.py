@@ -32,6 +32,7 @@ from worker.engine.mlx.model.loader import ModelSource, find_model, load_rendere
 from worker.engine.mlx.model.weight_files import check_weight_files
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.scheduling.step_watch import StepWatch
+from worker.recording.attempt_observer import JobObserver
 from worker.recording.cache_event_recorder import CacheEventRecorder
 from worker.turn_scheduler import TurnScheduler
 
@@ -188,6 +189,7 @@ def build_runner(
         ids=RandomIds(),
         running=active,
         turns=turns,
+        observer=JobObserver(),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -26,7 +27,9 @@ class BlockingCalls:
     async def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function on the executor and return its result."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.executor, partial(function, *args, **kwargs))
+        # Log lines of the call carry the names of its request.
+        run = partial(copy_context().run, function, *args, **kwargs)
+        return await loop.run_in_executor(self.executor, run)
 
 
 class Background:

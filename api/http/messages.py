@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from domain.log.trace import TraceContext, new_trace
+
 
 class Dialect(StrEnum):
     """Whose error format a route answers in."""
@@ -22,6 +24,7 @@ class Request:
 
     Attributes:
         id: The ``request-id`` of the answer, and the correlation id in the log.
+        trace: Its span, in the trace of the client's ``traceparent`` or in one of its own.
         method: Upper case.
         path: Percent-decoded, without the query.
         params: Values of the ``{…}`` parts of the route's pattern, percent-decoded.
@@ -34,6 +37,7 @@ class Request:
     """
 
     id: str
+    trace: TraceContext = field(default_factory=new_trace)
     method: str
     path: str
     params: Mapping[str, str] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from api.access.access_control import AccessControl, AdmittedRequest
 from api.errors import dialect_of, error_reply, internal_error
 from api.http.messages import Reply, Request, StreamReply
 from api.http_server import errors
+from api.http_server.exchange import Exchange
 from api.http_server.limits import ServerLimits
 from api.http_server.reply_writer import ReplyContext, ReplyWriter
 from api.http_server.request_head import (
@@ -24,7 +25,6 @@ from api.http_server.request_head import (
 )
 from api.http_server.request_reader import RequestReader
 from domain.errors import SemanticError
-from ops.clock import uuid7_hex
 from ops.logs import Logger
 
 
@@ -212,19 +212,20 @@ class Connection(asyncio.Protocol):
         if (self._is_kept and self._host.draining) or not await self._reader.first_byte():
             return False
         self._idle, self._is_kept = False, True
-        request_id = "req_" + uuid7_hex()
+        exchange = Exchange.begin()
         head: h11.Request | None = None
         try:
             head = await self._reader.head()
             if not self._served:
                 raise errors.too_many_connections(self._limits.connections_max)
             check_framing(head, self._limits)
+            exchange = exchange.read(read_headers(head))
             admitted = self._admit(head)
         except SemanticError as error:
-            await self._refuse(error, head, request_id)
+            await self._refuse(error, head, exchange)
             return False
         try:
-            return await self._serve_admitted(admitted, head, request_id)
+            return await self._serve_admitted(admitted, head, exchange)
         finally:
             admitted.leave()
 
@@ -234,7 +235,7 @@ class Connection(asyncio.Protocol):
         return self._host.access.admit(method, target, read_headers(head))
 
     async def _serve_admitted(
-        self, admitted: AdmittedRequest, head: h11.Request, request_id: str
+        self, admitted: AdmittedRequest, head: h11.Request, exchange: Exchange
     ) -> bool:
         """Read the body and reply; return whether another request may follow."""
         try:
@@ -242,16 +243,16 @@ class Connection(asyncio.Protocol):
                 self.write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])))
             body = await self._reader.body()
         except errors.BrokenFraming as error:
-            await self._refuse(error, head, request_id)
+            await self._refuse(error, head, exchange)
             return False
-        await self._respond(head, body, request_id, admitted.holder)
+        await self._respond(head, body, exchange, admitted.holder)
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
             return True
         return False
 
     async def _refuse(
-        self, error: SemanticError, head: h11.Request | None, request_id: str
+        self, error: SemanticError, head: h11.Request | None, exchange: Exchange
     ) -> None:
         """Reply to a request that is not read to its end, so that the client gets the reply."""
         if self._lost.is_set():
@@ -263,14 +264,14 @@ class Connection(asyncio.Protocol):
             dialect = dialect_of(_path_of(head), read_headers(head))
             headers = self._host.access.headers(read_headers(head))
         to = ReplyContext(
-            request_id=request_id,
+            exchange=exchange,
             dialect=dialect,
             bodiless=head is not None and head.method == b"HEAD",
             close=True,
             headers=headers,
         )
-        self._host.logger.info("request_refused", request_id=request_id, code=error.code)
-        await self._writer.send(error_reply(error, dialect, request_id), to)
+        self._host.logger.info("request_refused", code=error.code)
+        await self._writer.send(error_reply(error, dialect, exchange.request_id), to)
         await self._linger()
 
     async def _linger(self) -> None:
@@ -285,14 +286,16 @@ class Connection(asyncio.Protocol):
         except TimeoutError:
             self.abort()
 
-    async def _respond(self, head: h11.Request, body: bytes, request_id: str, holder: str) -> None:
+    async def _respond(
+        self, head: h11.Request, body: bytes, exchange: Exchange, holder: str
+    ) -> None:
         started_s = time.monotonic()
         headers = read_headers(head)
         dialect = dialect_of(_path_of(head), headers)
         try:
-            reply = await self._reply(head, headers, body, request_id)
+            reply = await self._reply(head, headers, body, exchange)
             to = ReplyContext(
-                request_id=request_id,
+                exchange=exchange,
                 dialect=dialect,
                 bodiless=head.method == b"HEAD",
                 close=self._host.draining or (self._reader.over and not self._reader.waiting_bytes),
@@ -305,7 +308,6 @@ class Connection(asyncio.Protocol):
                 self._host.finish(request)
         self._host.logger.debug(
             "request_answered",
-            request_id=request_id,
             method=head.method.decode("ascii"),
             path=_path_of(head),
             status=reply.status,
@@ -314,7 +316,7 @@ class Connection(asyncio.Protocol):
         )
 
     async def _reply(
-        self, head: h11.Request, headers: dict[str, str], body: bytes, request_id: str
+        self, head: h11.Request, headers: dict[str, str], body: bytes, exchange: Exchange
     ) -> Reply | StreamReply:
         """Return the reply to a request; the one place where failures become replies."""
         path = _path_of(head)
@@ -323,25 +325,26 @@ class Connection(asyncio.Protocol):
             target = read_target(head.target)
             path = target.path
             check_content(headers)
-            request = self._begin(head, headers, body, request_id, target)
+            request = self._begin(head, headers, body, exchange, target)
             return await self._host.answer(request, target.route_path)
         except SemanticError as failure:
             error = failure
         except Exception:
-            self._host.logger.exception("handler_failed", request_id=request_id, path=path)
+            self._host.logger.exception("handler_failed", path=path)
             error = internal_error()
-        return error_reply(error, dialect_of(path, headers), request_id)
+        return error_reply(error, dialect_of(path, headers), exchange.request_id)
 
     def _begin(
         self,
         head: h11.Request,
         headers: dict[str, str],
         body: bytes,
-        request_id: str,
+        exchange: Exchange,
         target: RequestTarget,
     ) -> Request:
         request = Request(
-            id=request_id,
+            id=exchange.request_id,
+            trace=exchange.trace,
             method=head.method.decode("ascii"),
             path=target.path,
             query=target.query,

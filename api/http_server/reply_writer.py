@@ -14,10 +14,13 @@ import h11
 from api.errors import error_body, error_reply, internal_error
 from api.http import sse
 from api.http.messages import Dialect, Reply, StreamReply
+from api.http_server.exchange import Exchange
 from api.http_server.limits import ServerLimits
 from domain.errors import SemanticError
 from ops.logs import Logger
 
+#: Response header with the trace id.
+TRACE_HEADER: Final = "x-semantic-trace"
 _BODILESS: Final = frozenset({204, 304})
 #: Counted for each piece beside its bytes, so that many small pieces end a turn as well.
 _PIECE_OVERHEAD_BYTES: Final = 256
@@ -46,14 +49,14 @@ class ReplyContext:
     """The request that a reply answers.
 
     Attributes:
-        request_id: Sent with every reply.
+        exchange: The request; its names are sent with the reply.
         dialect: The error format of the client.
         bodiless: The request was HEAD.
         close: The connection ends after this reply.
         headers: Headers for the client's browser.
     """
 
-    request_id: str
+    exchange: Exchange
     dialect: Dialect
     bodiless: bool = False
     close: bool = False
@@ -86,9 +89,9 @@ class ReplyWriter:
         try:
             head = _head_of(reply, to)
         except (h11.LocalProtocolError, UnicodeEncodeError):
-            self._logger.exception("reply_header_unsendable", request_id=to.request_id)
+            self._logger.exception("reply_header_unsendable")
             await self.discard(reply)
-            reply = error_reply(internal_error(), to.dialect, to.request_id)
+            reply = error_reply(internal_error(), to.dialect, to.exchange.request_id)
             head = _head_of(reply, to)
         bodiless = to.bodiless or reply.status in _BODILESS
         if isinstance(reply, Reply):
@@ -116,7 +119,7 @@ class ReplyWriter:
         except ConnectionResetError:
             self._sink.abort()
         except Exception:
-            self._logger.exception("stream_failed", request_id=to.request_id)
+            self._logger.exception("stream_failed")
             self._end_broken(internal_error(), reply, to)
         finally:
             await self.discard(reply)
@@ -143,7 +146,7 @@ class ReplyWriter:
             return
         # OpenAI's clients read unnamed events only; the others know "error".
         name = None if to.dialect is Dialect.OPENAI else "error"
-        event = sse.frame(error_body(error, to.dialect, to.request_id), event=name)
+        event = sse.frame(error_body(error, to.dialect, to.exchange.request_id), event=name)
         self._sink.write(self._http.send(h11.Data(data=event)))
         self._sink.write(self._http.send(h11.EndOfMessage()))
 
@@ -161,7 +164,8 @@ class ReplyWriter:
 def _head_of(reply: Reply | StreamReply, to: ReplyContext) -> h11.Response:
     headers = {name.lower(): value for name, value in reply.headers.items()}
     headers |= to.headers
-    headers["request-id"] = to.request_id
+    headers["request-id"] = to.exchange.request_id
+    headers[TRACE_HEADER] = to.exchange.trace.trace_id
     headers["date"] = formatdate(usegmt=True)
     if reply.status not in _BODILESS:
         headers["content-type"] = reply.content_type

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from structlog.contextvars import bind_contextvars
+
 from api.access.access_control import AccessControl
 from api.http.messages import Reply, Request, StreamReply
 from api.http_server.connection import Connection
@@ -20,6 +22,9 @@ from ops.logs import Logger
 
 #: Part of the drain time in which streams end after they are asked to.
 ENDING_GRACE_S: Final = 2.0
+
+#: The part of a route's pattern that names a job.
+JOB_PARAM: Final = "job_id"
 
 #: Paths that are served while the process drains.
 HEALTH_PATHS: Final = ("/health/", "/metrics")
@@ -161,6 +166,8 @@ class HttpServer:
         found = await self._router.match(request.method, route_path)
         if found is None:
             return self._unrouted(request.method, route_path)
+        if (job_id := found.params.get(JOB_PARAM)) is not None:
+            bind_contextvars(job_id=job_id)
         return await found.route.handler(replace(request, params=found.params))
 
     def finish(self, request: Request) -> None:

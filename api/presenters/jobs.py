@@ -13,6 +13,7 @@ from domain.chat.generation import EmittedCall
 from domain.chat.stored_answer import StoredAnswer
 from domain.job.eta import Forecast
 from domain.job.view import JobView
+from domain.log.trace import trace_id_of
 from domain.usecases.cache_diagnostics import CacheDiagnosis
 from domain.values import JobStatus, WaitingFor
 from domain.webhook.delivery import Webhook
@@ -40,6 +41,7 @@ def job_object(view: JobView, forecast: Forecast | None) -> JobObject:
         "start_by": view.deadline,
         "finish_by": view.finish_deadline,
         "request_id": view.correlation_id,
+        "trace_id": trace_id_of(view.trace),
         "created_at": view.created_at,
         "started_at": view.started_at,
         "finished_at": view.finished_at,
@@ -56,6 +58,8 @@ def job_object(view: JobView, forecast: Forecast | None) -> JobObject:
         },
         "timings": {
             "queued_ms": view.timings.queued_ms,
+            "admission_ms": view.timings.admission_ms,
+            "restore_ms": view.timings.restore_ms,
             "prefill_ms": view.timings.prefill_ms,
             "first_token_ms": view.timings.first_token_ms,
             "decode_ms": view.timings.decode_ms,

@@ -129,6 +129,7 @@ def _accept(request: Request, batches: BatchServices) -> Batch:
         expires_at=later(batches.clock.now(), rules.window_s),
         client=client[:CLIENT_CHARS_MAX] if client else None,
         webhook=batches.webhook_policy.url_of(body.webhook),
+        trace=str(request.trace),
     )
     return batches.records.accept(
         new_batch_id(batches.ids),

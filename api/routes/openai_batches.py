@@ -95,6 +95,7 @@ def _accept(request: Request, batches: BatchServices) -> Batch:
         metadata=body.metadata,
         output_kept_s=body.output_expires_after.seconds if body.output_expires_after else None,
         webhook=batches.webhook_policy.url_of(body.webhook),
+        trace=str(request.trace),
     )
     return batches.records.accept(
         new_batch_id(batches.ids),

@@ -175,9 +175,11 @@ class JobUsage(TypedDict):
 
 
 class JobTimings(TypedDict):
-    """Durations of the phases of a job."""
+    """Durations of the phases of a job; ``restore_ms`` is a part of ``prefill_ms``."""
 
     queued_ms: float
+    admission_ms: float
+    restore_ms: float
     prefill_ms: float
     first_token_ms: float
     decode_ms: float
@@ -270,6 +272,7 @@ class JobObject(TypedDict):
     start_by: str | None
     finish_by: str | None
     request_id: str
+    trace_id: str | None
     created_at: str
     started_at: str | None
     finished_at: str | None

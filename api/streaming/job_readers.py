@@ -137,7 +137,8 @@ class JobReaders:
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     def begin(self, job_id: JobId) -> JobReading:
-        """Count a connection that waits for the answer of a job."""
+        """Count a connection that waits for the answer of a job; its log lines name the job."""
+        structlog.contextvars.bind_contextvars(job_id=job_id)
         return JobReading(job_id, self)
 
     async def cancel_unless_joined(

@@ -41,11 +41,7 @@ from domain.usecases.jobs.submit import (
     require_room,
 )
 from domain.usecases.recorded_answers import LoggedAnswers
-from domain.values import (
-    AgentId,
-    JobId,
-    rfc3339,
-)
+from domain.values import AgentId, JobId, rfc3339
 
 #: Characters of a User-Agent that are kept.
 CLIENT_CHARS_MAX: Final = 256
@@ -198,7 +194,11 @@ class Submission:
         reading = self.readers.begin(target.job_id)
         try:
             await self.call(
-                self.jobs.attach, target.job_id, reason=target.reason, request_id=request.id
+                self.jobs.attach,
+                target.job_id,
+                reason=target.reason,
+                request_id=request.id,
+                trace=str(request.trace),
             )
         except BaseException:
             reading.abandon(CLIENT_GONE)
@@ -292,6 +292,7 @@ class Submission:
             wire=parsed.wire,
             bound_model=self.models.bind(parsed),
             parks=parks,
+            trace=str(request.trace),
         )
 
     def _prepare_and_submit(

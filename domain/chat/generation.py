@@ -76,6 +76,8 @@ class GenerationTask:
         known: Log-probabilities of ``emitted`` from earlier attempts, by index.
         priority: Batch work waits for interactive work, and makes room for it.
         epoch: Epoch that goes on every item.
+        request_id: Id of the request, for log lines.
+        trace_id: Trace id of the request, for log lines.
     """
 
     job_id: JobId
@@ -87,6 +89,8 @@ class GenerationTask:
     known: Mapping[int, TokenLogprob] = field(default_factory=dict)
     priority: Priority = Priority.INTERACTIVE
     epoch: int = 1
+    request_id: str = ""
+    trace_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,6 +55,7 @@ class BatchSubmitted:
         metadata: Key-value pairs of the owner.
         output_kept_s: Seconds for which the result files are kept, if the owner set it.
         webhook: URL that receives the end of the batch, if the owner named one.
+        trace: W3C ``traceparent`` of the span of its request; ``None`` in older logs.
     """
 
     protocol: str
@@ -67,6 +68,7 @@ class BatchSubmitted:
     metadata: Mapping[str, str] | None = None
     output_kept_s: int | None = None
     webhook: str | None = None
+    trace: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,8 @@ class JobSubmitted:
             that is loaded.
         parks: Whether it waits for a model that is not loaded. A request whose client waits on an
             open connection ends with an error instead.
+        trace: W3C ``traceparent`` of the span of its request; ``None`` in older logs.
+        trace_link: The same of the request that led to it in another trace: that of its batch.
     """
 
     protocol: str
@@ -67,6 +69,8 @@ class JobSubmitted:
     wire: Digest | None = None
     bound_model: str | None = None
     parks: bool = False
+    trace: str | None = None
+    trace_link: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,10 +204,12 @@ class JobAttached:
     Attributes:
         reason: ``idempotency_key``, ``retry``, ``same_session`` or ``same_answer``.
         request_id: The request that joined.
+        trace: W3C ``traceparent`` of the span of that request; ``None`` in older logs.
     """
 
     reason: str
     request_id: str | None = None
+    trace: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,8 @@ class SubmitJob:
         wire: The request in the form of its dialect, for protocols that return it with the answer.
         bound_model: Registered model that must answer it; ``None`` follows the loaded model.
         parks: Whether it waits for a model that is not loaded.
+        trace: As in ``JobSubmitted``.
+        trace_link: As in ``JobSubmitted``.
     """
 
     request: ChatRequest
@@ -63,6 +65,8 @@ class SubmitJob:
     wire: bytes | None = None
     bound_model: str | None = None
     parks: bool = False
+    trace: str | None = None
+    trace_link: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +142,7 @@ class Attach:
 
     reason: str
     request_id: str | None = None
+    trace: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,9 @@ def decide(job: Job, command: JobCommand) -> tuple[JobEvent, ...]:
         case RequestCancel():
             return _request_cancel(job, command)
         case Attach():
-            joined = JobAttached(reason=command.reason, request_id=command.request_id)
+            joined = JobAttached(
+                reason=command.reason, request_id=command.request_id, trace=command.trace
+            )
             return (joined,) if job.attached < ATTACHED_MAX else ()
         case Retry():
             return _retry(job, command)

@@ -59,6 +59,7 @@ class JobView:
         epoch: Epoch of the latest attempt, as in ``Job.epoch``.
         error: Code of the failure.
         error_message: Message of the failure.
+        trace: W3C ``traceparent`` of the span of its request.
         position: Position of the latest event folded in.
     """
 
@@ -91,6 +92,7 @@ class JobView:
     epoch: int = 1
     error: str | None = None
     error_message: str | None = None
+    trace: str | None = None
     position: int = 0
 
 
@@ -129,6 +131,7 @@ def project_job(view: JobView | None, recorded: RecordedEvent) -> JobView:
             finish_deadline=event.finish_deadline,
             bound_model=event.bound_model,
             parks=event.parks,
+            trace=event.trace,
         )
     assert view is not None, f"{recorded.stream} does not begin with JobSubmitted"
     return replace(_apply(event, view, recorded.recorded_at), position=recorded.position)

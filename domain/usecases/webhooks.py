@@ -200,7 +200,8 @@ def _webhooks_of(end: RecordedEvent, collector: WebhookCollector) -> Sequence[We
         assert isinstance(event, BatchEvent)
         batch = evolve(batch, event, recorded.recorded_at)
     urls = [batch.facts.webhook, *collector.urls]
-    return _messages(batch_event(batch), urls, end, collector.describe_batch(batch), collector)
+    data, trace = collector.describe_batch(batch), batch.facts.trace
+    return _messages(batch_event(batch), urls, end, data, collector, trace=trace)
 
 
 def _webhooks_of_job(
@@ -218,7 +219,8 @@ def _webhooks_of_job(
     for recorded in events:
         view = project_job(view, recorded)
     assert view is not None
-    return _messages(_JOB_ENDS[end.type], urls, end, collector.describe_job(view), collector)
+    data = collector.describe_job(view)
+    return _messages(_JOB_ENDS[end.type], urls, end, data, collector, trace=submitted.trace)
 
 
 def batch_event(batch: Batch) -> str:
@@ -237,6 +239,8 @@ def _messages(
     end: RecordedEvent,
     data: Mapping[str, Any],
     collector: WebhookCollector,
+    *,
+    trace: str | None,
 ) -> Sequence[Webhook]:
     message = {"type": what, "timestamp": end.recorded_at, "data": data}
     body = json.dumps(message, separators=(",", ":")).encode()
@@ -252,6 +256,7 @@ def _messages(
             body=body,
             created_at=now,
             next_at=now,
+            trace=trace,
         )
         for url in dict.fromkeys(urls)
         if url

@@ -19,6 +19,7 @@ from enum import StrEnum
 from typing import Final, NewType
 
 from domain.errors import InvalidRequest
+from domain.log.trace import parse_traceparent
 
 #: ``webhook-`` and 32 hex digits: the name of one message to one receiver, and of its stream.
 WebhookId = NewType("WebhookId", str)
@@ -68,6 +69,7 @@ class Webhook:
         last_at: When the last try ended.
         status: HTTP status of the last answer.
         error: Error of the last try.
+        trace: W3C ``traceparent`` of the request of its subject, if that is known.
     """
 
     id: WebhookId
@@ -84,6 +86,12 @@ class Webhook:
     last_at: str | None = None
     status: int | None = None
     error: str | None = None
+    trace: str | None = None
+
+    def traceparent(self) -> str | None:
+        """Return the header of the present try: a span of its own in the trace of the request."""
+        trace = parse_traceparent(self.trace)
+        return None if trace is None else str(trace.derived(self.id, self.attempts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

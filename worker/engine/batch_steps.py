@@ -86,7 +86,7 @@ class BatchSteps:
         advanced = {one for one, done, _ in prefilled if one is not None and one.advance(done)}
         advanced |= {one for one, token, _, _ in tokens if one.append(token)}
         for uid, restored in step.restored.items():
-            running[uid].record_restored(restored)
+            running[uid].record_restored(restored, step.restored_at or now)
         self._remove_finished(step.tokens)
         if tokens:
             self._emitter.put(Tokens(now, tokens))

@@ -228,7 +228,7 @@ class Emitter:
         try:
             self._process_token(sequence, token, finish, at, likelihood)
         except Exception as error:  # noqa: BLE001 - concerns this generation alone
-            _log.exception("text_failed", job=sequence.task.job_id)
+            _log.exception("text_failed", **sequence.log_ids)
             failure = Failed(
                 error=EngineFailure.code,
                 message=f"the answer could not be decoded: {error}",

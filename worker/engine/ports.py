@@ -161,6 +161,8 @@ class StepResult:
         likelihoods: By uid, for the sequences of ``tokens`` that request log probabilities: one for
             each of the sequence's tokens, in order.
         restored: Tokens of the sequences, by uid, that were restored and are ready for prefill.
+        restored_at: When that was, in seconds on the monotonic clock; ``None`` for the end of the
+            step.
     """
 
     tokens: Sequence[tuple[int, int, Finish | None]]
@@ -169,6 +171,7 @@ class StepResult:
     preempted: Sequence[int] = ()
     likelihoods: Mapping[int, Sequence[TokenLikelihood]] = field(default_factory=dict)
     restored: Mapping[int, int] = field(default_factory=dict)
+    restored_at: float | None = None
 
 
 class CachedPrefix(NamedTuple):

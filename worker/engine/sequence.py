@@ -21,12 +21,15 @@ class SequenceTimes:
 
     submitted: float
     admitted: float | None = None
+    restored: float | None = None
     prefilled: float | None = None
     first_token: float | None = None
 
     def timings(self, ended: float) -> Timings:
         """Return the durations of the phases, in milliseconds, up to the instant ``ended``."""
         return Timings(
+            admission_ms=_between_ms(self.submitted, self.admitted),
+            restore_ms=_between_ms(self.admitted, self.restored),
             prefill_ms=_between_ms(self.admitted, self.prefilled),
             first_token_ms=_between_ms(self.submitted, self.first_token),
             decode_ms=_between_ms(self.first_token, ended),
@@ -137,6 +140,13 @@ class Sequence:
     ended: bool = False
     unreleased: list[Callable[[], None]] | None = field(default_factory=list)
 
+    @property
+    def log_ids(self) -> dict[str, str]:
+        """The ids that its log lines carry."""
+        task = self.task
+        ids = {"job_id": task.job_id, "request_id": task.request_id, "trace_id": task.trace_id}
+        return {name: value for name, value in ids.items() if value}
+
     def advance(self, tokens: int) -> bool:
         """Record that ``tokens`` are computed; return whether that is further than ever before."""
         is_further = tokens > self.reached
@@ -173,10 +183,11 @@ class Sequence:
         )
         self.uid, self.decoded = None, []
 
-    def record_restored(self, tokens: int) -> None:
-        """Set how many prompt tokens came from the cache; later attempts do not change it."""
+    def record_restored(self, tokens: int, at: float) -> None:
+        """Set how many prompt tokens came from the cache; later admissions do not change it."""
         if not self.is_restored:
             self.is_restored = True
+            self.times.restored = at
             self.cached_tokens = min(tokens, len(self.task.prompt.tokens))
 
     def replay_earlier_tokens(self) -> None:

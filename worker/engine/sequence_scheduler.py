@@ -213,7 +213,7 @@ class SequenceScheduler:
 
     def _preempt(self, sequence: Sequence, runner: ModelRunner, now: float) -> None:
         assert sequence.uid is not None, "only a running sequence can be preempted"
-        _log.info("preempted_for_interactive", job=sequence.task.job_id)
+        _log.info("preempted_for_interactive", **sequence.log_ids)
         runner.remove(sequence.uid)
         sequence.preemptions += 1
         self.put_back(sequence)
@@ -225,7 +225,7 @@ class SequenceScheduler:
         except Exception as error:
             if is_device_error(error):
                 raise
-            _log.exception("admission_failed", job=sequence.task.job_id)
+            _log.exception("admission_failed", **sequence.log_ids)
             self.quarantine.forget(sequence)
             self._on_failure(sequence, error)
             return True

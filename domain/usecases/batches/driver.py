@@ -48,6 +48,7 @@ from domain.job.listing import JobViews
 from domain.job.state import DEADLINE, Job, evolve
 from domain.log.ports import PayloadStore
 from domain.log.record import Draft
+from domain.log.trace import new_trace, parse_traceparent
 from domain.not_found import ModelNotFound, PayloadMissing
 from domain.ports import Clock
 from domain.usecases.batches.batches import BatchRecords
@@ -209,11 +210,19 @@ def _submit_line(batch: Batch, line: tuple[int, bytes], driver: BatchDriver) -> 
         wire=wanted.wire,
         bound_model=wanted.bound_model,
         parks=True,
+        trace=_trace_of_line(facts.trace),
+        trace_link=facts.trace,
     )
     try:
         driver.submission.submit(command, job_id=job_of_line(batch.id, number))
     except ConcurrencyConflict:
         return  # it was a job before the crash
+
+
+def _trace_of_line(batch: str | None) -> str:
+    """Return a new trace for a line: one trace of all lines would be too long to be shown."""
+    parent = parse_traceparent(batch)
+    return str(new_trace(sampled=parent is not None and parent.is_sampled))
 
 
 def _record_refusal(
@@ -237,6 +246,8 @@ def _record_refusal(
         attempts_max=1,
         client=facts.client,
         ordered=False,
+        trace=_trace_of_line(facts.trace),
+        trace_link=facts.trace,
     )
     field = error.field if isinstance(error, InvalidRequest) else None
     message = f"{field}: {error.message}" if field else error.message

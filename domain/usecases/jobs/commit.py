@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from domain.errors import ConcurrencyConflict
@@ -31,12 +31,14 @@ class LoadedJob:
         correlation_id: Id of the request that started it.
         accepted_at: RFC 3339 instant of acceptance.
         last_event_id: Causation id of the next event.
+        recorded: Its events.
     """
 
     job: Job
     correlation_id: str
     accepted_at: str
     last_event_id: EventId
+    recorded: Sequence[RecordedEvent] = ()
 
 
 def load_job(job_id: JobId, *, log: EventLog) -> LoadedJob:
@@ -53,6 +55,7 @@ def load_job(job_id: JobId, *, log: EventLog) -> LoadedJob:
         correlation_id=recorded[0].correlation_id,
         accepted_at=recorded[0].recorded_at,
         last_event_id=recorded[-1].event_id,
+        recorded=recorded,
     )
 
 

@@ -43,8 +43,10 @@ from domain.job.state import DEADLINE, Job, epoch_after
 from domain.job.suspicion import suspicion_of, worn_out
 from domain.kv.hashing import hash_ids
 from domain.log.ports import EventLog, PayloadStore
+from domain.log.trace import trace_id_of
 from domain.not_found import PayloadMissing
 from domain.ports import Clock, IdSource
+from domain.usecases.jobs.attempts import AttemptObserver, AttemptReport, AttemptRun, Unobserved
 from domain.usecases.jobs.commit import LoadedJob, commit, load_job
 from domain.usecases.jobs.terminal_item import (
     EmittedPrefix,
@@ -88,6 +90,7 @@ class JobRunner:
         ids: Ids of the new events.
         running: The jobs that this process runs.
         turns: The order in which waiting jobs start.
+        observer: Follows the attempts.
     """
 
     worker: WorkerId
@@ -100,6 +103,7 @@ class JobRunner:
     ids: IdSource
     running: RunningJobs
     turns: FairScheduler
+    observer: AttemptObserver = Unobserved()
 
     def run(self, job_id: JobId) -> RunResult:
         """Run a delivered job.
@@ -118,6 +122,7 @@ class JobRunner:
             if not claimed:
                 return RunResult.NOTHING_TO_DO
             loaded = load_job(job_id, log=self.log)
+            self.observer.loaded(loaded)
             job = loaded.job
             if job.status.is_terminal:
                 _republish_end(job, self)
@@ -125,7 +130,7 @@ class JobRunner:
             if not job.cancel_requested and _is_late(job, self):
                 job = commit(job_id, RequestCancel(reason=DEADLINE), log=self.log, ids=self.ids)
             if job.cancel_requested:
-                return _cancelled(job, self)
+                return _cancelled(loaded, self)
             try:
                 return _attempt(loaded, self)
             except (StaleAttempt, JobAlreadyTerminal):
@@ -158,8 +163,8 @@ def _attempt(loaded: LoadedJob, runner: JobRunner) -> RunResult:
     runner.running.attach(job.id, turn, attempt=job.attempt + 1)
     with turn:
         if not turn.wait():
-            now = load_job(job.id, log=runner.log).job
-            return _cancelled(now, runner) if now.cancel_requested else RunResult.NOTHING_TO_DO
+            now = load_job(job.id, log=runner.log)
+            return _cancelled(now, runner) if now.job.cancel_requested else RunResult.NOTHING_TO_DO
         return _run_in_turn(loaded, turn, runner)
 
 
@@ -179,13 +184,14 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
         emitted = EmittedPrefix()
     if (why := worn_out(job, len(emitted.token_ids))) is not None:
         given_up = Failed(error=EngineFailure.code, message=f"given up: {why}", retryable=False)
-        return _failed(job, given_up, emitted.next_item, runner)
-    epoch = epoch_after(job, runner.engine.card().fingerprint)
+        return _failed(loaded, given_up, emitted.next_item, runner)
+    card = runner.engine.card()
+    epoch = epoch_after(job, card.fingerprint)
     try:
         request = ChatRequest.from_bytes(runner.payloads.get(job.submitted.request))
         prompt = _prompt(request, job.started if epoch == job.epoch else None, runner)
     except (InvalidRequest, PayloadMissing) as error:
-        return _failed(job, _failure_of(error), emitted.next_item, runner)
+        return _failed(loaded, _failure_of(error), emitted.next_item, runner)
     queued_ms = _since_ms(loaded.accepted_at, runner)
     # No attempt continues the tokens of another model.
     before = emitted if epoch == job.epoch else EmittedPrefix()
@@ -199,11 +205,14 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
         known=before.logprobs,
         priority=job.submitted.priority,
         epoch=epoch,
+        request_id=loaded.correlation_id,
+        trace_id=trace_id_of(job.submitted.trace),
     )
+    submitted_at = runner.clock.now()
     try:
         handle = runner.engine.submit(task)
     except EngineFailure as error:
-        return _failed(job, _failure_of(error), emitted.next_item, runner)
+        return _failed(loaded, _failure_of(error), emitted.next_item, runner)
     _release(task, before, handle, runner)
     if job.attempt:
         handle.wait_for_tokens()
@@ -213,7 +222,12 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
     turn.release()
     assert outcome is not None, "a wait without a limit returned without an outcome"
     outcome = replace(outcome, timings=replace(outcome.timings, queued_ms=queued_ms))
-    return _finish(task, outcome, runner)
+    result = _finish(task, outcome, runner)
+    run = AttemptRun(
+        task=task, request=request, model=card, submitted_at=submitted_at, outcome=outcome
+    )
+    _report(loaded, runner, run=run, failure=outcome.failure)
+    return result
 
 
 def _prompt(
@@ -325,21 +339,36 @@ def _attempt_failed(
     return RunResult.ENDED
 
 
-def _failed(job: Job, failure: Failed, next_item: int, runner: JobRunner) -> RunResult:
+def _failed(loaded: LoadedJob, failure: Failed, next_item: int, runner: JobRunner) -> RunResult:
     """Fail a job before its next attempt has started."""
     command = FailAttempt(attempt=0, failure=failure)
-    after = commit(job.id, command, log=runner.log, ids=runner.ids)
+    after = commit(loaded.job.id, command, log=runner.log, ids=runner.ids)
+    _report(loaded, runner, failure=failure)
     if not after.status.is_terminal:
         return RunResult.REQUEUE
-    runner.sink.publish([(job.id, terminal_item(after, next_item))])
+    runner.sink.publish([(after.id, terminal_item(after, next_item))])
     return RunResult.ENDED
 
 
-def _cancelled(job: Job, runner: JobRunner) -> RunResult:
+def _cancelled(loaded: LoadedJob, runner: JobRunner) -> RunResult:
     command = ConfirmCancel(attempt=0, usage=Usage())
     # A concurrent cancellation may have recorded and published the end already.
-    _republish_end(commit(job.id, command, log=runner.log, ids=runner.ids), runner)
+    after = commit(loaded.job.id, command, log=runner.log, ids=runner.ids)
+    _report(loaded, runner)
+    _republish_end(after, runner)
     return RunResult.ENDED
+
+
+def _report(
+    loaded: LoadedJob,
+    runner: JobRunner,
+    *,
+    run: AttemptRun | None = None,
+    failure: Failed | None = None,
+) -> None:
+    error = None if failure is None else failure.error
+    now = runner.clock.now()
+    runner.observer.ended(AttemptReport(loaded=loaded, ended_at=now, run=run, error=error))
 
 
 def _republish_end(job: Job, runner: JobRunner) -> None:

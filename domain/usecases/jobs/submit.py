@@ -34,11 +34,13 @@ class Accepted:
         job_id: The job; an earlier one if the request is a repeat.
         queued: Whether the queue holds the job; if not, the reconciler enqueues it.
         attached: Why the request was attached to an earlier job, if it was.
+        joined_trace: W3C ``traceparent`` of that job.
     """
 
     job_id: JobId
     queued: bool
     attached: str | None = None
+    joined_trace: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +89,19 @@ class JobSubmission:
             before = load_job(earlier, log=self.log).job.submitted
             if before is None or before.asked != submitted.asked:
                 raise IdempotencyKeyReused(earlier) from error
-            return self.attach(earlier, reason="idempotency_key", request_id=command.correlation_id)
+            return self.attach(
+                earlier,
+                reason="idempotency_key",
+                request_id=command.correlation_id,
+                trace=command.trace,
+            )
         if claim is not None:
             claim(job_id)
         return Accepted(job_id=job_id, queued=self._enqueue(job_id, submitted))
 
-    def attach(self, job_id: JobId, *, reason: str, request_id: str) -> Accepted:
+    def attach(
+        self, job_id: JobId, *, reason: str, request_id: str, trace: str | None = None
+    ) -> Accepted:
         """Record that a repeated request gets the answer of an earlier job.
 
         The job is enqueued again, in case the queue lost it.
@@ -101,16 +110,19 @@ class JobSubmission:
             job_id: The earlier job.
             reason: As in ``JobAttached``.
             request_id: The repeated request.
+            trace: W3C ``traceparent`` of that request.
 
         Raises:
             JobNotFound: There is no such job.
             LogUnavailable: Nothing was recorded.
         """
-        attach = Attach(reason=reason, request_id=request_id)
+        attach = Attach(reason=reason, request_id=request_id, trace=trace)
         job = commit(job_id, attach, log=self.log, ids=self.ids)
         assert job.submitted is not None
         queued = job.status.is_terminal or self._enqueue(job_id, job.submitted)
-        return Accepted(job_id=job_id, queued=queued, attached=reason)
+        return Accepted(
+            job_id=job_id, queued=queued, attached=reason, joined_trace=job.submitted.trace
+        )
 
     def _enqueue(self, job_id: JobId, submitted: JobSubmitted) -> bool:
         try:
@@ -222,4 +234,6 @@ def _facts(command: SubmitJob, request: Digest) -> JobSubmitted:
         wire=None if command.wire is None else digest_of(command.wire),
         bound_model=command.bound_model,
         parks=command.parks,
+        trace=command.trace,
+        trace_link=command.trace_link,
     )

@@ -129,6 +129,8 @@ class _JobColumns(_Base):
     reasoning_tokens: int
     kept_tokens: int
     queued_ms: float
+    admission_ms: float
+    restore_ms: float
     prefill_ms: float
     first_token_ms: float
     decode_ms: float
@@ -140,6 +142,7 @@ class _JobColumns(_Base):
     epoch: int
     error: str | None = Field(default=None, sa_type=TEXT)
     error_message: str | None = Field(default=None, sa_type=TEXT)
+    trace: str | None = Field(default=None, sa_type=TEXT)
     position: int = Field(sa_type=BigInteger)
 
 
@@ -216,6 +219,7 @@ class WebhookRow(_Base, table=True):
     last_at: str | None = Field(default=None, sa_type=TEXT)
     status: int | None = None
     error: str | None = Field(default=None, sa_type=TEXT)
+    trace: str | None = Field(default=None, sa_type=TEXT)
 
 
 def _sums(name: str, *keys: str) -> Table:

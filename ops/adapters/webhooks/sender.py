@@ -166,6 +166,8 @@ class HttpWebhookSender:
             "webhook-timestamp": str(timestamp_s),
             "webhook-signature": sign(self._keys, webhook.id, timestamp_s, webhook.body),
         }
+        if (trace := webhook.traceparent()) is not None:
+            headers["traceparent"] = trace
         async with self._client.stream(
             "POST",
             f"{target.scheme}://{where}:{target.port}{target.path}",

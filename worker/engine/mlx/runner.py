@@ -179,6 +179,7 @@ class BatchRunner:
         faults: list[Fault] = []
         preempted, self._likelihoods = self._preempt_for_memory(), {}
         restored = rows.open_rows(self.sequences, self._memory, self._gap_max_s)
+        restored_at = time.monotonic() if restored else None
         decode_first = self._decodes_next and self.sequences.decoding > 0
         prefilled = [] if decode_first else self._prefill(faults)
         tokens = self._first_tokens(prefilled)
@@ -199,6 +200,7 @@ class BatchRunner:
             preempted,
             {uid: one for uid, one in self._likelihoods.items() if uid not in faulty},
             {uid: one for uid, one in restored.items() if uid not in faulty},
+            restored_at,
         )
 
     def background(self) -> bool:

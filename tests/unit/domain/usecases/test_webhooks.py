@@ -12,6 +12,7 @@ from domain.events.batch import BatchCancelRequested, BatchEnded, BatchFailed, B
 from domain.events.event import Event
 from domain.events.job import JobCancelled, JobExpired, JobFailed, JobRetried
 from domain.job.view import JobView
+from domain.log.trace import new_trace, parse_traceparent
 from domain.not_found import WebhookNotFound
 from domain.usecases.webhooks import (
     PAGE_EVENTS,
@@ -98,6 +99,19 @@ def test_an_end_is_sent_to_the_receiver_that_its_job_names(
     assert message["type"] == what
     assert message["timestamp"] == "2026-01-01T00:00:00.000000Z"
     assert (message["data"]["id"], message["data"]["status"]) == ("job-1", status)
+
+
+def test_each_try_is_a_span_of_the_trace_of_its_job() -> None:
+    world = World()
+    trace = new_trace(sampled=True)
+    job = replace(submitted(), webhook=URL, trace=str(trace))
+    world.happen("job-1", job, started(), completed())
+    (webhook,) = world.collect()
+    tries = [replace(webhook, attempts=number).traceparent() for number in (1, 1, 2)]
+    spans = [parse_traceparent(one) for one in tries]
+    assert {span.trace_id for span in spans if span} == {trace.trace_id}
+    assert tries[0] == tries[1] != tries[2]
+    assert replace(webhook, trace=None).traceparent() is None
 
 
 def test_a_job_that_is_open_is_not_sent() -> None:

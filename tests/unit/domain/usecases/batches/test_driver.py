@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from domain.batch.state import BatchState, LineCounts, job_of_line
 from domain.errors import BatchNotEnded, LogUnavailable, Overloaded
+from domain.log.trace import parse_traceparent
 from domain.not_found import BatchNotFound
 from domain.usecases.batches.driver import ROUND_LINES_MAX, file_of_part
 from domain.values import JobId, JobStatus, Priority
@@ -47,6 +48,18 @@ def test_every_line_becomes_one_job_and_the_batch_ends_once() -> None:
         assert world.step() == 0
         assert world.batch_types(batch_id) == ["BatchSubmitted", "BatchStarted", "BatchEnded"]
         assert world.batch(batch_id).usage.completion_tokens > 0
+
+
+def test_each_line_has_a_trace_of_its_own_that_refers_to_the_batch() -> None:
+    with BatchWorld() as world:
+        batch_id = world.submit_batch("one", "bad")
+        world.step()
+        (batch,) = world.log.read_all(types=["BatchSubmitted"])
+        jobs = [one.data for one in world.log.read_all(types=["JobSubmitted"])]
+        traces = [parse_traceparent(job["trace"]) for job in jobs]
+        assert len({trace.trace_id for trace in traces if trace}) == 2
+        assert [job["trace_link"] for job in jobs] == [batch.data["trace"]] * 2
+        assert str(batch.stream) == batch_id
 
 
 def test_line_that_is_no_request_is_an_errored_result() -> None:
