@@ -11,6 +11,7 @@ from api.http.messages import Handler, Reply, Request, Route, StreamReply
 from api.http.operation import Endpoint, Operation
 from api.http.replies import json_reply
 from api.presenters.openapi import openapi_document
+from api.routes.admin.clients import CLIENT_OPERATIONS
 from api.routes.admin.engine import ENGINE_OPERATIONS
 from api.routes.admin.models import MODEL_OPERATIONS
 from api.routes.admin.overview import OVERVIEW_OPERATIONS
@@ -59,7 +60,7 @@ _OPERATIONS_OF: Final[Mapping[str, tuple[Operation, ...]]] = MappingProxyType(
         "webhooks": WEBHOOK_OPERATIONS,
         "events": (*EVENT_OPERATIONS, *CHECK_OPERATIONS),
         "engine": ENGINE_OPERATIONS,
-        "models": MODEL_OPERATIONS,
+        "models": (*MODEL_OPERATIONS, *CLIENT_OPERATIONS),
         "swaps": SWAP_OPERATIONS,
         "status": (*HEALTH_OPERATIONS, *STATUS_OPERATIONS, *OPENAPI_OPERATIONS),
         "overview": OVERVIEW_OPERATIONS,

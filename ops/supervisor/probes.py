@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 
-from ops.claude_code import ServedModel
+from ops.clients.claude_code import ServedModel
 
 #: Time limit of one probe, in seconds.
 PROBE_S = 2.0

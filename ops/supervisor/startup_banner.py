@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
-from ops.claude_code import (
-    FEW_TOOLS,
-    KEY_VARIABLE,
-    NO_KEY,
-    ServedModel,
-    environment,
-    shell_lines,
-)
+from ops.clients.claude_code import ServedModel
+from ops.clients.set_up import claude_code_lines, curl_lines
 
 #: A model that is on this disk has come up by then.
 _DOWNLOAD_HINT_S = 30.0
@@ -99,25 +90,6 @@ class StartupBanner:
     def _row(self, name: str, text: str, *, raw: bool = False) -> None:
         shown = text if raw else escape(text)
         self._console.print(f"  [dim]{name:<7}[/] {shown}", soft_wrap=True, highlight=False)
-
-
-def claude_code_lines(base_url: str, model: ServedModel, *, keyed: bool = False) -> Iterator[str]:
-    """Yield shell lines that point Claude Code at this service."""
-    token = KEY_VARIABLE if keyed else NO_KEY
-    yield "# Claude Code: `semantic claude` in another terminal, or paste"
-    yield from shell_lines(environment(base_url, model, token=token))
-    tools = f' --tools "{FEW_TOOLS}"' if model.is_small else ""
-    yield f"claude --permission-mode default{tools}"
-
-
-def curl_lines(base_url: str, model: str, *, keyed: bool = False) -> Iterator[str]:
-    """Yield one ``curl`` request to paste."""
-    yield "# or"
-    message = {"role": "user", "content": "Hello!"}
-    body = json.dumps({"model": model, "max_tokens": 64, "messages": [message]})
-    key = f' -H "x-api-key: {KEY_VARIABLE}"' if keyed else ""
-    json_type = "-H 'content-type: application/json'"
-    yield f"curl -s {base_url}/v1/messages{key} {json_type} -d {shlex.quote(body)}"
 
 
 def without_password(url: str) -> str:

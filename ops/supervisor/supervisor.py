@@ -14,7 +14,7 @@ from functools import partial
 
 import httpx
 
-from ops.claude_code import ServedModel
+from ops.clients.claude_code import ServedModel
 from ops.exit_codes import ExitCode
 from ops.logs import Logger
 from ops.setting_groups.api_keys import ApiKey, digest_of_key, read_keys

@@ -17,7 +17,7 @@ from ops.cli.options import DataDir, fail
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ops.claude_code import ServedModel
+    from ops.clients.claude_code import ServedModel
 
 _INSTALL = "npm install -g @anthropic-ai/claude-code"
 
@@ -50,7 +50,7 @@ def claude(
 
     Examples: semantic claude; semantic claude -p "What does this project do?"; semantic claude -c
     """
-    from ops.claude_code import (  # noqa: PLC0415 - keeps --help fast
+    from ops.clients.claude_code import (  # noqa: PLC0415 - keeps --help fast
         KEY_VARIABLE,
         NO_KEY,
         UNSET,
@@ -78,7 +78,7 @@ def claude(
 
 def _served(data_dir: Path | None) -> tuple[str, ServedModel]:
     """Return the URL of the service and its model."""
-    from ops.claude_code import ServedModel  # noqa: PLC0415 - keeps --help fast
+    from ops.clients.claude_code import ServedModel  # noqa: PLC0415 - keeps --help fast
 
     with service(data_dir) as client:
         models = client.ask("GET", "/v1/models")["data"]

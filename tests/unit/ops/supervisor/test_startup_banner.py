@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ops.claude_code import ServedModel
+from ops.clients.claude_code import ServedModel
+from ops.clients.set_up import claude_code_lines, curl_lines
 from ops.supervisor.startup_banner import (
     BannerFacts,
     StartupBanner,
-    claude_code_lines,
-    curl_lines,
     without_password,
 )
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ops.claude_code import FEW_TOOLS, ServedModel, arguments, environment, key_variable
+from ops.clients.claude_code import FEW_TOOLS, ServedModel, arguments, environment, key_variable
 
 _URL = "http://127.0.0.1:8123"
 _LARGE, _SMALL = ServedModel("m", 131_072), ServedModel("m", 32_768)
