@@ -25,6 +25,7 @@ from api.routes.health import HEALTH_OPERATIONS
 from api.routes.jobs import JOB_OPERATIONS
 from api.routes.log.checks import CHECK_OPERATIONS
 from api.routes.log.events import EVENT_OPERATIONS
+from api.routes.log.timeline import TIMELINE_OPERATIONS
 from api.routes.message_batches import MESSAGE_BATCH_OPERATIONS
 from api.routes.messages import MESSAGE_OPERATIONS
 from api.routes.openai_batches import BATCH_OPERATIONS
@@ -58,7 +59,7 @@ _OPERATIONS_OF: Final[Mapping[str, tuple[Operation, ...]]] = MappingProxyType(
         "jobs": JOB_OPERATIONS,
         "agents": (*AGENT_OPERATIONS, *AGENT_CACHE_OPERATIONS),
         "webhooks": WEBHOOK_OPERATIONS,
-        "events": (*EVENT_OPERATIONS, *CHECK_OPERATIONS),
+        "events": (*EVENT_OPERATIONS, *CHECK_OPERATIONS, *TIMELINE_OPERATIONS),
         "engine": ENGINE_OPERATIONS,
         "models": (*MODEL_OPERATIONS, *CLIENT_OPERATIONS),
         "swaps": SWAP_OPERATIONS,

@@ -108,3 +108,45 @@ class PastStateObject(TypedDict):
     jobs: list[JobObject]
     agents: list[PastAgentObject]
     has_more: bool
+
+
+class JobStep(TypedDict):
+    """A step of a job; ``position`` is ``null`` for what a worker measured between two events.
+
+    ``after_ms`` counts from the acceptance, ``took_ms`` is the duration where it is known.
+    """
+
+    what: str
+    at: str
+    after_ms: float
+    text: str
+    took_ms: float | None
+    attempt: int | None
+    position: int | None
+
+
+class JobBar(TypedDict):
+    """A stretch of time of an attempt, in milliseconds since the acceptance.
+
+    ``to_ms`` is ``null`` while it lasts. ``run`` stands for phases that are not recorded, because
+    the attempt runs or ended without an answer, ``lost`` for an attempt whose worker died.
+    """
+
+    kind: Literal["queued", "restore", "prefill", "decode", "run", "lost"]
+    attempt: int
+    from_ms: float
+    to_ms: float | None
+
+
+class JobTimeline(TypedDict):
+    """Where the time of a job went; ``at`` is the instant of this reply."""
+
+    object: Literal["job.timeline"]
+    job: str
+    at: str
+    ended: bool
+    total_ms: float
+    queued_ms: float
+    attempts: int
+    steps: list[JobStep]
+    bars: list[JobBar]

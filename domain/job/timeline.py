@@ -63,7 +63,7 @@ class Timeline:
     Attributes:
         job: The job.
         steps: In order of time.
-        ended: Whether the last step is an end.
+        ended: Whether the job has ended; repeated requests may still join it.
         total_ms: Milliseconds from acceptance to the last step.
         queued_ms: Part of ``total_ms`` in which the job waited for a worker.
         attempts: Number of attempts.
@@ -93,7 +93,7 @@ def build_timeline(
     return Timeline(
         job=JobId(events[0].stream),
         steps=tuple(builder.steps),
-        ended=last.what in {"completed", "failed", "cancelled", "expired"},
+        ended=builder.ended,
         total_ms=last.after_ms,
         queued_ms=builder.queued_ms,
         attempts=builder.attempts,
@@ -109,6 +109,7 @@ class _TimelineBuilder:
     steps: list[TimelineStep] = field(default_factory=list)
     queued_ms: float = 0.0
     attempts: int = 0
+    ended: bool = False
     _waiting_since: datetime | None = None
     _running: tuple[AttemptStarted, datetime] | None = None
 
@@ -213,6 +214,7 @@ class _TimelineBuilder:
 
     def _wait_again(self, recorded: RecordedEvent) -> None:
         self._running, self._waiting_since = None, _moment(recorded.recorded_at)
+        self.ended = False
 
     def _end(
         self,
@@ -225,6 +227,7 @@ class _TimelineBuilder:
         if self._waiting_since is not None:
             self.queued_ms += _ms(_moment(recorded.recorded_at) - self._waiting_since)
         self._running = self._waiting_since = None
+        self.ended = True
         self._add(recorded, what, text, took_ms, attempt)
 
     def _add(

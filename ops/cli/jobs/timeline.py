@@ -11,13 +11,9 @@ from ops.cli.exit_codes import ExitCode
 from ops.cli.options import fail, overrides, settings_or_exit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from domain.job.timeline import Timeline
-    from domain.log.record import RecordedEvent
-    from domain.values import WorkerId
-    from ops.adapters.event_log.reader import LogReader
 
 StoryOption = Annotated[
     bool, typer.Option("--story", help="Print the timeline from the log; needs no service.")
@@ -45,8 +41,8 @@ def print_story(job: str, *, as_json: bool, data_dir: Path | None) -> None:
 
 
 def _story(job: str, data_dir: Path | None) -> Timeline | None:
-    from domain.job.timeline import build_timeline  # noqa: PLC0415 - keeps --help fast
-    from domain.values import StreamName  # noqa: PLC0415 - the same
+    from domain.usecases.jobs.timeline import read_timeline  # noqa: PLC0415 - keeps --help fast
+    from domain.values import JobId  # noqa: PLC0415 - the same
     from ops.adapters.event_log.archives import archived_stream  # noqa: PLC0415 - the same
     from ops.adapters.event_log.database import database_file, reader_engine  # noqa: PLC0415 - the same
     from ops.adapters.event_log.reader import LogReader  # noqa: PLC0415 - the same
@@ -58,25 +54,13 @@ def _story(job: str, data_dir: Path | None) -> Timeline | None:
     engine = reader_engine(settings.log_url)
     try:
         log = LogReader(engine)
-        events = log.load(StreamName(job)) or archived_stream(engine, settings.log_url, job)
-        if not events or events[0].type != "JobSubmitted":
-            return None
-        return build_timeline(events, _losses(log, events))
+        story = read_timeline(log, JobId(job))
+        if story is None:
+            archived = archived_stream(engine, settings.log_url, job)
+            story = read_timeline(log, JobId(job), archived=archived)
+        return story
     finally:
         engine.dispose()
-
-
-def _losses(log: LogReader, events: Sequence[RecordedEvent]) -> dict[WorkerId, str]:
-    """Return when each worker of a job was found dead."""
-    from domain.values import StreamName, WorkerId  # noqa: PLC0415 - keeps --help fast
-
-    workers = {str(event.data["worker"]) for event in events if event.type == "AttemptStarted"}
-    return {
-        WorkerId(worker): event.recorded_at
-        for worker in workers
-        for event in log.load(StreamName(worker))
-        if event.type == "WorkerLost"
-    }
 
 
 def _lines(story: Timeline) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from domain.events.event import Event
 from domain.events.job import AttemptStarted, JobCompleted, JobSubmitted
 from domain.events.worker import WorkerDraining
-from domain.log.record import Draft
+from domain.log.record import GENESIS_HASH, Draft, LogHead, RecordedEvent
 from domain.values import (
     AgentId,
     EventId,
@@ -13,11 +13,13 @@ from domain.values import (
     Sampling,
     SamplingWish,
     StopReason,
+    StreamName,
     Timings,
     Usage,
     WorkerId,
     digest_of,
 )
+from ops.adapters.event_log.row_codec import link
 from ops.clock import uuid7_hex
 
 
@@ -80,3 +82,20 @@ def completed(attempt: int = 1) -> JobCompleted:
 
 def worker_event(name: str = "worker-1") -> WorkerDraining:
     return WorkerDraining(worker=WorkerId(name))
+
+
+def recorded_at(*events: tuple[float, Event]) -> list[RecordedEvent]:
+    """Return the events of one job, each recorded at its second."""
+    head = LogHead(position=0, hash=GENESIS_HASH)
+    recorded: list[RecordedEvent] = []
+    for version, (second, event) in enumerate(events, start=1):
+        one = link(
+            draft(event),
+            stream=StreamName("job-1"),
+            version=version,
+            before=head,
+            recorded_at=f"2026-01-01T00:00:{second:09.6f}Z",
+        )
+        recorded.append(one)
+        head = LogHead(position=one.position, hash=one.hash)
+    return recorded

@@ -18,7 +18,7 @@ export function short(value) {
 
 /** 7.4, 74, 740 */
 export const rate = (value) =>
-  absent(value) ? ABSENT : value < 10 ? tenth.format(value) : whole.format(value);
+  absent(value) ? ABSENT : value > 0 && value < 10 ? tenth.format(value) : whole.format(value);
 
 /** 0 B, 512 MB, 3.4 GB; in powers of 1024, like the settings. */
 export function bytes(value) {
@@ -62,9 +62,14 @@ export function clock(at, now = Date.now()) {
   return sameDay ? time : `${date.toLocaleDateString("en-CA")} ${time}`;
 }
 
-/** "5 s ago" */
-export const ago = (at, now = Date.now()) =>
-  absent(at) ? ABSENT : `${duration(Math.max(0, now - new Date(at).getTime()))} ago`;
+/** 5 s ago, 3 min ago, 2 h ago */
+export function ago(at, now = Date.now()) {
+  if (absent(at)) return ABSENT;
+  const passed = Math.max(0, Math.round((now - new Date(at).getTime()) / 1000));
+  if (passed < 60) return `${passed} s ago`;
+  if (passed < 3600) return `${Math.floor(passed / 60)} min ago`;
+  return passed < 86_400 ? `${Math.floor(passed / 3600)} h ago` : `${Math.floor(passed / 86_400)} d ago`;
+}
 
 /** The end of an id, which differs between ids of the same minute. */
-export const shortId = (id) => (id.length > 14 ? `${id.slice(0, id.indexOf("-") + 1)}…${id.slice(-6)}` : id);
+export const shortId = (id) => (id.length > 14 ? id.slice(-6) : id);

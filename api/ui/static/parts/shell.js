@@ -1,4 +1,5 @@
 // The frame of every view: title, navigation, state of the connection, theme.
+import { announcement } from "../core/announce.js";
 import { link, useRoute } from "../core/hash.js";
 import { html, useEffect, useErrorBoundary, useState } from "../core/preact.js";
 import { session } from "../core/session.js";
@@ -31,7 +32,8 @@ export function Shell() {
     <main id="main" tabindex="-1">
       <${KeyEntry} />
       ${!refused && html`<${Loaded} key=${view.name} view=${view} route=${route} />`}
-    </main>`;
+    </main>
+    <div class="visually-hidden" role="status" aria-live="polite">${useStore(announcement)}</div>`;
 }
 
 const isRefused = (one) => one.refusal !== null;

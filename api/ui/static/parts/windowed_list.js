@@ -1,4 +1,5 @@
 // A table that draws only the rows in sight, so that ten thousand cost as much as fifty.
+import { useNarrow } from "../core/media.js";
 import { html, useCallback, useEffect, useLayoutEffect, useRef, useState } from "../core/preact.js";
 
 /** Height of a row, and of the head that stays above the rows. */
@@ -7,12 +8,15 @@ const ROW_PX = 28;
 const SPARE = 10;
 
 /**
- * Props: `label`, `rows`, `keyOf(row)`, `columns` (`{name, title, width, numeric, cell(row)}`),
+ * Props: `label`, `rows`, `keyOf(row)`, `columns` (`{name, title, width, narrow, numeric, cell(row)}`; `narrow` is
+ * the width on a phone, or `false` where the column is left out there),
  * `minWidth` (below it the list scrolls sideways), `onOpen(row)` for Enter and double click, `onEnd()` when the end comes near, `empty` (text).
  *
  * Arrow keys, Page Up, Page Down, Home and End move the focused row.
  */
-export function WindowedList({ label, rows, keyOf, columns, onOpen, onEnd, minWidth = "40rem", empty = "Nothing here." }) {
+export function WindowedList({ label, rows, keyOf, columns: all, onOpen, onEnd, minWidth = "40rem", empty = "Nothing here." }) {
+  const isNarrow = useNarrow();
+  const columns = isNarrow ? all.filter((column) => column.narrow !== false) : all;
   const box = useRef(null);
   const [view, setView] = useState({ first: 0, last: 40 });
   const [active, setActive] = useState(-1);
@@ -63,12 +67,12 @@ export function WindowedList({ label, rows, keyOf, columns, onOpen, onEnd, minWi
 
   const isDrawn = active >= view.first && active < view.last && active < rows.length;
   const tabStop = isDrawn ? active : Math.min(view.first + (view.first && SPARE), rows.length - 1);
-  const template = columns.map((column) => column.width).join(" ");
+  const template = columns.map((column) => (isNarrow && column.narrow) || column.width).join(" ");
   const grid = { gridTemplateColumns: template };
   return html`
     <div class="list" ref=${box} onScroll=${measure}>
       <div class="list-frame" role="grid" aria-label=${label} aria-rowcount=${rows.length + 1}
-        style=${{ minWidth }} onKeyDown=${onKeyDown}>
+        style=${{ minWidth: isNarrow ? "0" : minWidth }} onKeyDown=${onKeyDown}>
         <div role="rowgroup" class="list-head">
           <div class="list-row" role="row" aria-rowindex="1" style=${grid}>
             ${columns.map((column) => html`<div key=${column.name} role="columnheader" class=${cellClass(column)}>${column.title}</div>`)}

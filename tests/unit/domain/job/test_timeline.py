@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from hypothesis import given
 
-from domain.events.event import Event
 from domain.events.job import (
     AttemptFailed,
     AttemptStarted,
@@ -18,28 +17,9 @@ from domain.events.job import (
 )
 from domain.job.state import fold
 from domain.job.timeline import Timeline, build_timeline
-from domain.log.record import GENESIS_HASH, LogHead, RecordedEvent
-from domain.values import JobId, StreamName, Timings, Usage, WorkerId
-from ops.adapters.event_log.row_codec import link
-from tests.support.builders.job_events import completed, draft, started, submitted
+from domain.values import JobId, Timings, Usage, WorkerId
+from tests.support.builders.job_events import completed, recorded_at, started, submitted
 from tests.support.builders.job_histories import histories
-
-
-def _recorded(*events: tuple[float, Event]) -> list[RecordedEvent]:
-    """Each event with the second at which it was recorded."""
-    head = LogHead(position=0, hash=GENESIS_HASH)
-    recorded: list[RecordedEvent] = []
-    for version, (second, event) in enumerate(events, start=1):
-        one = link(
-            draft(event),
-            stream=StreamName("job-1"),
-            version=version,
-            before=head,
-            recorded_at=f"2026-01-01T00:00:{second:09.6f}Z",
-        )
-        recorded.append(one)
-        head = LogHead(position=one.position, hash=one.hash)
-    return recorded
 
 
 def _whats(timeline: Timeline) -> Sequence[str]:
@@ -54,7 +34,7 @@ def test_a_plain_job_has_its_waits_and_its_first_token() -> None:
     timings = Timings(queued_ms=500, prefill_ms=40, first_token_ms=60, decode_ms=1000)
     usage = Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=101)
     done = replace(completed(), timings=timings, usage=usage)
-    timeline = build_timeline(_recorded((0, submitted(agent="a")), (0.5, started()), (2, done)))
+    timeline = build_timeline(recorded_at((0, submitted(agent="a")), (0.5, started()), (2, done)))
 
     assert _whats(timeline) == ["accepted", "attempt", "prefill", "first_token", "completed"]
     assert [step.after_ms for step in timeline.steps] == [0, 500, 520, 560, 2000]
@@ -72,7 +52,7 @@ def test_a_plain_job_has_its_waits_and_its_first_token() -> None:
 
 def test_a_worker_that_died_is_lost_when_it_was_found_dead() -> None:
     timeline = build_timeline(
-        _recorded((0, submitted()), (1, _start(1)), (5, _start(2, "worker-2", resumed=7))),
+        recorded_at((0, submitted()), (1, _start(1)), (5, _start(2, "worker-2", resumed=7))),
         {WorkerId("worker-1"): "2026-01-01T00:00:03.000000Z"},
     )
     assert _whats(timeline) == ["accepted", "attempt", "lost", "attempt"]
@@ -83,14 +63,14 @@ def test_a_worker_that_died_is_lost_when_it_was_found_dead() -> None:
 
 
 def test_a_death_without_a_record_is_lost_at_the_next_attempt() -> None:
-    timeline = build_timeline(_recorded((0, submitted()), (1, _start(1)), (5, _start(2))))
+    timeline = build_timeline(recorded_at((0, submitted()), (1, _start(1)), (5, _start(2))))
     assert (timeline.steps[2].what, timeline.steps[2].after_ms) == ("lost", 5000)
 
 
 def test_failures_retries_repeats_and_cancellations_are_steps() -> None:
     failed = AttemptFailed(attempt=1, error="engine_failure", message="it broke", retryable=True)
     timeline = build_timeline(
-        _recorded(
+        recorded_at(
             (0, submitted()),
             (1, started()),
             (2, JobAttached(reason="retry")),
@@ -114,7 +94,7 @@ def test_failures_retries_repeats_and_cancellations_are_steps() -> None:
 
 @given(histories())
 def test_every_life_has_a_story(life: tuple[JobEvent, ...]) -> None:
-    timeline = build_timeline(_recorded(*((second, event) for second, event in enumerate(life))))
+    timeline = build_timeline(recorded_at(*((second, event) for second, event in enumerate(life))))
     assert sum(step.position is not None for step in timeline.steps) == len(life)
     assert timeline.attempts == sum(isinstance(event, AttemptStarted) for event in life)
     assert 0 <= timeline.queued_ms <= timeline.total_ms

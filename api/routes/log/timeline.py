@@ -1,0 +1,74 @@
+"""``/v1/jobs/{job_id}/timeline``: where the time of a job went."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from api.http.messages import Reply, Request
+from api.http.operation import Operation
+from api.http.parameters import path
+from api.http.replies import json_reply
+from api.schemas.base import JOB_ID_PATTERN
+from api.schemas.log import JobTimeline
+from api.services.route_services import EventService
+from domain.job.bars import bars_of
+from domain.job.timeline import Timeline
+from domain.not_found import JobNotFound
+from domain.usecases.jobs.timeline import read_timeline
+from domain.values import JobId, rfc3339
+
+_JOB_ID: Final = path("job_id", pattern=JOB_ID_PATTERN, example="job-" + "0" * 32)
+
+
+async def get_timeline(request: Request, service: EventService) -> Reply:
+    """Return the steps of a job and the time between them."""
+    job_id = JobId(_JOB_ID.read(request))
+    timeline = await service.call(read_timeline, service.log, job_id)
+    if timeline is None:
+        raise JobNotFound(job_id)
+    return json_reply(_timeline(timeline, at=rfc3339(service.clock.now())))
+
+
+def _timeline(timeline: Timeline, *, at: str) -> JobTimeline:
+    return {
+        "object": "job.timeline",
+        "job": timeline.job,
+        "at": at,
+        "ended": timeline.ended,
+        "total_ms": timeline.total_ms,
+        "queued_ms": timeline.queued_ms,
+        "attempts": timeline.attempts,
+        "steps": [
+            {
+                "what": step.what,
+                "at": step.at,
+                "after_ms": step.after_ms,
+                "text": step.text,
+                "took_ms": step.took_ms,
+                "attempt": step.attempt,
+                "position": step.position,
+            }
+            for step in timeline.steps
+        ],
+        "bars": [
+            {
+                "kind": bar.kind.value,
+                "attempt": bar.attempt,
+                "from_ms": bar.from_ms,
+                "to_ms": bar.to_ms,
+            }
+            for bar in bars_of(timeline)
+        ],
+    }
+
+
+TIMELINE_OPERATIONS: Final = (
+    Operation(
+        "GET /v1/jobs/{job_id}/timeline",
+        get_timeline,
+        id="getJobTimeline",
+        summary="Return the steps of a job and where its time went",
+        parameters=(_JOB_ID,),
+        reply=JobTimeline,
+    ),
+)

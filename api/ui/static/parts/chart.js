@@ -1,0 +1,96 @@
+// A small chart of one figure over time.
+import { html, useEffect, useMemo, useRef, useState } from "../core/preact.js";
+import { cssColor, onColors } from "../core/theme.js";
+import uPlot from "../vendor/uplot.js";
+
+const HEIGHT_PX = 72;
+/** Few values are drawn as columns: each of them is a mean over its step. */
+const COLUMNS_MAX = 30;
+
+/**
+ * Props: `label`, `value` (the figure of now), `format`, `tone` (a CSS variable), `times` (seconds
+ * since 1970), `values` (with `null` for gaps), `span` (what the chart covers, in words), `top`
+ * (the top of the scale, where it is fixed).
+ */
+export function Chart({ label, value, format, tone, times, values, span, top = null }) {
+  const place = useRef(null);
+  const plot = useRef(null);
+  const [at, setAt] = useState(null);
+  const shape = `${tone} ${times.length <= COLUMNS_MAX} ${top}`;
+  const formatter = useRef(format);
+  formatter.current = format;
+  const data = useMemo(() => [times, values], [times, values]);
+
+  useEffect(() => {
+    const make = () => {
+      plot.current?.destroy();
+      const text = (number) => formatter.current(number);
+      plot.current = new uPlot(options(place.current, tone, text, times.length <= COLUMNS_MAX, top, setAt), data, place.current);
+    };
+    make();
+    const observer = new ResizeObserver(() => plot.current.setSize({ width: place.current.clientWidth, height: HEIGHT_PX }));
+    observer.observe(place.current);
+    const unsubscribe = onColors(() => requestAnimationFrame(make));
+    return () => {
+      unsubscribe();
+      observer.disconnect();
+      plot.current.destroy();
+      plot.current = null;
+    };
+  }, [shape]);
+  useEffect(() => plot.current?.setData(data), [data]);
+
+  const known = values.filter((one) => one !== null);
+  const spoken = known.length === 0 ? "nothing measured"
+    : `between ${format(Math.min(...known))} and ${format(Math.max(...known))} in the last ${span}`;
+  const shown = at === null || values[at] === undefined ? value : values[at];
+  return html`
+    <figure class="chart panel">
+      <figcaption><span class="muted">${label}</span>
+        <span class="chart-value">${format(shown)}</span>
+        ${at !== null && times[at] && html`<time class="muted">${new Date(times[at] * 1000).toLocaleTimeString("en-GB")}</time>`}
+        <span class="visually-hidden">${spoken}</span>
+      </figcaption>
+      <div ref=${place} class="chart-plot" aria-hidden="true"></div>
+    </figure>`;
+}
+
+function options(place, tone, format, columns, top, setAt) {
+  const color = cssColor(tone);
+  const line = cssColor("--line");
+  return {
+    width: place.clientWidth || 200,
+    height: HEIGHT_PX,
+    padding: [6, 0, 6, 0],
+    legend: { show: false },
+    cursor: { y: false, drag: { x: false, y: false }, points: { size: 5 } },
+    hooks: { setCursor: [(one) => setAt(one.cursor.idx ?? null)] },
+    scales: {
+      x: { time: true },
+      y: { range: (_, low, high) => [0, top ?? Math.max(1, (high ?? 1) * 1.1)] },
+    },
+    axes: [
+      { show: false },
+      {
+        size: 44,
+        gap: 4,
+        font: `10px ${cssColor("--sans")}`,
+        stroke: cssColor("--muted"),
+        grid: { stroke: line, width: 1 },
+        ticks: { show: false },
+        splits: (_, axis, low, high) => [0, high / 2, high].slice(0, high > 0 ? 3 : 1),
+        values: (_, splits) => splits.map((one) => format(one)),
+      },
+    ],
+    series: [
+      {},
+      {
+        stroke: color,
+        width: 1.25,
+        fill: `${color}26`,
+        points: { show: false },
+        paths: columns ? uPlot.paths.bars({ size: [0.7, 24] }) : undefined,
+      },
+    ],
+  };
+}
