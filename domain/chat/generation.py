@@ -78,6 +78,7 @@ class GenerationTask:
         epoch: Epoch that goes on every item.
         request_id: Id of the request, for log lines.
         trace_id: Trace id of the request, for log lines.
+        queued_ms: How long the job waited for this attempt, in milliseconds.
     """
 
     job_id: JobId
@@ -91,6 +92,7 @@ class GenerationTask:
     epoch: int = 1
     request_id: str = ""
     trace_id: str | None = None
+    queued_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,3 +92,18 @@ class WorkCounts:
     def cached_share(self) -> float | None:
         """The share of the prompts that came from the cache, from 0 to 1."""
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFigures:
+    """What an engine does now.
+
+    Attributes:
+        rows: Its running sequences.
+        counts: What it has done so far.
+        slow_step: The step that has taken half of its limit, in words; ``None`` if none has.
+    """
+
+    rows: tuple[RowFigures, ...]
+    counts: WorkCounts
+    slow_step: str | None = None

@@ -98,6 +98,9 @@ class MemoryStats:
         blocks: Whole blocks that they hold; a block that two contexts hold counts twice.
         evicted_blocks: Blocks ever freed for other contexts.
         held_bytes: The part of ``used_bytes`` that cannot be freed at once.
+        live_bytes: The part of ``used_bytes`` that running sequences reserve.
+        weights_bytes: Size of the weights.
+        ceiling_bytes: Most memory that weights, contexts and steps take.
     """
 
     budget_bytes: int
@@ -105,6 +108,9 @@ class MemoryStats:
     blocks: int
     evicted_blocks: int
     held_bytes: int = 0
+    live_bytes: int = 0
+    weights_bytes: int = 0
+    ceiling_bytes: int = 0
 
     @property
     def fill(self) -> float:

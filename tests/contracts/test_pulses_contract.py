@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from domain.engine.control import AdmissionState, EngineValues
+from domain.engine.figures import RowFigures, RowPhase, WorkCounts
 from domain.errors import QueueUnavailable
 from domain.job.fair_scheduler import AgentQueueState, TurnState
 from domain.job.ports import ControlTopic, WorkerPulse, WorkerPulses
@@ -56,6 +57,19 @@ READY = WorkerPulse(
     waiting=(WaitingJob(id=JobId("job-2"), waiting_for=WaitingFor.MEMORY, position=0),),
     values=EngineValues(batch_window_ms=0.5, max_batch_size=4, gap_max_ms=100),
     admission=AdmissionState.PAUSED,
+    counts=WorkCounts(generated_tokens=5, first_tokens=1, first_token_ms=2.5),
+    slow_step="decode of 1 rows",
+    rows=(
+        RowFigures(
+            job=JobId("job-1"),
+            phase=RowPhase.PREFILL,
+            prompt_tokens=9,
+            read_tokens=4,
+            cached_tokens=2,
+            generated_tokens=0,
+            max_tokens=7,
+        ),
+    ),
 )
 #: So long that nobody fades while a test looks.
 LASTING_MS = 600_000
@@ -79,6 +93,15 @@ def pulses_and_fade(
 
     yield real, fade
     client.close()
+
+
+def test_heartbeat_replies_whether_the_rows_are_watched(
+    pulses_and_fade: tuple[WorkerPulses, Callable[[], None]],
+) -> None:
+    pulses, _ = pulses_and_fade
+    assert not pulses.beat(READY).is_watched
+    pulses.watch()
+    assert pulses.beat(READY).is_watched
 
 
 def test_pulses_are_listed_by_worker_until_they_fade(

@@ -102,6 +102,9 @@ class CacheGauge:
             ram_budget_bytes=memory.budget_bytes,
             ram_held_bytes=memory.held_bytes,
             full_s=round(now_s - full_since_s, 3),
+            ram_live_bytes=memory.live_bytes,
+            weights_bytes=memory.weights_bytes,
+            ceiling_bytes=memory.ceiling_bytes,
         )
         if self._tier is None:
             return figures

@@ -12,7 +12,8 @@ from dataclasses import replace
 import structlog
 
 from domain.chat.items import Failed, Progress
-from domain.errors import EngineFailure, EngineLost
+from domain.engine.figures import WorkCounts
+from domain.errors import DeviceFailed, EngineFailure, EngineLost
 from domain.ports import Clock
 from domain.values import StopReason
 from worker.engine.emitter import Advanced, Emitter, Ended, Tokens
@@ -83,10 +84,11 @@ class BatchSteps:
             for uid, token, finish in step.tokens
         ]
         prefilled = [(running.get(uid), done, total) for uid, done, total in step.prefilled]
-        advanced = {one for one, done, _ in prefilled if one is not None and one.advance(done)}
-        advanced |= {one for one, token, _, _ in tokens if one.append(token)}
         for uid, restored in step.restored.items():
             running[uid].record_restored(restored, step.restored_at or now)
+        self._count(((one, done) for one, done, _ in prefilled), (one for one, *_ in tokens), now)
+        advanced = {one for one, done, _ in prefilled if one is not None and one.advance(done)}
+        advanced |= {one for one, token, _, _ in tokens if one.append(token)}
         self._remove_finished(step.tokens)
         if tokens:
             self._emitter.put(Tokens(now, tokens))
@@ -98,6 +100,29 @@ class BatchSteps:
         for uid in step.preempted:
             self._put_back(running[uid])
         self._end_trial(advanced)
+
+    def _count(
+        self,
+        prefilled: Iterable[tuple[Sequence | None, int]],
+        tokens: Iterable[Sequence],
+        now: float,
+    ) -> None:
+        """Add what the step has done, before its sequences advance."""
+        generated = list(tokens)
+        first = [one for one in set(generated) if not one.has_answered]
+        computed = (
+            done - max(one.reached, one.cached_tokens) for one, done in prefilled if one is not None
+        )
+        self._scheduler.counts += WorkCounts(
+            generated_tokens=len(generated),
+            computed_tokens=sum(tokens for tokens in computed if tokens > 0),
+            prompt_tokens=sum(len(one.task.prompt.tokens) for one in first),
+            cached_tokens=sum(one.cached_tokens for one in first),
+            first_tokens=len(first),
+            first_token_ms=sum(
+                one.task.queued_ms + (now - one.times.submitted) * 1000 for one in first
+            ),
+        )
 
     def _remove_finished(self, tokens: Iterable[tuple[int, int, Finish | None]]) -> None:
         for uid, _, finish in tokens:
@@ -164,3 +189,10 @@ def ended_by(error: Exception, sequence: Sequence, at: float, *, retryable: bool
     message = f"the generation failed: {type(error).__name__}: {error}"
     failure = Failed(error=EngineFailure.code, message=message, retryable=retryable)
     return Ended(sequence, at, StopReason.END_TURN, failure)
+
+
+def stopped_by(cause: BaseException) -> Failed:
+    """Return the failure of all sequences of an engine that an error has stopped."""
+    message = f"the engine has stopped: {type(cause).__name__}: {cause}"
+    kind = DeviceFailed if is_device_error(cause) else EngineLost
+    return Failed(error=kind.code, message=message, retryable=True)

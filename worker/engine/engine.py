@@ -27,11 +27,12 @@ from domain.chat.items import Failed, Progress
 from domain.chat.ports import GenerationHandle
 from domain.chat.request import ChatRequest
 from domain.engine.control import EngineValues
+from domain.engine.figures import LiveFigures
 from domain.errors import DeviceFailed, Draining, EngineFailure, EngineLost
 from domain.job.ports import ItemSink
 from domain.ports import Clock
 from domain.values import ModelCard, PromptEncoding, StopReason, WaitingJob
-from worker.engine.batch_steps import BatchSteps, ended_by
+from worker.engine.batch_steps import BatchSteps, ended_by, stopped_by
 from worker.engine.emitter import Advanced, Emitter, Ended, Released
 from worker.engine.ports import Admission, LoadedModel, ModelRunner, is_device_error
 from worker.engine.preparation import checkpoints_of, constraint_of, prepare
@@ -182,6 +183,11 @@ class BatchEngine:
         """Return the submitted jobs that wait for room in the batch, in their order."""
         return self._scheduler.waiting_jobs()
 
+    def figures(self) -> LiveFigures:
+        """Return what runs and what was done so far; any thread may call it."""
+        now, slow_step = self._clock.monotonic(), self._watch.slow_step()
+        return LiveFigures(self._scheduler.row_figures(now), self._scheduler.counts, slow_step)
+
     def is_alive(self) -> bool:
         """Whether both threads run."""
         return self._thread.is_alive() and self._emitter.is_alive()
@@ -207,7 +213,7 @@ class BatchEngine:
         Only the generations of the step fail with ``why``; the others wait for the next worker.
         """
         self._fatal_error = EngineLost(why)
-        failure = _failure_of(self._fatal_error)
+        failure = stopped_by(self._fatal_error)
         with self._live_lock:
             self._accepting = False
             live = set(self._live)
@@ -288,7 +294,7 @@ class BatchEngine:
             runner.close()
         except BaseException as error:  # noqa: BLE001 - the thread reports any defect, then ends
             self._fatal_error = error
-            failure = _failure_of(error)
+            failure = stopped_by(error)
             if self._loaded.is_set():
                 _log.critical("engine_died", exc_info=error)
                 if is_device_error(error):
@@ -372,7 +378,7 @@ class BatchEngine:
         with self._live_lock:
             self._accepting = False
         self._inbox.put(_Stop())
-        self._abandon(_failure_of(error))
+        self._abandon(stopped_by(error))
 
     def _abandon(self, failure: Failed) -> None:
         """Resolve all handles when no thread is left to do it."""
@@ -389,12 +395,6 @@ class BatchEngine:
         return self._model
 
     def _unavailable(self) -> EngineFailure:
-        failure = _STOPPED if self._fatal_error is None else _failure_of(self._fatal_error)
+        failure = _STOPPED if self._fatal_error is None else stopped_by(self._fatal_error)
         kind = DeviceFailed if failure.error == DeviceFailed.code else EngineLost
         return kind(failure.message)
-
-
-def _failure_of(cause: BaseException) -> Failed:
-    message = f"the engine has stopped: {type(cause).__name__}: {cause}"
-    kind = DeviceFailed if is_device_error(cause) else EngineLost
-    return Failed(error=kind.code, message=message, retryable=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from domain.chat.generation import GenerationTask, Outcome
 from domain.chat.items import Body, Failed, StreamItem
+from domain.engine.figures import RowFigures, RowPhase
 from domain.kv.hashing import hash_ids
 from domain.values import StopReason, Timings, Usage, WaitingFor
 from worker.engine.ports import Admission
@@ -160,6 +161,35 @@ class Sequence:
         if new_tokens >= STEPS_TO_CLEAR:
             self.handle.announce_tokens()
         return self.advance(len(self.admission.tokens) + len(self.decoded))
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether the engine has generated a token of the answer, in any attempt."""
+        return bool(self.decoded) or self.admission.first_index > 0
+
+    def figures(self, now: float) -> RowFigures:
+        """Return what the row does at the instant ``now``; any thread may call it."""
+        prompt = self.task.prompt
+        prompt_tokens, first_s = len(prompt.tokens), self.times.first_token
+        generated = self.admission.first_index + len(self.decoded)
+        seconds = 0.0 if first_s is None else max(0.0, now - first_s)
+        fresh = generated - len(self.task.emitted) - 1
+        if self.has_answered or self.times.prefilled is not None:
+            phase, read = RowPhase.DECODE, prompt_tokens
+        else:
+            phase = RowPhase.PREFILL if self.is_restored else RowPhase.RESTORE
+            known = self.cached_tokens if self.is_restored else 0
+            read = min(max(self.reached, known), prompt_tokens)
+        return RowFigures(
+            job=self.task.job_id,
+            phase=phase,
+            prompt_tokens=prompt_tokens,
+            read_tokens=read,
+            cached_tokens=self.cached_tokens,
+            generated_tokens=generated,
+            max_tokens=prompt.max_tokens,
+            tokens_per_s=fresh / seconds if seconds and fresh > 0 else None,
+        )
 
     @property
     def answered(self) -> tuple[int, ...]:

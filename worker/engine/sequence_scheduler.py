@@ -10,6 +10,7 @@ import structlog
 
 from domain.chat.items import Progress
 from domain.engine.control import EngineValues
+from domain.engine.figures import RowFigures, WorkCounts
 from domain.values import Priority, WaitingFor, WaitingJob
 from worker.engine.ports import CachedPrefix, ModelRunner, is_device_error
 from worker.engine.scheduling.fair_queue import Turn
@@ -71,6 +72,8 @@ class SequenceScheduler:
         self._preempted_at = -math.inf
         #: The sequences in the batch, by uid.
         self.running: dict[int, Sequence] = {}
+        #: What the engine has done so far; replaced as a whole.
+        self.counts = WorkCounts()
         #: The sequences of a failed step.
         self.quarantine: Quarantine[Sequence] = Quarantine(lambda one: one.task.job_id)
 
@@ -90,6 +93,10 @@ class SequenceScheduler:
             )
             for position, (sequence, reason) in enumerate(self._waiting.reasons.items())
         )
+
+    def row_figures(self, now: float) -> tuple[RowFigures, ...]:
+        """Return what the running sequences do; any thread may call it."""
+        return tuple(sequence.figures(now) for sequence in list(self.running.values()))
 
     def wait_s(self, now: float) -> float | None:
         """Return the seconds until there is work; ``None`` until the next message."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from domain.job.fair_scheduler import TurnState
 from domain.job.ports import WorkerPulse, WorkerPulses, WorkerState
@@ -19,9 +19,9 @@ from worker.engine.engine import BatchEngine
 PULSE_S = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class PulseReporter:
-    """Publishes one pulse for each call of ``beat``.
+    """Publishes one pulse for each call of ``beat``, with the rows while an overview is watched.
 
     Attributes:
         worker: The worker.
@@ -48,6 +48,7 @@ class PulseReporter:
     logger: Logger
     target: Callable[[], str]
     last_model: ModelCard | None = None
+    _is_watched: bool = field(default=False, init=False)
 
     def beat(self) -> None:
         """Publish a pulse; end the process if the engine thread has died.
@@ -63,6 +64,7 @@ class PulseReporter:
             os._exit(int(ExitCode.FAILED))
         waiting = self.engine.waiting_jobs()
         self.gauge.record_waiting(waiting)
+        figures = self.engine.figures()
         pulse = WorkerPulse(
             worker=self.worker,
             pid=os.getpid(),
@@ -75,9 +77,16 @@ class PulseReporter:
             waiting=waiting,
             values=self.tuning.values if is_ready else None,
             admission=self.tuning.control.admission,
+            counts=figures.counts if is_ready else None,
+            slow_step=figures.slow_step,
+            rows=figures.rows if self._is_watched else None,
         )
-        if not self.pulses.beat(pulse).was_known:
+        reply = self.pulses.beat(pulse)
+        if not reply.was_known:
             self.on_forgotten()
+        if reply.is_watched and not self._is_watched:
+            self.pulses.beat(replace(pulse, rows=figures.rows))
+        self._is_watched = reply.is_watched
 
     def _model(self, state: WorkerState) -> ModelCard | None:
         match state:

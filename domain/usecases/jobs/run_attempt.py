@@ -207,6 +207,7 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
         epoch=epoch,
         request_id=loaded.correlation_id,
         trace_id=trace_id_of(job.submitted.trace),
+        queued_ms=queued_ms,
     )
     submitted_at = runner.clock.now()
     try:

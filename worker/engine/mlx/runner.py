@@ -254,7 +254,8 @@ class BatchRunner:
 
     def memory(self) -> MemoryStats | None:
         """Return the figures of the contexts in memory; from any thread."""
-        return None if self.prefix_cache is None else self.prefix_cache.store.stats()
+        cache, loaded = self.prefix_cache, self._loaded
+        return None if cache is None or loaded is None else loaded.complete(cache.store.stats())
 
     def _new_pace(self) -> PrefillPace:
         tokens = self._prefill_step_tokens

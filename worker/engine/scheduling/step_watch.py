@@ -137,6 +137,16 @@ class StepWatch:
             return None
         return StuckStep(current[0], self._age_s, limit_s)
 
+    def slow_step(self) -> str | None:
+        """Return the present step in words once it has taken half of its limit."""
+        current, age_s = self._current, self._age_s
+        if current is None or current is not self._checked or not self._least_limit_s:
+            return None
+        size = current[0]
+        if age_s < self.limit_s(size) / 2:
+            return None
+        return f"{size.kind} of {size.rows} rows, {size.tokens} tokens has taken {age_s:.0f} s"
+
     def _record(self, size: StepSize, seconds: float) -> None:
         pace, steps = self._paces.get(size.kind, (0.0, 0))
         self._paces[size.kind] = max(seconds / _tokens(size), DECAY * pace), steps + 1

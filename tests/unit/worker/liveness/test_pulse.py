@@ -9,6 +9,7 @@ import pytest
 import structlog
 
 from domain.engine.control import AdmissionState, EngineValues
+from domain.engine.figures import WorkCounts
 from domain.job.fair_scheduler import TurnOrder
 from domain.job.ports import PulseReply, WorkerPulse, WorkerState
 from domain.usecases.engine_control import EngineControls
@@ -136,3 +137,18 @@ def test_broker_that_has_forgotten_the_worker_causes_a_reconciliation() -> None:
         world.pulses.beats.clear()
         world.reporter.beat()
     assert world.reconciles == ["look", "look"]
+
+
+def test_rows_travel_at_once_and_only_while_they_are_watched() -> None:
+    with FakeEngine(FakeItems()) as engine:
+        world = World(engine, WorkerState.READY)
+        world.reporter.beat()
+        world.pulses.watch()
+        world.reporter.beat()
+        world.reporter.beat()
+        world.pulses.is_watched = False
+        world.reporter.beat()
+        world.reporter.beat()
+    rows = [pulse.rows for pulse in world.pulses.beats]
+    assert rows == [None, None, (), (), (), None]
+    assert world.pulses.beats[0].counts == WorkCounts()

@@ -144,6 +144,7 @@ class ContextStore:
                 blocks=sum(len(one.names) - one.start // size for one in self._index),
                 evicted_blocks=self._evicted_blocks,
                 held_bytes=self._used_bytes - self._reclaimable_bytes(lose=False),
+                live_bytes=sum(one.size_bytes for one in self._index if one.is_running),
             )
 
     # --- contexts ------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 import structlog
 
+from domain.kv.contexts import MemoryStats
 from domain.kv.plan import ContextCosts, DeviceMemory, StepMemory, size_text
 from domain.kv.spec import ModelCacheSpec
 from domain.values import ModelCard
@@ -110,6 +111,13 @@ class LoadedMemory:
         if isinstance(self.sizes, GrowthSizes):
             self.sizes.observe(rows, uids)
         return 0 if self.guard is None else self.guard.over_bytes(accounted)
+
+    def complete(self, stats: MemoryStats) -> MemoryStats:
+        """Return figures of contexts with those of the weights, and of everything together."""
+        weights_bytes = self.costs.weights_bytes
+        planned = weights_bytes + self.costs.step.fixed_bytes + stats.budget_bytes
+        device_bytes = 0 if self.device is None else self.device.device_bytes
+        return replace(stats, weights_bytes=weights_bytes, ceiling_bytes=max(planned, device_bytes))
 
     def report(self, context_length: int) -> None:
         """Log the memory, with the context length that is in force, in tokens."""
