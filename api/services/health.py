@@ -96,9 +96,11 @@ class HealthChecks:
         for state in _COMING:
             if state in states:
                 return Finding(state)
-        loading = any(pulse.state == WorkerState.LOADING for pulse in self.pulses.alive())
-        text = "a worker is loading the model" if loading else "no worker with a model is alive"
-        return Finding(text, Level.UNAVAILABLE)
+        loading = [one for one in self.pulses.alive() if one.state == WorkerState.LOADING]
+        if not loading:
+            return Finding("no worker with a model is alive", Level.UNAVAILABLE)
+        name = loading[0].target or "the model"
+        return Finding(f"a worker is loading {name}", Level.UNAVAILABLE)
 
     def check_memory(self) -> Finding:
         """Contexts that cannot be freed leave memory for others."""

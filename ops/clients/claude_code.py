@@ -11,6 +11,7 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Final
 
 #: The shortest context in which Claude Code's own prompt leaves room to work.
@@ -25,6 +26,9 @@ FEW_TOOLS: Final = "Bash,Read,Edit,Write"
 NO_KEY: Final = "local"
 #: Claude Code would send the vendor's key beside the token; it must not reach this service.
 UNSET: Final = ("ANTHROPIC_API_KEY",)
+#: The name that Claude Code sends where it follows the loaded model. It must not be a name that
+#: Claude Code knows, or the stated limits would not count.
+FOLLOWING_NAME: Final = "claude-local"
 #: Stands for the key in lines to paste: the shell inserts it and no screen shows it.
 KEY_VARIABLE: Final = "$SEMANTIC_API_KEY"
 _TOKEN: Final = "ANTHROPIC_AUTH_TOKEN"  # noqa: S105 - the name of the variable, not its value
@@ -48,10 +52,23 @@ _COMMANDS = frozenset({"mcp", "config", "doctor", "update", "install", "plugin",
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """The model as clients see it: its name, and its context length in tokens if known."""
+    """The loaded model as clients see it.
+
+    Attributes:
+        id: Its name.
+        context_length: In tokens, if known.
+        follow: Patterns of names that follow the loaded model.
+    """
 
     id: str
     context_length: int | None
+    follow: tuple[str, ...] = ()
+
+    @property
+    def lasting_name(self) -> str:
+        """The name that is answered after a swap too, where a pattern allows one."""
+        follows = any(fnmatchcase(FOLLOWING_NAME, pattern) for pattern in self.follow)
+        return FOLLOWING_NAME if follows else self.id
 
     @property
     def is_small(self) -> bool:
@@ -68,7 +85,7 @@ def environment(base_url: str, model: ServedModel, *, token: str = NO_KEY) -> di
         token: Sent as a bearer token; a real key goes by ``key_variable`` where it can.
     """
     variables = {"ANTHROPIC_BASE_URL": base_url, _TOKEN: token}
-    variables |= dict.fromkeys(_MODEL_NAMES, model.id)
+    variables |= dict.fromkeys(_MODEL_NAMES, model.lasting_name)
     if model.context_length is not None:
         output = max(1, min(OUTPUT_TOKENS_MAX, model.context_length // 4))
         variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(model.context_length)

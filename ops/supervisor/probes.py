@@ -16,8 +16,6 @@ from ops.clients.claude_code import ServedModel
 PROBE_S = 2.0
 _PING = b"*1\r\n$4\r\nPING\r\n"
 _URL_NAME = "broker.url"
-#: Keys under which servers report the context length of a model.
-_CONTEXT_KEYS = ("context_length", "max_input_tokens", "context_window", "max_model_len")
 
 
 def forget_broker_url(data_dir: Path) -> None:
@@ -55,12 +53,15 @@ async def broker_answers(url: str) -> bool:
     return answer.startswith((b"+PONG", b"-NOAUTH"))
 
 
-async def is_ready(client: httpx.AsyncClient) -> bool:
-    """Return whether ``/health/ready`` replies with 200."""
+async def why_not_ready(client: httpx.AsyncClient) -> str | None:
+    """Return why the service is not ready, as ``/health/ready`` reports it; ``None`` once it is."""
     try:
-        return (await client.get("/health/ready", timeout=PROBE_S)).status_code == httpx.codes.OK
-    except httpx.TransportError:
-        return False
+        reply = await client.get("/health/ready", timeout=PROBE_S)
+        if reply.status_code == httpx.codes.OK:
+            return None
+        return "; ".join(map(str, reply.json()["reasons"]))
+    except (httpx.TransportError, ValueError, LookupError, TypeError):
+        return "the api does not answer"
 
 
 async def has_running_jobs(base_url: str, headers: Mapping[str, str]) -> bool | None:
@@ -74,13 +75,11 @@ async def has_running_jobs(base_url: str, headers: Mapping[str, str]) -> bool | 
 
 
 async def served_model(client: httpx.AsyncClient) -> ServedModel | None:
-    """Return the first model of ``/v1/models``, else ``None``."""
+    """Return the first model of ``/admin/models``, else ``None``."""
     try:
-        listing = (await client.get("/v1/models", timeout=PROBE_S)).json()
+        listing = (await client.get("/admin/models", timeout=PROBE_S)).json()
         first: dict[str, Any] = listing["data"][0]
-        length = next(
-            (first[key] for key in _CONTEXT_KEYS if isinstance(first.get(key), int)), None
-        )
-        return ServedModel(str(first["id"]), length)
+        follow = tuple(map(str, listing["follow"]))
+        return ServedModel(str(first["name"]), first["context_length"], follow=follow)
     except (httpx.TransportError, ValueError, LookupError, TypeError):
         return None

@@ -54,15 +54,15 @@ class StartupBanner:
                 "", "is rebuilt from the log after a restart. To leave: install redis-server."
             )
 
-    def parts(self, model: str, worker_pid: int, base_url: str, api_pid: int) -> None:
+    def parts(self, worker_pid: int, base_url: str, api_pid: int) -> None:
         """Print that the worker and the api have started."""
-        self._row("worker", f"loading {model} · pid {worker_pid}")
+        self._row("worker", f"starting · pid {worker_pid}")
         self._row("api", f"{base_url} · pid {api_pid}")
 
-    def still_loading(self, model: str, seconds: float) -> None:
-        """Print that the model is still loading."""
+    def not_ready_yet(self, why: str, seconds: float) -> None:
+        """Print what the start waits for."""
         hint = "; a first download takes minutes" if seconds >= _DOWNLOAD_HINT_S else ""
-        self._row("", f"still loading {model} ({seconds:.0f} s{hint})")
+        self._row("", f"{why} ({seconds:.0f} s{hint})")
 
     def ready(
         self, base_url: str, model: ServedModel, seconds: float, *, keyed: bool = False

@@ -28,9 +28,9 @@ from ops.supervisor.probes import (
     broker_answers,
     forget_broker_url,
     has_running_jobs,
-    is_ready,
     read_broker_url,
     served_model,
+    why_not_ready,
 )
 from ops.supervisor.process_monitor import ProcessMonitor
 from ops.supervisor.restart_policy import GiveUp
@@ -150,7 +150,7 @@ class Supervisor:
         self._note(broker_url=self._broker_url)
         self._out.banner.broker(self._broker_url or "", broker.pid if broker else None)
         worker, api = self._keep(self._parts.worker), self._keep(self._parts.api)
-        self._out.banner.parts(self._settings.model.id, worker.pid, self._record.base_url, api.pid)
+        self._out.banner.parts(worker.pid, self._record.base_url, api.pid)
         model = await self._wait_ready(began)
         if command := awake_command():
             self._keep_awake(command)
@@ -182,22 +182,21 @@ class Supervisor:
         raise CannotServe(message)
 
     async def _wait_ready(self, began: float) -> ServedModel:
-        model = self._settings.model.id
         noted = began
         headers = {"authorization": f"Bearer {self._own_key}"}
         async with httpx.AsyncClient(
             base_url=self._record.base_url, trust_env=False, headers=headers
         ) as client:
-            while not await is_ready(client):
+            while (why := await why_not_ready(client)) is not None:
                 now = time.monotonic()
                 if now - began > START_MAX_S:
                     message = f"the service was not ready within {START_MAX_S / 3600:.0f} h"
                     raise CannotServe(message)
                 if now - noted >= LOADING_NOTE_S:
                     noted = now
-                    self._out.banner.still_loading(model, now - began)
+                    self._out.banner.not_ready_yet(why, now - began)
                 await asyncio.sleep(_POLL_S)
-            return await served_model(client) or ServedModel(model, None)
+            return await served_model(client) or ServedModel(self._settings.model.id, None)
 
     def _keep(self, part: Part) -> Child:
         monitor = ProcessMonitor(

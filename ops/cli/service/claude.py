@@ -45,8 +45,8 @@ def claude(
 ) -> None:
     """Start Claude Code on the running service; all other arguments are passed to it.
 
-    It receives the address, the model's name and its limits for this session. Your settings
-    and login stay as they are.
+    It receives the address, a name that follows the loaded model, and that model's limits, for
+    this session. Your settings and login stay as they are.
 
     Examples: semantic claude; semantic claude -p "What does this project do?"; semantic claude -c
     """
@@ -81,12 +81,14 @@ def _served(data_dir: Path | None) -> tuple[str, ServedModel]:
     from ops.clients.claude_code import ServedModel  # noqa: PLC0415 - keeps --help fast
 
     with service(data_dir) as client:
-        models = client.ask("GET", "/v1/models")["data"]
-        if not models:
+        listing = client.ask("GET", "/admin/models")
+        if not listing["data"]:
             fail("the service has no model yet; see: semantic status", ExitCode.FAILED)
-        first = models[0]
+        first = listing["data"][0]
         base_url = client.base_url
-    return base_url, ServedModel(first["id"], first.get("context_length"))
+    return base_url, ServedModel(
+        first["name"], first["context_length"], follow=tuple(listing["follow"])
+    )
 
 
 def _become(program: str, words: list[str], variables: dict[str, str]) -> NoReturn:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import httpx
 
-from tests.support.clients.claude_code import started
+from tests.support.clients.claude_code import ClaudeCode, started
+from tests.support.models.tiny_models import make_quick_demo
 from tests.support.processes.service import Service
 
 
@@ -22,7 +25,8 @@ def test_one_command_starts_it_and_leaves_the_user_s_settings_alone(
     settings.write_text('{"env": {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}, "model": "opus"}')
     before = json.loads(settings.read_bytes())["env"]
     result = started(claude_binary, service, tmp_path, "-p", "What is the capital of France?")
-    assert list(result["modelUsage"]) == ["semantic-demo"], result
+    assert list(result["modelUsage"]) == ["claude-local"], result
+    assert result["modelUsage"]["claude-local"]["contextWindow"] == 131_072
     assert result["result"].strip(), result
     events = httpx.get(
         f"{service.base_url}/v1/events", params={"type": "JobSubmitted", "limit": 1000}
@@ -51,6 +55,34 @@ def test_a_continued_session_reads_only_what_is_new(
     for before, after in pairwise(usages):
         # Everything that was read and said is known; the last token was never read.
         assert after["cached_tokens"] >= before["total_tokens"] - 2, usages
+
+
+def test_a_session_goes_on_after_a_swap(claude_binary: Path, tmp_path: Path) -> None:
+    for name in ("day", "night"):
+        make_quick_demo(tmp_path / name)
+    config = tmp_path / "semantic.toml"
+    config.write_text(
+        "".join(f'[models.{one}]\nsource = "{tmp_path / one}"\n' for one in ("day", "night"))
+    )
+    service = Service(
+        tmp_path / "data",
+        env={"SEMANTIC_CONFIG": str(config), "SEMANTIC_MODEL__ID": "day"},
+    ).start()
+    try:
+        user = ClaudeCode(claude_binary, service, tmp_path / "home")
+        tools = ("--tools", "Bash,Read,Edit,Write")
+        first = user.ask("What is the capital of France?", *tools)
+        swap = [sys.executable, "-m", "ops.cli.main", "models", "swap", "night"]
+        subprocess.run([*swap, "--data-dir", str(service.data_dir)], check=True, timeout=180)
+        second = user.ask("Say hello.", "--continue", *tools)
+        assert second["session_id"] == first["session_id"]
+        jobs = httpx.get(
+            f"{service.base_url}/v1/jobs", params={"agent_id": first["session_id"]}
+        ).json()["data"]
+        answered = {job["answered_by"] for job in jobs}
+    finally:
+        assert service.stop() == 0, service.log()
+    assert answered == {"day", "night"}
 
 
 def test_a_session_with_tools_changes_a_file_and_runs_a_command(

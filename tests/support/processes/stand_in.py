@@ -53,8 +53,8 @@ def play_broker() -> None:
 
 class Api(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        models = {"data": [{"id": "stand-in", "context_length": 512}]}
-        body = json.dumps(models if self.path == "/v1/models" else {}).encode()
+        models = {"data": [{"name": "stand-in", "context_length": 512}], "follow": []}
+        body = json.dumps(models if self.path == "/admin/models" else {}).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(body)))
         self.end_headers()

@@ -22,12 +22,21 @@ REFUSING = 503
 BUDGET_BYTES = 1000
 
 
-def pulse(api: FakeApi, state: str = "ready", *, has_card: bool = True, **cache: Any) -> None:
+def pulse(
+    api: FakeApi,
+    state: str = "ready",
+    *,
+    has_card: bool = True,
+    target: str | None = None,
+    **cache: Any,
+) -> None:
     figures = CacheFigures(
         ram_blocks=1, ram_used_bytes=BUDGET_BYTES, ram_budget_bytes=BUDGET_BYTES, **cache
     )
     card = CARD if has_card else None
-    beat = WorkerPulse(worker=WorkerId("w1"), pid=1, state=state, model=card, cache=figures)
+    beat = WorkerPulse(
+        worker=WorkerId("w1"), pid=1, state=state, model=card, target=target, cache=figures
+    )
     api.broker.pulses.beat(beat)
 
 
@@ -54,9 +63,10 @@ def test_model_that_the_next_request_waits_for_is_ready(state: str) -> None:
     assert health["checks"]["model"] == state
 
 
-def test_first_load_is_not_ready() -> None:
-    health = ready(lambda api: pulse(api, "loading", has_card=False), REFUSING)
-    assert health["reasons"] == ["model: a worker is loading the model"]
+@pytest.mark.parametrize(("target", "shown"), [(None, "the model"), ("night", "night")])
+def test_first_load_is_not_ready_and_names_the_model(target: str | None, shown: str) -> None:
+    health = ready(lambda api: pulse(api, "loading", has_card=False, target=target), REFUSING)
+    assert health["reasons"] == [f"model: a worker is loading {shown}"]
 
 
 @pytest.mark.parametrize(("held", "status"), [(899, "ok"), (900, "degraded"), (1000, "degraded")])

@@ -19,6 +19,22 @@ def test_every_alias_of_the_client_is_the_one_model() -> None:
     assert sum(name.endswith("_MODEL") for name in _VARIABLES) == 4
 
 
+@pytest.mark.parametrize(
+    ("follow", "name"),
+    [
+        (("claude-*", "gpt-*"), "claude-local"),
+        (("*",), "claude-local"),
+        (("gpt-*",), "m"),
+        ((), "m"),
+    ],
+)
+def test_name_follows_the_loaded_model_where_a_pattern_allows_it(
+    follow: tuple[str, ...], name: str
+) -> None:
+    variables = environment(_URL, ServedModel("m", 131_072, follow=follow))
+    assert {variables[one] for one in variables if one.endswith("_MODEL")} == {name}
+
+
 def test_limits_are_those_of_the_model_and_are_not_made_up() -> None:
     assert environment(_URL, _SMALL)["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "32768"
     assert environment(_URL, _SMALL)["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] == "8192"
