@@ -305,6 +305,7 @@ def run(settings: Settings, logger: Logger) -> int:
             ports, hub = build(settings, stack, batch_woken=woken)
             services = compose(ports)
             webhooks = _webhook_thread(settings, ports, services, logger)
+            hub.on_announced = webhooks.record_traffic
         except SemanticError as error:
             logger.error("cannot_serve", why=error.message)  # noqa: TRY400 - the message suffices
             return int(ExitCode.FAILED)

@@ -24,6 +24,9 @@ from ops.logs import Logger
 
 #: Time between two reads of the log and of due webhooks, in seconds.
 POLL_S: Final = 0.5
+#: The same while no job has emitted anything for ``BUSY_S``, in seconds.
+REST_S: Final = 1.0
+BUSY_S: Final = 2.0
 #: Time between two deletions of old webhooks, in seconds.
 FORGET_S: Final = 600.0
 #: Most hosts of one step.
@@ -85,6 +88,8 @@ class WebhookThread:
         self._tries: set[asyncio.Task[None]] = set()
         self._after: int | None = None
         self._is_failing = False
+        self._busy_until = 0.0
+        self._is_resting = False
         self._closed = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken: asyncio.Event | None = None
@@ -99,6 +104,13 @@ class WebhookThread:
         loop, woken = self._loop, self._woken
         if loop is not None and woken is not None and not loop.is_closed():
             loop.call_soon_threadsafe(woken.set)
+
+    def record_traffic(self) -> None:
+        """Record that jobs emit items: look often, since one may end."""
+        self._busy_until = self._collector.clock.monotonic() + BUSY_S
+        if self._is_resting:
+            self._is_resting = False
+            self.wake()
 
     def close(self) -> None:
         """End soon; a try that is cut off is repeated later."""
@@ -130,8 +142,9 @@ class WebhookThread:
             await sender.close()
 
     async def _pause(self, woken: asyncio.Event) -> None:
+        self._is_resting = self._collector.clock.monotonic() >= self._busy_until
         try:
-            async with asyncio.timeout(POLL_S):
+            async with asyncio.timeout(REST_S if self._is_resting else POLL_S):
                 await woken.wait()
         except TimeoutError:
             return

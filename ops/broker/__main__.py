@@ -20,9 +20,6 @@ from ops.logs import Logger, configure_logging
 from ops.parent_watch import watch_lifeline
 from ops.settings import Settings, load_settings
 
-#: Interval between two checks of the broker process, in seconds.
-WATCH_S = 0.2
-
 
 def main() -> int:
     """Run the configured broker until SIGTERM or until the broker ends; return the exit code."""
@@ -68,14 +65,20 @@ def _serve(
         watch_lifeline(stop.set)
         write_url(settings, broker.url)
         log.info("the broker answers", url=broker.url)
-        while not stop.wait(WATCH_S):
-            if broker.exit_code() is not None:
-                log.error("the broker ended", exit_code=broker.exit_code())
-                return int(ExitCode.FAILED)
+        threading.Thread(target=_wait, args=(broker, stop), daemon=True).start()
+        stop.wait()
+        if broker.exit_code() is not None:
+            log.error("the broker ended", exit_code=broker.exit_code())
+            return int(ExitCode.FAILED)
         return int(ExitCode.OK)
     finally:
         forget_url(settings)
         broker.stop()
+
+
+def _wait(broker: PrivateRedis | TrialBroker, ended: threading.Event) -> None:
+    broker.wait()
+    ended.set()
 
 
 def _on_signals(call: Callable[[], None]) -> None:

@@ -50,6 +50,10 @@ class TrialBroker:
         """Return ``None`` while the thread runs, else 1."""
         return None if self._thread.is_alive() else 1
 
+    def wait(self) -> None:
+        """Wait until the thread has ended."""
+        self._thread.join()
+
     def stop(self) -> None:
         """Close the server; its data is lost."""
         self._server.shutdown()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any, Self
 
@@ -43,9 +43,13 @@ class RedisItemHub:
     Args:
         client: Made by ``connect_async``; the hub closes it.
         keys: Key names.
+
+    Attributes:
+        on_announced: Called for each announcement, of any job; must return at once.
     """
 
     def __init__(self, client: redis.asyncio.Redis, keys: Keys) -> None:
+        self.on_announced: Callable[[], None] = lambda: None
         self._client = client
         self._keys = keys
         self._readers: dict[JobId, set[ItemFollower]] = {}
@@ -154,6 +158,7 @@ class RedisItemHub:
                     reader.recheck()
 
     def _deliver(self, packed: bytes) -> None:
+        self.on_announced()
         try:
             for job_id, size, item in decode_announcement(packed, self._readers.__contains__):
                 for reader in self._readers[job_id]:

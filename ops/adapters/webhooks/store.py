@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Select, func, insert, select, tuple_, update
+from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, tuple_, update
 from sqlalchemy import delete as delete_from
 from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import LogUnavailable
 from domain.webhook.delivery import DeliveryResult, Webhook, WebhookId, WebhookState
 from ops.adapters.event_log.database import reader_engine, reading, reason_of, writer_engine
+from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.tables import CHECKPOINTS, WEBHOOKS
 
 #: Name of the row of ``checkpoints`` with the last position read.
@@ -26,6 +27,13 @@ _VERSION: Final = 1
 _NAMES: Final = tuple(field.name for field in fields(Webhook))
 _PENDING: Final = WEBHOOKS.c.state == WebhookState.PENDING.value
 _NEWEST: Final = (WEBHOOKS.c.position.desc(), WEBHOOKS.c.id.desc())
+_DUE_HOSTS = HotStatement(
+    select(WEBHOOKS.c.host)
+    .where(_PENDING, WEBHOOKS.c.next_at <= bindparam("now"))
+    .group_by(WEBHOOKS.c.host)
+    .order_by(func.min(WEBHOOKS.c.next_at), WEBHOOKS.c.host)
+    .limit(bindparam("rows"))
+)
 
 
 class SqlWebhookStore:
@@ -72,11 +80,9 @@ class SqlWebhookStore:
 
     def due_hosts(self, now: str, *, limit: int) -> tuple[str, ...]:
         """See ``WebhookStore.due_hosts``."""
-        first = func.min(WEBHOOKS.c.next_at)
-        query = select(WEBHOOKS.c.host).where(_PENDING, WEBHOOKS.c.next_at <= now)
-        query = query.group_by(WEBHOOKS.c.host).order_by(first, WEBHOOKS.c.host).limit(limit)
         with reading(self._readers) as connection:
-            return tuple(row.host for row in connection.execute(query))
+            rows = _DUE_HOSTS.rows(connection, {"now": now, "rows": limit})
+            return tuple(str(row[0]) for row in rows)
 
     def claim(self, host: str, *, now: str, until: str, limit: int) -> tuple[Webhook, ...]:
         """See ``WebhookStore.claim``."""

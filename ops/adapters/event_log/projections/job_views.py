@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Engine, Select, bindparam, func, or_, select
+from sqlalchemy import Engine, Select, bindparam, func, literal, or_, select
 
 from domain.job.listing import JobPage
 from domain.job.view import JobView
@@ -26,6 +26,28 @@ _WAITING = HotStatement(
     select(JOBS.c.bound_model, func.count())
     .where(JOBS.c.status == JobStatus.QUEUED.value, JOBS.c.priority == bindparam("priority"))
     .group_by(JOBS.c.bound_model)
+)
+# Read once a second and more by an idle service.
+_OVERDUE = HotStatement(
+    select(JOBS)
+    .where(
+        JOBS.c.status.in_([literal(status) for status in _OPEN]),
+        ~JOBS.c.cancel_requested,
+        or_(
+            JOBS.c.finish_deadline <= bindparam("now"),
+            (JOBS.c.deadline <= bindparam("now")) & (JOBS.c.attempt == 0),
+        ),
+    )
+    .order_by(JOBS.c.accepted_position)
+    .limit(PAGE_ROWS_MAX)
+)
+_BOUND_MODELS = HotStatement(
+    select(JOBS.c.bound_model)
+    .distinct()
+    .where(
+        JOBS.c.status.in_([literal(status) for status in _OPEN]), JOBS.c.bound_model.is_not(None)
+    )
+    .order_by(JOBS.c.bound_model)
 )
 
 
@@ -82,9 +104,8 @@ class SqlJobViews:
 
     def overdue(self, now: str) -> tuple[JobView, ...]:
         """See ``JobViews.overdue``."""
-        late = or_(JOBS.c.finish_deadline <= now, (JOBS.c.deadline <= now) & (JOBS.c.attempt == 0))
-        query = select(JOBS).where(JOBS.c.status.in_(_OPEN), ~JOBS.c.cancel_requested, late)
-        return self._views(query.order_by(JOBS.c.accepted_position).limit(PAGE_ROWS_MAX))
+        with reading(self._engine) as connection:
+            return tuple(view_of(row) for row in _OVERDUE.rows(connection, {"now": now}))
 
     def keyed(self, key: Digest) -> JobView | None:
         """See ``JobViews.keyed``."""
@@ -113,10 +134,8 @@ class SqlJobViews:
 
     def bound_models(self) -> tuple[str, ...]:
         """See ``JobViews.bound_models``."""
-        query = select(JOBS.c.bound_model).distinct().where(JOBS.c.status.in_(_OPEN))
-        bound = query.where(JOBS.c.bound_model.is_not(None)).order_by(JOBS.c.bound_model)
         with reading(self._engine) as connection:
-            return tuple(str(row[0]) for row in connection.execute(bound))
+            return tuple(str(row[0]) for row in _BOUND_MODELS.rows(connection, {}))
 
     def bound(self, model: str, *, parked_before: str, limit: int) -> tuple[JobView, ...]:
         """See ``JobViews.bound``."""

@@ -1,0 +1,179 @@
+"""CPU time and wake-ups of an idle service, by process and thread.
+
+``python -m bench.idle [--seconds 60] [--threads] [--json OUT]`` starts a service with the demo
+model, answers one job, waits, and then reads the counters of the system twice. A wake-up is a
+voluntary context switch: a thread that ran and went to sleep again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import psutil
+
+from bench.experiments.report import print_table
+from tests.support.processes.service import Service
+
+#: Seconds between the job and the measurement, so that caches are written and timers settle.
+SETTLE_S: Final = 10.0
+_ANSWER_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """What one thread, or one process, has used so far.
+
+    Attributes:
+        name: The part, and the thread where there is one.
+        cpu_s: CPU seconds.
+        wakeups: Voluntary context switches.
+    """
+
+    name: str
+    cpu_s: float
+    wakeups: int
+
+    def since(self, earlier: Counters | None) -> Counters:
+        """Return the difference to an earlier reading."""
+        before = earlier or Counters(name=self.name, cpu_s=0.0, wakeups=0)
+        return Counters(
+            name=self.name,
+            cpu_s=self.cpu_s - before.cpu_s,
+            wakeups=self.wakeups - before.wakeups,
+        )
+
+
+def processes_of(service: Service) -> dict[str, psutil.Process]:
+    """Return the processes of a service by their part."""
+    found = {"supervisor": psutil.Process(service.process.pid)}
+    for child in service.descendants():
+        found[_part(child)] = child
+    return found
+
+
+def read_processes(processes: Mapping[str, psutil.Process]) -> dict[str, Counters]:
+    """Return the counters of each process."""
+    found = {}
+    for name, process in processes.items():
+        times = process.cpu_times()
+        found[name] = Counters(
+            name=name,
+            cpu_s=times.user + times.system,
+            wakeups=sum(_wakeups(process).values()) or process.num_ctx_switches().voluntary,
+        )
+    return found
+
+
+def read_threads(processes: Mapping[str, psutil.Process]) -> dict[str, Counters]:
+    """Return the counters of each thread; only Linux has them."""
+    found = {}
+    for part, process in processes.items():
+        wakeups = _wakeups(process)
+        for thread in process.threads():
+            task = _task(process.pid, thread.id)
+            if not task.is_dir():
+                continue
+            name = f"{part} {thread.id} {(task / 'comm').read_text().strip()}"
+            found[name] = Counters(
+                name=name,
+                cpu_s=int((task / "schedstat").read_text().split()[0]) / 1e9,
+                wakeups=wakeups.get(thread.id, 0),
+            )
+    return found
+
+
+def measure(service: Service, seconds: float, *, threads: bool) -> list[Counters]:
+    """Return what each process, or each thread, used over some seconds, the hungriest first."""
+    processes = processes_of(service)
+    read = read_threads if threads else read_processes
+    before = read(processes)
+    time.sleep(seconds)
+    used = [after.since(before.get(name)) for name, after in read(processes).items()]
+    return sorted(used, key=lambda one: one.cpu_s, reverse=True)
+
+
+def result_of(used: list[Counters], seconds: float) -> dict[str, Any]:
+    """Return the figures: percent of one core, and wake-ups a second."""
+    rows = {
+        one.name: {
+            "cpu_percent": round(100 * one.cpu_s / seconds, 3),
+            "wakeups_per_s": round(one.wakeups / seconds, 2),
+        }
+        for one in used
+    }
+    total_s, wakeups = sum(one.cpu_s for one in used), sum(one.wakeups for one in used)
+    rows["all"] = {
+        "cpu_percent": round(100 * total_s / seconds, 3),
+        "wakeups_per_s": round(wakeups / seconds, 2),
+    }
+    return {"seconds": seconds, "processes": rows}
+
+
+def main() -> None:
+    """Measure, print a table, and write the figures where ``--json`` asks for them."""
+    parser = argparse.ArgumentParser(prog="python -m bench.idle", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--threads", action="store_true", help="by thread (Linux)")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures here")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="idle-") as folder:
+        service = Service(Path(folder) / "data").start()
+        try:
+            _answer_one(service)
+            time.sleep(SETTLE_S)
+            used = measure(service, given.seconds, threads=given.threads)
+        finally:
+            service.stop()
+    result = result_of(used, given.seconds)
+    rows = result["processes"].items()
+    print_table(
+        ["process", ">% of a core", ">wake-ups a second"],
+        [(name, f"{row['cpu_percent']:.2f}", f"{row['wakeups_per_s']:.1f}") for name, row in rows],
+    )
+    if given.json:
+        given.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def _answer_one(service: Service) -> None:
+    body = {"prompt": "Say a word.", "max_tokens": 8}
+    headers = {"prefer": "wait=60", "content-type": "application/json"}
+    url = f"{service.base_url}/v1/jobs"
+    httpx.post(url, json=body, headers=headers, timeout=_ANSWER_S).raise_for_status()
+
+
+def _part(process: psutil.Process) -> str:
+    words = process.cmdline()
+    for word in words[1:]:
+        for part in ("worker", "api", "broker"):
+            if word.startswith((part, f"ops.{part}")):
+                return part
+    return process.name()
+
+
+def _wakeups(process: psutil.Process) -> dict[int, int]:
+    """Return the voluntary context switches of each thread; empty where the system has none."""
+    found = {}
+    for thread in process.threads():
+        try:
+            text = (_task(process.pid, thread.id) / "status").read_text()
+        except OSError:
+            continue
+        line = next(one for one in text.splitlines() if one.startswith("voluntary_ctxt"))
+        found[thread.id] = int(line.split()[1])
+    return found
+
+
+def _task(pid: int, thread: int) -> Path:
+    return Path(f"/proc/{pid}/task/{thread}")
+
+
+if __name__ == "__main__":
+    main()
