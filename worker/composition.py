@@ -31,6 +31,7 @@ from worker.engine.mlx.memory.step_file import StepFile
 from worker.engine.mlx.model.loader import ModelSource, find_model, load_renderer, load_weights
 from worker.engine.mlx.model.weight_files import check_weight_files
 from worker.engine.mlx.runner import BatchRunner
+from worker.engine.scheduling.request_gate import RequestGate
 from worker.engine.scheduling.step_watch import StepWatch
 from worker.recording.attempt_observer import JobObserver
 from worker.recording.cache_event_recorder import CacheEventRecorder
@@ -190,6 +191,7 @@ def build_runner(
         running=active,
         turns=turns,
         observer=JobObserver(),
+        hold_request=RequestGate().read,
     )
 
 

@@ -14,7 +14,10 @@ class TokenCounter(Protocol):
     """Counts the tokens of prompts, where the model is in another process."""
 
     def count(self, request: ChatRequest) -> int:
-        """Return the length of the prompt in tokens, exactly as a call would report it.
+        """Return the length of the prompt in tokens, as a call would report it.
+
+        The number is exact for a prompt that fits the context, and an estimate for one that is
+        several times too long.
 
         Raises:
             InvalidRequest: The chat template refuses the messages.
@@ -29,7 +32,8 @@ class TokenCounter(Protocol):
 def count_tokens(request: ChatRequest, engine: InferenceEngine) -> int:
     """Return the length of the prompt of ``request`` in tokens.
 
-    The prompt is prepared as for an answer, so the two counts are equal.
+    The prompt is prepared as for an answer, so the two counts are equal. A prompt that is several
+    times too long is not counted to its end: the number is an estimate.
 
     Raises:
         InvalidRequest: The chat template refuses the messages.
@@ -75,6 +79,9 @@ class PromptCounter:
         except EngineLost:
             if self._length is None:
                 self._length = self._load_length()
-            return self._length(request)
+            try:
+                return self._length(request)
+            except PromptTooLong as error:
+                return error.tokens
         self._length = None
         return tokens

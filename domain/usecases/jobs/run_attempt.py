@@ -18,7 +18,6 @@ from enum import StrEnum
 from domain.chat.generation import GenerationTask, Outcome, PreparedPrompt
 from domain.chat.items import Body, Failed, Finished, Started, StreamItem
 from domain.chat.ports import GenerationHandle, InferenceEngine
-from domain.chat.request import ChatRequest
 from domain.chat.stored_answer import StoredAnswer
 from domain.errors import (
     EngineFailure,
@@ -29,7 +28,6 @@ from domain.errors import (
     SemanticError,
     StaleAttempt,
 )
-from domain.events.job import AttemptStarted
 from domain.job.commands import (
     CompleteAttempt,
     ConfirmCancel,
@@ -48,6 +46,7 @@ from domain.not_found import PayloadMissing
 from domain.ports import Clock, IdSource
 from domain.usecases.jobs.attempts import AttemptObserver, AttemptReport, AttemptRun, Unobserved
 from domain.usecases.jobs.commit import LoadedJob, commit, load_job
+from domain.usecases.jobs.prepare_prompt import HoldRequest, hold_at_once, prepare_prompt
 from domain.usecases.jobs.terminal_item import (
     EmittedPrefix,
     ending_of,
@@ -91,6 +90,7 @@ class JobRunner:
         running: The jobs that this process runs.
         turns: The order in which waiting jobs start.
         observer: Follows the attempts.
+        hold_request: Reads a payload as soon as there is room for what is made of it.
     """
 
     worker: WorkerId
@@ -104,6 +104,7 @@ class JobRunner:
     running: RunningJobs
     turns: FairScheduler
     observer: AttemptObserver = Unobserved()
+    hold_request: HoldRequest = hold_at_once
 
     def run(self, job_id: JobId) -> RunResult:
         """Run a delivered job.
@@ -188,8 +189,13 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
     card = runner.engine.card()
     epoch = epoch_after(job, card.fingerprint)
     try:
-        request = ChatRequest.from_bytes(runner.payloads.get(job.submitted.request))
-        prompt = _prompt(request, job.started if epoch == job.epoch else None, runner)
+        request, prompt = prepare_prompt(
+            job.submitted.request,
+            job.started if epoch == job.epoch else None,
+            payloads=runner.payloads,
+            engine=runner.engine,
+            hold=runner.hold_request,
+        )
     except (InvalidRequest, PayloadMissing) as error:
         return _failed(loaded, _failure_of(error), emitted.next_item, runner)
     queued_ms = _since_ms(loaded.accepted_at, runner)
@@ -229,17 +235,6 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
     )
     _report(loaded, runner, run=run, failure=outcome.failure)
     return result
-
-
-def _prompt(
-    request: ChatRequest, before: AttemptStarted | None, runner: JobRunner
-) -> PreparedPrompt:
-    """Return the prompt; an attempt that continues an answer gets the prompt of the one before."""
-    if before is None:
-        return runner.engine.prepare(request)
-    prompt = runner.engine.prepare(request, before.encoding)
-    # The limit depends on free memory.
-    return replace(prompt, thinking_limit=before.thinking_limit)
 
 
 def _release(

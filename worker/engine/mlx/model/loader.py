@@ -90,8 +90,9 @@ def load_weights(
         msg = f"the model in {model_dir} cannot be loaded: {type(error).__name__}: {error}"
         raise ModelLoadError(msg) from error
     tool_format, channel_format = tool_format_of(tokenizer), channel_format_of(tokenizer)
-    renderer = PromptRenderer(tokenizer, tool_format, channel_format)
     card = _card(source, model_dir, config)
+    tokens_max = card.context_length - 1
+    renderer = PromptRenderer(tokenizer, tool_format, channel_format, tokens_max)
     render = _render_of(renderer, card, answers)
     detokenizer = detokenizer_factory(tokenizer)
     tags = ThinkTags(tokenizer.think_start, tokenizer.think_end) if tokenizer.has_thinking else None
@@ -133,8 +134,11 @@ def load_renderer(source: ModelSource, answers: RecordedAnswers | None = None) -
         # As above.
         msg = f"the tokenizer in {model_dir} cannot be loaded: {type(error).__name__}: {error}"
         raise ModelLoadError(msg) from error
-    renderer = PromptRenderer(tokenizer, tool_format_of(tokenizer), channel_format_of(tokenizer))
-    return _render_of(renderer, _card(source, model_dir, config), answers)
+    card = _card(source, model_dir, config)
+    renderer = PromptRenderer(
+        tokenizer, tool_format_of(tokenizer), channel_format_of(tokenizer), card.context_length - 1
+    )
+    return _render_of(renderer, card, answers)
 
 
 def _render_of(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
-import structlog
 from jinja2 import TemplateError
 
 from domain.chat.request import ChatRequest, Message, ToolCall, canonical_json
@@ -17,15 +15,13 @@ from domain.errors import InvalidRequest
 from domain.values import PromptEncoding
 from worker.engine.mlx.prompt import harmony
 from worker.engine.mlx.prompt.instructions import with_instructions
-from worker.engine.mlx.prompt.marks import MarkBreaker, with_reasoning_apart
+from worker.engine.mlx.prompt.marks import with_reasoning_apart
 from worker.engine.mlx.prompt.preamble import leading_turns, preamble_end
+from worker.engine.mlx.prompt.prompt_tokenizer import PromptTokenizer
 from worker.engine.mlx.prompt.raw_prompt import RawRenderer
-from worker.engine.mlx.prompt.segment_tokenizer import SegmentTokenizer, refusal
 from worker.engine.output.channel_format import HARMONY, ChannelFormat
 from worker.engine.output.tool_calls.reader import ToolFormat
 from worker.engine.ports import RenderedPrompt
-
-_log = structlog.get_logger(__name__)
 
 #: Tokens at the end of a prompt that are searched for an opened reasoning section.
 OPENING_TOKENS_MAX = 16
@@ -35,7 +31,6 @@ STAND_IN = "[[placeholder of an answer]]"
 #: The marker after a gpt-oss call.
 CALL_END = HARMONY.last_ends[1]
 _AROUND_ONE = 2
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 #: Exceptions that a chat template raises when it cannot render a conversation.
 _REFUSALS = (TemplateError, TypeError, ValueError, LookupError, AttributeError)
 
@@ -49,6 +44,7 @@ class PromptRenderer:
         tokenizer: mlx-lm's wrapper around the model's tokenizer.
         tool_format: The model's tool-call format, ``None`` if it has no tools.
         channel_format: The channel format of its answers, ``None`` if it has none.
+        tokens_max: Longest prompt that is encoded; ``None`` for any length.
     """
 
     def __init__(
@@ -56,13 +52,13 @@ class PromptRenderer:
         tokenizer: Any,  # noqa: ANN401 - mlx-lm ships no types
         tool_format: ToolFormat | None = None,
         channel_format: ChannelFormat | None = None,
+        tokens_max: int | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._tool_format = tool_format
         self._is_harmony = channel_format is HARMONY
-        self._segments = _segments_of(tokenizer)
-        self._raw = RawRenderer(tokenizer, self._ids_of)
-        self._marks = MarkBreaker(tokenizer.get_added_vocab())
+        self._prompts = PromptTokenizer(tokenizer, tokens_max)
+        self._raw = RawRenderer(tokenizer, self._prompts.encode_prompt)
 
     def render(
         self, request: ChatRequest, encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT
@@ -76,11 +72,12 @@ class PromptRenderer:
         Raises:
             InvalidRequest: The template refuses the messages, also in simplified form, or the model
                 cannot read a raw prompt.
+            PromptTooLong: The prompt is several times too long; its length is an estimate.
         """
         if request.raw is not None:
             return self._raw.render(request.raw)
         text, opened = self._whole(request, encoding)
-        ids = self._ids_of(text + opened)
+        ids = self._prompts.encode_prompt(text + opened)
         if not ids:
             msg = "the messages hold nothing to answer"
             raise InvalidRequest(msg, field="messages")
@@ -126,7 +123,9 @@ class PromptRenderer:
         if calls:
             _, mark, after = after.partition(CALL_END)
             after = mark + after
-        return RenderedPrompt(self._ids_of(after + opened), opened) if after else None
+        return (
+            RenderedPrompt(self._prompts.encode_prompt(after + opened), opened) if after else None
+        )
 
     def has_only_messages(self, request: ChatRequest) -> bool:
         """Whether the prompt holds no instruction besides the messages."""
@@ -164,24 +163,12 @@ class PromptRenderer:
         # A template that writes tools or date before the last message has no common preamble.
         if len(pieces) != _AROUND_ONE or not text.startswith(pieces[0]):
             return ()
-        end = preamble_end(ids, pieces[0], self._ids_of)
+        end = preamble_end(ids, pieces[0], self._prompts.encode_prompt)
         return () if end is None else (end,)
 
-    def _ids_of(self, text: str) -> tuple[int, ...]:
-        return self._marks.encode(_LONE_SURROGATE.sub("\ufffd", text), self.encode)
-
     def encode(self, text: str) -> tuple[int, ...]:
-        """Return the ids of a text that already holds its special tokens."""
-        if self._segments is not None:
-            return self._segments.encode(text)
-        if getattr(self._tokenizer, "is_fast", False):
-            # encode_batch releases the interpreter lock. A single encode would hold it, and block
-            # the engine thread, for as long as a long prompt takes.
-            (encoding,) = self._tokenizer.backend_tokenizer.encode_batch(
-                [text], add_special_tokens=False
-            )
-            return tuple(encoding.ids)
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+        """Return the ids of a text in which every mark is read as a token."""
+        return self._prompts.encode(text)
 
     def opens_thinking(self, prompt: Sequence[int]) -> bool:
         """Whether the template leaves a reasoning section open at the end of the prompt."""
@@ -214,10 +201,10 @@ class PromptRenderer:
         breaks = encoding >= PromptEncoding.MARKS_AS_TEXT
         if not self._tokenizer.has_chat_template:
             text = _plain_dialogue(request.messages)
-            return self._marks.broken(text) if breaks else text
+            return self._prompts.marks.broken(text) if breaks else text
         if breaks:
             request = self._with_reasoning_apart(request)
-        as_written = self._marks.broken_deeply if breaks else _unchanged
+        as_written = self._prompts.marks.broken_deeply if breaks else _unchanged
         tools = as_written(self._tools(request))
         for turns in self._spellings(request.messages):
             try:
@@ -241,7 +228,7 @@ class PromptRenderer:
 
     def _with_reasoning_apart(self, request: ChatRequest) -> ChatRequest:
         start, end = self._tokenizer.think_start, self._tokenizer.think_end
-        if end is None or not self._marks.is_mark(end):
+        if end is None or not self._prompts.marks.is_mark(end):
             return request
         messages = tuple(with_reasoning_apart(turn, start, end) for turn in request.messages)
         return replace(request, messages=messages)
@@ -267,16 +254,6 @@ class PromptRenderer:
 
 def _unchanged(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     return value
-
-
-def _segments_of(tokenizer: Any) -> SegmentTokenizer | None:  # noqa: ANN401 - as above
-    if not getattr(tokenizer, "is_fast", False):
-        return None
-    why = refusal(tokenizer.backend_tokenizer)
-    if why is not None:
-        _log.info("prompts_tokenised_whole", why=why)
-        return None
-    return SegmentTokenizer(tokenizer.backend_tokenizer)
 
 
 def _turns(messages: Sequence[Message], *, id_chars: int | None = None) -> list[Turn]:

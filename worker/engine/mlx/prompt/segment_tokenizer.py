@@ -93,9 +93,9 @@ class SegmentTokenizer:
                 elif piece:
                     unknown.append(piece)
         if unknown:
-            # encode_batch releases the interpreter lock. A single encode would hold it, and block
-            # the engine thread, for as long as a long prompt takes.
-            encodings = self._tokenizer.encode_batch(unknown, add_special_tokens=False)
+            # encode_batch_fast releases the interpreter lock. A single encode would hold it, and
+            # block the engine thread, for as long as a long prompt takes.
+            encodings = self._tokenizer.encode_batch_fast(unknown, add_special_tokens=False)
             fresh = {
                 piece: array("I", encoding.ids)
                 for piece, encoding in zip(unknown, encodings, strict=True)

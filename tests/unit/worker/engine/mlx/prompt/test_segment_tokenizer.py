@@ -101,9 +101,9 @@ class Counting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)
 
-    def encode_batch(self, pieces: list[str], **options: Any) -> Any:
+    def encode_batch_fast(self, pieces: list[str], **options: Any) -> Any:
         self.chars += sum(map(len, pieces))
-        return self._tokenizer.encode_batch(pieces, **options)
+        return self._tokenizer.encode_batch_fast(pieces, **options)
 
 
 TURN = "<|im_start|>user\n" + "the quick brown fox " * 50 + "<|im_end|>\n<|im_start|>assistant\n"

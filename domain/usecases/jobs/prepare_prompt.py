@@ -1,0 +1,55 @@
+"""Reads the request of a job and prepares its prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+
+from domain.chat.generation import PreparedPrompt
+from domain.chat.ports import InferenceEngine
+from domain.chat.request import ChatRequest
+from domain.events.job import AttemptStarted
+from domain.log.ports import PayloadStore
+from domain.values import Digest
+
+#: Yields what a function reads, for the length of a ``with`` block.
+HoldRequest: TypeAlias = Callable[[Callable[[], bytes]], AbstractContextManager[bytes]]
+
+
+@contextmanager
+def hold_at_once(read: Callable[[], bytes]) -> Iterator[bytes]:
+    """Yield what the function reads, however much is held already."""
+    yield read()
+
+
+def prepare_prompt(
+    digest: Digest,
+    before: AttemptStarted | None,
+    *,
+    payloads: PayloadStore,
+    engine: InferenceEngine,
+    hold: HoldRequest,
+) -> tuple[ChatRequest, PreparedPrompt]:
+    """Return the request and its prompt.
+
+    Args:
+        digest: Digest of the request.
+        before: The attempt whose answer is continued; its prompt is made again.
+        payloads: Stores the request.
+        engine: Renders the prompt.
+        hold: Reads the payload as soon as there is room for what is made of it.
+
+    Raises:
+        PayloadMissing: The request is gone.
+        InvalidRequest: The model cannot read the request.
+    """
+    with hold(partial(payloads.get, digest)) as payload:
+        request = ChatRequest.from_bytes(payload)
+        if before is None:
+            return request, engine.prepare(request)
+        prompt = engine.prepare(request, before.encoding)
+    # The limit depends on free memory.
+    return request, replace(prompt, thinking_limit=before.thinking_limit)
