@@ -47,8 +47,9 @@ check: $(DEV) ## Format, lint, types, layers, spelling, word list
 	@$(BIN)/codespell
 	@$(BIN)/python -m tests.architecture.wordlist
 
-packages: $(DEV) ## Write the table of packages in docs/architecture.md
+packages: $(DEV) ## Write the tables of packages and of metrics in docs
 	@$(BIN)/python -m tests.architecture.packages
+	@$(BIN)/python -m tests.architecture.metrics_table
 
 format: $(DEV) ## Format and fix what can be fixed
 	@$(BIN)/ruff format .

@@ -22,6 +22,7 @@ from typing import Final, NoReturn
 from api.access.access_control import AccessControl
 from api.http.messages import Route
 from api.http_server.limits import ServerLimits
+from api.http_server.request_counts import RequestCounts
 from api.http_server.router import Router
 from api.http_server.server import HttpServer
 from api.routes.fallback import RouteTable
@@ -57,6 +58,7 @@ class Service:
         on_listening: Called with the public address once clients are served.
         logger: Records the life of the process.
         draining: Set when the drain begins.
+        counts: Receives counts of connections and replies.
     """
 
     routes: Sequence[Route]
@@ -67,6 +69,7 @@ class Service:
     on_listening: Callable[[str, int], None]
     logger: Logger
     draining: threading.Event = field(default_factory=threading.Event)
+    counts: RequestCounts = field(default_factory=RequestCounts)
 
 
 def serve(service: Service) -> NoReturn:
@@ -154,6 +157,7 @@ class _ApiLifecycle:
             limits=limits,
             logger=self._logger,
             draining=self._service.draining,
+            counts=self._service.counts,
         )
 
     async def _framework_answers(self) -> None:

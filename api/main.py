@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.metadata import version
 
@@ -26,6 +26,7 @@ from api.protocols.shared.parsed_request import RequestDefaults
 from api.routes.table import routes
 from api.services.absent_models import absent_models
 from api.services.compose import compose
+from api.services.metrics.ports import MetricPorts
 from api.services.ports import ApiPorts
 from api.services.route_services import Services
 from api.services.rules import (
@@ -54,6 +55,7 @@ from domain.usecases.model_swaps import ModelSwaps
 from domain.usecases.webhooks import WebhookCollector
 from domain.webhook.delivery import read_secrets
 from ops.adapters.data_dir.free_space import free_bytes
+from ops.adapters.data_dir.lock import DataDirLocked, DataLock
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.redis.block_places import RedisBlockPlaces
@@ -69,10 +71,10 @@ from ops.adapters.webhooks.store import SqlWebhookStore
 from ops.broker.address import resolve_broker_url
 from ops.clock import RandomIds, SystemClock
 from ops.exit_codes import ExitCode
+from ops.liveness.parent_watch import watch_lifeline
 from ops.logs import Logger, configure_logging
-from ops.models.files import inspect_files
+from ops.metrics.counter_file import CounterFile
 from ops.models.registry import RegistryReader, first_model
-from ops.parent_watch import watch_lifeline
 from ops.setting_groups.service import (
     RedisSettings,
 )
@@ -113,6 +115,7 @@ def build(
         log=log,
         payloads=log,
         views=log.views,
+        metrics=_metrics(settings, log, stack),
         eta=LiveEta(log.queue_views, pulses, models, clock, admission=controls.admission),
         submission=JobSubmission(log=log, queue=queue, ids=ids),
         cancellation=JobCancellation(
@@ -141,7 +144,6 @@ def build(
         models=models,
         rates=LiveRates(pulses, log.views, clock),
         registry=registry,
-        inspect_model=inspect_files,
         max_tokens_default=settings.jobs.max_tokens_default,
         efforts=efforts_of(settings.reasoning),
         rules=job_rules_of(settings.jobs),
@@ -157,6 +159,21 @@ def _webhook_store(settings: Settings, stack: ExitStack) -> SqlWebhookStore:
     store = SqlWebhookStore(settings.log_url)
     stack.callback(store.close)
     return store
+
+
+def _metrics(settings: Settings, log: SqlEventLog, stack: ExitStack) -> MetricPorts:
+    counters = CounterFile(None)
+    # A second api of the data directory keeps no totals on the disk.
+    with suppress(DataDirLocked):
+        stack.enter_context(DataLock(settings.data_dir / "api.lock"))
+        counters = CounterFile(settings.data_dir / "api.counters.json")
+    return MetricPorts(
+        queue=log.queue_views,
+        usage=log.usage,
+        writer=log.figures,
+        counters=counters,
+        aliases=settings.metrics.vllm_names,
+    )
 
 
 def _open_log(settings: Settings, stack: ExitStack, clock: Clock) -> SqlEventLog:
@@ -272,7 +289,7 @@ def _webhook_thread(
         at_once_per_host=wanted.at_once_per_host,
         timeout_s=wanted.timeout_s,
     )
-    return WebhookThread(collector, sender, pace=pace, logger=logger)
+    return WebhookThread(collector, sender, pace=pace, logger=logger, tries=ports.metrics.tries)
 
 
 def _periodic_tasks(
@@ -342,6 +359,7 @@ def run(settings: Settings, logger: Logger) -> int:
                 on_listening=lambda host, port: logger.info("listening", host=host, port=port),
                 logger=logger,
                 draining=ports.draining,
+                counts=ports.metrics.requests,
             )
         )
 

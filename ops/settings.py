@@ -29,6 +29,7 @@ from ops.setting_groups.service import (
     EngineSettings,
     JobSettings,
     LogSettings,
+    MetricsSettings,
     ReasoningSettings,
     RedisSettings,
     ServerSettings,
@@ -106,6 +107,7 @@ class Settings(BaseSettings):
     jobs: JobSettings = JobSettings()
     reasoning: ReasoningSettings = ReasoningSettings()
     batches: BatchSettings = BatchSettings()
+    metrics: MetricsSettings = MetricsSettings()
     webhooks: WebhookSettings = WebhookSettings()
 
     @field_validator("config", mode="before")

@@ -8,8 +8,8 @@ import sys
 from domain.errors import LogUnavailable, QueueUnavailable
 from ops.adapters.data_dir.lock import DataDirLocked
 from ops.exit_codes import ExitCode, end_process
+from ops.liveness.parent_watch import watch_lifeline
 from ops.logs import configure_logging
-from ops.parent_watch import watch_lifeline
 from ops.settings import load_settings
 from worker.control.restart_alone import RestartAlone
 from worker.engine.ports import ModelLoadError

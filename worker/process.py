@@ -19,7 +19,7 @@ from domain.errors import SemanticError
 from domain.events.model import ModelLoadFailed
 from domain.events.worker import WorkerDraining
 from domain.job.fair_scheduler import TurnOrder
-from domain.job.ports import ItemSink, WorkerPulses, WorkerState
+from domain.job.ports import ItemSink, WorkerState
 from domain.model.swap import SwapState
 from domain.usecases.engine_control import EngineControls
 from domain.usecases.recorded_answers import LoggedAnswers
@@ -37,7 +37,7 @@ from ops.adapters.redis.token_counts import TokenCountServer, counts_wait
 from ops.broker.address import resolve_broker_url
 from ops.clock import RandomIds, SystemClock, uuid7_hex
 from ops.exit_codes import ExitCode
-from ops.heartbeat import BEAT_S, take_heartbeat
+from ops.liveness.heartbeat import BEAT_S, take_heartbeat
 from ops.logs import Logger
 from ops.models.choice import given_choice
 from ops.models.registry import first_model
@@ -58,6 +58,7 @@ from worker.liveness.last_step import LastStepFile, read_last_step
 from worker.liveness.periodic_tasks import PeriodicTask
 from worker.liveness.pulse import PULSE_S, PulseReporter
 from worker.liveness.stuck_step import CHECK_S, StuckStepGuard
+from worker.liveness.worker_metrics import WorkerMetrics
 from worker.recording.worker_event_recorder import WorkerEventRecorder, library_versions
 from worker.turn_scheduler import TurnScheduler
 
@@ -80,6 +81,7 @@ class _Connections:
     broker_id: str
     follower: SwapFollower
     controls: EngineControls
+    metrics: WorkerMetrics
 
 
 class WorkerProcess:
@@ -173,6 +175,7 @@ class WorkerProcess:
             broker_id=identity.broker_id,
             follower=follower,
             controls=EngineControls(log=log, ids=RandomIds(), signals=signals),
+            metrics=WorkerMetrics.of(settings.data_dir, place=identity.broker_id),
         )
         if unloaded is not None and follower.may_wait_unloaded(unloaded.id):
             self._last_card = unloaded
@@ -190,6 +193,7 @@ class WorkerProcess:
             views=to.log.views,
             starts_jobs=lambda: to.controls.admission() is AdmissionState.OPEN,
             counts_wait=partial(counts_wait, to.client, to.keys),
+            metrics=to.metrics,
         )
         self._state = WorkerState.UNLOADED
         self._logger.info("model_unloaded", model=card.id)
@@ -219,7 +223,7 @@ class WorkerProcess:
         tuning = WorkerTuning(
             controls, settings.engine, engine=engine, turns=turns, queue=broker, logger=logger
         )
-        pulse = self._pulse(RedisWorkerPulses(client, keys), engine, cache.gauge, tuning)
+        pulse = self._pulse(to, engine, cache.gauge, tuning)
         stack.enter_context(PeriodicTask("pulse", PULSE_S, pulse.beat))
         active = ActiveJobs()
         idle = IdleModel(settings.model.idle_ttl_s, active)
@@ -229,7 +233,6 @@ class WorkerProcess:
         if not self._load(engine, to, cache.tier):
             return int(ExitCode.LOAD_FAILED)
         stack.enter_context(PeriodicTask("heartbeat", BEAT_S, take_heartbeat()))
-
         backlog = RedisItemBacklog(client, keys)
         runner = build_runner(
             self._worker, log, engine, sink=sink, backlog=backlog, active=active, turns=turns
@@ -345,14 +348,15 @@ class WorkerProcess:
 
     def _pulse(
         self,
-        pulses: WorkerPulses,
+        to: _Connections,
         engine: BatchEngine,
         gauge: CacheGauge,
         tuning: WorkerTuning,
     ) -> PulseReporter:
+        to.metrics.add(gauge.counted, to.log.figures, lambda: {"worker_starts_total": {"": 1.0}})
         return PulseReporter(
             worker=self._worker,
-            pulses=pulses,
+            pulses=RedisWorkerPulses(to.client, to.keys),
             engine=engine,
             gauge=gauge,
             turns=self._turns.state,
@@ -362,6 +366,7 @@ class WorkerProcess:
             logger=self._logger,
             target=lambda: self._target or self._model.name,
             last_model=self._last_card,
+            metrics=to.metrics,
         )
 
     def _load(self, engine: BatchEngine, to: _Connections, tier: DiskTier | None) -> bool:

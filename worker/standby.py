@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Final
 
 from ops.exit_codes import ExitCode, end_process
-from ops.standby import wait_for_activation
+from ops.liveness.standby import wait_for_activation
 
 #: Modules that ``worker.main`` imports, together with all libraries except MLX.
 PRELOADED: Final = (

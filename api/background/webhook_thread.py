@@ -18,7 +18,7 @@ from domain.errors import SemanticError
 from domain.usecases.webhooks import (
     WebhookCollector,
 )
-from domain.webhook.delivery import ERROR_CHARS_MAX, DeliveryResult, Webhook
+from domain.webhook.delivery import ERROR_CHARS_MAX, DeliveryResult, Webhook, WebhookState
 from domain.webhook.ports import WebhookSender
 from ops.logs import Logger
 
@@ -70,6 +70,7 @@ class WebhookThread:
         sender: Makes the sender, in the event loop of the thread.
         pace: Limits of concurrent deliveries.
         logger: Records failed deliveries, and the first of several failing steps.
+        tries: Counts the tries by their outcome.
     """
 
     def __init__(
@@ -79,11 +80,13 @@ class WebhookThread:
         *,
         pace: WebhookPace,
         logger: Logger,
+        tries: Counter[WebhookState] | None = None,
     ) -> None:
         self._collector = collector
         self._make_sender = sender
         self._pace = pace
         self._logger = logger
+        self._outcomes = Counter() if tries is None else tries
         self._busy: Counter[str] = Counter()
         self._tries: set[asyncio.Task[None]] = set()
         self._after: int | None = None
@@ -214,6 +217,7 @@ class WebhookThread:
 
     async def _settle(self, webhook: Webhook, answer: DeliveryResult) -> None:
         state = await asyncio.to_thread(self._collector.settle, webhook, answer)
+        self._outcomes[state] += 1
         if answer.error is not None:
             self._logger.warning(
                 "webhook_failed",

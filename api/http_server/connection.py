@@ -16,6 +16,7 @@ from api.http_server import errors
 from api.http_server.exchange import Exchange
 from api.http_server.limits import ServerLimits
 from api.http_server.reply_writer import ReplyContext, ReplyWriter
+from api.http_server.request_counts import CLIENT_LEFT
 from api.http_server.request_head import (
     RequestTarget,
     check_content,
@@ -60,8 +61,8 @@ class ConnectionHost(Protocol):
             SemanticError: For the client.
         """
 
-    def finish(self, request: Request) -> None:
-        """Forget a request whose reply is sent or will never be."""
+    def finish(self, request_id: str, status: int) -> None:
+        """Forget a request whose reply is sent or will never be, and count the reply."""
 
 
 class Connection(asyncio.Protocol):
@@ -271,13 +272,14 @@ class Connection(asyncio.Protocol):
             headers=headers,
         )
         self._host.logger.info("request_refused", code=error.code)
-        await self._writer.send(error_reply(error, dialect, exchange.request_id), to)
+        reply = error_reply(error, dialect, exchange.request_id)
+        self._host.finish(exchange.request_id, reply.status)
+        await self._writer.send(reply, to)
         await self._linger()
 
     async def _linger(self) -> None:
         """Read for a moment: closing with unread bytes would reset the reply on its way."""
-        self._lingering = True
-        self._surplus_bytes = 0
+        self._lingering, self._surplus_bytes = True, 0
         if self._transport is not None and self._transport.can_write_eof():
             self._transport.write_eof()
         try:
@@ -286,14 +288,14 @@ class Connection(asyncio.Protocol):
         except TimeoutError:
             self.abort()
 
-    async def _respond(
-        self, head: h11.Request, body: bytes, exchange: Exchange, holder: str
-    ) -> None:
+    async def _respond(self, head: h11.Request, body: bytes, exchange: Exchange, key: str) -> None:
         started_s = time.monotonic()
         headers = read_headers(head)
         dialect = dialect_of(_path_of(head), headers)
+        status = CLIENT_LEFT
         try:
             reply = await self._reply(head, headers, body, exchange)
+            status = reply.status
             to = ReplyContext(
                 exchange=exchange,
                 dialect=dialect,
@@ -303,15 +305,14 @@ class Connection(asyncio.Protocol):
             )
             await self._send(reply, to)
         finally:
-            request, self._request = self._request, None
-            if request is not None:
-                self._host.finish(request)
+            self._request = None
+            self._host.finish(exchange.request_id, status)
         self._host.logger.debug(
             "request_answered",
             method=head.method.decode("ascii"),
             path=_path_of(head),
             status=reply.status,
-            key=holder,
+            key=key,
             duration_ms=round((time.monotonic() - started_s) * 1000, 3),
         )
 
@@ -354,8 +355,7 @@ class Connection(asyncio.Protocol):
         )
         if self._reader.over:
             request.gone.set()
-        self._request = request
-        self._surplus_bytes = 0
+        self._request, self._surplus_bytes = request, 0
         self._count_surplus(self._reader.waiting_bytes)
         return request
 

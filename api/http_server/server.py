@@ -16,6 +16,7 @@ from api.access.access_control import AccessControl
 from api.http.messages import Reply, Request, StreamReply
 from api.http_server.connection import Connection
 from api.http_server.limits import ServerLimits
+from api.http_server.request_counts import UNROUTED, RequestCounts
 from api.http_server.router import Router
 from domain.errors import Draining
 from ops.logs import Logger
@@ -45,6 +46,7 @@ class HttpServer:
         limits: Sizes, times and counts.
         logger: Records requests and failures.
         draining: Set by ``drain``, for others.
+        counts: Receives counts of connections and replies.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class HttpServer:
         limits: ServerLimits,
         logger: Logger,
         draining: threading.Event | None = None,
+        counts: RequestCounts | None = None,
     ) -> None:
         self._router = router
         self._unrouted = unrouted
@@ -64,8 +67,11 @@ class HttpServer:
         # Bound once, since binding costs time with every request.
         self.logger = logger.bind(component="http_server")
         self._draining = draining or threading.Event()
+        self._counts = counts or RequestCounts()
         self._ending = False
         self._requests: dict[str, Request] = {}
+        #: Patterns of the routes of these requests.
+        self._patterns: dict[str, str] = {}
         self._connections: set[Connection] = set()
         #: Those that were made before the drain.
         self._open: set[Connection] = set()
@@ -136,7 +142,7 @@ class HttpServer:
             # The drain does not wait for clients that come during it.
             self._open.add(connection)
             self._empty.clear()
-        count = len(self._connections)
+        self._counts.connections = count = len(self._connections)
         if count > self.limits.connections_max + self.limits.refusals_max:
             connection.abort()
         return count <= self.limits.connections_max
@@ -144,6 +150,7 @@ class HttpServer:
     def leave(self, connection: Connection) -> None:
         """Remove a connection."""
         self._connections.discard(connection)
+        self._counts.connections = len(self._connections)
         self._open.discard(connection)
         if not self._open:
             self._empty.set()
@@ -161,6 +168,7 @@ class HttpServer:
         if preflight is not None:
             return preflight
         self._requests[request.id] = request
+        self._counts.in_flight = len(self._requests)
         if self._ending:
             request.ending.set()
         found = await self._router.match(request.method, route_path)
@@ -168,11 +176,14 @@ class HttpServer:
             return self._unrouted(request.method, route_path)
         if (job_id := found.params.get(JOB_PARAM)) is not None:
             bind_contextvars(job_id=job_id)
+        self._patterns[request.id] = found.route.pattern
         return await found.route.handler(replace(request, params=found.params))
 
-    def finish(self, request: Request) -> None:
-        """Forget a request whose reply is sent or will never be."""
-        self._requests.pop(request.id, None)
+    def finish(self, request_id: str, status: int) -> None:
+        """Forget a request whose reply is sent or will never be, and count the reply."""
+        self._requests.pop(request_id, None)
+        self._counts.in_flight = len(self._requests)
+        self._counts.record(self._patterns.pop(request_id, UNROUTED), status)
 
 
 def _find_dead_peers(listener: socket.socket) -> None:

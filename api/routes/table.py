@@ -13,6 +13,7 @@ from api.http.replies import json_reply
 from api.presenters.openapi import openapi_document
 from api.routes.admin.clients import CLIENT_OPERATIONS
 from api.routes.admin.engine import ENGINE_OPERATIONS
+from api.routes.admin.metrics import METRIC_OPERATIONS
 from api.routes.admin.models import MODEL_OPERATIONS
 from api.routes.admin.overview import OVERVIEW_OPERATIONS
 from api.routes.admin.status import STATUS_OPERATIONS
@@ -61,6 +62,7 @@ _OPERATIONS_OF: Final[Mapping[str, tuple[Operation, ...]]] = MappingProxyType(
         "webhooks": WEBHOOK_OPERATIONS,
         "events": (*EVENT_OPERATIONS, *CHECK_OPERATIONS, *TIMELINE_OPERATIONS),
         "engine": ENGINE_OPERATIONS,
+        "metrics": METRIC_OPERATIONS,
         "models": (*MODEL_OPERATIONS, *CLIENT_OPERATIONS),
         "swaps": SWAP_OPERATIONS,
         "status": (*HEALTH_OPERATIONS, *STATUS_OPERATIONS, *OPENAPI_OPERATIONS),

@@ -7,6 +7,9 @@ from api.background.tasks import BlockingCalls
 from api.background.webhooks import WebhookServices
 from api.services.agent_reader import AgentReader
 from api.services.health import HealthChecks
+from api.services.metrics.fleet_metrics import FleetMetrics
+from api.services.metrics.log_metrics import LogMetrics
+from api.services.metrics.service import ApiMetrics, MetricsService
 from api.services.overview import OverviewService
 from api.services.ports import ApiPorts
 from api.services.response_reader import ResponseReader
@@ -36,6 +39,7 @@ from domain.usecases.model_stock import ModelStock
 from domain.usecases.recent_ends import RecentEnds
 from domain.usecases.webhooks import WebhookRetry
 from ops.adapters.data_dir.free_space import FREE_BYTES_MIN
+from ops.metrics.process_metrics import ProcessMetrics
 
 
 def compose(ports: ApiPorts) -> Services:
@@ -86,6 +90,7 @@ def compose(ports: ApiPorts) -> Services:
         webhooks=_webhooks(ports, call),
         engine=_engine(ports, call),
         events=EventService(log=ports.log, clock=ports.clock, call=call, ping_s=ports.ping_s),
+        metrics=_metrics(ports, call),
         models=_models(ports, call),
         swaps=SwapService(
             swaps=ports.swaps,
@@ -170,6 +175,31 @@ def _batches(ports: ApiPorts, call: BlockingCalls) -> BatchServices:
         rules=ports.batch_rules,
         webhook_policy=ports.webhook_policy,
         require_admission=ports.controls.require_admission,
+    )
+
+
+def _metrics(ports: ApiPorts, call: BlockingCalls) -> MetricsService:
+    return MetricsService(
+        log=LogMetrics(
+            log=ports.log,
+            usage=ports.metrics.usage,
+            queue=ports.metrics.queue,
+            webhooks=ports.webhook_store,
+            controls=ports.controls,
+            clock=ports.clock,
+        ),
+        fleet=FleetMetrics(ports.pulses),
+        api=ApiMetrics(
+            version=ports.version,
+            requests=ports.metrics.requests,
+            tries=ports.metrics.tries,
+            writer=ports.metrics.writer,
+            counters=ports.metrics.counters,
+            free_bytes=ports.free_bytes,
+            process=ProcessMetrics(),
+        ),
+        aliases=ports.metrics.aliases,
+        call=call,
     )
 
 

@@ -16,6 +16,7 @@ from api.background.live_rates import LiveRates
 from api.background.tasks import Background
 from api.protocols.shared.efforts import Efforts
 from api.protocols.shared.parsed_request import RequestDefaults
+from api.services.metrics.ports import MetricPorts
 from api.streaming.job_readers import ConnectionRegistry
 from api.submission.job_rules import JobRules
 from domain.batch.ports import BatchViews
@@ -37,6 +38,7 @@ from domain.usecases.jobs.submit import JobSubmission
 from domain.usecases.model_swaps import ModelSwaps
 from domain.webhook.ports import WebhookStore
 from ops.adapters.data_dir.free_space import FREE_BYTES_MIN
+from ops.models.files import inspect_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,7 @@ class ApiPorts:
         log: The event log.
         payloads: Texts of requests and answers.
         views: The jobs projection.
+        metrics: What a scrape reads.
         eta: Forecasts for open jobs.
         submission: Records and enqueues jobs.
         cancellation: Cancels jobs.
@@ -92,6 +95,7 @@ class ApiPorts:
     log: EventLog
     payloads: PayloadStore
     views: JobViews
+    metrics: MetricPorts
     eta: EtaSource
     submission: JobSubmission
     cancellation: JobCancellation
@@ -119,7 +123,7 @@ class ApiPorts:
     models: LoadedModels
     rates: LiveRates
     registry: Callable[[], ModelRegistry]
-    inspect_model: InspectFiles
+    inspect_model: InspectFiles = inspect_files
     max_tokens_default: int = 4096
     efforts: Efforts = Efforts()
     rules: JobRules = JobRules()

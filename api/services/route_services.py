@@ -15,6 +15,7 @@ from api.protocols.shared.parsed_request import RequestDefaults
 from api.schemas.replies import JobObject
 from api.services.agent_reader import AgentReader
 from api.services.health import HealthChecks
+from api.services.metrics.service import MetricsService
 from api.services.overview import OverviewService
 from api.services.response_reader import ResponseReader
 from api.streaming.job_items import JobItems
@@ -301,6 +302,7 @@ class Services:
     webhooks: WebhookServices
     events: EventService
     engine: EngineService
+    metrics: MetricsService
     models: ModelService
     swaps: SwapService
     overview: OverviewService

@@ -97,6 +97,23 @@ class JobViews(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenJobs:
+    """Numbers of jobs that have not ended.
+
+    Attributes:
+        waiting: Jobs that wait for a worker, by queue; every queue is named.
+        oldest: RFC 3339 instant at which the oldest of them was accepted, by queue.
+        running: Jobs whose attempt has begun.
+        agents: Different agents of all these jobs.
+    """
+
+    waiting: Mapping[Priority, int]
+    oldest: Mapping[Priority, str]
+    running: int
+    agents: int
+
+
 class QueueViews(Protocol):
     """Open and measured jobs, for estimates. Each method raises ``LogUnavailable``."""
 
@@ -110,4 +127,8 @@ class QueueViews(Protocol):
 
     def measured(self, *, limit: int) -> tuple[MeasuredJob, ...]:
         """Return completed jobs, the latest accepted first."""
+        ...
+
+    def open_jobs(self) -> OpenJobs:
+        """Return the numbers of open jobs; the cost does not grow with the ended ones."""
         ...

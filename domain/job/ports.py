@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -217,6 +217,11 @@ class WorkerPulse:
         counts: What its engine has done so far, once it is ready.
         slow_step: The step of its engine that takes long, in words; ``None`` if none does.
         rows: Its running sequences; ``None`` while no overview is watched.
+        place: Identity of its data directory, which all workers of it have in turn; empty from a
+            worker of an older version.
+        host: Name of its machine.
+        metrics: Totals over all workers of the place and present values, by metric family and by
+            the value of the label that the family has beside the worker.
     """
 
     worker: WorkerId
@@ -233,6 +238,10 @@ class WorkerPulse:
     counts: WorkCounts | None = None
     slow_step: str | None = None
     rows: tuple[RowFigures, ...] | None = None
+
+    place: str = ""
+    host: str = ""
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def running(self) -> int:

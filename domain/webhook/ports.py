@@ -68,6 +68,10 @@ class WebhookStore(Protocol):
         """Return webhooks, newest first; ``before`` is the last one of the page before."""
         ...
 
+    def count_pending(self) -> int:
+        """Return how many webhooks wait for a try."""
+        ...
+
     def forget(self, *, before: str, limit: int) -> int:
         """Delete webhooks that ended before an instant; return how many."""
         ...

@@ -16,8 +16,8 @@ from ops.broker.address import forget_url, socket_path, write_url
 from ops.broker.private_redis import PrivateRedis
 from ops.broker.trial import TrialBroker
 from ops.exit_codes import ExitCode
+from ops.liveness.parent_watch import watch_lifeline
 from ops.logs import Logger, configure_logging
-from ops.parent_watch import watch_lifeline
 from ops.settings import Settings, load_settings
 
 

@@ -251,6 +251,14 @@ class JobSettings(SettingGroup):
         return self.worker_standby
 
 
+class MetricsSettings(SettingGroup):
+    """What ``/metrics`` shows."""
+
+    vllm_names: bool = Field(
+        default=False, description="repeat metrics that vLLM has too under their vllm: names"
+    )
+
+
 class ReasoningSettings(SettingGroup):
     """What reasoning may take of the tokens that may be generated; then the answer begins."""
 

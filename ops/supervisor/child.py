@@ -9,9 +9,9 @@ import subprocess
 import time
 from collections.abc import Mapping
 
-from ops.heartbeat import HEARTBEAT_ENV
-from ops.parent_watch import LIFELINE_ENV
-from ops.standby import STANDBY_ENV
+from ops.liveness.heartbeat import HEARTBEAT_ENV
+from ops.liveness.parent_watch import LIFELINE_ENV
+from ops.liveness.standby import STANDBY_ENV
 from ops.supervisor.output import LineWriter, pump
 from ops.supervisor.parts import Part
 

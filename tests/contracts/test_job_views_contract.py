@@ -127,6 +127,26 @@ def test_jobs_are_counted_by_status(store: Store) -> None:
     assert sum(counts.values()) == 2
 
 
+def test_open_jobs_are_counted_by_queue(store: Store) -> None:
+    empty = store.queue_views.open_jobs()
+    assert (empty.waiting, empty.oldest) == (dict.fromkeys(Priority, 0), {})
+    assert (empty.running, empty.agents) == (0, 0)
+    _accept(store, "job-1", agent="a")
+    _accept(store, "job-2", agent="b", priority=Priority.BATCH)
+    _accept(store, "job-3", agent="a")
+    _accept(store, "job-4")
+    store.log.append(StreamName("job-3"), [draft(started())], expected_version=1)
+    both = [draft(started()), draft(completed())]
+    _accept(store, "job-5", agent="c")
+    store.log.append(StreamName("job-5"), both, expected_version=1)
+    found = store.queue_views.open_jobs()
+    assert found.waiting == {Priority.INTERACTIVE: 2, Priority.BATCH: 1}
+    assert (found.running, found.agents) == (1, 2)
+    first = store.views.get(JobId("job-1"))
+    assert first is not None
+    assert found.oldest[Priority.INTERACTIVE] == first.created_at
+
+
 def test_bound_jobs_are_found_by_their_model(store: Store) -> None:
     def accept(job: str, model: str | None, *, parks: bool = False) -> None:
         event = replace(submitted(), bound_model=model, parks=parks)

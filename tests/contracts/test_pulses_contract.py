@@ -70,6 +70,9 @@ READY = WorkerPulse(
             max_tokens=7,
         ),
     ),
+    place="engine-1f",
+    host="studio",
+    metrics={"eviction_total": {"ram": 3.0, "disk": 1.0}},
 )
 #: So long that nobody fades while a test looks.
 LASTING_MS = 600_000

@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 from domain.kv.contexts import MemoryStats
 from domain.kv.hashing import BlockHash
 from domain.values import CacheFigures, DraftFigures, JobId, Priority, WaitingFor, WaitingJob
+from ops.metrics.counter_file import Figures, added
 from worker.cachestore.tier import DiskTier
 
 
@@ -136,3 +137,18 @@ class CacheGauge:
 
     def _blocks(self) -> HeldBlocks | None:
         return None if self._runner is None else self._runner.prefix_cache
+
+    def counted(self) -> Figures:
+        """Return what the caches of this process have done so far, by metric family."""
+        counted: Figures = {} if self._tier is None else self._tier.counted()
+        if self._runner is None:
+            return counted
+        memory, drafts = self._runner.memory(), self._runner.drafts
+        ours: dict[str, dict[str, float]] = {
+            "spec_decode_num_drafts_total": {"": float(drafts.drafts)},
+            "spec_decode_num_draft_tokens_total": {"": float(drafts.drafted_tokens)},
+            "spec_decode_num_accepted_tokens_total": {"": float(drafts.accepted_tokens)},
+        }
+        if memory is not None:
+            ours["eviction_total"] = {"ram": float(memory.evicted_blocks)}
+        return added(counted, ours)

@@ -21,6 +21,7 @@ from ops.blockstore.events import (
 )
 from ops.blockstore.report import ScanReport, StoreStats
 from ops.blockstore.store import BlockStore
+from ops.metrics.counter_file import Figures
 from worker.cachestore.continuation import CANDIDATES_MAX, Continuation
 from worker.cachestore.manifest import Manifest, sealed
 from worker.cachestore.read_ahead import BlockRead, ReadAhead, ReadLimits, Targets
@@ -157,6 +158,25 @@ class DiskTier:
             queued=writer.queued,
             dropped=writer.dropped,
         )
+
+    def counted(self) -> Figures:
+        """Return what the tier has done so far and what waits, by metric family."""
+        store, writer = self._store.stats(), self._writer.stats()
+        return {
+            "eviction_total": {"disk": float(store.evicted)},
+            "disk_cache_blocks_total": {
+                "written": float(store.stored),
+                "read": float(store.hits),
+                "rejected": float(store.rejected),
+                "dropped": float(writer.dropped),
+            },
+            "disk_cache_bytes_total": {
+                "written": float(store.stored_bytes),
+                "read": float(store.hit_bytes),
+            },
+            "disk_cache_queued_blocks": {"": float(writer.queued)},
+            "cache_persist_duration_seconds": self._writer.durations.read(),
+        }
 
     # --- reads -----------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ some seconds, so retries are rare. The bytes in flight are bounded; the owner se
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -29,6 +30,8 @@ from ops.blockstore.blocks import NewBlock
 from ops.blockstore.disk import DiskUnavailable
 from ops.blockstore.events import OnStoreEvent, PersistencePaused, PersistenceResumed, ignore
 from ops.blockstore.store import BlockStore
+from ops.metrics.durations import DurationHistogram
+from ops.metrics.worker_families import PERSIST_BOUNDS_S
 from worker.cachestore.write_outcome import WriteOutcome, WriteState, outcome_of
 
 #: Most calls of ``when_written`` that wait at once.
@@ -131,6 +134,8 @@ class WriteBehind:
         self._pause: _Pause | None = None
         self._full_until_s: float | None = None
         self._dropped = 0
+        #: Of the groups that the store accepted.
+        self.durations = DurationHistogram(PERSIST_BOUNDS_S)
         # A daemon thread, so that a hanging disk does not keep the process alive.
         self._thread = threading.Thread(target=self._run, name="block-writer", daemon=True)
 
@@ -272,6 +277,7 @@ class WriteBehind:
         group = self._take()
         if not group:
             return not self._closing
+        started_s = time.monotonic()
         try:
             stored = self._store.put_many([write.block for write in group])
         except DiskUnavailable as error:
@@ -279,6 +285,7 @@ class WriteBehind:
         except Exception as error:  # noqa: BLE001 - the next group may succeed
             failed = self._pause_after_failure(type(error).__name__, str(error))
         else:
+            self.durations.record(time.monotonic() - started_s)
             outcomes = [outcome_of(outcome) for outcome in stored]
             self._resume(is_full=WriteOutcome.NO_ROOM in outcomes)
             self._complete(group, outcomes)

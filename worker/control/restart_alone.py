@@ -7,8 +7,8 @@ import sys
 import time
 
 from ops.exit_codes import ExitCode
+from ops.liveness.parent_watch import LIFELINE_ENV
 from ops.logs import Logger
-from ops.parent_watch import LIFELINE_ENV
 from ops.supervisor.restart_policy import PLANNED, GiveUp, decide
 
 #: Environment variable with the number of short runs in a row that ended as planned.

@@ -16,6 +16,7 @@ from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.values import JobStatus, ModelCard, Priority, StreamName, WorkerId
 from worker.active_jobs import ActiveJobs
+from worker.liveness.worker_metrics import WorkerMetrics
 
 #: Seconds between two checks whether the model is idle.
 IDLE_CHECK_S = 1.0
@@ -65,6 +66,7 @@ class UnloadedModel:
         views: The jobs.
         starts_jobs: Returns whether operators let jobs be started.
         counts_wait: Returns whether prompts wait to be counted.
+        metrics: Totals and values for the metrics of the service.
     """
 
     worker: WorkerId
@@ -74,6 +76,7 @@ class UnloadedModel:
     views: JobViews
     starts_jobs: Callable[[], bool]
     counts_wait: Callable[[], bool]
+    metrics: WorkerMetrics
 
     def beat(self) -> None:
         """Publish a pulse; call it every second.
@@ -82,7 +85,15 @@ class UnloadedModel:
             QueueUnavailable: The broker cannot be reached.
         """
         state = WorkerState.UNLOADED.value
-        pulse = WorkerPulse(worker=self.worker, pid=self.pid, state=state, model=self.card)
+        pulse = WorkerPulse(
+            worker=self.worker,
+            pid=self.pid,
+            state=state,
+            model=self.card,
+            place=self.metrics.place,
+            host=self.metrics.host,
+            metrics=self.metrics.read(),
+        )
         self.pulses.beat(pulse)
 
     def wait(self, stop: threading.Event) -> bool:

@@ -14,6 +14,7 @@ from ops.logs import Logger
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.control.tuning import WorkerTuning
 from worker.engine.engine import BatchEngine
+from worker.liveness.worker_metrics import WorkerMetrics
 
 #: Seconds between two pulses.
 PULSE_S = 1.0
@@ -34,6 +35,7 @@ class PulseReporter:
         state: Returns the phase of the process.
         logger: For the operator.
         target: Returns the registered name of the model that this worker has, loads or swaps to.
+        metrics: Totals and values for the metrics of the service.
         last_model: The model that is being loaded again, if it was unloaded.
     """
 
@@ -47,6 +49,7 @@ class PulseReporter:
     state: Callable[[], WorkerState]
     logger: Logger
     target: Callable[[], str]
+    metrics: WorkerMetrics
     last_model: ModelCard | None = None
     _is_watched: bool = field(default=False, init=False)
 
@@ -80,6 +83,9 @@ class PulseReporter:
             counts=figures.counts if is_ready else None,
             slow_step=figures.slow_step,
             rows=figures.rows if self._is_watched else None,
+            place=self.metrics.place,
+            host=self.metrics.host,
+            metrics=self.metrics.read(),
         )
         reply = self.pulses.beat(pulse)
         if not reply.was_known:

@@ -20,6 +20,7 @@ from ops.adapters.event_log.projections.usage_views import SqlUsageViews
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.transaction import Append
 from ops.adapters.event_log.writer import LogWriter
+from ops.metrics.counter_file import Figures
 
 
 class SqlEventLog(LogReader):
@@ -45,6 +46,10 @@ class SqlEventLog(LogReader):
     def commits(self) -> int:
         """Transactions that this process has committed."""
         return self._writer.commits
+
+    def figures(self) -> Figures:
+        """Return what the writer of this process has done so far, by metric family."""
+        return self._writer.figures()
 
     def append(
         self,

@@ -22,6 +22,9 @@ from domain.ports import Clock
 from domain.values import rfc3339
 from ops.adapters.event_log.database import reason_of
 from ops.adapters.event_log.transaction import Append, LogTransaction
+from ops.metrics.counter_file import Figures
+from ops.metrics.durations import DurationHistogram
+from ops.metrics.worker_families import COMMIT_BOUNDS_S
 
 #: Limits of the queue: appends, and bytes of their payloads.
 WAITING_APPENDS_MAX = 4096
@@ -67,6 +70,8 @@ class LogWriter:
         self._inbox_bytes = 0
         self._closed = False
         self._commits = 0
+        self._failures = 0
+        self._durations = DurationHistogram(COMMIT_BOUNDS_S)
         #: The last failure that no commit has followed, and when it was, in seconds.
         self._failure: tuple[str, float] | None = None
         self._thread = threading.Thread(target=self._run, name="event-log-writer", daemon=True)
@@ -76,6 +81,14 @@ class LogWriter:
     def commits(self) -> int:
         """Transactions that this process has committed."""
         return self._commits
+
+    def figures(self) -> Figures:
+        """Return what the writer has done so far, by metric family."""
+        return {
+            "log_commit_duration_seconds": self._durations.read(),
+            "log_write_failures_total": {"": float(self._failures)},
+            "log_waiting_appends": {"": float(len(self._inbox))},
+        }
 
     def recent_failure(self) -> str | None:
         """Return why the last transaction was not written; ``None`` if that is long ago."""
@@ -156,16 +169,19 @@ class LogWriter:
 
     def _write(self, batch: list[Append]) -> list[_Result]:
         """Return the result of each append, once the commit has succeeded or failed."""
+        started_s = time.monotonic()
         try:
             with self._engine.begin() as connection:
                 transaction = LogTransaction(connection, batch, now=self._now)
                 results = [_attempt(transaction, each) for each in batch]
                 transaction.write()
+            self._durations.record(time.monotonic() - started_s)
             self._commits += 1
             self._failure = None
         except OperationalError as error:  # full, locked or unreadable: every append would fail
             _log.warning("%d appends were not written: %s", len(batch), reason_of(error))
             self._failure = reason_of(error), time.monotonic()
+            self._failures += 1
             return [_refusal(error) for _ in batch]
         except Exception as error:  # noqa: BLE001 - the thread must survive to serve later appends
             if len(batch) > 1:

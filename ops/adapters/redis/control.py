@@ -239,6 +239,9 @@ def _pulse(data: dict[str, Any]) -> WorkerPulse:
         counts=None if counts is None else WorkCounts(**counts),
         slow_step=data.get("slow_step"),
         rows=None if rows is None else tuple(_row(row) for row in rows),
+        place=data.get("place", ""),
+        host=data.get("host", ""),
+        metrics=data.get("metrics", {}),
     )
 
 

@@ -148,6 +148,12 @@ class SqlWebhookStore:
             query = query.where(place < cursor.scalar_subquery())
         return self._webhooks(query.order_by(*_NEWEST).limit(limit))
 
+    def count_pending(self) -> int:
+        """See ``WebhookStore.count_pending``."""
+        with reading(self._readers) as connection:
+            query = select(func.count()).select_from(WEBHOOKS).where(_PENDING)
+            return int(connection.execute(query).scalar_one())
+
     def forget(self, *, before: str, limit: int) -> int:
         """See ``WebhookStore.forget``."""
         over = (WEBHOOKS.c.state != WebhookState.PENDING.value, WEBHOOKS.c.last_at < before)

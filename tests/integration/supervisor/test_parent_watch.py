@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.parent_watch import LIFELINE_ENV, watch_lifeline
+from ops.liveness.parent_watch import LIFELINE_ENV, watch_lifeline
 
 _DEADLINE_S = 60
 _ROOT = Path(__file__).parents[3]
@@ -19,7 +19,7 @@ _ROOT = Path(__file__).parents[3]
 #: Prints its pid when it watches, and leaves with 5 when its supervisor is gone.
 _CHILD = """
 import os, threading
-from ops.parent_watch import watch_lifeline
+from ops.liveness.parent_watch import watch_lifeline
 watch_lifeline(lambda: os._exit(5))
 print(os.getpid(), flush=True)
 threading.Event().wait()

@@ -17,6 +17,7 @@ from api.errors import dialect_of, error_reply
 from api.http.messages import Reply, Request, Route, StreamReply
 from api.routes.table import routes
 from api.services.compose import compose
+from api.services.metrics.ports import MetricPorts
 from api.services.ports import ApiPorts
 from api.services.route_services import Services
 from api.submission.job_rules import JobRules
@@ -86,6 +87,7 @@ class FakeApi:
             log=self.log,
             payloads=self.log,
             views=self.log.views,
+            metrics=MetricPorts(queue=self.log.queue_views, usage=self.log.usage),
             eta=LiveEta(
                 queue=self.log.queue_views,
                 pulses=self.broker.pulses,

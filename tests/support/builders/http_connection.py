@@ -74,6 +74,7 @@ class MemoryHost:
         self.draining = False
         self.inside = 0
         self.seen: list[Request] = []
+        self.statuses: list[int] = []
 
     def enter(self, connection: Connection) -> bool:
         del connection
@@ -89,8 +90,9 @@ class MemoryHost:
         self.seen.append(request)
         return await self._answer(request)
 
-    def finish(self, request: Request) -> None:
-        del request
+    def finish(self, request_id: str, status: int) -> None:
+        del request_id
+        self.statuses.append(status)
 
 
 async def play(host: MemoryHost, pieces: Iterable[bytes]) -> bytes:

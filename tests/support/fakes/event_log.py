@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from domain.errors import ConcurrencyConflict, IdempotencyKeyTaken, LogUnavailable
 from domain.events.job import JobSubmitted
 from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
-from domain.job.listing import JobPage
+from domain.job.listing import JobPage, OpenJobs
 from domain.job.view import JobView, is_job_event, job_id_of, project_job
 from domain.log.record import AGENT_STREAM, GENESIS_HASH, Draft, EventFilter, LogHead, RecordedEvent
 from domain.not_found import PayloadMissing
@@ -156,6 +156,16 @@ class InMemoryQueueViews:
             for view in self._in(JobStatus.COMPLETED)[::-1]
         ]
         return tuple(found[:limit])
+
+    def open_jobs(self) -> OpenJobs:
+        queued, running = self._in(JobStatus.QUEUED), self._in(JobStatus.RUNNING)
+        lines = {one: [view for view in queued if view.priority == one] for one in Priority}
+        return OpenJobs(
+            waiting={one: len(views) for one, views in lines.items()},
+            oldest={one: views[0].created_at for one, views in lines.items() if views},
+            running=len(running),
+            agents=len({view.agent for view in (*queued, *running)} - {None}),
+        )
 
     def _in(self, status: JobStatus) -> list[JobView]:
         return [view for view in self._log.views.rows.values() if view.status is status]

@@ -57,6 +57,10 @@ class InMemoryWebhookStore:
         self._keep(found, state=state, last_at=at, next_at=next_at, **reply)
         return True
 
+    def count_pending(self) -> int:
+        self._check()
+        return sum(one.state is WebhookState.PENDING for one in self.rows.values())
+
     def revive(self, webhook_id: WebhookId, *, at: str) -> Webhook | None:
         self._check()
         found = self.rows.get(webhook_id)

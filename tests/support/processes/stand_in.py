@@ -20,9 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ops.heartbeat import take_heartbeat
-from ops.parent_watch import watch_lifeline
-from ops.standby import STANDBY_ENV, wait_for_activation
+from ops.liveness.heartbeat import take_heartbeat
+from ops.liveness.parent_watch import watch_lifeline
+from ops.liveness.standby import STANDBY_ENV, wait_for_activation
 
 _BEAT_S = 0.1
 _ROLE = sys.argv[1]

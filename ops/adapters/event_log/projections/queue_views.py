@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
-from sqlalchemy import Engine, Select, bindparam, select
+from sqlalchemy import Engine, Select, bindparam, func, select
 
 from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
+from domain.job.listing import OpenJobs
 from domain.values import JobId, JobStatus, Priority
 from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.hot_statements import HotStatement
@@ -37,6 +38,13 @@ _RUNNING = _by_acceptance(
     .select_from(_WITH_SUBMISSION)
     .where(JOBS.c.status == JobStatus.RUNNING.value)
 )
+_OPEN_STATES = tuple(status.value for status in JobStatus if not status.is_terminal)
+_OPEN = (
+    select(JOBS.c.status, JOBS.c.priority, func.count(), func.min(JOBS.c.created_at))
+    .where(JOBS.c.status.in_(_OPEN_STATES))
+    .group_by(JOBS.c.status, JOBS.c.priority)
+)
+_OPEN_AGENTS = select(func.count(JOBS.c.agent.distinct())).where(JOBS.c.status.in_(_OPEN_STATES))
 _MEASURED = HotStatement(
     select(
         JOBS.c.prompt_tokens,
@@ -109,6 +117,23 @@ class SqlQueueViews:
                 request_bytes=size,
             )
             for prompt, cached, completion, prefill_ms, decode_ms, size in rows
+        )
+
+    def open_jobs(self) -> OpenJobs:
+        """See ``QueueViews.open_jobs``."""
+        with reading(self._engine) as connection:
+            rows = connection.execute(_OPEN).all()
+            (agents,) = connection.execute(_OPEN_AGENTS).one()
+        queued = {
+            Priority(priority): (int(count), str(oldest))
+            for status, priority, count, oldest in rows
+            if status == JobStatus.QUEUED.value
+        }
+        return OpenJobs(
+            waiting={one: queued.get(one, (0, ""))[0] for one in Priority},
+            oldest={one: oldest for one, (_, oldest) in queued.items()},
+            running=sum(row[2] for row in rows if row[0] == JobStatus.RUNNING.value),
+            agents=int(agents),
         )
 
 

@@ -9,12 +9,14 @@ import pytest
 
 from domain.job.ports import WorkerPulse
 from domain.values import JobId, ModelCard, StreamName, WorkerId
+from ops.metrics.counter_file import CounterFile
 from tests.support.builders.job_events import draft, started
 from tests.support.builders.job_world import JobWorld
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock, SequentialIds
 from worker.active_jobs import ActiveJobs
 from worker.liveness.idle import IdleModel, UnloadedModel, unloaded_by
+from worker.liveness.worker_metrics import WorkerMetrics
 from worker.recording.worker_event_recorder import WorkerEventRecorder
 
 JOB = JobId("job-1")
@@ -95,6 +97,7 @@ class Unloaded(JobWorld):
             views=self.log.views,
             starts_jobs=lambda: self.starts_jobs,
             counts_wait=lambda: False,
+            metrics=WorkerMetrics("place-1", CounterFile(None)),
         )
         return self
 

@@ -14,6 +14,7 @@ from domain.job.fair_scheduler import TurnOrder
 from domain.job.ports import PulseReply, WorkerPulse, WorkerState
 from domain.usecases.engine_control import EngineControls
 from domain.values import WorkerId
+from ops.metrics.counter_file import CounterFile
 from ops.setting_groups.service import EngineSettings
 from tests.support.fakes.broker import FakeControlSignals, FakeItems
 from tests.support.fakes.engine import FakeEngine
@@ -23,6 +24,7 @@ from tests.support.models.engine_probe import ask, submit
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.control.tuning import WorkerTuning
 from worker.liveness.pulse import PulseReporter
+from worker.liveness.worker_metrics import WorkerMetrics
 from worker.turn_scheduler import TurnScheduler
 
 SLOTS, BATCH = 6, 4
@@ -85,6 +87,7 @@ class World:
             state=lambda: state,
             logger=structlog.get_logger(),
             target=lambda: "a model",
+            metrics=WorkerMetrics("place-1", CounterFile(None)),
         )
 
     def pulse(self) -> WorkerPulse:

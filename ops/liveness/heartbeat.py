@@ -1,8 +1,8 @@
 """Heartbeats of a child over a pipe, by which the supervisor notices that it hangs.
 
-The counterpart of ``ops.parent_watch``. A process that is stopped, or whose interpreter is held by
-a call that never returns, looks alive from outside but stops writing. Each watched
-child inherits the write end of its own pipe and writes a byte every ``BEAT_S``.
+The counterpart of ``ops.liveness.parent_watch``. A process that is stopped, or whose interpreter
+is held by a call that never returns, looks alive from outside but stops writing. Each watched child
+inherits the write end of its own pipe and writes a byte every ``BEAT_S``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Wait inside a standby: a process that the supervisor starts before it is needed.
 
-The counterpart of ``ops.parent_watch``. The supervisor holds the only write end of a pipe. It
-writes one byte to activate the standby; it closes the pipe, or dies, to end it.
+The counterpart of ``ops.liveness.parent_watch``. The supervisor holds the only write end of a pipe.
+It writes one byte to activate the standby; it closes the pipe, or dies, to end it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,26 @@
+"""``/metrics`` for Prometheus and other scrapers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from api.http.messages import Reply, Request
+from api.http.operation import Operation
+from api.services.metrics.service import MetricsService
+
+
+async def get_metrics(request: Request, metrics: MetricsService) -> Reply:
+    """Return all metrics, in the format that the scraper prefers."""
+    body, content_type = await metrics.call(metrics.scrape, request.headers.get("accept"))
+    return Reply(body=body, content_type=content_type)
+
+
+METRIC_OPERATIONS: Final = (
+    Operation(
+        "GET /metrics",
+        get_metrics,
+        id="metrics",
+        summary="Return the metrics as Prometheus or OpenMetrics text",
+        media="text/plain",
+    ),
+)

@@ -1,0 +1,125 @@
+"""One scrape: all sources, each of which may be away."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from api.background.tasks import BlockingCalls
+from api.http_server.request_counts import RequestCounts
+from api.services.metrics.fleet_metrics import FleetMetrics, add_figure
+from api.services.metrics.log_metrics import LogMetrics
+from domain.errors import SemanticError
+from domain.webhook.delivery import WebhookState
+from ops.metrics.counter_file import CounterFile, Figures, added
+from ops.metrics.exposition import render
+from ops.metrics.families import FAMILIES
+from ops.metrics.family import Kind
+from ops.metrics.process_metrics import ProcessMetrics
+from ops.metrics.readings import Readings
+
+#: The ``process`` label of this process.
+OWNER: Final = "api"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiMetrics:
+    """Metrics of this process.
+
+    Attributes:
+        version: Of this software.
+        requests: Counts of the HTTP server.
+        tries: Tries of webhooks by their outcome.
+        writer: Returns what the log writer of this process has done.
+        counters: Totals of the processes before this one.
+        free_bytes: Returns the free space of the data directory's disk.
+        process: Memory and descriptors.
+    """
+
+    version: str
+    requests: RequestCounts
+    tries: Counter[WebhookState]
+    writer: Callable[[], Figures]
+    counters: CounterFile
+    free_bytes: Callable[[], int]
+    process: ProcessMetrics
+
+    def read(self, into: Readings) -> None:
+        """Add all samples."""
+        into.add("build_info", 1, version=self.version)
+        into.add("http_connections_open", self.requests.connections)
+        into.add("http_requests_in_flight", self.requests.in_flight)
+        into.add("log_disk_free_bytes", self.free_bytes())
+        for name, values in self.process().items():
+            add_figure(into, name, values, owner=OWNER)
+        figures = self.writer()
+        gauges = {name for name in figures if FAMILIES[name].kind is Kind.GAUGE}
+        for name in gauges:
+            add_figure(into, name, figures[name], owner=OWNER)
+        totals = {name: values for name, values in figures.items() if name not in gauges}
+        self._read_totals(into, totals)
+
+    def _read_totals(self, into: Readings, writer: Figures) -> None:
+        replies = dict(self.requests.replies)
+        counted = {
+            # One label by CounterFile: the status, and the route after it.
+            "http_requests_total": {
+                f"{status} {route}": float(count) for (route, status), count in replies.items()
+            },
+            "webhook_attempts_total": {
+                state.value: float(self.tries[state]) for state in WebhookState
+            },
+        }
+        for name, values in self.counters.publish(added(counted, writer)).items():
+            if name == "webhook_attempts_total":
+                for outcome, count in values.items():
+                    into.add(name, count, outcome=outcome)
+            elif name == "http_requests_total":
+                for key, count in values.items():
+                    status, _, route = key.partition(" ")
+                    into.add(name, count, route=route, status=status)
+            else:
+                add_figure(into, name, values, owner=OWNER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsService:
+    """Answers scrapes; nothing is computed between them.
+
+    Attributes:
+        log: Metrics that the log proves.
+        fleet: Metrics of the workers.
+        api: Metrics of this process.
+        aliases: Whether families are repeated under the names of vLLM.
+        call: Runs what blocks.
+    """
+
+    log: LogMetrics
+    fleet: FleetMetrics
+    api: ApiMetrics
+    aliases: bool
+    call: BlockingCalls
+
+    def scrape(self, accept: str | None) -> tuple[bytes, str]:
+        """Return the text of a scrape and its content type; blocks.
+
+        A source that is away lacks its samples, and ``scrape_source_up`` shows it.
+
+        Args:
+            accept: The header of the request.
+        """
+        readings = Readings()
+        self.api.read(readings)
+        sources = {"log": self.log.read, "broker": self.fleet.read}
+        for name, read in sources.items():
+            found = Readings()
+            try:
+                read(found)
+            except SemanticError:
+                readings.add("scrape_source_up", 0, source=name)
+            else:
+                readings.add("scrape_source_up", 1, source=name)
+            readings.merge(found)
+        return render(readings.all(), accept=accept, aliases=self.aliases)

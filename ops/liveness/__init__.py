@@ -1,0 +1,1 @@
+"""Signs of life between the supervisor and the processes that it starts."""

@@ -1,0 +1,1 @@
+"""Metric families and their exposition, and counters that survive their process."""

@@ -1,0 +1,87 @@
+"""Counters that go on where the process before ended, also after ``kill -9``.
+
+A process counts from 0. The file holds what the processes before have counted; the total is the sum
+of both. The owner writes the file before it publishes a total, so a published total never
+decreases. What was counted and never published may be lost. The file is not synced: after a power
+cut counters may begin anew, as Prometheus expects of any counter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import structlog
+
+#: Values by family, and by the value of the one label that the family has beside its owner.
+Figures: TypeAlias = Mapping[str, Mapping[str, float]]
+
+_log = structlog.get_logger(__name__)
+
+
+class CounterFile:
+    """The totals of one owner, whose file no other process writes.
+
+    Args:
+        path: E.g. ``<data_dir>/worker.counters.json``. A missing or broken file counts as empty.
+            ``None`` for totals of this process alone.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._before = {} if path is None else _read(path)
+        self._written: Figures = self._before
+        self._lock = threading.Lock()
+        self._is_failing = False
+
+    def publish(self, counted: Figures) -> Figures:
+        """Return the totals after they are in the file.
+
+        Args:
+            counted: What this process has counted so far.
+        """
+        with self._lock:
+            totals = added(self._before, counted)
+            if self._path is not None and totals != self._written:
+                self._write(totals, self._path)
+            return totals
+
+    def _write(self, totals: Figures, path: Path) -> None:
+        fresh = path.with_name(path.name + ".new")
+        try:
+            fresh.write_text(json.dumps(totals))
+            fresh.replace(path)
+        except OSError as error:
+            # A full disk must not end the pulse; the totals of this process stay right.
+            if not self._is_failing:
+                _log.warning("counters_not_saved", file=str(path), why=str(error))
+            self._is_failing = True
+            with contextlib.suppress(OSError):
+                fresh.unlink(missing_ok=True)
+            return
+        self._written, self._is_failing = totals, False
+
+
+def added(before: Figures, counted: Figures) -> dict[str, dict[str, float]]:
+    """Return the sums of both; a name that only one of them has keeps its value."""
+    totals = {family: dict(values) for family, values in before.items()}
+    for family, values in counted.items():
+        sums = totals.setdefault(family, {})
+        for label, value in values.items():
+            sums[label] = sums.get(label, 0.0) + value
+    return totals
+
+
+def _read(path: Path) -> dict[str, dict[str, float]]:
+    try:
+        stored = json.loads(path.read_text())
+        return {
+            str(family): {str(label): float(value) for label, value in values.items()}
+            for family, values in stored.items()
+        }
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
