@@ -353,7 +353,7 @@ class WorkerProcess:
         gauge: CacheGauge,
         tuning: WorkerTuning,
     ) -> PulseReporter:
-        to.metrics.add(gauge.counted, to.log.figures, lambda: {"worker_starts_total": {"": 1.0}})
+        to.metrics.add(gauge.counted, to.log.figures)
         return PulseReporter(
             worker=self._worker,
             pulses=RedisWorkerPulses(to.client, to.keys),

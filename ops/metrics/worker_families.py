@@ -104,8 +104,7 @@ CACHE_FAMILIES: Final = (
         Kind.GAUGE,
         "memory_limit_bytes",
         "bytes",
-        "Limits: of contexts (contexts), of weights, contexts and a step together (ceiling), and"
-        " of the device as planned (soft) and never exceeded (hard).",
+        "Limits: of contexts (contexts), and of weights, contexts and a step together (ceiling).",
         "kind",
     ),
     _worker(

@@ -85,7 +85,7 @@ class PulseReporter:
             rows=figures.rows if self._is_watched else None,
             place=self.metrics.place,
             host=self.metrics.host,
-            metrics=self.metrics.read(),
+            metrics=self.metrics.read(figures.counts if is_ready else None),
         )
         reply = self.pulses.beat(pulse)
         if not reply.was_known:

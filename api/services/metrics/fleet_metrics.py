@@ -111,8 +111,7 @@ def _add_values(into: Readings, place: str, pulse: WorkerPulse) -> None:
     for reason in WaitingFor:
         into.add("engine_waiting", reasons[reason], worker=place, reason=reason.value)
     if pulse.turns is not None:
-        in_batch = max(0, len(pulse.turns.running) - len(pulse.waiting))
-        into.add("batch_size", in_batch, worker=place)
+        into.add("batch_size", pulse.running, worker=place)
         into.add("batch_places", pulse.turns.slots, worker=place)
     if pulse.cache is not None:
         _add_cache(into, place, pulse.cache)
@@ -125,8 +124,16 @@ def _add_cache(into: Readings, place: str, cache: CacheFigures) -> None:
     )
     into.add("pool_pinned_ratio", cache.fill, worker=place)
     into.add("pool_blocks", cache.ram_blocks, worker=place)
-    into.add("memory_used_bytes", cache.ram_used_bytes, worker=place, kind="contexts")
+    used = {
+        "weights": cache.weights_bytes,
+        "live": cache.ram_live_bytes,
+        "kept": max(0, cache.ram_used_bytes - cache.ram_live_bytes),
+    }
+    for kind, size_bytes in used.items():
+        into.add("memory_used_bytes", size_bytes, worker=place, kind=kind)
     into.add("memory_limit_bytes", budget, worker=place, kind="contexts")
+    if cache.ceiling_bytes:
+        into.add("memory_limit_bytes", cache.ceiling_bytes, worker=place, kind="ceiling")
     into.add("memory_wait_seconds", cache.full_s, worker=place)
     into.add("disk_cache_used_bytes", cache.disk_used_bytes, worker=place)
     into.add("disk_cache_limit_bytes", cache.disk_budget_bytes, worker=place)

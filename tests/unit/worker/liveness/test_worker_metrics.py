@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from domain.engine.figures import WorkCounts
 from ops.metrics.counter_file import CounterFile, Figures
 from ops.metrics.families import FAMILIES
-from worker.liveness.worker_metrics import TokenRate, WorkerMetrics
+from worker.liveness.worker_metrics import WorkerMetrics
 
 
 class Part:
@@ -58,9 +59,17 @@ def test_values_are_those_of_now_and_of_this_process(tmp_path: Path) -> None:
     assert found.keys() <= FAMILIES.keys()
 
 
-def test_rate_is_that_of_the_time_between_two_readings() -> None:
-    tokens, now_s = 10, 5.0
-    rate = TokenRate(lambda: tokens, clock=lambda: now_s)
-    assert rate() == {"tokens_per_second": {"": 0.0}}
-    tokens, now_s = 30, 7.0
-    assert rate() == {"tokens_per_second": {"": 10.0}}
+def test_work_of_the_engine_has_totals_and_a_rate(tmp_path: Path) -> None:
+    now_s = 5.0
+    file = CounterFile(tmp_path / "worker.counters.json")
+    metrics = WorkerMetrics("place", file, clock=lambda: now_s)
+    assert "worker_starts_total" not in metrics.read()
+    first = metrics.read(WorkCounts(generated_tokens=10, computed_tokens=100))
+    assert first["worker_starts_total"] == {"": 1.0}
+    assert first["tokens_per_second"] == {"": 0.0}
+    now_s = 7.0
+    found = metrics.read(WorkCounts(generated_tokens=30, computed_tokens=100))
+    assert found["tokens_per_second"] == {"": 10.0}
+    assert found["engine_generated_tokens_total"] == {"": 30.0}
+    assert found["engine_prefill_tokens_total"] == {"": 100.0}
+    assert "tokens_per_second" not in metrics.read()

@@ -97,7 +97,12 @@ def test_batch_and_cache_are_those_of_the_pulse() -> None:
     waiting = (WaitingJob(id=jobs[2], waiting_for=WaitingFor.MEMORY, position=0),)
     turns = TurnState(slots=8, interactive_reserved=2, running=jobs)
     cache = CacheFigures(
-        ram_blocks=2, ram_used_bytes=75, ram_budget_bytes=100, ram_held_bytes=50, disk="paused"
+        ram_blocks=2,
+        ram_used_bytes=75,
+        ram_budget_bytes=100,
+        ram_held_bytes=50,
+        disk="paused",
+        ram_live_bytes=30,
     )
     beat = pulse("worker-1", "a", waiting=waiting, turns=turns, cache=cache)
     broker.pulses.beat(beat)
@@ -108,3 +113,5 @@ def test_batch_and_cache_are_those_of_the_pulse() -> None:
     assert samples(fleet, "pool_pinned_ratio") == {("a",): 0.5}
     states = samples(fleet, "disk_cache_state")
     assert (states["a", "paused"], states["a", "on"]) == (1, 0)
+    used = samples(fleet, "memory_used_bytes")
+    assert (used["a", "live"], used["a", "kept"]) == (30, 45)
