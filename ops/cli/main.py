@@ -26,6 +26,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "jobs.replay": ("replay",),
         "jobs.webhooks": ("webhooks",),
         "service.status": ("status",),
+        "top.command": ("top",),
         "service.engine": ("engine", "pause", "drain", "resume"),
         "service.machine": ("service",),
         "agents.cache": ("cache",),
