@@ -104,8 +104,7 @@ def build(
     """
     clock, ids = SystemClock(), RandomIds()
     log = _open_log(settings, stack, clock)
-    url, keys = resolve_broker_url(settings), Keys(settings.redis.prefix)
-    client, hub = _client(url, stack), RedisItemHub(connect_async(url), keys)
+    client, hub, keys = _broker(settings, stack)
     pulses, signals = RedisWorkerPulses(client, keys), RedisControlSignals(client, keys)
     controls = EngineControls(log=log, ids=ids, signals=signals)
     queue, backlog = DramatiqJobQueue(client, keys), RedisItemBacklog(client, keys)
@@ -116,6 +115,7 @@ def build(
         payloads=log,
         views=log.views,
         metrics=_metrics(settings, log, stack),
+        agent_views=log.agents,
         eta=LiveEta(log.queue_views, pulses, models, clock, admission=controls.admission),
         submission=JobSubmission(log=log, queue=queue, ids=ids),
         cancellation=JobCancellation(
@@ -180,6 +180,11 @@ def _open_log(settings: Settings, stack: ExitStack, clock: Clock) -> SqlEventLog
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     upgrade(settings.log_url)
     return stack.enter_context(open_log(settings.log_url, clock=clock))
+
+
+def _broker(settings: Settings, stack: ExitStack) -> tuple[BrokerClient, RedisItemHub, Keys]:
+    url, keys = resolve_broker_url(settings), Keys(settings.redis.prefix)
+    return _client(url, stack), RedisItemHub(connect_async(url), keys), keys
 
 
 def _client(url: str, stack: ExitStack) -> BrokerClient:

@@ -8,8 +8,10 @@ from urllib.parse import quote
 
 from api.presenters.cache_diagnostics import cache_object
 from api.schemas.agents import (
+    AgentActivity,
     AgentCache,
     AgentContextMaps,
+    AgentLinks,
     AgentObject,
     AgentTurn,
     CacheHit,
@@ -19,6 +21,7 @@ from api.schemas.agents import (
     SavedContext,
 )
 from domain.agent.state import Agent, Profile
+from domain.agent.views import AgentView
 from domain.events.agent import AgentDeleted, AgentForgotten, AgentForked, AgentRegistered
 from domain.events.cache import (
     AgentCacheEvicted,
@@ -55,6 +58,24 @@ def agent_object(agent: Agent) -> AgentObject:
             "cache": f"{path}/cache",
             "fork": f"{path}/fork",
         },
+    }
+
+
+def listed_agent_object(view: AgentView) -> AgentObject:
+    """Return a row of the list of agents."""
+    path = f"/v1/agents/{quote(view.id, safe='')}"
+    is_registered = view.created_position > 0
+    links: AgentLinks = {"cache": f"{path}/cache"}
+    if is_registered:
+        links |= {"self": path, "generate": f"{path}/generate", "fork": f"{path}/fork"}
+    return {
+        "id": view.id,
+        "object": "agent",
+        "created_at": view.created_at or view.first_seen,
+        "forked_from": ({"agent_id": view.parent, "turn": view.inherited} if view.parent else None),
+        "links": links,
+        "registered": is_registered,
+        "activity": _activity(view),
     }
 
 
@@ -127,6 +148,32 @@ def agent_cache_object(
         "last_hit": hit,
         "last_miss": miss,
         "latest": _latest(latest, diagnosis),
+    }
+
+
+def _activity(view: AgentView) -> AgentActivity:
+    return {
+        "first_seen": view.first_seen,
+        "last_seen": view.last_seen,
+        "jobs": view.jobs,
+        "open_jobs": view.open_jobs,
+        "last_job": view.last_job,
+        "last_model": view.last_model,
+        "prompt_tokens": view.usage.prompt_tokens,
+        "cached_tokens": view.usage.cached_tokens,
+        "known_tokens": view.known_tokens,
+        "completion_tokens": view.usage.completion_tokens,
+        "hits": view.hits,
+        "ram_tokens": view.ram_tokens,
+        "disk_tokens": view.disk_tokens,
+        "misses": {
+            "diverged": view.misses_diverged,
+            "gone": view.misses_gone,
+            "model_changed": view.misses_model_changed,
+        },
+        "missed_tokens": view.missed_tokens,
+        "context_tokens": view.context_tokens,
+        "context_blocks": view.disk_blocks,
     }
 
 

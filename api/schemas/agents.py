@@ -59,19 +59,54 @@ class AgentFork(TypedDict):
 
 
 class AgentLinks(TypedDict):
-    """Paths of the operations on an agent."""
+    """Paths of the operations on an agent; one without a history has only ``cache``."""
 
-    self: str
-    generate: str
     cache: str
-    fork: str
+    self: NotRequired[str]
+    generate: NotRequired[str]
+    fork: NotRequired[str]
+
+
+class AgentMisses(TypedDict):
+    """Saved contexts that were computed again, by cause."""
+
+    diverged: int
+    gone: int
+    model_changed: int
+
+
+class AgentActivity(TypedDict):
+    """What the jobs of an agent have done; tokens are those of ended jobs.
+
+    ``known_tokens`` are prompt tokens that the cache knew when attempts began. ``context_tokens``
+    is the length of the context that was saved last.
+    """
+
+    first_seen: str
+    last_seen: str
+    jobs: int
+    open_jobs: int
+    last_job: str | None
+    last_model: str | None
+    prompt_tokens: int
+    cached_tokens: int
+    known_tokens: int
+    completion_tokens: int
+    hits: int
+    ram_tokens: int
+    disk_tokens: int
+    misses: AgentMisses
+    missed_tokens: int
+    context_tokens: int
+    context_blocks: int
 
 
 class AgentObject(TypedDict):
-    """An agent; lists leave out the optional keys.
+    """An agent; only lists have ``registered`` and ``activity``, and they leave out the rest.
 
     ``turns`` counts the turns that have an answer, with the inherited ones. ``history`` has the
-    latest turns without them.
+    latest turns without them. ``registered`` is false for an agent without a history of its own,
+    such as a session of a client; its ``created_at`` is the instant of its first job.
     """
 
     id: str
@@ -79,6 +114,8 @@ class AgentObject(TypedDict):
     created_at: str
     forked_from: AgentFork | None
     links: AgentLinks
+    registered: NotRequired[bool]
+    activity: NotRequired[AgentActivity]
     turns: NotRequired[int]
     open_job: NotRequired[str | None]
     system: NotRequired[str | None]
@@ -88,7 +125,7 @@ class AgentObject(TypedDict):
 
 
 class AgentList(TypedDict):
-    """A page, newest first; ``before=<next_before>`` returns the next one."""
+    """A page; ``before=<next_before>`` returns the next one."""
 
     object: Literal["list"]
     data: list[AgentObject]

@@ -143,7 +143,13 @@ def _submission(ports: ApiPorts, call: BlockingCalls, items: JobItems) -> Submis
 
 
 def _agents(ports: ApiPorts, jobs: JobService) -> AgentService:
-    agents = AgentRecords(log=ports.log, views=ports.views, payloads=ports.payloads, ids=ports.ids)
+    agents = AgentRecords(
+        log=ports.log,
+        views=ports.views,
+        payloads=ports.payloads,
+        ids=ports.ids,
+        listing=ports.agent_views,
+    )
     return AgentService(
         turns=AgentTurns(submission=jobs.submission, records=agents, defaults=ports.defaults),
         jobs=jobs,

@@ -19,6 +19,7 @@ from api.protocols.shared.parsed_request import RequestDefaults
 from api.services.metrics.ports import MetricPorts
 from api.streaming.job_readers import ConnectionRegistry
 from api.submission.job_rules import JobRules
+from domain.agent.listing import AgentViews
 from domain.batch.ports import BatchViews
 from domain.engine.control import EngineValues
 from domain.job.eta import EtaSource
@@ -50,6 +51,7 @@ class ApiPorts:
         payloads: Texts of requests and answers.
         views: The jobs projection.
         metrics: What a scrape reads.
+        agent_views: The agents projection.
         eta: Forecasts for open jobs.
         submission: Records and enqueues jobs.
         cancellation: Cancels jobs.
@@ -96,6 +98,7 @@ class ApiPorts:
     payloads: PayloadStore
     views: JobViews
     metrics: MetricPorts
+    agent_views: AgentViews
     eta: EtaSource
     submission: JobSubmission
     cancellation: JobCancellation

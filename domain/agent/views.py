@@ -1,12 +1,16 @@
-"""The list of agents, folded from the log: their jobs and the state of their contexts."""
+"""The agents projection: one row per agent, folded from its events and those of its jobs. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import singledispatch
 
-from domain.events.agent import AGENT_HISTORY, AgentForgotten
+from domain.events.agent import (
+    AgentDeleted,
+    AgentForgotten,
+    AgentForked,
+    AgentRegistered,
+)
 from domain.events.cache import (
     AgentCacheEvicted,
     AgentCacheMissed,
@@ -23,33 +27,26 @@ from domain.events.job import (
     JobRetried,
     JobSubmitted,
 )
+from domain.job.view import JobView
 from domain.log.codec import decode_recorded
-from domain.log.record import RecordedEvent
-from domain.values import AgentId, JobId, Usage
+from domain.log.record import AGENT_STREAM, RecordedEvent
+from domain.values import AgentId, JobId, JobStatus, Usage
 
 #: Most turns of an agent that its view holds.
 TURNS_KEPT = 20
-_PREFIX = "agent-"
-_JOB_EVENTS = (
-    JobSubmitted,
-    AttemptStarted,
-    JobCompleted,
-    JobCancelled,
-    JobFailed,
-    JobExpired,
-    JobRetried,
-)
-#: Types of the events that the list is folded from.
-AGENT_TYPES = AGENT_HISTORY | {
+#: Types of the events of jobs that change the row of their agent.
+_JOB_TYPES = frozenset(
     cls.__name__
     for cls in (
-        *_JOB_EVENTS,
-        AgentCacheSaved,
-        AgentCacheRestored,
-        AgentCacheMissed,
-        AgentCacheEvicted,
+        JobSubmitted,
+        AttemptStarted,
+        JobCompleted,
+        JobCancelled,
+        JobFailed,
+        JobExpired,
+        JobRetried,
     )
-}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +57,7 @@ class AgentJob:
         job: The job.
         at: RFC 3339 instant of acceptance.
         status: ``queued``, ``running``, ``completed``, ``cancelled``, ``failed`` or ``expired``.
-        usage: Token counts; of the latest attempt while the job is open.
+        usage: Token counts; of the latest attempt while the job runs.
     """
 
     job: JobId
@@ -85,15 +82,28 @@ class AgentView:
         jobs: Number of its jobs.
         open_jobs: Number of its jobs that have not ended.
         usage: Token counts of its ended jobs.
+        known_tokens: Prompt tokens that the cache knew when its attempts began.
         hits: Jobs that restored a cached context.
-        misses: Jobs that computed a context although it had been saved.
+        ram_tokens: Restored tokens that were in memory.
+        disk_tokens: Restored tokens that were read from disk.
+        misses_diverged: Saved contexts that the prompt did not continue.
+        misses_gone: Saved contexts whose blocks were evicted.
+        misses_model_changed: Saved contexts of another model.
+        missed_tokens: Saved tokens that were computed again.
         cache_event: Type of the latest event of its context.
         cache_event_at: RFC 3339 instant of that event.
         context_tokens: Length of the context saved last; 0 once it is forgotten.
         disk_blocks: Blocks of that context at the time it was saved, its tail included. Evictions
             are recorded per worker and not per agent, so some may be evicted.
-        turns: The latest jobs, oldest first, at most ``TURNS_KEPT``.
+        last_job: Its latest accepted job.
+        last_model: Id of the model of its latest attempt.
         position: Position of the latest event folded in.
+        created_position: Position of the event that created it as an agent with a history of its
+            own; 0 if there is none, or it was deleted.
+        created_at: RFC 3339 instant of that event.
+        parent: The agent that it was forked from.
+        inherited: Number of turns that the fork took over.
+        turns: The latest jobs, oldest first, at most ``TURNS_KEPT``; from the rows of the jobs.
     """
 
     id: AgentId
@@ -102,14 +112,26 @@ class AgentView:
     jobs: int = 0
     open_jobs: int = 0
     usage: Usage = Usage()
+    known_tokens: int = 0
     hits: int = 0
-    misses: int = 0
+    ram_tokens: int = 0
+    disk_tokens: int = 0
+    misses_diverged: int = 0
+    misses_gone: int = 0
+    misses_model_changed: int = 0
+    missed_tokens: int = 0
     cache_event: str | None = None
     cache_event_at: str | None = None
     context_tokens: int = 0
     disk_blocks: int = 0
-    turns: tuple[AgentJob, ...] = ()
+    last_job: str | None = None
+    last_model: str | None = None
     position: int = 0
+    created_position: int = 0
+    created_at: str | None = None
+    parent: str | None = None
+    inherited: int = 0
+    turns: tuple[AgentJob, ...] = ()
 
     @property
     def cached_ratio(self) -> float:
@@ -117,54 +139,74 @@ class AgentView:
         cached, prompt = self.usage.cached_tokens, self.usage.prompt_tokens
         return cached / prompt if prompt else 0.0
 
+    @property
+    def misses(self) -> int:
+        """Return the number of jobs that computed a context although it had been saved."""
+        return self.misses_diverged + self.misses_gone + self.misses_model_changed
 
-@dataclass(slots=True)
-class Agents:
-    """The fold of the list of agents; it takes every event of the log in order."""
 
-    _views: dict[AgentId, AgentView] = field(default_factory=dict)
-    #: Agent of each job that can still change; a completed job cannot be retried.
-    _open: dict[str, AgentId] = field(default_factory=dict)
+def agent_of(recorded: RecordedEvent, job: JobView | None) -> AgentId | None:
+    """Return the agent whose row an event changes, if it changes one.
 
-    def fold(self, recorded: RecordedEvent) -> None:
-        """Take the next event of the log."""
-        if recorded.type not in AGENT_TYPES:
-            return
-        event = decode_recorded(recorded)
-        agent = self._agent_of(event, recorded)
-        if agent is None:
-            return
-        view = self._views.get(agent) or AgentView(
-            id=agent, first_seen=recorded.recorded_at, last_seen=recorded.recorded_at
+    Args:
+        recorded: The event.
+        job: The row of its job after it, for an event of a job.
+    """
+    if recorded.stream.startswith(AGENT_STREAM):
+        return AgentId(recorded.stream.removeprefix(AGENT_STREAM))
+    if recorded.type in _JOB_TYPES and job is not None and job.agent is not None:
+        return AgentId(job.agent)
+    return None
+
+
+def project_agent(
+    view: AgentView | None, agent: AgentId, recorded: RecordedEvent, job: JobView | None
+) -> AgentView:
+    """Return the row of an agent after an event that changes it.
+
+    Args:
+        view: The row before; ``None`` for the first event.
+        agent: From ``agent_of``.
+        recorded: The event.
+        job: The row of its job after it, for an event of a job.
+    """
+    at = recorded.recorded_at
+    if view is None:
+        view = AgentView(id=agent, first_seen=at, last_seen=at)
+    if recorded.stream.startswith(AGENT_STREAM):
+        view = _apply(decode_recorded(recorded), view, recorded)
+    else:
+        assert job is not None
+        view = _after_job(view, recorded, job)
+    return replace(view, last_seen=at, position=recorded.position)
+
+
+def turn_of(job: JobView) -> AgentJob:
+    """Return a job as a turn of its agent; a failed or waiting job has no usage."""
+    has_usage = job.status not in {JobStatus.QUEUED, JobStatus.FAILED}
+    return AgentJob(
+        job=job.id,
+        at=job.created_at,
+        status=job.status.value,
+        usage=job.usage if has_usage else Usage(),
+    )
+
+
+def _after_job(view: AgentView, recorded: RecordedEvent, job: JobView) -> AgentView:
+    if recorded.type == JobSubmitted.__name__:
+        return replace(
+            view, jobs=view.jobs + 1, open_jobs=view.open_jobs + 1, last_job=recorded.stream
         )
-        self._views[agent] = replace(
-            _apply(event, view, recorded),
-            last_seen=recorded.recorded_at,
-            position=recorded.position,
+    if recorded.type == AttemptStarted.__name__:
+        known = max(recorded.data["cached_tokens"], recorded.data.get("known_tokens", 0))
+        return replace(
+            view, known_tokens=view.known_tokens + known, last_model=recorded.data["model"]
         )
-
-    def views(self) -> tuple[AgentView, ...]:
-        """Return the agents, the latest seen first."""
-        return tuple(sorted(self._views.values(), key=lambda view: -view.position))
-
-    def _agent_of(self, event: Event, recorded: RecordedEvent) -> AgentId | None:
-        if recorded.stream.startswith(_PREFIX):
-            return AgentId(recorded.stream.removeprefix(_PREFIX))
-        if isinstance(event, JobSubmitted):
-            if event.agent is not None:
-                self._open[recorded.stream] = event.agent
-            return event.agent
-        if isinstance(event, JobCompleted):
-            return self._open.pop(recorded.stream, None)
-        return self._open.get(recorded.stream)
-
-
-def fold_agents(events: Iterable[RecordedEvent]) -> tuple[AgentView, ...]:
-    """Return the agents of all events of the log, the latest seen first."""
-    agents = Agents()
-    for event in events:
-        agents.fold(event)
-    return agents.views()
+    if recorded.type == JobRetried.__name__:
+        return replace(view, open_jobs=view.open_jobs + 1)
+    # A failed job has no usage of its own; its row holds what its last attempt expected.
+    usage = Usage() if job.status is JobStatus.FAILED else job.usage
+    return replace(view, open_jobs=view.open_jobs - 1, usage=view.usage + usage)
 
 
 @singledispatch
@@ -174,45 +216,20 @@ def _apply(event: Event, view: AgentView, recorded: RecordedEvent) -> AgentView:
 
 
 @_apply.register
-def _(event: JobSubmitted, view: AgentView, recorded: RecordedEvent) -> AgentView:
+def _(event: AgentRegistered, view: AgentView, recorded: RecordedEvent) -> AgentView:
     del event
-    turn = AgentJob(job=JobId(recorded.stream), at=recorded.recorded_at, status="queued")
-    turns = (*view.turns, turn)[-TURNS_KEPT:]
-    return replace(view, jobs=view.jobs + 1, open_jobs=view.open_jobs + 1, turns=turns)
+    return _created(view, recorded)
 
 
 @_apply.register
-def _(event: AttemptStarted, view: AgentView, recorded: RecordedEvent) -> AgentView:
-    usage = Usage(prompt_tokens=event.prompt_tokens, cached_tokens=event.cached_tokens)
-    return _with_turn(view, recorded, status="running", usage=usage)
+def _(event: AgentForked, view: AgentView, recorded: RecordedEvent) -> AgentView:
+    return replace(_created(view, recorded), parent=event.parent, inherited=event.turn)
 
 
 @_apply.register
-def _(event: JobCompleted, view: AgentView, recorded: RecordedEvent) -> AgentView:
-    return _ended(view, recorded, "completed", event.usage)
-
-
-@_apply.register
-def _(event: JobCancelled, view: AgentView, recorded: RecordedEvent) -> AgentView:
-    return _ended(view, recorded, "cancelled", event.usage)
-
-
-@_apply.register
-def _(event: JobExpired, view: AgentView, recorded: RecordedEvent) -> AgentView:
-    return _ended(view, recorded, "expired", event.usage)
-
-
-@_apply.register
-def _(event: JobFailed, view: AgentView, recorded: RecordedEvent) -> AgentView:
-    del event
-    return _ended(view, recorded, "failed", Usage())
-
-
-@_apply.register
-def _(event: JobRetried, view: AgentView, recorded: RecordedEvent) -> AgentView:
-    del event
-    again = replace(view, open_jobs=view.open_jobs + 1)
-    return _with_turn(again, recorded, status="queued", usage=Usage())
+def _(event: AgentDeleted, view: AgentView, recorded: RecordedEvent) -> AgentView:
+    del event, recorded
+    return _without_history(view)
 
 
 @_apply.register
@@ -225,14 +242,23 @@ def _(event: AgentCacheSaved, view: AgentView, recorded: RecordedEvent) -> Agent
 
 @_apply.register
 def _(event: AgentCacheRestored, view: AgentView, recorded: RecordedEvent) -> AgentView:
-    del event
-    return replace(_with_cache_event(view, recorded), hits=view.hits + 1)
+    return replace(
+        _with_cache_event(view, recorded),
+        hits=view.hits + 1,
+        ram_tokens=view.ram_tokens + event.tokens - event.disk_tokens,
+        disk_tokens=view.disk_tokens + event.disk_tokens,
+    )
 
 
 @_apply.register
 def _(event: AgentCacheMissed, view: AgentView, recorded: RecordedEvent) -> AgentView:
-    del event
-    return replace(_with_cache_event(view, recorded), misses=view.misses + 1)
+    return replace(
+        _with_cache_event(view, recorded),
+        misses_diverged=view.misses_diverged + (event.reason not in {"gone", "model_changed"}),
+        misses_gone=view.misses_gone + (event.reason == "gone"),
+        misses_model_changed=view.misses_model_changed + (event.reason == "model_changed"),
+        missed_tokens=view.missed_tokens + event.missed_tokens,
+    )
 
 
 @_apply.register
@@ -244,26 +270,21 @@ def _(event: AgentCacheEvicted, view: AgentView, recorded: RecordedEvent) -> Age
 @_apply.register
 def _(event: AgentForgotten, view: AgentView, recorded: RecordedEvent) -> AgentView:
     del event
-    return replace(_with_cache_event(view, recorded), context_tokens=0, disk_blocks=0)
+    forgotten = replace(_with_cache_event(view, recorded), context_tokens=0, disk_blocks=0)
+    return _without_history(forgotten)
 
 
 def _with_cache_event(view: AgentView, recorded: RecordedEvent) -> AgentView:
     return replace(view, cache_event=recorded.type, cache_event_at=recorded.recorded_at)
 
 
-def _ended(view: AgentView, recorded: RecordedEvent, status: str, usage: Usage) -> AgentView:
-    ended = replace(view, open_jobs=view.open_jobs - 1, usage=view.usage + usage)
-    return _with_turn(ended, recorded, status=status, usage=usage)
-
-
-def _with_turn(view: AgentView, recorded: RecordedEvent, *, status: str, usage: Usage) -> AgentView:
-    """Update the turn of a job, if the view still holds it."""
+def _created(view: AgentView, recorded: RecordedEvent) -> AgentView:
     return replace(
-        view,
-        turns=tuple(
-            replace(turn, status=status, usage=usage)
-            if turn.job == JobId(recorded.stream)
-            else turn
-            for turn in view.turns
-        ),
+        _without_history(view),
+        created_position=recorded.position,
+        created_at=recorded.recorded_at,
     )
+
+
+def _without_history(view: AgentView) -> AgentView:
+    return replace(view, created_position=0, created_at=None, parent=None, inherited=0)

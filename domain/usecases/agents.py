@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
+from domain.agent.listing import AgentPage, AgentViews
 from domain.agent.state import Agent, Profile, evolve, next_turn, require_turn
 from domain.chat.generation import EmittedCall
 from domain.chat.request import ChatRequest, Message, ToolCall
@@ -29,11 +30,6 @@ from domain.not_found import AgentNotFound, PayloadMissing
 from domain.ports import IdSource
 from domain.usecases.jobs.commit import COMMIT_TRIES_MAX
 from domain.values import AgentId, Digest, JobId, JobStatus, StreamName, digest_of
-
-#: Events read at a time while agents are listed.
-PAGE_EVENTS: Final = 1000
-#: Types of the events that create or delete an agent.
-_LIVES: Final = tuple(sorted(AGENT_HISTORY - {AgentTurnAdded.__name__}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +58,14 @@ class AgentRecords:
         views: The jobs of their turns.
         payloads: Profiles, and the requests and answers of the jobs.
         ids: Ids of the new events.
+        listing: The list of agents.
     """
 
     log: EventLog
     views: JobViews
     payloads: PayloadStore
     ids: IdSource
+    listing: AgentViews
 
     def load(self, agent_id: AgentId) -> Agent:
         """Fold an agent from the log.
@@ -244,16 +242,11 @@ class AgentRecords:
             return agent
         raise AssertionError  # the last try returns or raises
 
-    def list_all(self) -> tuple[Agent, ...]:
-        """Return the existing agents, without their turns, the latest created first."""
-        found: dict[AgentId, Agent] = {}
-        after = 0
-        while page := self.log.read_all(after=after, limit=PAGE_EVENTS, types=_LIVES):
-            for recorded in page:
-                name = AgentId(recorded.stream.removeprefix(AGENT_STREAM))
-                found[name] = _evolved(found.pop(name, Agent(id=name)), recorded)
-            after = page[-1].position
-        return tuple(agent for agent in reversed(found.values()) if agent.is_there)
+    def page(
+        self, *, limit: int, before: AgentId | None = None, is_registered: bool = True
+    ) -> AgentPage:
+        """Return existing agents; see ``AgentViews.page``."""
+        return self.listing.page(limit=limit, before=before, is_registered=is_registered)
 
     def conversation_until(self, job_id: JobId) -> tuple[Message, ...]:
         """Return a conversation up to the answer of a job, that answer included.

@@ -6,10 +6,10 @@ from typing import Final
 
 from api.http.messages import Reply, Request, StreamReply
 from api.http.operation import Operation
-from api.http.parameters import page_size, path, text
+from api.http.parameters import flag, page_size, path, text
 from api.http.replies import json_reply
 from api.http.request_headers import IDEMPOTENCY_KEY, PREFERRED_WAIT_S
-from api.presenters.agents import agent_object
+from api.presenters.agents import listed_agent_object
 from api.protocols.native.agents import profile_of
 from api.protocols.native.stream import NativeEncoder
 from api.routes.generate import ATTACHED_HEADER, JOB_HEADER, QUEUE_FULL
@@ -41,7 +41,10 @@ _NO_BODY: Final = b"{}"
 
 _AGENT_ID: Final = path("agent_id", pattern=AGENT_ID_PATTERN, example="writer")
 _LIMIT: Final = page_size(default=20, most=100)
-_BEFORE: Final = text("before", "only agents older than this one", pattern=AGENT_ID_PATTERN)
+_BEFORE: Final = text("before", "only agents listed after this one")
+_SEEN: Final = flag(
+    "seen", "list every agent that the log names, such as sessions of clients, by last activity"
+)
 
 
 async def create_agent(request: Request, agents: AgentService) -> Reply:
@@ -57,20 +60,19 @@ async def create_agent(request: Request, agents: AgentService) -> Reply:
 
 
 async def list_all(request: Request, agents: AgentService) -> Reply:
-    """List agents, newest first."""
-    limit, before = _LIMIT.read(request), _BEFORE.read(request)
-    listed = await agents.call(agents.records.list_all)
-    names = [agent.id for agent in listed]
-    first = 0
-    if before is not None:
-        first = names.index(AgentId(before)) + 1 if before in names else len(names)
-    rows = listed[first : first + limit]
-    has_more = first + limit < len(listed)
+    """List agents, newest first, or all that were seen, the latest seen first."""
+    before = _BEFORE.read(request)
+    page = await agents.call(
+        agents.records.page,
+        limit=_LIMIT.read(request),
+        before=AgentId(before) if before is not None else None,
+        is_registered=not _SEEN.read(request),
+    )
     body: AgentList = {
         "object": "list",
-        "data": [agent_object(agent) for agent in rows],
-        "has_more": has_more,
-        "next_before": rows[-1].id if has_more else None,
+        "data": [listed_agent_object(view) for view in page.agents],
+        "has_more": page.has_more,
+        "next_before": page.agents[-1].id if page.has_more else None,
     }
     return json_reply(body)
 
@@ -165,7 +167,7 @@ AGENT_OPERATIONS: Final = (
         list_all,
         id="listAgents",
         summary="List the agents of this service, newest first",
-        parameters=(_LIMIT, _BEFORE),
+        parameters=(_LIMIT, _BEFORE, _SEEN),
         reply=AgentList,
     ),
     Operation(

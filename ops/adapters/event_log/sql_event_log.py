@@ -12,6 +12,7 @@ from domain.ports import Clock
 from domain.values import Digest, StreamName, digest_of
 from ops.adapters.event_log.database import reader_engine, writer_engine
 from ops.adapters.event_log.migrate import current, expected
+from ops.adapters.event_log.projections.agent_views import SqlAgentViews
 from ops.adapters.event_log.projections.batch_views import SqlBatchViews
 from ops.adapters.event_log.projections.job_views import SqlJobViews
 from ops.adapters.event_log.projections.queue_views import SqlQueueViews
@@ -39,6 +40,7 @@ class SqlEventLog(LogReader):
         self.views = SqlJobViews(self._readers)
         self.batches = SqlBatchViews(self._readers)
         self.queue_views = SqlQueueViews(self._readers)
+        self.agents = SqlAgentViews(self._readers)
         self.usage = SqlUsageViews(self._readers)
         self._writer = LogWriter(writer_engine(url), clock=clock)
 

@@ -167,6 +167,53 @@ class NextJobRow(_JobColumns, table=True):
     __tablename__ = "jobs_next"
 
 
+class _AgentColumns(_Base):
+    """The fields of ``AgentView``, flat, without the turns."""
+
+    id: str = Field(primary_key=True, sa_type=TEXT)
+    first_seen: str = Field(sa_type=TEXT)
+    last_seen: str = Field(sa_type=TEXT)
+    jobs: int
+    open_jobs: int
+    prompt_tokens: int = Field(sa_type=BigInteger)
+    cached_tokens: int = Field(sa_type=BigInteger)
+    completion_tokens: int = Field(sa_type=BigInteger)
+    reasoning_tokens: int = Field(sa_type=BigInteger)
+    kept_tokens: int = Field(sa_type=BigInteger)
+    known_tokens: int = Field(sa_type=BigInteger)
+    hits: int
+    ram_tokens: int = Field(sa_type=BigInteger)
+    disk_tokens: int = Field(sa_type=BigInteger)
+    misses_diverged: int
+    misses_gone: int
+    misses_model_changed: int
+    missed_tokens: int = Field(sa_type=BigInteger)
+    cache_event: str | None = Field(default=None, sa_type=TEXT)
+    cache_event_at: str | None = Field(default=None, sa_type=TEXT)
+    context_tokens: int = Field(sa_type=BigInteger)
+    disk_blocks: int
+    last_job: str | None = Field(default=None, sa_type=TEXT)
+    last_model: str | None = Field(default=None, sa_type=TEXT)
+    position: int = Field(sa_type=BigInteger)
+    created_position: int = Field(sa_type=BigInteger)
+    created_at: str | None = Field(default=None, sa_type=TEXT)
+    parent: str | None = Field(default=None, sa_type=TEXT)
+    inherited: int
+
+
+class AgentRow(_AgentColumns, table=True):
+    """The agents projection."""
+
+    __tablename__ = "agents"
+    __table_args__ = (Index(None, "position"), Index(None, "created_position"))
+
+
+class NextAgentRow(_AgentColumns, table=True):
+    """The agents projection that a rebuild fills; empty at other times."""
+
+    __tablename__ = "agents_next"
+
+
 class CheckpointRow(_Base, table=True):
     """The last position that a projection has read, and the version of its code."""
 
@@ -258,6 +305,8 @@ EVENTS: Table = METADATA.tables["events"]
 PAYLOADS: Table = METADATA.tables["payloads"]
 JOBS: Table = METADATA.tables["jobs"]
 NEXT_JOBS: Table = METADATA.tables["jobs_next"]
+AGENTS: Table = METADATA.tables["agents"]
+NEXT_AGENTS: Table = METADATA.tables["agents_next"]
 CHECKPOINTS: Table = METADATA.tables["checkpoints"]
 ARCHIVES: Table = METADATA.tables["archives"]
 WEBHOOKS: Table = METADATA.tables["webhooks"]

@@ -12,16 +12,15 @@ from urllib.parse import quote
 
 import typer
 
+from ops.cli.agents.agent_rows import read_agent, read_page
 from ops.cli.agents.cache_reasons import read_reasons, reason_text
 from ops.cli.client import ask
 from ops.cli.exit_codes import EPILOG, ExitCode
-from ops.cli.log.as_of import AsOfOption, folded
+from ops.cli.log.as_of import AsOfOption
 from ops.cli.options import DataDir, Json, fail
 from ops.cli.table import print_pairs, print_table
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from domain.agent.views import AgentView
 
 Limit = Annotated[int, typer.Option("--limit", min=1, max=1000)]
@@ -42,10 +41,9 @@ def list_agents(
     limit: Limit = 50, as_of: AsOfOption = None, json: Json = False, data_dir: DataDir = None
 ) -> None:
     """List agents, latest activity first; needs no service."""
-    views = _views(as_of, data_dir)
+    page = read_page(limit, as_of, data_dir)
     if json:
-        rows = [row_of(view) for view in views[:limit]]
-        listed = {"data": rows, "has_more": len(views) > limit}
+        listed = {"data": [row_of(view) for view in page.agents], "has_more": page.has_more}
         typer.echo(jsonlib.dumps(listed, indent=2, ensure_ascii=False))
         return
     print_table(
@@ -62,10 +60,10 @@ def list_agents(
                 f"{view.context_tokens:,}",
                 view.last_seen[:19],
             )
-            for view in views[:limit]
+            for view in page.agents
         ],
     )
-    if len(views) > limit:
+    if page.has_more:
         typer.echo("there are more: raise --limit", err=True)
 
 
@@ -73,7 +71,7 @@ def show(
     agent: AgentArgument, as_of: AsOfOption = None, json: Json = False, data_dir: DataDir = None
 ) -> None:
     """Show one agent with its latest turns; needs no service."""
-    view = next((view for view in _views(as_of, data_dir) if view.id == agent), None)
+    view = read_agent(agent, as_of, data_dir)
     if view is None:
         fail(f"agent {agent} is not in the log", ExitCode.FAILED)
     reasons = read_reasons((turn.job for turn in view.turns), data_dir)
@@ -137,7 +135,7 @@ def remove(
 
 def row_of(view: AgentView) -> dict[str, Any]:
     """Return the JSON form of an agent."""
-    row = asdict(view)
+    row = asdict(view) | {"misses": view.misses}
     row["turns"] = [
         asdict(turn) | {"prefilled_tokens": turn.prefilled_tokens} for turn in view.turns
     ]
@@ -146,12 +144,6 @@ def row_of(view: AgentView) -> dict[str, Any]:
 
 def _path(agent: str) -> str:
     return f"/v1/agents/{quote(agent, safe='')}"
-
-
-def _views(as_of: str | None, data_dir: Path | None) -> tuple[AgentView, ...]:
-    from domain.agent.views import fold_agents  # noqa: PLC0415 - keeps --help fast
-
-    return folded(fold_agents, as_of, data_dir)
 
 
 def _pairs(view: AgentView) -> list[tuple[str, str]]:

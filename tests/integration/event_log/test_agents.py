@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from domain.agent.views import TURNS_KEPT, Agents, AgentView, fold_agents
+from domain.agent.as_of import Agents, fold_agents
+from domain.agent.views import TURNS_KEPT, AgentView
 from domain.chat.request import canonical_json
 from domain.events.agent import AgentForgotten
 from domain.events.cache import AgentCacheMissed, AgentCacheRestored, AgentCacheSaved

@@ -6,16 +6,25 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, text
 
-from domain.events.cache import AgentCacheMissed, AgentCacheRestored, AgentCacheSaved
+from domain.agent.as_of import fold_agents
+from domain.events.agent import AgentDeleted, AgentForgotten, AgentForked, AgentRegistered
+from domain.events.cache import (
+    AgentCacheEvicted,
+    AgentCacheMissed,
+    AgentCacheRestored,
+    AgentCacheSaved,
+)
 from domain.events.event import Event
 from domain.usage.ports import UsageGroup
-from domain.values import JobId, StreamName
+from domain.values import AgentId, JobId, StreamName, digest_of
 from ops.adapters.event_log.database import reader_engine, reading, writer_engine
+from ops.adapters.event_log.projections import fold
 from ops.adapters.event_log.projections.fold import LIVE, NEXT
 from ops.adapters.event_log.projections.rebuild import rebuild_projections
 from ops.adapters.event_log.sql_event_log import open_log
@@ -28,7 +37,7 @@ from tests.support.fakes.time import FakeClock
 Histories = Mapping[str, list[Event]]
 #: The names of jobs and agents; ``job-9`` never exists.
 _JOBS = st.sampled_from([JobId("job-0"), JobId("job-1"), JobId("job-9")])
-_CACHE_EVENTS = st.one_of(
+_CACHE_EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(
         AgentCacheRestored,
         job=_JOBS,
@@ -56,6 +65,23 @@ _CACHE_EVENTS = st.one_of(
 )
 
 
+_AGENT_EVENTS: st.SearchStrategy[Event] = st.sampled_from(
+    [
+        AgentRegistered(agent=AgentId("a"), profile=digest_of(b"profile")),
+        AgentForked(
+            agent=AgentId("a"),
+            parent=AgentId("b"),
+            parent_life=1,
+            turn=2,
+            profile=digest_of(b"profile"),
+        ),
+        AgentDeleted(agent=AgentId("a")),
+        AgentForgotten(agent=AgentId("a"), jobs=1, payloads=1, payload_bytes=1, shared=0),
+        AgentCacheEvicted(agent=AgentId("a"), blocks=1, reason="operator"),
+    ]
+)
+
+
 @st.composite
 def _logs(draw: st.DrawFn) -> tuple[Histories, list[str]]:
     """Return the events of some streams, and the order of the streams' events."""
@@ -63,7 +89,7 @@ def _logs(draw: st.DrawFn) -> tuple[Histories, list[str]]:
         f"job-{number}": list(draw(histories())) for number in range(draw(st.integers(1, 3)))
     }
     for name in ("a", "b"):
-        lives[f"agent-{name}"] = draw(st.lists(_CACHE_EVENTS, max_size=4))
+        lives[f"agent-{name}"] = draw(st.lists(_CACHE_EVENTS | _AGENT_EVENTS, max_size=5))
     order = draw(st.permutations([name for name, life in lives.items() for _ in life]))
     return lives, order
 
@@ -110,7 +136,10 @@ def _check(url: str, lives: Histories, order: list[str]) -> None:
             found = log.usage.grouped(group)
             assert list(found.values()) == list(fake.usage.grouped(group).values())
         assert log.usage.histograms() == fake.usage.histograms()
-        rebuild_projections(url)
+        agents = log.agents.turns(log.agents.page(limit=100).agents)
+        assert agents == fold_agents(log.read_all(limit=1000))
+        with patch.object(fold, "CATCH_UP_EVENTS_MAX", 4):  # several transactions
+            rebuild_projections(url)
         assert _rows(url) == live
 
 

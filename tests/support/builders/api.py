@@ -118,6 +118,7 @@ class FakeApi:
             clock=clock,
             ids=ids,
             executor=self.executor,
+            agent_views=self.log.agents,
             batch_views=(batch_views := InMemoryBatchViews(self.log)),
             batch_lines=batch_lines(self.log, batch_views),
             wake_batches=lambda: None,

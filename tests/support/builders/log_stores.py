@@ -10,6 +10,7 @@ from typing import Protocol
 
 import pytest
 
+from domain.agent.listing import AgentViews
 from domain.job.listing import JobViews, QueueViews
 from domain.log.ports import EventLog, PayloadStore
 from domain.usage.ports import UsageViews
@@ -34,6 +35,7 @@ class Store:
     views: JobViews
     queue_views: QueueViews
     usage: UsageViews
+    agents: AgentViews
     clock: FakeClock
 
 
@@ -43,10 +45,10 @@ def opened_store(request: pytest.FixtureRequest, directory: Path) -> Iterator[St
     clock = FakeClock()
     if request.param == "fake":
         fake = InMemoryEventLog(clock)
-        yield Store(fake, fake.views, fake.queue_views, fake.usage, clock)
+        yield Store(fake, fake.views, fake.queue_views, fake.usage, fake.agents, clock)
         return
     with open_log(new_log_of(request, directory), clock=clock) as real:
-        yield Store(real, real.views, real.queue_views, real.usage, clock)
+        yield Store(real, real.views, real.queue_views, real.usage, real.agents, clock)
 
 
 def new_log_of(request: pytest.FixtureRequest, directory: Path) -> str:

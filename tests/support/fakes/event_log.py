@@ -14,12 +14,18 @@ from domain.job.view import JobView, is_job_event, job_id_of, project_job
 from domain.log.record import AGENT_STREAM, GENESIS_HASH, Draft, EventFilter, LogHead, RecordedEvent
 from domain.not_found import PayloadMissing
 from domain.ports import Clock
-from domain.usage.figures import UsageFigures
-from domain.usage.fold import DAY_CHARACTERS, UsageChange, usage_of
-from domain.usage.histogram import BOUNDS_US, Histogram, Measure, bucket_of
-from domain.usage.ports import UsageGroup
-from domain.values import Digest, JobId, JobStatus, Priority, StreamName, digest_of, rfc3339
+from domain.usage.fold import UsageChange, usage_of
+from domain.values import (
+    Digest,
+    JobId,
+    JobStatus,
+    Priority,
+    StreamName,
+    digest_of,
+    rfc3339,
+)
 from ops.adapters.event_log.row_codec import link
+from tests.support.fakes.projections import InMemoryAgentViews, InMemoryUsageViews
 from tests.support.fakes.time import FakeClock
 
 
@@ -180,43 +186,6 @@ class InMemoryQueueViews:
         return int(self._log.load(StreamName(view.id))[0].data["max_tokens"])
 
 
-class InMemoryUsageViews:
-    """``UsageViews`` of an ``InMemoryEventLog``: every addition, summed when asked."""
-
-    def __init__(self) -> None:
-        self.changes: list[UsageChange] = []
-
-    def totals(self) -> Mapping[str, UsageFigures]:
-        return self.grouped(UsageGroup.MODEL)
-
-    def histograms(self) -> Mapping[tuple[str, Measure], Histogram]:
-        found: dict[tuple[str, Measure], list[int]] = {}
-        for change in self.changes:
-            for measure, us in change.durations:
-                found.setdefault((change.key.model, measure), []).append(us)
-        return {
-            key: Histogram(
-                counts=tuple(
-                    sum(1 for us in durations if bucket_of(key[1], us) == bucket)
-                    for bucket in range(len(BOUNDS_US[key[1]]) + 1)
-                ),
-                sum_us=sum(durations),
-            )
-            for key, durations in found.items()
-        }
-
-    def grouped(
-        self, group: UsageGroup, *, since: str | None = None, until: str | None = None
-    ) -> Mapping[str, UsageFigures]:
-        sums: dict[str, UsageFigures] = {}
-        for change in self.changes:
-            if (since or "") <= change.key.hour and (until is None or change.key.hour < until):
-                names = {**change.key._asdict(), "day": change.key.hour[:DAY_CHARACTERS]}
-                name = names[group.value]
-                sums[name] = sums.get(name, UsageFigures()) + change.figures
-        return dict(sorted(sums.items()))
-
-
 class InMemoryEventLog:
     """``EventLog`` and ``PayloadStore``; its ``views`` are the ``JobViews``.
 
@@ -227,6 +196,7 @@ class InMemoryEventLog:
         self.views = InMemoryJobViews()
         self.queue_views = InMemoryQueueViews(self)
         self.usage = InMemoryUsageViews()
+        self.agents = InMemoryAgentViews(self)
         #: While true, appends fail as on a full disk.
         self.unavailable = False
         self._clock = clock or FakeClock()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Table, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Engine, Table, bindparam, delete, insert, select, update
 
+from domain.errors import LogUnavailable
+from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.hot_statements import HotStatement
-from ops.adapters.event_log.tables import CHECKPOINTS
+from ops.adapters.event_log.row_codec import read_head
+from ops.adapters.event_log.tables import CHECKPOINTS, JOBS
 
 #: Version of the folds and of the bounds of histograms; a change of them needs a rebuild.
-PROJECTIONS_VERSION = 5
+PROJECTIONS_VERSION = 6
 
 _CHECKPOINT = HotStatement(
     select(CHECKPOINTS.c.version, CHECKPOINTS.c.position).where(
@@ -35,6 +38,18 @@ class Checkpoint:
     def is_current_version(self) -> bool:
         """Whether this code wrote the projections."""
         return self.version == PROJECTIONS_VERSION
+
+
+def are_current(engine: Engine) -> bool:
+    """Whether the projections hold every event; false for a log of another version."""
+    try:
+        with reading(engine) as connection:
+            checkpoint = read_checkpoint(connection, JOBS)
+            return checkpoint.is_current_version and (
+                checkpoint.position == read_head(connection).position
+            )
+    except LogUnavailable:
+        return False  # tables are missing
 
 
 def read_checkpoint(connection: Connection, jobs: Table) -> Checkpoint:

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Table, delete, select
 
 from domain.log.record import RecordedEvent
 from domain.usage.fold import usage_of
+from ops.adapters.event_log.projections.agents import AgentFold
 from ops.adapters.event_log.projections.checkpoints import (
     Checkpoint,
     delete_checkpoint,
@@ -22,8 +23,10 @@ from ops.adapters.event_log.projections.jobs import JobFold, named_job
 from ops.adapters.event_log.projections.usage import UsageFold, UsageTables
 from ops.adapters.event_log.row_codec import event_of
 from ops.adapters.event_log.tables import (
+    AGENTS,
     EVENTS,
     JOBS,
+    NEXT_AGENTS,
     NEXT_JOBS,
     NEXT_USAGE_BUCKETS,
     NEXT_USAGE_HOURS,
@@ -43,24 +46,28 @@ class ProjectionSet:
 
     Attributes:
         jobs: The table of jobs, which names the checkpoint.
+        agents: The table of agents.
         usage: The writers of the tables of usage.
         tables: All tables of the set.
     """
 
     jobs: Table
+    agents: Table
     usage: UsageTables
     tables: tuple[Table, ...]
 
 
 LIVE = ProjectionSet(
     jobs=JOBS,
+    agents=AGENTS,
     usage=UsageTables(hours=USAGE_HOURS, totals=USAGE_TOTALS, buckets=USAGE_BUCKETS),
-    tables=(JOBS, USAGE_HOURS, USAGE_TOTALS, USAGE_BUCKETS),
+    tables=(JOBS, AGENTS, USAGE_HOURS, USAGE_TOTALS, USAGE_BUCKETS),
 )
 NEXT = ProjectionSet(
     jobs=NEXT_JOBS,
+    agents=NEXT_AGENTS,
     usage=UsageTables(hours=NEXT_USAGE_HOURS, totals=NEXT_USAGE_TOTALS, buckets=NEXT_USAGE_BUCKETS),
-    tables=(NEXT_JOBS, NEXT_USAGE_HOURS, NEXT_USAGE_TOTALS, NEXT_USAGE_BUCKETS),
+    tables=(NEXT_JOBS, NEXT_AGENTS, NEXT_USAGE_HOURS, NEXT_USAGE_TOTALS, NEXT_USAGE_BUCKETS),
 )
 
 
@@ -77,17 +84,20 @@ class ProjectionFold:
         self, connection: Connection, projections: ProjectionSet, jobs: Iterable[str]
     ) -> None:
         self._jobs = JobFold(connection, projections.jobs, jobs)
+        self._agents = AgentFold(connection, projections.agents)
         self._usage = UsageFold(connection, projections.usage)
 
     def fold(self, events: Sequence[RecordedEvent]) -> None:
         """Fold all of ``events`` in, or none if one of them cannot follow its job's state."""
         views = self._jobs.fold(events)
+        self._agents.fold(events, views)
         changes = map(usage_of, events, views)
         self._usage.fold(change for change in changes if change is not None)
 
     def write(self) -> None:
         """Write the rows that changed."""
         self._jobs.write()
+        self._agents.write()
         self._usage.write()
 
 

@@ -28,6 +28,7 @@ from tests.support.builders.agent_requests import (
 )
 from tests.support.builders.api import fake_api, pieces_of
 from tests.support.builders.generation_requests import ANSWER
+from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.clients.sse import events_in
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -61,6 +62,27 @@ def test_an_agent_is_created_returned_listed_and_deleted() -> None:
             await refused(api, "POST", f"{AGENT}/generate", {"prompt": "hi"}, status=404)
             listed = await api.json("GET", "/v1/agents")
             assert [one["id"] for one in listed["data"]] == [nameless["id"]]
+
+    asyncio.run(scenario())
+
+
+def test_sessions_of_clients_are_listed_on_request_with_what_they_did() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            await api.json("POST", "/v1/agents", {"id": "writer"}, status=201)
+            events = (submitted(agent="session/1"), started(), completed())
+            drafts = [draft(events[0]), draft(events[1]), draft(events[2])]
+            api.log.append(StreamName("job-s"), drafts, expected_version=0)
+            listed = await api.json("GET", "/v1/agents")
+            assert [one["id"] for one in listed["data"]] == ["writer"]
+            session, writer = (await api.json("GET", "/v1/agents?seen=true"))["data"]
+            assert (session["id"], session["registered"]) == ("session/1", False)
+            assert session["links"] == {"cache": "/v1/agents/session%2F1/cache"}
+            assert session["activity"]["prompt_tokens"] == 10
+            assert session["activity"]["last_job"] == "job-s"
+            assert writer["registered"]
+            rest = await api.json("GET", "/v1/agents?seen=true&before=session%2F1")
+            assert [one["id"] for one in rest["data"]] == ["writer"]
 
     asyncio.run(scenario())
 

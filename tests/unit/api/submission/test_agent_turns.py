@@ -157,7 +157,7 @@ class AgentMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_log_agrees(self) -> None:
-        listed = {agent.id for agent in self._records.list_all()}
+        listed = {agent.id for agent in self._records.page(limit=1000, before=None).agents}
         assert listed == set(self.lives)
         for name, life in self.lives.items():
             agent = self._records.load(AgentId(name))

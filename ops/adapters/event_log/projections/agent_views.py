@@ -1,0 +1,69 @@
+"""``domain.agent.listing.AgentViews`` on the tables of agents and jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from sqlalchemy import Connection, Engine, bindparam, select
+
+from domain.agent.listing import AgentPage
+from domain.agent.views import TURNS_KEPT, AgentView, turn_of
+from domain.values import AgentId
+from ops.adapters.event_log.database import reading
+from ops.adapters.event_log.hot_statements import HotStatement
+from ops.adapters.event_log.projections.agents import agent_view, read_agent
+from ops.adapters.event_log.projections.jobs import view_of
+from ops.adapters.event_log.row_codec import storable
+from ops.adapters.event_log.tables import AGENTS, JOBS
+
+#: Upper limit of the rows of one page.
+PAGE_ROWS_MAX = 1000
+_TURNS = HotStatement(
+    select(JOBS)
+    .where(JOBS.c.agent == bindparam("agent"))
+    .order_by(JOBS.c.accepted_position.desc())
+    .limit(TURNS_KEPT)
+)
+
+
+class SqlAgentViews:
+    """Queries the agents projection.
+
+    Args:
+        engine: From ``reader_engine``.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def get(self, agent: AgentId) -> AgentView | None:
+        """See ``AgentViews.get``."""
+        with reading(self._engine) as connection:
+            view = read_agent(connection, AGENTS, agent)
+            return None if view is None else _with_turns(connection, view)
+
+    def page(
+        self, *, limit: int, before: AgentId | None = None, is_registered: bool = False
+    ) -> AgentPage:
+        """See ``AgentViews.page``."""
+        rows_max = max(1, min(limit, PAGE_ROWS_MAX))
+        order = AGENTS.c.created_position if is_registered else AGENTS.c.position
+        query = select(AGENTS).where(order > 0)
+        if before is not None:
+            last = select(order).where(AGENTS.c.id == storable(before))
+            query = query.where(order < last.scalar_subquery())
+        with reading(self._engine) as connection:
+            rows = connection.execute(query.order_by(order.desc()).limit(rows_max + 1)).all()
+        views = tuple(agent_view(row) for row in rows)
+        return AgentPage(agents=views[:rows_max], has_more=len(views) > rows_max)
+
+    def turns(self, agents: Iterable[AgentView]) -> tuple[AgentView, ...]:
+        """See ``AgentViews.turns``."""
+        with reading(self._engine) as connection:
+            return tuple(_with_turns(connection, view) for view in agents)
+
+
+def _with_turns(connection: Connection, view: AgentView) -> AgentView:
+    rows = _TURNS.rows(connection, {"agent": view.id})
+    return replace(view, turns=tuple(turn_of(view_of(row)) for row in reversed(rows)))

@@ -1,0 +1,93 @@
+"""Folds events into a table of agents, inside the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import Any
+
+from sqlalchemy import Connection, Table, bindparam, insert, select, update
+
+from domain.agent.views import AgentView, agent_of, project_agent
+from domain.job.view import JobView
+from domain.log.record import RecordedEvent
+from domain.values import AgentId, Usage
+from ops.adapters.event_log.hot_statements import HotStatement
+from ops.adapters.event_log.row_codec import storable
+from ops.adapters.event_log.tables import AGENTS, NEXT_AGENTS
+
+_COLUMNS = tuple(column.name for column in AGENTS.columns)
+_USAGE = tuple(field.name for field in fields(Usage))
+_PLAIN = tuple(name for name in _COLUMNS if name not in _USAGE)
+_CHANGING = tuple(name for name in _COLUMNS if name != "id")
+_TABLES = (AGENTS, NEXT_AGENTS)
+
+_ROW = {
+    table.name: HotStatement(select(table).where(table.c.id == bindparam("agent")))
+    for table in _TABLES
+}
+_INSERT = {table.name: HotStatement(insert(table).inline()) for table in _TABLES}
+_UPDATE = {
+    table.name: HotStatement(
+        update(table).where(table.c.id == bindparam("agent")), columns=_CHANGING
+    )
+    for table in _TABLES
+}
+
+
+class AgentFold:
+    """The events of some agents, folded when they are written: no event of an agent is refused.
+
+    Args:
+        connection: In the transaction that appends or reads the events.
+        table: The projection's table.
+    """
+
+    def __init__(self, connection: Connection, table: Table) -> None:
+        self._connection = connection
+        self._table = table
+        self._steps: dict[AgentId, list[tuple[RecordedEvent, JobView | None]]] = {}
+
+    def fold(self, events: Iterable[RecordedEvent], jobs: Iterable[JobView | None]) -> None:
+        """Take events, each with the row of its job after it."""
+        for event, job in zip(events, jobs, strict=True):
+            agent = agent_of(event, job)
+            if agent is not None:
+                self._steps.setdefault(agent, []).append((event, job))
+
+    def write(self) -> None:
+        """Fold the events into the rows of their agents."""
+        for agent, steps in self._steps.items():
+            stored = view = read_agent(self._connection, self._table, agent)
+            for event, job in steps:
+                view = project_agent(view, agent, event, job)
+            if view is not None:
+                self._write(view, is_new=stored is None)
+
+    def _write(self, view: AgentView, *, is_new: bool) -> None:
+        values, name = _values(view), self._table.name
+        if is_new:
+            _INSERT[name].run(self._connection, values)
+        else:
+            _UPDATE[name].run(self._connection, {"agent": values["id"], **values})
+
+
+def read_agent(connection: Connection, table: Table, agent: AgentId) -> AgentView | None:
+    """Return an agent of the projection in ``table``, without its turns, if it has the agent."""
+    row = _ROW[table.name].row(connection, {"agent": storable(agent)})
+    return None if row is None else agent_view(row)
+
+
+def agent_view(row: Sequence[Any]) -> AgentView:
+    """Return the agent of a row that has the columns of ``AGENTS``."""
+    columns = dict(zip(_COLUMNS, row, strict=True))
+    usage = Usage(**{name: columns.pop(name) for name in _USAGE})
+    return AgentView(**columns, usage=usage)
+
+
+def _values(view: AgentView) -> dict[str, Any]:
+    values = {name: getattr(view, name) for name in _PLAIN}
+    values |= {name: getattr(view.usage, name) for name in _USAGE}
+    return {
+        name: storable(value) if isinstance(value, str) else value for name, value in values.items()
+    }
