@@ -221,11 +221,14 @@ def _miss(event: AgentCacheMissed, at: str) -> CacheMiss:
     }
 
 
-def contexts_object(agent_id: AgentId, contexts: Sequence[MappedContext]) -> AgentContextMaps:
+def contexts_object(
+    agent_id: AgentId, contexts: Sequence[MappedContext], *, registered: bool
+) -> AgentContextMaps:
     """Return the contexts of an agent as maps of blocks."""
     return {
         "object": "agent.blocks",
         "agent_id": agent_id,
+        "registered": registered,
         "block_tokens": BLOCK_TOKENS,
         "contexts": [
             {

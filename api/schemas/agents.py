@@ -216,10 +216,14 @@ class MappedContextObject(TypedDict):
 
 
 class AgentContextMaps(TypedDict):
-    """The saved contexts of an agent, the last one first; beginnings of others are left out."""
+    """The saved contexts of an agent, the last one first; beginnings of others are left out.
+
+    ``registered`` is true for an agent that was created over HTTP, and so can be forked.
+    """
 
     object: Literal["agent.blocks"]
     agent_id: str
+    registered: bool
     block_tokens: int
     contexts: list[MappedContextObject]
 

@@ -58,8 +58,8 @@ class AgentReader:
             raise AgentNotFound(agent_id)
         return shown
 
-    def require(self, agent_id: AgentId) -> None:
-        """Check that an agent has events or jobs.
+    def is_registered(self, agent_id: AgentId) -> bool:
+        """Return whether an agent was created here; others only have events or jobs.
 
         Raises:
             AgentNotFound: It has neither.
@@ -68,6 +68,11 @@ class AgentReader:
         events = self.records.log.read_all(limit=1, stream=stream)
         if not events and not self.records.views.page(limit=1, agent=agent_id).jobs:
             raise AgentNotFound(agent_id)
+        try:
+            self.agents.load(agent_id)
+        except AgentNotFound:
+            return False
+        return True
 
     def _history(self, agent: Agent) -> list[ShownTurn]:
         own = list(enumerate(agent.turns, start=agent.inherited + 1))

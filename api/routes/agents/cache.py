@@ -24,7 +24,7 @@ async def get_cache(request: Request, agents: AgentService) -> Reply:
 async def forget_cache(request: Request, agents: AgentService) -> Reply:
     """Delete the blocks that only this agent's contexts use."""
     agent_id = _agent_id(request)
-    await agents.call(agents.reader.require, agent_id)
+    await agents.call(agents.reader.is_registered, agent_id)
     blocks = await agents.call(agents.contexts.forget, agent_id, correlation_id=request.id)
     body: ForgottenCache = {
         "object": "agent.cache",
@@ -38,9 +38,9 @@ async def forget_cache(request: Request, agents: AgentService) -> Reply:
 async def get_blocks(request: Request, agents: AgentService) -> Reply:
     """Return the contexts of an agent as maps of blocks."""
     agent_id = _agent_id(request)
-    await agents.call(agents.reader.require, agent_id)
+    registered = await agents.call(agents.reader.is_registered, agent_id)
     contexts = await agents.call(agents.contexts.read, agent_id)
-    return json_reply(contexts_object(agent_id, contexts))
+    return json_reply(contexts_object(agent_id, contexts, registered=registered))
 
 
 def _agent_id(request: Request) -> AgentId:

@@ -17,11 +17,13 @@ export class ApiError extends Error {
   }
 }
 
-/** Return the address of a path of the API; parameters that are empty are left out. */
+/** Return the address of a path of the API; a list repeats a parameter, empty ones are left out. */
 export function address(path, query = {}) {
   const url = new URL(path.replace(/^\//, ""), ROOT);
-  for (const [name, value] of Object.entries(query)) {
-    if (value !== null && value !== undefined && value !== "") url.searchParams.set(name, value);
+  for (const [name, values] of Object.entries(query)) {
+    for (const value of [values].flat()) {
+      if (value !== null && value !== undefined && value !== "") url.searchParams.append(name, value);
+    }
   }
   return url;
 }

@@ -20,7 +20,9 @@ export function enterKey(key, { remember = false } = {}) {
   session.set({ key, refusal: null });
 }
 
-/** Record that the service refused the key, so that the shell asks for another. */
+/** Forget a key that the service refused, so that the shell asks for another. */
 export function refuseKey(message) {
-  session.set((old) => ({ ...old, refusal: message }));
+  writeStored("sessionStorage", NAME, null);
+  writeStored("localStorage", NAME, null);
+  session.set({ key: "", refusal: message });
 }

@@ -15,7 +15,7 @@ export function KeyEntry() {
   };
   return html`
     <form class="key-entry panel" onSubmit=${submit} aria-labelledby="key-title">
-      <h2 id="key-title">This service asks for a key</h2>
+      <h1 id="key-title">This service asks for a key</h1>
       <p role="alert">${refusal}</p>
       <label>API key <input ref=${field} type="password" autocomplete="off" spellcheck=${false} autofocus /></label>
       <label class="check"><input type="checkbox" checked=${remember} onChange=${(event) => setRemember(event.target.checked)} />

@@ -60,6 +60,7 @@ def test_a_context_is_a_map_of_its_blocks() -> None:
             api.broker.places.disk = {W1: {_name(1)}, W2: {_name(3)}}
             found = await api.json("GET", "/v1/agents/ann/blocks")
             (context,) = found["contexts"]
+            assert not found["registered"]
             assert context["tokens"] == 775
             assert context["shared_with"] == ["bob", "eve"]
             assert _map(context) == [
@@ -135,5 +136,17 @@ def test_an_unknown_agent_is_not_found_and_a_dead_broker_is_named() -> None:
             await api.json("GET", "/v1/agents/ann/blocks", status=503)
             await api.json("DELETE", "/v1/agents/ann/cache", status=503)
             assert api.event_types() == ["AgentCacheSaved"]
+
+    asyncio.run(scenario())
+
+
+def test_an_agent_that_was_created_here_is_registered() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            await api.json("POST", "/v1/agents", {"id": "ann"}, status=201)
+            found = await api.json("GET", "/v1/agents/ann/blocks")
+            assert (found["registered"], found["contexts"]) == (True, [])
+            await api.json("DELETE", "/v1/agents/ann")
+            assert not (await api.json("GET", "/v1/agents/ann/blocks"))["registered"]
 
     asyncio.run(scenario())

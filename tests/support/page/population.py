@@ -1,0 +1,103 @@
+"""Fills a service with what every view of the page shows."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+
+WITHIN_S = 120.0
+_ENDED = {"completed", "failed", "cancelled", "expired"}
+#: About 900 tokens, so that a context has several blocks.
+_MANUAL = " ".join(f"Rule {n}: answer in one short sentence." for n in range(80))
+
+
+def populate(base_url: str, *, receiver_url: str | None = None) -> dict[str, Any]:
+    """Run jobs of several agents, two batches and, with a receiver, webhooks; return their ids."""
+    with httpx.Client(base_url=base_url, timeout=WITHIN_S) as http:
+        jobs = [_job(http, agent, question) for agent, question in _QUESTIONS]
+        guide = _post(http, "/v1/agents", {"id": "guide", "system": _MANUAL, "max_tokens": 16})
+        turn = _post(http, "/v1/agents/guide/generate", {"prompt": "Say hello."})
+        _until_ended(http, turn["id"])
+        fork = _post(http, "/v1/agents/guide/fork", {"id": "guide-fork"})
+        batches = [_message_batch(http), _openai_batch(http)]
+        if receiver_url is not None:
+            body = {"prompt": "Say hello.", "max_tokens": 4, "webhook": {"url": receiver_url}}
+            _until_ended(http, _post(http, "/v1/jobs", body)["id"])
+        return {"jobs": jobs, "agents": [guide["id"], fork["id"]], "batches": batches}
+
+
+_QUESTIONS = (
+    ("writer", "What is a haiku?"),
+    ("writer", "And a sonnet?"),
+    ("reviewer", "What is a haiku?"),
+    ("session-1/search", "Find every test."),
+)
+
+
+def until(look: Callable[[], Any]) -> Any:
+    """Return the first truthy value."""
+    deadline = time.monotonic() + WITHIN_S
+    while not (value := look()):
+        assert time.monotonic() < deadline, look
+        time.sleep(0.05)
+    return value
+
+
+def _job(http: httpx.Client, agent: str, question: str) -> str:
+    messages = [
+        {"role": "system", "content": _MANUAL},
+        {"role": "user", "content": question},
+    ]
+    body = {"messages": messages, "max_tokens": 24, "agent_id": agent}
+    job: str = _post(http, "/v1/jobs", body)["id"]
+    _until_ended(http, job)
+    return job
+
+
+def _until_ended(http: httpx.Client, job: str) -> None:
+    until(lambda: http.get(f"/v1/jobs/{job}").json()["status"] in _ENDED)
+
+
+def _message_batch(http: httpx.Client) -> str:
+    requests = [
+        {
+            "custom_id": f"line-{n}",
+            "params": {
+                "model": "claude-x",
+                "max_tokens": 4,
+                "messages": [{"role": "user", "content": f"Say {n}."}],
+            },
+        }
+        for n in range(4)
+    ]
+    batch: str = _post(http, "/v1/messages/batches", {"requests": requests})["id"]
+    return batch
+
+
+def _openai_batch(http: httpx.Client) -> str:
+    body = {"model": "m", "max_tokens": 4, "messages": [{"role": "user", "content": "Hello."}]}
+    line = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    uploaded = http.post(
+        "/v1/files",
+        data={"purpose": "batch"},
+        files={"file": ("lines.jsonl", json.dumps(line).encode())},
+    )
+    uploaded.raise_for_status()
+    wanted = {
+        "input_file_id": uploaded.json()["id"],
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+    }
+    batch: str = _post(http, "/v1/batches", wanted)["id"]
+    return batch
+
+
+def _post(http: httpx.Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    reply = http.post(path, json=body)
+    assert reply.status_code < 300, reply.text
+    made: dict[str, Any] = reply.json()
+    return made
