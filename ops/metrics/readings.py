@@ -53,9 +53,11 @@ class Readings:
                 sums[bound] += buckets[bound]
 
     def merge(self, other: Readings) -> None:
-        """Add the families of another one; both must not have the same."""
-        self._values |= other._values
-        self._buckets |= other._buckets
+        """Add the samples of another one; both must not have the same."""
+        for name, values in other._values.items():
+            self._values.setdefault(name, {}).update(values)
+        for name, buckets in other._buckets.items():
+            self._buckets.setdefault(name, {}).update(buckets)
 
     def all(self) -> tuple[Reading, ...]:
         """Return the families that have a sample, in the order of the table."""

@@ -114,6 +114,9 @@ def test_scrape_has_every_family_in_both_formats(service: Service) -> None:
     assert {family.alias for family in FAMILIES.values() if family.alias} <= {
         sample.removesuffix("_bucket") for sample in found
     }
+    seen = samples(service)
+    for name in ("process_resident_memory_bytes", "log_commit_duration_seconds_count"):
+        assert all(value(seen, name, process=one) > 0 for one in ("api", *worker_names(seen)))
     preferred = get(service, "/metrics", accept=OPENMETRICS)
     assert preferred.headers["content-type"].startswith("application/openmetrics-text")
     families = openmetrics.text_string_to_metric_families(preferred.text)  # type: ignore[no-untyped-call]  # in it

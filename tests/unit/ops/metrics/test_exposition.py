@@ -83,6 +83,17 @@ def test_labels_of_a_sample_are_those_of_its_family() -> None:
         Readings().add("request_queue_depth", 1, queue="x")
 
 
+def test_parts_of_a_family_come_together() -> None:
+    found, more = Readings(), Readings()
+    durations = DurationHistogram(FAMILIES["log_commit_duration_seconds"].bounds).read()
+    for readings_of, process in ((found, "api"), (more, "engine-1")):
+        readings_of.add("log_write_failures_total", 1, process=process)
+        readings_of.add_histogram("log_commit_duration_seconds", durations, process=process)
+    found.merge(more)
+    values, buckets = ({*one.values, *one.buckets} for one in found.all())
+    assert values == buckets == {("api",), ("engine-1",)}
+
+
 def test_histogram_with_other_bounds_is_dropped() -> None:
     found = Readings()
     found.add_histogram("cache_persist_duration_seconds", {"7.0": 1.0, "sum": 7.0}, worker="w")
