@@ -28,6 +28,7 @@ from api.http_server.server import HttpServer
 from api.routes.fallback import RouteTable
 from ops.logs import Logger
 from ops.setting_groups.service import ServerSettings
+from ops.tracing.span import NoSpans, SpanSink
 
 LOOPBACK: Final = "127.0.0.1"
 #: How long Robyn may take until it answers for the first time, in seconds.
@@ -59,6 +60,7 @@ class Service:
         logger: Records the life of the process.
         draining: Set when the drain begins.
         counts: Receives counts of connections and replies.
+        spans: Receives the spans of requests.
     """
 
     routes: Sequence[Route]
@@ -70,6 +72,7 @@ class Service:
     logger: Logger
     draining: threading.Event = field(default_factory=threading.Event)
     counts: RequestCounts = field(default_factory=RequestCounts)
+    spans: SpanSink = field(default_factory=NoSpans)
 
 
 def serve(service: Service) -> NoReturn:
@@ -158,6 +161,7 @@ class _ApiLifecycle:
             logger=self._logger,
             draining=self._service.draining,
             counts=self._service.counts,
+            spans=self._service.spans,
         )
 
     async def _framework_answers(self) -> None:

@@ -79,6 +79,7 @@ from ops.setting_groups.service import (
     RedisSettings,
 )
 from ops.settings import Settings, load_settings
+from ops.tracing.open import open_spans
 
 #: Threads for blocking calls: appends (group commit makes concurrent waits cheap) and the queue.
 BLOCKING_CALLS_MAX = 32
@@ -335,6 +336,7 @@ def run(settings: Settings, logger: Logger) -> int:
         driver = _batch_driver(settings, ports, services, stack)
         batches = BatchThread(driver, woken=woken, logger=logger)
 
+        spans = open_spans(settings.tracing, part="api", logger=logger)
         call = BlockingCalls(ports.executor)
         periodic = _periodic_tasks(settings, ports, call, logger)
 
@@ -352,6 +354,7 @@ def run(settings: Settings, logger: Logger) -> int:
             await call(webhooks.close)
             await ports.background.drain(BACKGROUND_DRAIN_S)
             await hub.close()
+            await call(spans.close)
             stack.close()
 
         return serve(
@@ -365,6 +368,7 @@ def run(settings: Settings, logger: Logger) -> int:
                 logger=logger,
                 draining=ports.draining,
                 counts=ports.metrics.requests,
+                spans=spans,
             )
         )
 

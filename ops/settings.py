@@ -35,6 +35,7 @@ from ops.setting_groups.service import (
     ServerSettings,
     WebhookSettings,
 )
+from ops.setting_groups.tracing import TracingSettings
 
 
 class ConfigFileError(ValueError):
@@ -109,6 +110,7 @@ class Settings(BaseSettings):
     batches: BatchSettings = BatchSettings()
     metrics: MetricsSettings = MetricsSettings()
     webhooks: WebhookSettings = WebhookSettings()
+    tracing: TracingSettings = TracingSettings()
 
     @field_validator("config", mode="before")
     @classmethod

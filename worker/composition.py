@@ -21,6 +21,8 @@ from ops.blockstore.store import BlockStore
 from ops.clock import RandomIds, SystemClock
 from ops.logs import Logger
 from ops.settings import Settings
+from ops.tracing.open import open_spans
+from ops.tracing.span import SpanSink
 from worker.active_jobs import ActiveJobs
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier, Storage
@@ -162,6 +164,7 @@ def build_runner(
     worker: WorkerId,
     log: SqlEventLog,
     engine: BatchEngine,
+    spans: SpanSink,
     *,
     sink: ItemSink,
     backlog: ItemBacklog,
@@ -174,6 +177,7 @@ def build_runner(
         worker: The worker.
         log: The log, with the payloads.
         engine: Generates the answers.
+        spans: Receives the spans of the attempts.
         sink: Receives the items.
         backlog: The items of earlier attempts.
         active: The jobs that this process runs.
@@ -190,9 +194,16 @@ def build_runner(
         ids=RandomIds(),
         running=active,
         turns=turns,
-        observer=JobObserver(),
+        observer=JobObserver(spans, log),
         hold_request=RequestGate().read,
     )
+
+
+def open_exports(stack: ExitStack, settings: Settings, logger: Logger) -> SpanSink:
+    """Return what exports the spans of the worker; ``stack`` closes it."""
+    spans = open_spans(settings.tracing, part="worker", logger=logger)
+    stack.callback(spans.close)
+    return spans
 
 
 def build_counter(

@@ -210,7 +210,7 @@ class WorkerProcess:
     def _serve(self, stack: ExitStack, to: _Connections) -> int:
         """Load the model and work until the end; return the exit code."""
         # MLX takes memory that a worker without a model does not need.
-        from worker.composition import build_counter, build_runner, open_cache  # noqa: PLC0415 - imports MLX
+        from worker.composition import build_counter, build_runner, open_cache, open_exports  # noqa: PLC0415 - imports MLX
 
         settings, controls = self._settings, to.controls
         log, client, keys = to.log, to.client, to.keys
@@ -225,17 +225,16 @@ class WorkerProcess:
         )
         pulse = self._pulse(to, engine, cache.gauge, tuning)
         stack.enter_context(PeriodicTask("pulse", PULSE_S, pulse.beat))
-        active = ActiveJobs()
-        idle = IdleModel(settings.model.idle_ttl_s, active)
+        idle = IdleModel(settings.model.idle_ttl_s, active := ActiveJobs())
         answers, used = LoggedAnswers(log=log, payloads=log), idle.record_use
         counter = build_counter(settings, self._model, engine, answers=answers, on_count=used)
         stack.enter_context(TokenCountServer(client, keys, count=counter.count))
         if not self._load(engine, to, cache.tier):
             return int(ExitCode.LOAD_FAILED)
         stack.enter_context(PeriodicTask("heartbeat", BEAT_S, take_heartbeat()))
-        backlog = RedisItemBacklog(client, keys)
+        backlog, spans = RedisItemBacklog(client, keys), open_exports(stack, settings, logger)
         runner = build_runner(
-            self._worker, log, engine, sink=sink, backlog=backlog, active=active, turns=turns
+            self._worker, log, engine, spans, sink=sink, backlog=backlog, active=active, turns=turns
         )
         watch = LogWatch(
             log=log,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from domain.log.trace import TraceContext, new_trace
+from domain.values import JobId
 
 
 class Dialect(StrEnum):
@@ -18,6 +20,44 @@ class Dialect(StrEnum):
     NATIVE = "native"
 
 
+@dataclass(slots=True, kw_only=True)
+class RequestMarks:
+    """What happened to a request, for its spans; instants are nanoseconds since the epoch.
+
+    Attributes:
+        began_ns: When its body was read.
+        route: The pattern of its route, once that is known.
+        jobs: The jobs that it reads.
+        attached: Why it joined earlier jobs.
+        joined: The traces of those jobs, as ``traceparent``.
+        accepted_ns: When the last of its jobs was accepted or joined.
+        output_ns: When the first output of a job arrived.
+    """
+
+    began_ns: int = field(default_factory=time.time_ns)
+    route: str | None = None
+    jobs: list[JobId] = field(default_factory=list)
+    attached: list[str] = field(default_factory=list)
+    joined: list[str] = field(default_factory=list)
+    accepted_ns: int | None = None
+    output_ns: int | None = None
+
+    def accept(
+        self, job_id: JobId, *, attached: str | None = None, joined_trace: str | None = None
+    ) -> None:
+        """Note that a job was accepted, or joined."""
+        self.accepted_ns = time.time_ns()
+        self.jobs.append(job_id)
+        if attached is not None:
+            self.attached.append(attached)
+        if joined_trace is not None:
+            self.joined.append(joined_trace)
+
+    def deliver(self) -> None:
+        """Note that output has arrived."""
+        self.output_ns = self.output_ns or time.time_ns()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One request, parsed and bounded by the gate.
@@ -25,6 +65,7 @@ class Request:
     Attributes:
         id: The ``request-id`` of the answer, and the correlation id in the log.
         trace: Its span, in the trace of the client's ``traceparent`` or in one of its own.
+        marks: What has happened to it.
         method: Upper case.
         path: Percent-decoded, without the query.
         params: Values of the ``{…}`` parts of the route's pattern, percent-decoded.
@@ -38,6 +79,7 @@ class Request:
 
     id: str
     trace: TraceContext = field(default_factory=new_trace)
+    marks: RequestMarks = field(default_factory=RequestMarks)
     method: str
     path: str
     params: Mapping[str, str] = field(default_factory=dict)

@@ -21,6 +21,7 @@ from api.http_server.request_head import (
     RequestTarget,
     check_content,
     check_framing,
+    path_of,
     read_headers,
     read_target,
 )
@@ -61,7 +62,10 @@ class ConnectionHost(Protocol):
             SemanticError: For the client.
         """
 
-    def finish(self, request_id: str, status: int) -> None:
+    def begin(self) -> Exchange:
+        """Name a request before it is read."""
+
+    def finish(self, exchange: Exchange, status: int) -> None:
         """Forget a request whose reply is sent or will never be, and count the reply."""
 
 
@@ -213,7 +217,7 @@ class Connection(asyncio.Protocol):
         if (self._is_kept and self._host.draining) or not await self._reader.first_byte():
             return False
         self._idle, self._is_kept = False, True
-        exchange = Exchange.begin()
+        exchange = self._host.begin()
         head: h11.Request | None = None
         try:
             head = await self._reader.head()
@@ -262,7 +266,7 @@ class Connection(asyncio.Protocol):
             dialect = errors.guess_dialect(self._reader.glimpse)
             headers: Mapping[str, str] = {}
         else:
-            dialect = dialect_of(_path_of(head), read_headers(head))
+            dialect = dialect_of(path_of(head), read_headers(head))
             headers = self._host.access.headers(read_headers(head))
         to = ReplyContext(
             exchange=exchange,
@@ -273,7 +277,7 @@ class Connection(asyncio.Protocol):
         )
         self._host.logger.info("request_refused", code=error.code)
         reply = error_reply(error, dialect, exchange.request_id)
-        self._host.finish(exchange.request_id, reply.status)
+        self._host.finish(exchange, reply.status)
         await self._writer.send(reply, to)
         await self._linger()
 
@@ -291,7 +295,7 @@ class Connection(asyncio.Protocol):
     async def _respond(self, head: h11.Request, body: bytes, exchange: Exchange, key: str) -> None:
         started_s = time.monotonic()
         headers = read_headers(head)
-        dialect = dialect_of(_path_of(head), headers)
+        dialect = dialect_of(path_of(head), headers)
         status = CLIENT_LEFT
         try:
             reply = await self._reply(head, headers, body, exchange)
@@ -306,11 +310,11 @@ class Connection(asyncio.Protocol):
             await self._send(reply, to)
         finally:
             self._request = None
-            self._host.finish(exchange.request_id, status)
+            self._host.finish(exchange, status)
         self._host.logger.debug(
             "request_answered",
             method=head.method.decode("ascii"),
-            path=_path_of(head),
+            path=path_of(head),
             status=reply.status,
             key=key,
             duration_ms=round((time.monotonic() - started_s) * 1000, 3),
@@ -320,7 +324,7 @@ class Connection(asyncio.Protocol):
         self, head: h11.Request, headers: dict[str, str], body: bytes, exchange: Exchange
     ) -> Reply | StreamReply:
         """Return the reply to a request; the one place where failures become replies."""
-        path = _path_of(head)
+        path = path_of(head)
         error: SemanticError
         try:
             target = read_target(head.target)
@@ -393,8 +397,3 @@ class Connection(asyncio.Protocol):
                 await self._lost.wait()
         except TimeoutError:
             self.abort()
-
-
-def _path_of(head: h11.Request) -> str:
-    """Return the path as sent, for the error format and the log."""
-    return head.target.split(b"?", 1)[0].decode("ascii")

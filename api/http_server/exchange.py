@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from structlog.contextvars import bind_contextvars, clear_contextvars
 
-from domain.log.trace import TraceContext, new_trace, parse_traceparent
+from domain.log.trace import SAMPLED, TraceContext, new_trace, parse_traceparent
 from ops.clock import uuid7_hex
 
 #: The request header of W3C Trace Context.
@@ -30,10 +30,17 @@ class Exchange:
     parent: TraceContext | None = None
 
     @classmethod
-    def begin(cls, *, sampled: bool = False) -> Self:
-        """Name a request before it is read."""
+    def begin(cls, samples: Callable[[str], bool]) -> Self:
+        """Name a request before it is read.
+
+        Args:
+            samples: Whether the spans of a trace are exported, by its id.
+        """
         clear_contextvars()
-        return cls(request_id="req_" + uuid7_hex(), trace=new_trace(sampled=sampled)).bind()
+        trace = new_trace()
+        if samples(trace.trace_id):
+            trace = replace(trace, flags=trace.flags | SAMPLED)
+        return cls(request_id="req_" + uuid7_hex(), trace=trace).bind()
 
     def read(self, headers: Mapping[str, str]) -> Self:
         """Continue the trace that the headers name, if they name one."""

@@ -130,3 +130,8 @@ def _split_target(target: str) -> tuple[str, str]:
         return path, query
     parts = urlsplit(target)
     return parts.path or "/", parts.query
+
+
+def path_of(head: h11.Request) -> str:
+    """Return the path as sent, for the error format and the log."""
+    return head.target.split(b"?", 1)[0].decode("ascii")

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -15,11 +16,14 @@ from structlog.contextvars import bind_contextvars
 from api.access.access_control import AccessControl
 from api.http.messages import Reply, Request, StreamReply
 from api.http_server.connection import Connection
+from api.http_server.exchange import Exchange
 from api.http_server.limits import ServerLimits
 from api.http_server.request_counts import UNROUTED, RequestCounts
+from api.http_server.request_spans import is_traced, spans_of_request
 from api.http_server.router import Router
 from domain.errors import Draining
 from ops.logs import Logger
+from ops.tracing.span import NoSpans, SpanSink
 
 #: Part of the drain time in which streams end after they are asked to.
 ENDING_GRACE_S: Final = 2.0
@@ -47,6 +51,7 @@ class HttpServer:
         logger: Records requests and failures.
         draining: Set by ``drain``, for others.
         counts: Receives counts of connections and replies.
+        spans: Receives the spans of requests.
     """
 
     def __init__(
@@ -59,6 +64,7 @@ class HttpServer:
         logger: Logger,
         draining: threading.Event | None = None,
         counts: RequestCounts | None = None,
+        spans: SpanSink | None = None,
     ) -> None:
         self._router = router
         self._unrouted = unrouted
@@ -66,12 +72,11 @@ class HttpServer:
         self.limits = limits
         # Bound once, since binding costs time with every request.
         self.logger = logger.bind(component="http_server")
+        self._spans: SpanSink = spans or NoSpans()
         self._draining = draining or threading.Event()
         self._counts = counts or RequestCounts()
         self._ending = False
         self._requests: dict[str, Request] = {}
-        #: Patterns of the routes of these requests.
-        self._patterns: dict[str, str] = {}
         self._connections: set[Connection] = set()
         #: Those that were made before the drain.
         self._open: set[Connection] = set()
@@ -176,14 +181,23 @@ class HttpServer:
             return self._unrouted(request.method, route_path)
         if (job_id := found.params.get(JOB_PARAM)) is not None:
             bind_contextvars(job_id=job_id)
-        self._patterns[request.id] = found.route.pattern
+        request.marks.route = found.route.pattern
         return await found.route.handler(replace(request, params=found.params))
 
-    def finish(self, request_id: str, status: int) -> None:
-        """Forget a request whose reply is sent or will never be, and count the reply."""
-        self._requests.pop(request_id, None)
+    def begin(self) -> Exchange:
+        """Name a request before it is read."""
+        return Exchange.begin(self._spans.samples)
+
+    def finish(self, exchange: Exchange, status: int) -> None:
+        """Forget a request whose reply is sent or will never be; count it and export its spans."""
+        request = self._requests.pop(exchange.request_id, None)
         self._counts.in_flight = len(self._requests)
-        self._counts.record(self._patterns.pop(request_id, UNROUTED), status)
+        route = None if request is None else request.marks.route
+        self._counts.record(route or UNROUTED, status)
+        if request is None or not self._spans.is_on or not is_traced(exchange, request.method):
+            return
+        for span in spans_of_request(request, exchange, status=status, end_ns=time.time_ns()):
+            self._spans.put(span)
 
 
 def _find_dead_peers(listener: socket.socket) -> None:

@@ -170,7 +170,9 @@ class ItemBuffer:
                 raise ModelChanged
             taken = [item for item in taken if item.epoch == newest]
             self._epoch, self._has_output = newest, False
-        self._has_output = self._has_output or any(is_output(item.body) for item in taken)
+        if not self._has_output and any(is_output(item.body) for item in taken):
+            self._has_output = True
+            self._request.marks.deliver()
         return taken
 
     def _report_gone(self) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
 import structlog
 
+from api.http.messages import Request
 from api.http.sse import Part, encode
 from api.protocols.shared.answer import AssembledAnswer, ending_or_error
 from api.streaming.item_buffer import ClientGone, ItemBuffer
 from api.streaming.job_readers import CLIENT_GONE, JobReading
+from domain.chat.items import StreamItem
 from domain.errors import Failure, GenerationCancelled, SemanticError
 from domain.values import JobId
 
@@ -32,6 +34,19 @@ class OpenJob:
     items: ItemBuffer
     reading: JobReading
     attached: str | None = None
+
+
+def open_job(
+    job_id: JobId,
+    items: AsyncIterator[StreamItem],
+    reading: JobReading,
+    request: Request,
+    *,
+    attached: str | None = None,
+) -> OpenJob:
+    """Return a job whose reader abandons it when the client of ``request`` leaves."""
+    buffer = ItemBuffer(items, request, on_gone=lambda: reading.abandon(CLIENT_GONE))
+    return OpenJob(id=job_id, items=buffer, reading=reading, attached=attached)
 
 
 class StreamedItem(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -15,15 +15,13 @@ from api.background.tasks import Background, BlockingCalls
 from api.http.messages import Request
 from api.http.request_headers import IDEMPOTENCY_KEY, is_retry
 from api.protocols.shared.parsed_request import ParsedRequest
-from api.streaming.item_buffer import ItemBuffer
 from api.streaming.item_subscription import ItemSubscription
 from api.streaming.job_items import JobItems
 from api.streaming.job_readers import CLIENT_GONE, JobReaders, JobReading
-from api.streaming.job_stream import OpenJob
+from api.streaming.job_stream import OpenJob, open_job
 from api.submission.job_rules import JobRules
 from api.submission.model_binding import ModelBinding
 from api.submission.prepared_request import PreparedRequest, asked_of
-from domain.chat.items import StreamItem
 from domain.chat.request import ChatRequest
 from domain.errors import QueueUnavailable
 from domain.job.commands import SubmitJob
@@ -105,7 +103,10 @@ class Submission:
         """
         parsed = parse()
         command = self.command_of(parsed, request, protocol=protocol, parks=True)
-        return self.submit(command, self.ids.job_id(), seeded=parsed.seeded)
+        accepted = self.submit(command, self.ids.job_id(), seeded=parsed.seeded)
+        attached, joined = accepted.attached, accepted.joined_trace
+        request.marks.accept(accepted.job_id, attached=attached, joined_trace=joined)
+        return accepted
 
     async def open(
         self, parse: Parse, request: Request, *, protocol: str
@@ -193,7 +194,7 @@ class Submission:
         # Counted as a reader before the first await, so that the job is not cancelled meanwhile.
         reading = self.readers.begin(target.job_id)
         try:
-            await self.call(
+            joined = await self.call(
                 self.jobs.attach,
                 target.job_id,
                 reason=target.reason,
@@ -203,7 +204,7 @@ class Submission:
         except BaseException:
             reading.abandon(CLIENT_GONE)
             raise
-        return await self._open_existing(target, reading, request)
+        return await self._open_existing(target, reading, request, joined.joined_trace)
 
     def submit(
         self,
@@ -365,36 +366,28 @@ class Submission:
         reading = self.readers.begin(accepted.job_id)
         if accepted.attached is not None:
             target = JoinTarget(job_id=accepted.job_id, reason=accepted.attached)
-            return await self._open_existing(target, reading, request)
+            trace = accepted.joined_trace
+            return await self._open_existing(target, reading, request, trace)
         if not accepted.queued:
             reading.revoke(QueueUnavailable.code)
             await items.aclose()
             raise QueueUnavailable("the queue is not reachable just now")
-        return _open_job(accepted.job_id, items, reading, request)
+        request.marks.accept(accepted.job_id)
+        return open_job(accepted.job_id, items, reading, request)
 
     async def _open_existing(
-        self, target: JoinTarget, reading: JobReading, request: Request
+        self, target: JoinTarget, reading: JobReading, request: Request, trace: str | None
     ) -> OpenJob:
         try:
             items = await self.items.reattach_first(target.job_id)
         except BaseException:
             reading.abandon(CLIENT_GONE)
             raise
-        return _open_job(target.job_id, items, reading, request, attached=target.reason)
+        attached = target.reason
+        request.marks.accept(target.job_id, attached=attached, joined_trace=trace)
+        return open_job(target.job_id, items, reading, request, attached=attached)
 
     def _instant_in(self, seconds: float | None) -> str | None:
         if seconds is None:
             return None
         return rfc3339(self.clock.now() + timedelta(seconds=seconds))
-
-
-def _open_job(
-    job_id: JobId,
-    items: AsyncIterator[StreamItem],
-    reading: JobReading,
-    request: Request,
-    *,
-    attached: str | None = None,
-) -> OpenJob:
-    buffer = ItemBuffer(items, request, on_gone=lambda: reading.abandon(CLIENT_GONE))
-    return OpenJob(id=job_id, items=buffer, reading=reading, attached=attached)

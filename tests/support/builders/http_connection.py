@@ -10,6 +10,7 @@ import structlog
 from api.access.access_control import AccessControl
 from api.http.messages import Reply, Request, StreamReply
 from api.http_server.connection import Connection
+from api.http_server.exchange import Exchange
 from api.http_server.limits import ServerLimits
 from ops.setting_groups.service import ServerSettings
 
@@ -90,8 +91,11 @@ class MemoryHost:
         self.seen.append(request)
         return await self._answer(request)
 
-    def finish(self, request_id: str, status: int) -> None:
-        del request_id
+    def begin(self) -> Exchange:
+        return Exchange.begin(lambda _: False)
+
+    def finish(self, exchange: Exchange, status: int) -> None:
+        del exchange
         self.statuses.append(status)
 
 

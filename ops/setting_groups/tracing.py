@@ -1,0 +1,46 @@
+"""Settings of the export of spans."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from ops.setting_groups.group import SettingGroup
+
+#: A module of each package of the extra ``otel``.
+_NEEDED = ("opentelemetry.sdk", "opentelemetry.exporter")
+
+
+class TracingSettings(SettingGroup):
+    """Spans of requests and attempts, for an OpenTelemetry receiver."""
+
+    enabled: bool = Field(default=False, description="export spans; needs the extra otel")
+    endpoint: str | None = Field(
+        default=None,
+        pattern=r"^https?://",
+        description="base URL of an OTLP/HTTP receiver; default: OTEL_EXPORTER_OTLP_ENDPOINT, else"
+        " http://localhost:4318",
+    )
+    sample_ratio: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="part of the requests without a traceparent whose spans are exported",
+    )
+    texts: bool = Field(default=False, description="spans also carry prompts and answers")
+
+    @model_validator(mode="after")
+    def _have_the_extra(self) -> Self:
+        if self.enabled and not all(map(_is_installed, _NEEDED)):
+            message = "tracing.enabled needs the extra otel: pip install 'semantic[otel]'"
+            raise ValueError(message)
+        return self
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

@@ -1,0 +1,38 @@
+"""Opens the export of spans as the settings ask."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version
+from typing import Final
+
+from ops.logs import Logger
+from ops.setting_groups.tracing import TracingSettings
+from ops.tracing.export_queue import SpanQueue
+from ops.tracing.span import NoSpans, SpanSink
+
+#: The standard variable that turns every OpenTelemetry SDK off.
+DISABLED_ENV: Final = "OTEL_SDK_DISABLED"
+
+
+def open_spans(settings: TracingSettings, *, part: str, logger: Logger) -> SpanSink:
+    """Return the sink for the spans of a process; close it.
+
+    Args:
+        settings: Whether and where spans are exported.
+        part: The process: ``api`` or ``worker``.
+        logger: Records a receiver that fails.
+    """
+    if not settings.enabled or os.environ.get(DISABLED_ENV, "").lower() == "true":
+        return NoSpans()
+    # An optional extra, and 0.1 s of imports.
+    from ops.tracing.otlp import OtlpSender  # noqa: PLC0415 - as above
+
+    sender = OtlpSender(settings.endpoint, part=part, version=version("semantic"))
+    return SpanQueue(
+        sender.send,
+        logger,
+        sample_ratio=settings.sample_ratio,
+        has_texts=settings.texts,
+        stop_sending=sender.close,
+    )

@@ -1,0 +1,92 @@
+"""Spans that have ended, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from domain.log.trace import TraceContext
+
+#: What an attribute of a span may be.
+AttributeValue = str | bool | int | float | tuple[str, ...]
+
+
+class SpanKind(StrEnum):
+    """The role of a span, by its OpenTelemetry name."""
+
+    INTERNAL = "INTERNAL"
+    SERVER = "SERVER"
+    CLIENT = "CLIENT"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A span that has ended.
+
+    Attributes:
+        name: Low-cardinality name.
+        context: Its trace and id.
+        parent_id: Id of its parent; ``None`` for the first span of a trace.
+        start_ns: Nanoseconds since the epoch.
+        end_ns: The same.
+        kind: Its role.
+        attributes: Values by name; those that are ``None`` are left out.
+        links: Spans of other attempts or traces that it belongs to.
+        error: Code of the failure, if it failed.
+    """
+
+    name: str
+    context: TraceContext
+    parent_id: str | None
+    start_ns: int
+    end_ns: int
+    kind: SpanKind = SpanKind.INTERNAL
+    attributes: Mapping[str, AttributeValue | None] = field(default_factory=dict)
+    links: Sequence[TraceContext] = ()
+    error: str | None = None
+
+
+class SpanSink(Protocol):
+    """Receives spans. Any thread may call it."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether spans are exported at all."""
+        ...
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether spans may carry texts of prompts and answers."""
+        ...
+
+    def samples(self, trace_id: str) -> bool:
+        """Whether the spans of a new trace are exported."""
+        ...
+
+    def put(self, span: Span) -> None:
+        """Export a span later; never blocks and never raises."""
+        ...
+
+    def close(self) -> None:
+        """Export what is left for a moment."""
+        ...
+
+
+class NoSpans:
+    """``SpanSink`` while tracing is off."""
+
+    is_on = False
+    has_texts = False
+
+    def samples(self, trace_id: str) -> bool:
+        """Return ``False``."""
+        del trace_id
+        return False
+
+    def put(self, span: Span) -> None:
+        """Drop the span."""
+
+    def close(self) -> None:
+        """Do nothing."""

@@ -1,0 +1,311 @@
+"""The spans of an attempt, built from the times that its worker and the log have recorded.
+
+request (api)
+├── queue          acceptance, or the end of the attempt before → submission to the engine
+└── chat MODEL     the attempt, linked to the attempts before it
+    ├── admission  waits for memory or a place in the batch
+    ├── restore    cached blocks return to the batch
+    ├── prefill    the rest of the prompt is computed
+    └── decode     first token → end
+
+The ids of these spans follow from the job and the attempt. A worker that finds that the one before
+died with an attempt exports the span of that attempt from the log, and links to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from domain.events.job import AttemptFailed, AttemptStarted, JobRetried, JobSubmitted
+from domain.log.codec import decode_recorded
+from domain.log.trace import TraceContext, parse_traceparent
+from domain.usecases.jobs.attempts import AttemptReport, AttemptRun
+from domain.values import JobId, StopReason, WorkerId
+from ops.tracing.span import AttributeValue, Span
+from worker.recording.span_texts import texts_of
+
+#: Of ``gen_ai.provider.name``.
+PROVIDER: Final = "semantic"
+#: The error of an attempt that ended with its worker.
+WORKER_LOST: Final = "worker_lost"
+#: Phases shorter than this have no span, in milliseconds.
+PHASE_MS_MIN: Final = 1.0
+_NS_PER_MS: Final = 1_000_000
+_FINISH_REASONS: Final = {
+    StopReason.END_TURN: "stop",
+    StopReason.STOP_SEQUENCE: "stop",
+    StopReason.MAX_TOKENS: "length",
+    StopReason.CONTEXT_WINDOW: "length",
+    StopReason.CANCELLED: "cancelled",
+}
+
+#: Instants of worker deaths that the log has recorded, by worker.
+Losses = Mapping[WorkerId, str]
+
+
+@dataclass(frozen=True, slots=True)
+class LostAttempt:
+    """An attempt that ended with its worker."""
+
+    started: AttemptStarted
+    began: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptHistory:
+    """The past of a job before an attempt.
+
+    Attributes:
+        waiting_since: RFC 3339 instant from which the job waited for the attempt.
+        before: Numbers of the earlier attempts.
+        lost: The attempts right before this one that ended with their workers, in order.
+    """
+
+    waiting_since: str
+    before: tuple[int, ...]
+    lost: tuple[LostAttempt, ...]
+
+
+def history_of(report: AttemptReport) -> AttemptHistory:
+    """Return the history of the job of a report."""
+    waiting_since = report.loaded.accepted_at
+    before: list[int] = []
+    lost: list[LostAttempt] = []
+    for recorded in report.loaded.recorded:
+        event = decode_recorded(recorded)
+        if isinstance(event, AttemptStarted):
+            before.append(event.attempt)
+            lost.append(LostAttempt(event, recorded.recorded_at))
+        elif isinstance(event, AttemptFailed | JobRetried):
+            waiting_since = recorded.recorded_at
+            lost.clear()
+    return AttemptHistory(waiting_since=waiting_since, before=tuple(before), lost=tuple(lost))
+
+
+def spans_of(report: AttemptReport, losses: Losses, *, has_texts: bool) -> Iterator[Span]:
+    """Yield the spans of a report; none if its trace is not sampled.
+
+    Args:
+        report: The attempt, and the job before it.
+        losses: Of the workers of lost attempts.
+        has_texts: Whether the spans carry prompt and answer.
+    """
+    job = report.loaded.job
+    trace = parse_traceparent(job.submitted.trace) if job.submitted is not None else None
+    if job.submitted is None or trace is None or not trace.is_sampled:
+        return
+    history = history_of(report)
+    yield from _builder(report, trace, job.submitted, history, losses).spans(has_texts=has_texts)
+
+
+def _builder(
+    report: AttemptReport,
+    trace: TraceContext,
+    submitted: JobSubmitted,
+    history: AttemptHistory,
+    losses: Losses,
+) -> _SpanBuilder:
+    link = parse_traceparent(submitted.trace_link)
+    return _SpanBuilder(
+        report=report,
+        trace=trace,
+        submitted=submitted,
+        history=history,
+        losses=losses,
+        links=() if link is None else (link,),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SpanBuilder:
+    """Builds the spans of one report."""
+
+    report: AttemptReport
+    trace: TraceContext
+    submitted: JobSubmitted
+    history: AttemptHistory
+    losses: Losses
+    links: Sequence[TraceContext]
+
+    @property
+    def job_id(self) -> JobId:
+        return self.report.loaded.job.id
+
+    def spans(self, *, has_texts: bool) -> Iterator[Span]:
+        history, run = self.history, self.report.run
+        if self.links and not history.before:
+            yield self._submit()
+        for lost in history.lost:
+            yield self._lost(lost)
+        yield self._queue()
+        if run is not None:
+            texts = texts_of(run) if has_texts else {}
+            yield self._attempt(run, texts)
+            yield from self._phases(run)
+
+    def _submit(self) -> Span:
+        """Return the first span of a job that no request submitted: a line of a batch."""
+        at = _ns(self.report.loaded.accepted_at)
+        return Span(
+            name="submit",
+            context=self.trace,
+            parent_id=None,
+            start_ns=at,
+            end_ns=at,
+            attributes=self._names(),
+            links=self.links,
+        )
+
+    def _queue(self) -> Span:
+        run, history = self.report.run, self.history
+        since = _ns(history.waiting_since)
+        if history.lost:
+            since = max(since, self._lost_at(history.lost[-1]))
+        ended = self.report.ended_at if run is None else run.submitted_at
+        number = self._number
+        return Span(
+            name="queue",
+            context=self.trace.derived(self.job_id, "queue", number),
+            parent_id=self.trace.span_id,
+            start_ns=since,
+            end_ns=_ns_of(ended),
+            attributes=self._names() | {"semantic.job.priority": self.submitted.priority.value},
+            error=self.report.error if run is None else None,
+        )
+
+    def _attempt(self, run: AttemptRun, texts: Mapping[str, AttributeValue]) -> Span:
+        usage, timings = run.outcome.usage, run.outcome.timings
+        reason = _FINISH_REASONS[run.outcome.stop_reason]
+        return Span(
+            name=self._operation_name(run.model.id),
+            context=attempt_span(self.trace, self.job_id, run.task.attempt),
+            parent_id=self.trace.span_id,
+            start_ns=_ns_of(run.submitted_at),
+            end_ns=_ns_of(self.report.ended_at),
+            attributes={
+                **self._model_attributes(run.model.id, run.task.attempt),
+                **_sampling(run),
+                "gen_ai.response.finish_reasons": None if self.report.error else (reason,),
+                "gen_ai.usage.input_tokens": usage.prompt_tokens,
+                "gen_ai.usage.output_tokens": usage.completion_tokens,
+                "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+                "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
+                "semantic.cache.source": run.task.prompt.cache_source,
+                "semantic.resumed_tokens": len(run.task.emitted),
+                "semantic.first_token_ms": timings.first_token_ms,
+                **texts,
+            },
+            links=self._earlier(run.task.attempt),
+            error=self.report.error,
+        )
+
+    def _lost(self, lost: LostAttempt) -> Span:
+        started = lost.started
+        return Span(
+            name=self._operation_name(started.model),
+            context=attempt_span(self.trace, self.job_id, started.attempt),
+            parent_id=self.trace.span_id,
+            start_ns=_ns(lost.began),
+            end_ns=self._lost_at(lost),
+            attributes={
+                **self._model_attributes(started.model, started.attempt),
+                "gen_ai.usage.input_tokens": started.prompt_tokens,
+                "gen_ai.usage.cache_read.input_tokens": started.cached_tokens,
+                "semantic.cache.source": started.cache_source,
+                "semantic.resumed_tokens": started.resumed_tokens,
+                "semantic.worker.id": started.worker,
+            },
+            links=self._earlier(started.attempt),
+            error=WORKER_LOST,
+        )
+
+    def _lost_at(self, lost: LostAttempt) -> int:
+        """Return when the worker of an attempt was found dead, as far as that is known."""
+        found = self.losses.get(lost.started.worker)
+        return max(_ns(lost.began), _ns(found if found is not None else lost.began))
+
+    def _phases(self, run: AttemptRun) -> Iterator[Span]:
+        timings, begin = run.outcome.timings, _ns_of(run.submitted_at)
+        admitted_ms = timings.admission_ms
+        restored_ms = admitted_ms + timings.restore_ms
+        computed_ms = max(restored_ms, admitted_ms + timings.prefill_ms)
+        decoding_ms = timings.first_token_ms or computed_ms
+        phases = (
+            ("admission", 0.0, admitted_ms),
+            ("restore", admitted_ms, restored_ms),
+            ("prefill", restored_ms, computed_ms),
+            ("decode", decoding_ms, decoding_ms + timings.decode_ms),
+        )
+        attempt = attempt_span(self.trace, self.job_id, run.task.attempt)
+        for name, start_ms, end_ms in phases:
+            if end_ms - start_ms >= PHASE_MS_MIN:
+                yield Span(
+                    name=name,
+                    context=attempt.derived(self.job_id, name, run.task.attempt),
+                    parent_id=attempt.span_id,
+                    start_ns=begin + round(start_ms * _NS_PER_MS),
+                    end_ns=begin + round(end_ms * _NS_PER_MS),
+                )
+
+    @property
+    def _number(self) -> int:
+        run = self.report.run
+        return self.report.loaded.job.attempt + 1 if run is None else run.task.attempt
+
+    def _earlier(self, attempt: int) -> tuple[TraceContext, ...]:
+        numbers = (one for one in self.history.before if one < attempt)
+        earlier = (attempt_span(self.trace, self.job_id, number) for number in numbers)
+        return (*self.links, *earlier)
+
+    def _names(self) -> dict[str, AttributeValue | None]:
+        return {
+            "semantic.job.id": self.job_id,
+            "semantic.request.id": self.report.loaded.correlation_id,
+            "semantic.attempt": self._number,
+        }
+
+    def _model_attributes(self, model: str, attempt: int) -> dict[str, AttributeValue | None]:
+        return {
+            **self._names(),
+            "semantic.attempt": attempt,
+            "gen_ai.operation.name": self._operation,
+            "gen_ai.provider.name": PROVIDER,
+            "gen_ai.request.model": self.submitted.model,
+            "gen_ai.response.model": model,
+            "gen_ai.response.id": self.job_id,
+            "gen_ai.agent.id": self.submitted.agent,
+            "gen_ai.request.max_tokens": self.submitted.max_tokens,
+        }
+
+    @property
+    def _operation(self) -> str:
+        return "text_completion" if self.submitted.protocol == "openai-completions" else "chat"
+
+    def _operation_name(self, model: str) -> str:
+        return f"{self._operation} {model}"
+
+
+def attempt_span(trace: TraceContext, job_id: JobId, attempt: int) -> TraceContext:
+    """Return the span of an attempt."""
+    return trace.derived(job_id, "attempt", attempt)
+
+
+def _sampling(run: AttemptRun) -> dict[str, AttributeValue | None]:
+    sampling = run.task.prompt.sampling
+    return {
+        "gen_ai.request.temperature": sampling.temperature,
+        "gen_ai.request.top_p": sampling.top_p,
+        "gen_ai.request.top_k": sampling.top_k or None,
+        "gen_ai.request.seed": sampling.seed,
+    }
+
+
+def _ns(instant: str) -> int:
+    return _ns_of(datetime.fromisoformat(instant))
+
+
+def _ns_of(moment: datetime) -> int:
+    return round(moment.timestamp() * 1_000_000) * 1_000
