@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,9 @@ from typing import Any, TypeVar
 from selenium.common.exceptions import WebDriverException
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.select import Select
 
 from tests.support.clients.npm import missing
 
@@ -47,9 +50,9 @@ class Browser:
         """Return the text of the elements as a reader sees it."""
         return "\n".join(element.text for element in self.find(selector))
 
-    def wait(self, condition: Callable[[], T], what: str) -> T:
+    def wait(self, condition: Callable[[], T], what: str, *, within_s: float = SHOWN_WITHIN_S) -> T:
         """Return the first truthy value of a condition; elements may vanish meanwhile."""
-        deadline = time.monotonic() + SHOWN_WITHIN_S
+        deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             try:
                 value = condition()
@@ -76,9 +79,32 @@ class Browser:
 
         self.wait(clicked, f"a {selector} with {text!r} to click")
 
+    def choose(self, selector: str, text: str) -> None:
+        """Choose an option of the first menu by its text, once there is one."""
+
+        def chosen() -> bool:
+            for menu in self.find(selector):
+                Select(menu).select_by_visible_text(text)
+                return True
+            return False
+
+        self.wait(chosen, f"a {selector} with the option {text!r}")
+
+    def press(self, key: str) -> None:
+        """Press a key, such as ``ArrowDown`` or ``1``, where the focus is."""
+        code = getattr(Keys, "_".join(re.findall("[A-Z][a-z]*", key)).upper(), key)
+        self.driver.switch_to.active_element.send_keys(code)
+
     def run(self, script: str, *arguments: object) -> Any:
         """Run JavaScript in the page and return its value."""
         return self.driver.execute_script(script, *arguments)
+
+    def thread_ms(self) -> float:
+        """Return the processor time of the page's main thread, in milliseconds."""
+        self.driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
+        found = self.driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+        (seconds,) = (one["value"] for one in found if one["name"] == "TaskDuration")
+        return 1000 * float(seconds)
 
     def messages(self) -> list[str]:
         """Return the errors in the console since the last call: exceptions and refused loads."""

@@ -54,8 +54,8 @@ const WAITING = [
   CANCEL,
 ];
 
-function missCell({ miss, prompt_tokens: prompt, cached_tokens: cached }) {
-  if (!miss) return cached > 0 || !prompt ? "" : html`<span class="muted">first of its kind</span>`;
+function missCell({ miss, outcome, cached_tokens: cached }) {
+  if (!miss) return cached > 0 || outcome !== "completed" ? "" : html`<span class="muted">nothing similar before</span>`;
   const text = `${causeText(miss.cause)}${miss.place ? ` (${miss.place})` : ""}`;
   return html`<span title=${`${text}: ${count(miss.missed_tokens)} tokens were read again`}>${text}</span>`;
 }

@@ -1,11 +1,13 @@
 // A table that draws only the rows in sight, so that ten thousand cost as much as fifty.
 import { useNarrow } from "../core/media.js";
-import { html, useCallback, useEffect, useLayoutEffect, useRef, useState } from "../core/preact.js";
+import { Component, html, useCallback, useEffect, useLayoutEffect, useRef, useState } from "../core/preact.js";
 
 /** Height of a row, and of the head that stays above the rows. */
 const ROW_PX = 28;
 /** Rows drawn above and below those in sight. */
 const SPARE = 10;
+/** Rows below those in sight at which the next ones are asked for. */
+const AHEAD = 100;
 
 /**
  * Props: `label`, `rows`, `keyOf(row)`, `columns` (`{name, title, width, narrow, numeric, cell(row)}`; `narrow` is
@@ -37,7 +39,7 @@ export function WindowedList({ label, rows, keyOf, columns: all, onOpen, onEnd, 
   }, [measure]);
 
   useEffect(() => {
-    if (onEnd && view.last >= rows.length - SPARE) onEnd();
+    if (onEnd && view.last >= rows.length - AHEAD) onEnd();
   }, [view.last, rows.length, onEnd]);
 
   useLayoutEffect(() => {
@@ -68,36 +70,48 @@ export function WindowedList({ label, rows, keyOf, columns: all, onOpen, onEnd, 
   const isDrawn = active >= view.first && active < view.last && active < rows.length;
   const tabStop = isDrawn ? active : Math.min(view.first + (view.first && SPARE), rows.length - 1);
   const template = columns.map((column) => (isNarrow && column.narrow) || column.width).join(" ");
-  const grid = { gridTemplateColumns: template };
   return html`
     <div class="list" ref=${box} onScroll=${measure}>
       <div class="list-frame" role="grid" aria-label=${label} aria-rowcount=${rows.length + 1}
         style=${{ minWidth: isNarrow ? "0" : minWidth }} onKeyDown=${onKeyDown}>
         <div role="rowgroup" class="list-head">
-          <div class="list-row" role="row" aria-rowindex="1" style=${grid}>
+          <div class="list-row" role="row" aria-rowindex="1" style=${{ gridTemplateColumns: template }}>
             ${columns.map((column) => html`<div key=${column.name} role="columnheader" class=${cellClass(column)}>${column.title}</div>`)}
           </div>
         </div>
         <div role="rowgroup" class="list-space" style=${{ height: `${rows.length * ROW_PX}px` }}>
           ${rows.slice(view.first, view.last).map((row, offset) => {
             const index = view.first + offset;
-            return html`<div
-              key=${keyOf(row)}
-              class="list-row"
-              role="row"
-              aria-rowindex=${index + 2}
-              data-index=${index}
-              tabindex=${index === tabStop ? 0 : -1}
-              style=${{ ...grid, transform: `translateY(${index * ROW_PX}px)` }}
-              onFocus=${() => setActive(index)}
-              onDblClick=${() => onOpen?.(row)}
-            >${columns.map((column) => html`<div key=${column.name} role="gridcell" class=${cellClass(column)}>${column.cell(row)}</div>`)}</div>`;
+            return html`<${Row} key=${keyOf(row)} row=${row} index=${index} columns=${columns} template=${template}
+              isTabStop=${index === tabStop} onFocus=${setActive} onOpen=${onOpen} />`;
           })}
         </div>
       </div>
       ${rows.length === 0 && html`<p class="empty">${empty}</p>`}
     </div>`;
 }
+
+/** A row, drawn again only when what it shows has changed; most rows stay while the list scrolls. */
+class Row extends Component {
+  shouldComponentUpdate(next) {
+    return ROW_PROPS.some((name) => next[name] !== this.props[name]);
+  }
+
+  render({ row, index, columns, template, isTabStop, onFocus, onOpen }) {
+    return html`<div
+      class="list-row"
+      role="row"
+      aria-rowindex=${index + 2}
+      data-index=${index}
+      tabindex=${isTabStop ? 0 : -1}
+      style=${{ gridTemplateColumns: template, transform: `translateY(${index * ROW_PX}px)` }}
+      onFocus=${() => onFocus(index)}
+      onDblClick=${() => onOpen?.(row)}
+    >${columns.map((column) => html`<div key=${column.name} role="gridcell" class=${cellClass(column)}>${column.cell(row)}</div>`)}</div>`;
+  }
+}
+
+const ROW_PROPS = ["row", "index", "template", "isTabStop"];
 
 const cellClass = (column) => (column.numeric ? "cell numeric" : "cell");
 

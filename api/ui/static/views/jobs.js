@@ -1,7 +1,7 @@
 // Every job, newest first: pages are fetched as the list is scrolled.
 import { get } from "../core/api.js";
 import { clock, count, duration, shortId } from "../core/format.js";
-import { go, link } from "../core/hash.js";
+import { go, link, setQuery } from "../core/hash.js";
 import { html, useCallback, useEffect, useRef, useState } from "../core/preact.js";
 import { Failure } from "../parts/notices.js";
 import { Status } from "../parts/status.js";
@@ -9,6 +9,8 @@ import { WindowedList } from "../parts/windowed_list.js";
 import { Job } from "./job.js";
 
 const PAGE = 100;
+const REFRESH_MS = 3_000;
+const STATES = ["queued", "running", "completed", "failed", "cancelled", "expired"];
 
 const COLUMNS = [
   { name: "job", title: "Job", width: "4rem", cell: (job) => html`<a class="id" title=${job.id} href=${link("jobs", [job.id])}>${shortId(job.id)}</a>` },
@@ -25,48 +27,84 @@ const COLUMNS = [
 /** The list, or the job that the address names. */
 export default function Jobs({ route }) {
   const [id] = route.parts;
-  return id ? html`<${Job} key=${id} id=${id} />` : html`<${All} />`;
+  return id ? html`<${Job} key=${id} id=${id} />` : html`<${All} query=${route.query} />`;
 }
 
-function All() {
-  const [jobs, error, more] = useJobs();
+function All({ query }) {
+  const filters = { status: query.get("status") ?? "", agent_id: query.get("agent_id") ?? "" };
+  const { jobs, error, more } = useJobs(filters);
   return html`
     <h1 class="visually-hidden">Jobs</h1>
+    <form class="filters" role="search" aria-label="Jobs" onSubmit=${(event) => event.preventDefault()}>
+      <label>Status <select value=${filters.status} onChange=${(event) => setQuery({ status: event.target.value })}>
+        <option value="">all</option>
+        ${STATES.map((state) => html`<option key=${state} value=${state}>${state}</option>`)}
+      </select></label>
+      <label>Agent <input type="search" value=${filters.agent_id} onChange=${(event) => setQuery({ agent_id: event.target.value.trim() })} /></label>
+    </form>
     <${Failure} error=${error} />
     <${WindowedList}
       label="Jobs"
       minWidth="62rem"
       columns=${COLUMNS}
       rows=${jobs}
-      keyOf=${(job) => job.id}
+      keyOf=${keyOf}
       onOpen=${(job) => go(link("jobs", [job.id]))}
       onEnd=${more}
     />`;
 }
 
-/** Return the jobs fetched so far, the last failure, and a function that fetches the next page. */
-function useJobs() {
-  const [jobs, setJobs] = useState([]);
-  const [error, setError] = useState(null);
-  const next = useRef({ before: "", busy: false, done: false });
-  const more = useCallback(async () => {
-    const page = next.current;
-    if (page.busy || page.done) return;
-    page.busy = true;
+const keyOf = (job) => job.id;
+
+/**
+ * Return the jobs that fit, `{jobs, error, more}`: `more` fetches the next older page, and the
+ * newest page is fetched in a rhythm.
+ */
+function useJobs(filters) {
+  const [state, setState] = useState({ jobs: [], error: null });
+  const text = JSON.stringify(filters);
+  const pages = useRef({ before: "", busy: false, done: true });
+
+  const fetchPage = useCallback(async (before, merge) => {
+    const mine = pages.current;
+    if (mine.busy) return;
+    mine.busy = true;
     try {
-      const list = await get("v1/jobs", { limit: PAGE, before: page.before });
-      page.done = !list.has_more;
-      page.before = list.next_before ?? "";
-      setJobs((old) => [...old, ...list.data]);
-      setError(null);
-    } catch (failure) {
-      setError(failure);
+      const list = await get("v1/jobs", { limit: PAGE, before, ...JSON.parse(text) });
+      if (pages.current === mine) setState((old) => ({ jobs: merge(old.jobs, list, mine), error: null }));
+    } catch (error) {
+      if (pages.current === mine) setState((old) => ({ ...old, error }));
     } finally {
-      page.busy = false;
+      mine.busy = false;
     }
-  }, []);
+  }, [text]);
+
+  const more = useCallback(() => {
+    if (!pages.current.done) fetchPage(pages.current.before, appended);
+  }, [fetchPage]);
+
   useEffect(() => {
-    more();
-  }, [more]);
-  return [jobs, error, more];
+    pages.current = { before: "", busy: false, done: false };
+    setState({ jobs: [], error: null });
+    fetchPage("", appended);
+    const timer = setInterval(() => document.hidden || fetchPage("", refreshed), REFRESH_MS);
+    return () => clearInterval(timer);
+  }, [fetchPage]);
+  return { ...state, more };
+}
+
+function appended(jobs, list, pages) {
+  pages.done = !list.has_more;
+  pages.before = list.next_before ?? "";
+  return [...jobs, ...list.data];
+}
+
+/** Put the newest page in place of the same jobs; begin anew where it does not reach them. */
+function refreshed(jobs, list, pages) {
+  const known = new Set(jobs.slice(0, 2 * PAGE).map(keyOf));
+  const last = list.data.at(-1);
+  if (jobs.length > 0 && last && !known.has(last.id) && list.has_more) return appended([], list, pages);
+  const fresh = new Map(list.data.map((job) => [job.id, job]));
+  const kept = jobs.map((job) => fresh.get(job.id) ?? job);
+  return [...list.data.filter((job) => !known.has(job.id)), ...kept];
 }
