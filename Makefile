@@ -9,7 +9,7 @@ DEV := $(VENV)/.dev
 # One more than two cores: for six minutes, one process waits for a client that waits.
 TEST_PROCESSES ?= 3
 
-.PHONY: help demo serve test test-fast check format packages bench experiments lock clean
+.PHONY: help demo serve test test-fast check format packages bench report soak nightly experiments lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -57,6 +57,16 @@ format: $(DEV) ## Format and fix what can be fixed
 
 bench: $(DEV) ## Measure this service beside raw mlx-lm and mlx_lm.server
 	@$(BIN)/python -m bench.serving $(ARGS)
+
+report: $(DEV) ## Run the benchmarks on a quiet machine and write docs/benchmarks.md: make report ARGS="--only soak"
+	@$(BIN)/python -m bench.report $(ARGS)
+
+soak: $(DEV) ## Work for an hour under mixed load, and look for what grows: make soak ARGS="--minutes 10"
+	@$(BIN)/python -m bench.soak $(ARGS)
+
+nightly: $(DEV) ## Run the tests with their long enumerations, and five minutes of mixed load
+	@$(BIN)/python -m pytest --nightly -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m bench.soak --minutes 5 --swap-minutes 2
 
 experiments: $(DEV) ## Run the numbered experiments of docs/experiments.md
 	@$(BIN)/python -m bench.experiments.all $(ARGS)

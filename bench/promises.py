@@ -138,9 +138,13 @@ def _between(earlier: Any, later: Any) -> float:
     return 1000 * (_instant(later) - _instant(earlier))
 
 
-def _row(what: str, times: list[float]) -> tuple[object, ...]:
-    p50, p99 = (f"{percentile(times, share):,.1f}" for share in (0.5, 0.99))
-    return what, len(times), p50, p99, f"{max(times):,.1f}"
+def _row(what: str, times: list[float]) -> dict[str, Any]:
+    p50, p99 = (round(percentile(times, share), 2) for share in (0.5, 0.99))
+    return {"what": what, "of": len(times), "p50": p50, "p99": p99, "most": round(max(times), 2)}
+
+
+def _cells(row: dict[str, Any]) -> tuple[object, ...]:
+    return (row["what"], row["of"], *(f"{row[name]:,.1f}" for name in ("p50", "p99", "most")))
 
 
 def main() -> None:
@@ -150,6 +154,7 @@ def main() -> None:
     )
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--cancels", type=int, default=50)
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
     asked = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -170,7 +175,9 @@ def main() -> None:
                 ]
         finally:
             service.stop()
-    print_table(["what, ms", ">of", ">p50", ">p99", ">most"], rows)
+    print_table(["what, ms", ">of", ">p50", ">p99", ">most"], map(_cells, rows))
+    if asked.json:
+        asked.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
     print_conditions(began)
 
 

@@ -13,6 +13,7 @@ Prefill of a long prompt has a table of its own. ``--rivals`` adds mlx-vlm's ser
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import statistics
@@ -20,7 +21,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,15 @@ def table(bursts: Mapping[tuple[int, str], Sequence[Figures]]) -> Iterable[str]:
         )
 
 
+def as_json(taken: Measurements) -> dict[str, Any]:
+    """Return the figures of each round."""
+    bursts = [
+        {"streams": streams, "contender": name, "rounds": [asdict(one) for one in rounds]}
+        for (streams, name), rounds in sorted(taken.bursts.items(), key=lambda one: one[0][0])
+    ]
+    return {"bursts": bursts, "prefill": dict(taken.prefill)}
+
+
 def _share(figures: Sequence[Figures], raw: Sequence[Figures], name: str) -> str:
     shares = [getattr(a, name) / getattr(b, name) for a, b in zip(figures, raw, strict=True)]
     return f"{statistics.median(shares):.0%}"
@@ -150,6 +160,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=Path("worker/demo_model"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--markdown", type=Path, help="also write the table to this file")
+    parser.add_argument("--json", type=Path, help="write the figures of each round to this file")
     parser.add_argument("--streams", type=int, nargs="+", default=list(STREAMS))
     parser.add_argument("--rivals", type=Path, help="folder of environments, as bench.comparison")
     parser.add_argument("--no-prefill", action="store_true", help="leave out the long prompts")
@@ -171,6 +182,8 @@ def main() -> None:
     ]
     text = "\n".join(lines)
     print(text)
+    if options.json:
+        options.json.write_text(json.dumps(as_json(taken), indent=1) + "\n")
     if options.markdown:
         options.markdown.write_text(text + "\n")
 

@@ -148,6 +148,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=("demo", "135m"), default="demo")
     parser.add_argument("--swaps", type=int, default=20)
     parser.add_argument("--streams", type=int, default=4)
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         bench = Bench(given.shape, Path(directory))
@@ -156,7 +157,10 @@ def main() -> None:
         finally:
             bench.http.close()
             bench.service.stop()
-    print(json.dumps({"shape": given.shape, **figures}, indent=2))
+    text = json.dumps({"shape": given.shape, **figures}, indent=2)
+    print(text)
+    if given.json:
+        given.json.write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ import httpx
 from bench.chaos.history import Item, Kind, Operation, Reading, RequestSpec
 from bench.chaos.wire import OpenStreams, events_of, native_item
 
-MODEL: Final = "semantic-demo"
+#: Registered in a run with one model; in others it follows the loaded model.
+MODEL: Final = "claude-chaos"
 #: Seconds after which an operation gives up, which breaks a promise.
 PATIENCE_S: Final = 600.0
 #: Longer than the pause between two pings on a silent stream.

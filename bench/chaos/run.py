@@ -97,26 +97,31 @@ class Chaos:
 
     def run(self, plan: Sequence[PlannedFault]) -> Run:
         """Run the load and the plan, stop the service, and return the history."""
+        recoveries: list[Recovery] = []
+        history = self.record(lambda load: recoveries.extend(self._inject_all(plan, load)))
+        return Run(history=history, recoveries=tuple(recoveries), restarts=self._restarts)
+
+    def record(self, work: Callable[[Load], None]) -> History:
+        """Run the load as long as ``work`` runs, stop the service, and return the history."""
         baseline = self._record_baseline()
         load = Load(
             self._service.base_url, seed=self._seed, requests=self._requests, clients=self._clients
         )
         try:
-            recoveries = tuple(self._inject_all(plan, load))
+            work(load)
         finally:
             operations = load.finish()
         self._wait_for_jobs()
         outcomes = self._outcomes()
         code = self._service.stop()
         assert code == 0, f"ended with {code}:\n{self._service.log()}"
-        history = History(
+        return History(
             operations=(*operations, *self._probes),
             outcomes=outcomes,
             events=tuple(self._events()),
             baseline=baseline,
             chain=self._verify(),
         )
-        return Run(history=history, recoveries=recoveries, restarts=self._restarts)
 
     def _record_baseline(self) -> dict[RequestSpec, str]:
         client = self._client("undisturbed")

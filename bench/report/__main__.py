@@ -1,0 +1,110 @@
+"""Run the benchmarks and write the page with their figures.
+
+    python -m bench.report [--only NAME ...] [--again] [--quick] [--loaded] [--rivals DIR]
+                           [--soak-minutes N]
+
+Each benchmark keeps its figures in a file, so a report that was interrupted goes on, and one part
+can be repeated: ``--only soak --again``. Before each, the machine has to be quiet; ``--loaded``
+runs anyway and marks the figures. The exit code is 1 if a benchmark failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from bench.report.machine import BUSY_PERCENT_MAX, busy_percent, conditions
+from bench.report.page import write_page
+from bench.report.parts import PARTS, Part
+
+ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = ROOT / "docs" / "benchmarks.md"
+RESULTS: Final = ROOT / "docs" / "benchmarks" / "results"
+#: Benchmarks that can measure other servers too.
+_WITH_RIVALS: Final = ("serving", "comparison")
+
+
+def main() -> int:
+    """Run what has no figures yet, and write the page."""
+    options = _parser().parse_args()
+    options.results.mkdir(parents=True, exist_ok=True)
+    failed = []
+    for part in PARTS:
+        if options.only and part.name not in options.only:
+            continue
+        file = options.results / f"{part.name}.json"
+        if file.exists() and not options.again:
+            print(f"{part.name}: has figures; --again repeats it", flush=True)
+            continue
+        busy = busy_percent()
+        if busy > BUSY_PERCENT_MAX and not options.loaded:
+            sys.exit(
+                f"other programs use {busy:.0f} % of the processors, more than"
+                f" {BUSY_PERCENT_MAX:g} %; wait, or mark the figures with --loaded"
+            )
+        if not _run(part, file, options, busy):
+            failed.append(part.name)
+    found = {part.name: _read(options.results / f"{part.name}.json") for part in PARTS}
+    write_page(options.page, {name: result for name, result in found.items() if result})
+    print(f"wrote {options.page}")
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+    return int(bool(failed))
+
+
+def _run(part: Part, file: Path, options: argparse.Namespace, busy: float) -> bool:
+    """Run one benchmark and keep its figures; return whether it succeeded."""
+    arguments = part.quick if options.quick else part.full
+    if part.name == "soak" and options.soak_minutes:
+        arguments = ("--minutes", f"{options.soak_minutes:g}")
+    if options.rivals is not None and part.name in _WITH_RIVALS:
+        arguments = (*arguments, "--rivals", str(options.rivals))
+    shown = " ".join(["python -m", f"bench.{part.name}", *arguments])
+    print(f"{part.name}: {shown}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="report-") as folder:
+        out = Path(folder) / "figures.json"
+        command = [sys.executable, "-m", f"bench.{part.name}", *arguments, "--json", str(out)]
+        done = subprocess.run(command, cwd=ROOT, check=False)
+        if out.exists():
+            result = {
+                "part": part.name,
+                "command": shown,
+                "conditions": conditions(busy),
+                "figures": json.loads(out.read_text(encoding="utf-8")),
+            }
+            file.write_text(json.dumps(result) + "\n", encoding="utf-8")
+    return done.returncode == 0 and file.exists()
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    if not file.exists():
+        return None
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    names = [part.name for part in PARTS]
+    parser.add_argument("--only", nargs="+", choices=names, help="these parts; default: all")
+    parser.add_argument("--again", action="store_true", help="repeat parts that have figures")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to check the harness")
+    parser.add_argument("--loaded", action="store_true", help="run beside other programs")
+    parser.add_argument("--rivals", type=Path, help="folder of environments, as bench.comparison")
+    parser.add_argument("--soak-minutes", type=float, help="length of the mixed load")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="files of figures")
+    parser.add_argument("--page", type=Path, default=PAGE, help="Markdown file with the markers")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""The section of each benchmark: headline, table and plots from its figures. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from bench.report.plots import bars, lines
+
+_RAW: Final = "raw BatchGenerator"
+_US: Final = "semantic"
+_MINUTE_S: Final = 60.0
+_MB: Final = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """What the page shows of one benchmark.
+
+    Attributes:
+        headline: What is measured, and the figure; ``None`` for none.
+        table: Lines of Markdown.
+        plots: SVG by file name without its ending.
+    """
+
+    headline: tuple[str, str] | None
+    table: tuple[str, ...]
+    plots: dict[str, str] = field(default_factory=dict)
+
+
+def serving(found: dict[str, Any]) -> Section:
+    """Tokens a second beside the bare generator."""
+    rows, speeds, shares = [], [], []
+    for burst in found["bursts"]:
+        raw = next(
+            one
+            for one in found["bursts"]
+            if one["contender"] == _RAW and one["streams"] == burst["streams"]
+        )
+        speed = [one["tokens_per_s"] for one in burst["rounds"]]
+        share = statistics.median(
+            ours / theirs["tokens_per_s"] for ours, theirs in zip(speed, raw["rounds"], strict=True)
+        )
+        if burst["contender"] == _US:
+            shares.append((burst["streams"], share, statistics.median(speed)))
+        first = [one["ttft_p50_ms"] for one in burst["rounds"]]
+        cpu = [one["cpu_ms_a_token"] for one in burst["rounds"]]
+        cells = (_spread(speed), f"{share:.0%}", _spread(first, 1), _spread(cpu, 2))
+        rows.append((burst["streams"], burst["contender"], *cells))
+        speeds.append((f"{burst['contender']}, {burst['streams']}", statistics.median(speed)))
+    streams, share, speed = max(shares)
+    head = ["streams", "contender", ">tok/s", ">of raw", ">first text, ms", ">CPU ms a token"]
+    return Section(
+        headline=(
+            f"throughput at {streams} streams",
+            f"{speed:.0f} tok/s, {share:.0%} of mlx-lm's bare generator",
+        ),
+        table=tuple(_table(head, rows)),
+        plots={"serving": bars("Throughput by contender and streams", speeds, unit="tok/s")},
+    )
+
+
+def comparison(found: dict[str, Any]) -> Section:
+    """Warm and cold requests beside other servers."""
+    servers = list(found["results"])
+    keys = list(dict.fromkeys(row for rows in found["results"].values() for row in rows))
+    table_rows = []
+    for key in keys:
+        cells = [found["results"][server].get(key, {"figures": []}) for server in servers]
+        table_rows.append([key.replace("_", " "), *(_cell(cell["figures"]) for cell in cells)])
+    ours = found["results"].get(_US, {})
+    warm, cold = (_middle(ours.get(key, {}).get("figures", [])) for key in ("sigkill", "cold"))
+    bar_rows = [
+        (f"{server}, {key.replace('_', ' ')}", middle)
+        for key in ("cold", "next_turn", "sigkill")
+        for server in servers
+        if (middle := _middle(found["results"][server].get(key, {}).get("figures", []))) is not None
+    ]
+    table = _table(["", *(f">{server}" for server in servers)], table_rows)
+    headline = None
+    if warm is not None and cold is not None:
+        name = "first text of the next turn after SIGKILL and restart"
+        headline = (name, f"{warm:,.0f} ms (cold: {cold:,.0f} ms)")
+    return Section(
+        headline=headline,
+        table=(*table, found["conditions"]),
+        plots={"comparison": bars("First text", bar_rows, unit="ms")},
+    )
+
+
+def memory(found: dict[str, Any]) -> Section:
+    """Peaks beside their limits, for agents that take turns."""
+    rows, peaks = [], []
+    for run in found["rotation"]:
+        figures = run["figures"]
+        limit = (figures.get("budget_bytes") or 0) + (figures.get("step_bytes") or 0)
+        peak = figures["peak_bytes"]
+        name = f"{run['shape']}, {run['budget']}, {'at once' if run['at_once'] else 'in turn'}"
+        bound = f"{limit / _MB:.1f}" if figures.get("budget_bytes") else "-"
+        rows.append([name, run["agents"], f"{peak / _MB:.1f}", bound])
+        if figures.get("budget_bytes"):
+            peaks.append((name, 100 * peak / limit))
+    plots = {"memory": bars("Peak of the limit", peaks, unit="%")} if peaks else {}
+    return Section(
+        headline=None,
+        table=tuple(_table(["run", ">agents", ">peak, MB", ">limit, MB"], rows)),
+        plots=plots,
+    )
+
+
+def promises(found: dict[str, Any]) -> Section:
+    """Times of acceptance and cancellation."""
+    rows = found["rows"]
+    first = rows[0]
+    table_rows = [
+        [one["what"], one["of"], f"{one['p50']:.1f}", f"{one['p99']:.1f}", f"{one['most']:.1f}"]
+        for one in rows
+    ]
+    return Section(
+        headline=(
+            "durable acceptance of a job",
+            f"{first['p50']:.1f} ms p50, {first['p99']:.1f} p99",
+        ),
+        table=tuple(_table(["what, ms", ">of", ">p50", ">p99", ">most"], table_rows)),
+        plots={"promises": bars("Medians", [(one["what"], one["p50"]) for one in rows], unit="ms")},
+    )
+
+
+def swap(found: dict[str, Any]) -> Section:
+    """Phases of a swap under load."""
+    phases = list(found["median_ms"].items())
+    figure = (
+        f"{found['median_ms']['total'] / 1000:.1f} s; {found['failed_streams']} of"
+        f" {found['streams']} streams failed"
+    )
+    table = _table(["phase", ">median, ms"], [[name, f"{ms:,.0f}"] for name, ms in phases])
+    before, after = found["rss_cold_mb"], found["rss_after_mb"]
+    rest = f"{found['changed_texts']} texts changed; the worker had {before} MB before"
+    return Section(
+        headline=("swap of the model under streams", figure),
+        table=(*table, f"{rest} and {after} MB after {found['swaps']} swaps."),
+        plots={"swap": bars("Phases of a swap", phases, unit="ms")},
+    )
+
+
+def soak(found: dict[str, Any]) -> Section:
+    """Growth under mixed load."""
+    head = ["series", ">level", ">last", ">% an hour", ">noise, %", "grows"]
+    rows = [
+        [
+            name,
+            f"{one['level']:,.1f}",
+            f"{one['last']:,.1f}",
+            f"{one['percent_per_hour']:+.1f}",
+            f"{one['noise_percent']:.1f}",
+            "**yes**" if one["grows"] else "",
+        ]
+        for name, one in found["trends"].items()
+    ]
+    samples = found["samples"]
+    memories = {
+        name.removesuffix(" rss, MB"): _points(samples, name)
+        for name in found["trends"]
+        if name.endswith("rss, MB")
+    }
+    counts = {name: _points(samples, name) for name in found["trends"] if "descriptors" in name}
+    first = {"first text": [(at_s / _MINUTE_S, ms) for at_s, ms in found["latencies"]]}
+    grown = ", ".join(found["grown"]) or "nothing"
+    figure = (
+        f"{grown} grew; {len(found['violations'])} promises were broken;"
+        f" last over first third of the latencies: {found['latency_drift']}"
+    )
+    done = ", ".join(f"{number:,} {name}" for name, number in found["operations"].items())
+    return Section(
+        headline=(f"{found['minutes']:g} minutes of mixed load", figure),
+        table=(*_table(head, rows), f"Done: {done}, {len(found['swap_ms'])} swaps."),
+        plots={
+            "soak-memory": lines("Resident memory", memories, unit="MB", x_unit="minutes"),
+            "soak-descriptors": lines("Descriptors", counts, unit="open", x_unit="minutes"),
+            "soak-latency": lines("First text of a turn", first, unit="ms", x_unit="minutes"),
+        },
+    )
+
+
+def idle(found: dict[str, Any]) -> Section:
+    """What the service costs while nothing runs."""
+    rows = [
+        [name, f"{one['cpu_percent']:.2f}", f"{one['wakeups_per_s']:.1f}"]
+        for name, one in found["processes"].items()
+    ]
+    cpu = [(name, one["cpu_percent"]) for name, one in found["processes"].items()]
+    return Section(
+        headline=None,
+        table=tuple(_table(["process", ">% of a core", ">wake-ups a second"], rows)),
+        plots={"idle": bars("An idle service", cpu, unit="% of a core")},
+    )
+
+
+def _points(samples: Sequence[dict[str, float]], name: str) -> list[tuple[float, float]]:
+    return [(one["t_s"] / _MINUTE_S, one[name]) for one in samples if name in one]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
+    titles = [title.removeprefix(">") for title in head]
+    yield "| " + " | ".join(titles) + " |"
+    yield "|" + "|".join("--:" if title.startswith(">") else "---" for title in head) + "|"
+    for row in rows:
+        yield "| " + " | ".join(str(cell) for cell in row) + " |"
+    yield ""
+
+
+def _spread(values: Sequence[float], digits: int = 0) -> str:
+    """Return the median, with the least and the most where there are several rounds."""
+    middle = f"{statistics.median(values):,.{digits}f}"
+    if len(values) == 1:
+        return middle
+    return f"{middle} ({min(values):,.{digits}f}-{max(values):,.{digits}f})"
+
+
+def _middle(figures: Sequence[object]) -> float | None:
+    numbers = [float(one) for one in figures if isinstance(one, int | float)]
+    return statistics.median(numbers) if numbers else None
+
+
+def _cell(figures: Sequence[object]) -> str:
+    numbers = [float(one) for one in figures if isinstance(one, int | float)]
+    if numbers:
+        return _spread(numbers, 0 if max(numbers) >= 10 else 2)
+    return str(figures[0]) if figures else "-"

@@ -1,0 +1,1 @@
+"""An hour of mixed load, and whether anything grows."""
