@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from domain.errors import InvalidRequest, NotFound
 
 #: Names that a message lists.
@@ -73,6 +75,16 @@ class AgentNotFound(NotFound):
 
     def __init__(self, agent: str) -> None:
         super().__init__(f"agent {agent} does not exist")
+
+
+class WorkerNotFound(NotFound):
+    """No living worker has that id or place."""
+
+    code = "worker_not_found"
+
+    def __init__(self, worker: str, *, known: Sequence[str]) -> None:
+        alive = ", ".join(known) or "none"
+        super().__init__(f"no worker {worker} is alive; there is: {alive}")
 
 
 class BatchNotFound(NotFound):

@@ -20,7 +20,7 @@ from domain.events.model import ModelLoadFailed
 from domain.events.worker import WorkerDraining
 from domain.job.fair_scheduler import TurnOrder
 from domain.job.ports import ItemSink, WorkerState
-from domain.model.swap import SwapState
+from domain.model.wanted_model import SwapState
 from domain.usecases.engine_control import EngineControls
 from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import ModelCard, Priority, WorkerId
@@ -346,11 +346,7 @@ class WorkerProcess:
         return engine
 
     def _pulse(
-        self,
-        to: _Connections,
-        engine: BatchEngine,
-        gauge: CacheGauge,
-        tuning: WorkerTuning,
+        self, to: _Connections, engine: BatchEngine, gauge: CacheGauge, tuning: WorkerTuning
     ) -> PulseReporter:
         to.metrics.add(gauge.counted, to.log.figures)
         return PulseReporter(

@@ -7,7 +7,10 @@ from itertools import pairwise
 from typing import Final
 
 from api.schemas.swaps import SwapObject, SwapTimings
-from domain.model.swap import Swap, SwapState
+from domain.model.wanted_model import (
+    Swap,
+    SwapState,
+)
 
 #: The phase that begins with each state.
 _PHASES: Final = {
@@ -26,6 +29,7 @@ def swap_object(swap: Swap) -> SwapObject:
         "id": swap.id,
         "object": "model.swap",
         "model": swap.model,
+        "worker": swap.place or None,
         "before": swap.before,
         "state": swap.state.value,
         "reason": swap.reason,

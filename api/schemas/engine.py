@@ -43,9 +43,15 @@ class EngineFigures(TypedDict):
 
 
 class EngineWorker(TypedDict):
-    """A worker as it last reported: its values, and how many jobs it runs."""
+    """A worker as it last reported: its values, and how many jobs it runs.
+
+    ``place`` names its data directory and stays the same over restarts. ``model`` is the one that
+    it has, loads or swaps to.
+    """
 
     id: str
+    place: str | None
+    model: str | None
     state: str
     admission: Literal["open", "paused", "draining"]
     running: int

@@ -26,12 +26,13 @@ class SwapObject(TypedDict):
     """A change of the loaded model.
 
     ``before`` is the model that served last, to which the workers return if ``model`` cannot be
-    loaded; ``why`` then has the reason.
+    loaded; ``why`` then has the reason. ``worker`` is the place of the only worker that is meant.
     """
 
     id: str
     object: Literal["model.swap"]
     model: str
+    worker: str | None
     before: str | None
     state: Literal[
         "requested",

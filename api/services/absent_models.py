@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from api.services.ports import ApiPorts
 from domain.model.on_demand import OnDemandRules
-from domain.model.swap import DRAIN_S
+from domain.model.wanted_model import DRAIN_S
 from domain.usecases.jobs.stranded import ABSENT_S, StrandedJobs
 from domain.usecases.on_demand_swaps import OnDemandSwaps
 

@@ -92,15 +92,20 @@ def compose(ports: ApiPorts) -> Services:
         events=EventService(log=ports.log, clock=ports.clock, call=call, ping_s=ports.ping_s),
         metrics=_metrics(ports, call),
         models=_models(ports, call),
-        swaps=SwapService(
-            swaps=ports.swaps,
-            registry=ports.registry,
-            nudge=ports.cancellation.signals.nudge,
-            call=call,
-            ping_s=ports.ping_s,
-        ),
+        swaps=_swaps(ports, call),
         overview=_overview(ports, call, records),
         status=_status(ports, call),
+    )
+
+
+def _swaps(ports: ApiPorts, call: BlockingCalls) -> SwapService:
+    return SwapService(
+        swaps=ports.swaps,
+        pulses=ports.pulses,
+        registry=ports.registry,
+        nudge=ports.cancellation.signals.nudge,
+        call=call,
+        ping_s=ports.ping_s,
     )
 
 

@@ -88,8 +88,13 @@ class HealthChecks:
     def check_model(self) -> Finding:
         """A worker has the model, or loads it for the next request."""
         states = {pulse.state for pulse in self.pulses.alive() if pulse.model is not None}
-        swap = self.swaps.read().open_swap
-        if swap is not None and swap.before is not None:
+        swap = self.swaps.read_all().open_swap
+        is_everywhere = swap is not None and not swap.place
+        if (
+            swap is not None
+            and swap.before is not None
+            and (is_everywhere or WorkerState.READY not in states)
+        ):
             return Finding(f"swapping to {swap.model}: {swap.state}", Level.DEGRADED)
         if WorkerState.READY in states:
             return Finding()

@@ -40,7 +40,7 @@ from domain.job.listing import JobViews
 from domain.job.ports import WorkerPulse, WorkerPulses, WorkerState
 from domain.job.view import JobView
 from domain.model.presence import LoadedModels
-from domain.model.swap import Swap
+from domain.model.wanted_model import Swap
 from domain.ports import Clock
 from domain.usecases.engine_control import EngineControls
 from domain.usecases.model_swaps import ModelSwaps
@@ -152,7 +152,7 @@ class OverviewService:
 
     def _current(self) -> OverviewObject:
         pulses, broker_problem = self._read_pulses()
-        control, swap = self.controls.current(), self.swaps.read().open_swap
+        control, swap = self.controls.current(), self.swaps.read_all().open_swap
         depth = waiting_jobs(self.views, pulses)
         self.rates.record(pulses, queue_depth=depth)
         rates, rates_of = self.rates.now()

@@ -30,8 +30,8 @@ from domain.job.ports import ControlTopic, WorkerPulses
 from domain.job.view import JobView
 from domain.log.ports import EventLog
 from domain.model.registry import ModelRegistry
-from domain.model.swap import Swap
-from domain.not_found import JobNotFound, ModelNotFound
+from domain.model.wanted_model import Swap
+from domain.not_found import JobNotFound, ModelNotFound, WorkerNotFound
 from domain.ports import Clock, IdSource
 from domain.usecases.agent_contexts import AgentContexts
 from domain.usecases.agents import AgentRecords
@@ -214,6 +214,7 @@ class SwapService:
 
     Attributes:
         swaps: The swaps in the log.
+        pulses: The living workers.
         registry: Returns the registered models.
         nudge: Notifies the workers of a topic.
         call: Runs what blocks.
@@ -221,31 +222,46 @@ class SwapService:
     """
 
     swaps: ModelSwaps
+    pulses: WorkerPulses
     registry: Callable[[], ModelRegistry]
     nudge: Callable[[ControlTopic], None]
     call: BlockingCalls
     ping_s: float
 
-    def request(self, name: str, *, drain_s: float, correlation_id: str) -> Swap:
+    def request(self, name: str, *, drain_s: float, worker: str, correlation_id: str) -> Swap:
         """Record that another model is wanted, and notify the workers; blocks.
 
         Args:
             name: A registered name or an alias.
             drain_s: Seconds that running jobs have to finish.
+            worker: Id or place of the only worker that is meant; empty for all workers.
             correlation_id: The request.
 
         Raises:
             ModelNotFound: No model is registered by that name.
+            WorkerNotFound: No living worker has that id or place.
             LogUnavailable: Nothing was written.
         """
         registry = self.registry()
         entry = registry.get(name)
         if entry is None:
             raise ModelNotFound(name, known=tuple(one.name for one in registry.entries()))
-        swap = self.swaps.request(entry.name, drain_s=drain_s, correlation_id=correlation_id)
+        swap = self.swaps.request(
+            entry.name,
+            drain_s=drain_s,
+            place=self._place(worker) if worker else "",
+            correlation_id=correlation_id,
+        )
         with suppress(QueueUnavailable):  # the workers look at the log by themselves too
             self.nudge(ControlTopic.MODELS)
         return swap
+
+    def _place(self, worker: str) -> str:
+        alive = self.pulses.alive()
+        for pulse in alive:
+            if pulse.place and worker in {pulse.worker, pulse.place}:
+                return pulse.place
+        raise WorkerNotFound(worker, known=[one.place or one.worker for one in alive])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Events of one model, on its stream ``model-…``.
 
-Those of ``WantedModelEvent`` are on the stream ``models``; see ``domain.model.swap``.
+Those of ``WantedModelEvent`` are on the stream ``models``; see ``domain.model.wanted_model``.
 """
 
 from __future__ import annotations
@@ -77,8 +77,9 @@ class ModelSwapRequested:
         swap: Id of the swap.
         model: Name of the wanted model.
         before: The last model that served; ``None`` if none did.
-        reason: What caused the swap, as in ``domain.model.swap.SwapReason``.
+        reason: What caused the swap, as in ``domain.model.wanted_model.SwapReason``.
         drain_s: Seconds that running jobs have to finish.
+        place: The data directory of the only worker that is meant; empty for all workers.
     """
 
     swap: str
@@ -86,11 +87,12 @@ class ModelSwapRequested:
     before: str | None
     reason: str
     drain_s: float
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSwapAdvanced:
-    """A worker entered a phase of a swap, as in ``domain.model.swap.SwapState``."""
+    """A worker entered a phase of a swap, as in ``domain.model.wanted_model.SwapState``."""
 
     swap: str
     worker: WorkerId

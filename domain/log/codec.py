@@ -34,6 +34,7 @@ SCHEMA_VERSIONS: Mapping[str, int] = {
     "JobCompleted": 3,
     "JobExpired": 6,
     "BatchEnded": 2,
+    "ModelSwapRequested": 2,
     "BatchSubmitted": 3,
     "WorkerLost": 2,
     "WorkerStopped": 2,

@@ -1,21 +1,13 @@
-"""The wanted model, and the swaps that change it: one stream, ``models``, folded.
+"""How requests, workers and failures change the wanted model: one stream, ``models``, folded.
 
-A swap goes through the states of ``SwapState`` from the top down:
-
-    requested → draining → saving → restarting → loading → done
-                                        │            └→ rolled_back   (or at once, before draining)
-    any open state ─→ superseded by the next request
-
-The stream names the model that every worker has to serve. A worker that runs another one drains,
-ends and starts again. Pure: times come with the events.
+A worker that runs another model than the wanted one drains, ends and starts again. Pure: times
+come with the events.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Final
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from domain.events.model import (
     ModelConfigured,
@@ -26,147 +18,17 @@ from domain.events.model import (
     ModelSwapRolledBack,
     WantedModelEvent,
 )
-from domain.values import StreamName, WorkerId
-
-#: The stream of the wanted model.
-MODELS_STREAM: Final = StreamName("models")
-#: Seconds that running jobs have to finish, where a request names no other.
-DRAIN_S: Final = 300.0
-#: Workers that may die while they load the wanted model, before the swap rolls back.
-LOAD_LOSSES_MAX: Final = 2
-#: Swaps that a fold keeps; older ones are in the log only.
-SWAPS_KEPT: Final = 100
-
-
-class SwapState(StrEnum):
-    """The phase of a swap."""
-
-    REQUESTED = "requested"
-    DRAINING = "draining"
-    SAVING = "saving"
-    RESTARTING = "restarting"
-    LOADING = "loading"
-    DONE = "done"
-    ROLLED_BACK = "rolled_back"
-    SUPERSEDED = "superseded"
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the swap goes on."""
-        return self not in {SwapState.DONE, SwapState.ROLLED_BACK, SwapState.SUPERSEDED}
-
-
-class SwapReason(StrEnum):
-    """What caused a swap."""
-
-    REQUEST = "request"
-    CONFIGURED = "configured"
-    ON_DEMAND = "on_demand"
-
-
-_ORDER: Final = tuple(SwapState)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Swap:
-    """One swap.
-
-    Attributes:
-        id: Its id.
-        model: The wanted model.
-        before: The last model that served; ``None`` if none did.
-        reason: What caused it.
-        drain_s: Seconds that running jobs have to finish.
-        version: Version of its request in the stream.
-        state: Its phase.
-        times: RFC 3339 instants at which it entered its states; of repeated loads the last.
-        why: Why it rolled back.
-        loading: Workers that have begun to load the model.
-        losses: How many of them died.
-    """
-
-    id: str
-    model: str
-    before: str | None
-    reason: str
-    drain_s: float
-    version: int
-    state: SwapState = SwapState.REQUESTED
-    times: Mapping[SwapState, str] = field(default_factory=dict)
-    why: str | None = None
-    loading: frozenset[WorkerId] = frozenset()
-    losses: int = 0
-
-    @property
-    def can_roll_back(self) -> bool:
-        """Whether a model is there to return to.
-
-        Of a swap to the same name there is none, once the worker that had it loaded has ended.
-        """
-        is_refused = self.state is SwapState.REQUESTED
-        return self.before is not None and (is_refused or self.before != self.model)
-
-    def enter(self, state: SwapState, at: str) -> Swap:
-        """Return the swap in a later state; several workers may report an earlier one again."""
-        if not self.state.is_open or _ORDER.index(state) < _ORDER.index(self.state):
-            return self
-        if state is self.state and state is not SwapState.LOADING:
-            return self
-        return replace(self, state=state, times={**self.times, state: at})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedModel:
-    """Which model the workers have to serve.
-
-    Attributes:
-        version: Of the stream.
-        model: Name of the wanted model; ``None`` before the first start.
-        since: Version of the event that made it the wanted one. A worker that has read a lower
-            number may have to swap.
-        served: The last model that was served.
-        served_at: RFC 3339 instant since which it is served.
-        configured: The configured model and the last explicit choice, by place.
-        swaps: The latest swaps, in their order.
-    """
-
-    version: int = 0
-    model: str | None = None
-    since: int = 0
-    served: str | None = None
-    served_at: str | None = None
-    configured: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    swaps: tuple[Swap, ...] = ()
-
-    @property
-    def open_swap(self) -> Swap | None:
-        """The swap that goes on, if there is one."""
-        last = self.swaps[-1] if self.swaps else None
-        return last if last is not None and last.state.is_open else None
-
-    @property
-    def was_used(self) -> bool:
-        """Whether a model was served or asked for; until then the configured one is wanted."""
-        return self.served is not None or self.open_swap is not None
-
-    def get(self, swap_id: str) -> Swap | None:
-        """Return a swap by its id."""
-        return next((swap for swap in self.swaps if swap.id == swap_id), None)
-
-    def must_restart(self, model: str, *, since: int) -> bool:
-        """Return whether a worker has to end and start again.
-
-        Args:
-            model: What it serves.
-            since: ``since`` of the wanted model that it read before its load.
-        """
-        if self.model is None or self.since <= since:
-            return False
-        given_up = {SwapState.ROLLED_BACK, SwapState.SUPERSEDED}
-        return self.model != model or any(
-            swap.model == model and swap.version > since and swap.state not in given_up
-            for swap in self.swaps
-        )
+from domain.model.wanted_model import (
+    DRAIN_S,
+    LOAD_LOSSES_MAX,
+    SWAPS_KEPT,
+    Swap,
+    SwapReason,
+    SwapState,
+    WantedModel,
+    WantedModels,
+)
+from domain.values import WorkerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,12 +50,13 @@ class Configure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSwap:
-    """Serve another model, or the same one anew."""
+    """Serve another model, or the same one anew, everywhere or at the worker of a place."""
 
     swap: str
     model: str
     reason: str = SwapReason.REQUEST
     drain_s: float = DRAIN_S
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +136,7 @@ def _requested(state: WantedModel, command: RequestSwap) -> ModelSwapRequested:
         before=state.served,
         reason=command.reason,
         drain_s=command.drain_s,
+        place=command.place,
     )
 
 
@@ -328,6 +192,8 @@ def evolve(state: WantedModel, event: WantedModelEvent, *, at: str, version: int
             after = _with_configured(after, event)
         case ModelSwapRequested():
             after = _with_request(after, event, at)
+        case _ if not _is_of_last(after, event):
+            return after
         case ModelSwapAdvanced():
             after = _with_phase(after, event, at)
         case ModelLoadLost():
@@ -342,6 +208,32 @@ def evolve(state: WantedModel, event: WantedModelEvent, *, at: str, version: int
             if event.swap is not None:
                 after = _with_last(after, lambda swap: swap.enter(SwapState.DONE, at))
     return after
+
+
+def evolve_all(
+    state: WantedModels, event: WantedModelEvent, *, at: str, version: int
+) -> WantedModels:
+    """Return the wanted models of all places after an event; see ``evolve``."""
+    own = dict(state.own)
+    if isinstance(event, ModelSwapRequested) and event.place:
+        own[event.place] = evolve(state.at(event.place), event, at=at, version=version)
+        return replace(state, version=version, own=own)
+    return WantedModels(
+        version=version,
+        default=evolve(state.default, event, at=at, version=version),
+        own={place: evolve(one, event, at=at, version=version) for place, one in own.items()},
+    )
+
+
+def _is_of_last(
+    state: WantedModel,
+    event: ModelSwapAdvanced | ModelLoadLost | ModelSwapRolledBack | ModelServed,
+) -> bool:
+    """Return whether an event concerns this wanted model, and not that of another place."""
+    if isinstance(event, ModelServed) and event.model != state.model:
+        return False
+    last = state.swaps[-1].id if state.swaps else None
+    return event.swap in {None, last}
 
 
 def _with_configured(state: WantedModel, event: ModelConfigured) -> WantedModel:
@@ -360,6 +252,7 @@ def _with_request(state: WantedModel, event: ModelSwapRequested, at: str) -> Wan
         reason=event.reason,
         drain_s=event.drain_s,
         version=state.version,
+        place=event.place,
         times={SwapState.REQUESTED: at},
     )
     before = _with_last(state, lambda last: last.enter(SwapState.SUPERSEDED, at)).swaps
@@ -383,7 +276,7 @@ def _without(swap: Swap, worker: WorkerId) -> Swap:
 
 
 def _with_last(state: WantedModel, change: Callable[[Swap], Swap]) -> WantedModel:
-    """Return the state with a change of the last swap; events of no other one are appended."""
+    """Return the state with a change of the last swap."""
     if not state.swaps:
         return state
     return replace(state, swaps=(*state.swaps[:-1], change(state.swaps[-1])))

@@ -12,7 +12,7 @@ from domain.events.model import (
     ModelSwapRolledBack,
     WantedModelEvent,
 )
-from domain.model.swap import SwapState
+from domain.model.wanted_model import SwapState
 
 
 @dataclass(slots=True)
@@ -28,37 +28,42 @@ class SwapTotals:
     version: int = 0
     ended: dict[SwapState, int] = field(default_factory=dict)
     done: list[tuple[str, float]] = field(default_factory=list)
-    _open: tuple[ModelSwapRequested, str] | None = None
+    _open: dict[str, tuple[ModelSwapRequested, str]] = field(default_factory=dict)
 
     def fold(self, events: Iterable[tuple[WantedModelEvent, str, int]]) -> None:
         """Add events with the RFC 3339 instants of their records and their versions."""
         for event, at, version in events:
             self.version = version
             match event:
-                case ModelSwapRequested():
-                    self._end(SwapState.SUPERSEDED)
-                    self._open = event, at
-                case ModelSwapRolledBack(swap=swap) if self._is_open(swap):
-                    self._end(SwapState.ROLLED_BACK)
-                case ModelServed(swap=swap) if self._is_open(swap):
-                    self._record_done(at)
+                case ModelSwapRequested(place=place):
+                    # A request for all workers supersedes those for one.
+                    for superseded in [place] if place else [*self._open]:
+                        self._end(superseded, SwapState.SUPERSEDED)
+                    self._open[place] = event, at
+                case ModelSwapRolledBack(swap=swap):
+                    self._end(self._place_of(swap), SwapState.ROLLED_BACK)
+                case ModelServed(swap=swap):
+                    self._record_done(self._place_of(swap), at)
+                case _:
+                    pass
 
     def take_done(self) -> list[tuple[str, float]]:
         """Return model and seconds of the swaps that were done since the call before."""
         done, self.done = self.done, []
         return done
 
-    def _is_open(self, swap: str | None) -> bool:
-        return self._open is not None and self._open[0].swap == swap
+    def _place_of(self, swap: str | None) -> str | None:
+        """Return the place of an open swap."""
+        return next((place for place, (one, _) in self._open.items() if one.swap == swap), None)
 
-    def _record_done(self, at: str) -> None:
-        assert self._open is not None, "only an open swap ends"
-        request, requested_at = self._open
+    def _record_done(self, place: str | None, at: str) -> None:
+        if place is None:
+            return
+        request, requested_at = self._open[place]
         taken = datetime.fromisoformat(at) - datetime.fromisoformat(requested_at)
         self.done.append((request.model, max(0.0, taken.total_seconds())))
-        self._end(SwapState.DONE)
+        self._end(place, SwapState.DONE)
 
-    def _end(self, state: SwapState) -> None:
-        if self._open is not None:
+    def _end(self, place: str | None, state: SwapState) -> None:
+        if place is not None and self._open.pop(place, None) is not None:
             self.ended[state] = self.ended.get(state, 0) + 1
-            self._open = None

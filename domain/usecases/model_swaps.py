@@ -9,15 +9,18 @@ from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.log.record import RecordedEvent
 from domain.model.swap import (
+    RequestSwap,
+    SwapCommand,
+    decide,
+    evolve_all,
+)
+from domain.model.wanted_model import (
     DRAIN_S,
     MODELS_STREAM,
-    RequestSwap,
     Swap,
-    SwapCommand,
     SwapReason,
     WantedModel,
-    decide,
-    evolve,
+    WantedModels,
 )
 from domain.ports import IdSource
 from domain.usecases.folded_stream import FoldedStream
@@ -34,19 +37,27 @@ class ModelSwaps:
 
     log: EventLog
     ids: IdSource
-    _stream: FoldedStream[WantedModel] = field(init=False)
+    _stream: FoldedStream[WantedModels] = field(init=False)
 
     def __post_init__(self) -> None:
         self._stream = FoldedStream(
-            MODELS_STREAM, log=self.log, ids=self.ids, initial=WantedModel(), evolve=_evolve
+            MODELS_STREAM, log=self.log, ids=self.ids, initial=WantedModels(), evolve=_evolve
         )
 
     def new_id(self) -> str:
         """Return the id of a new swap, ``swap-`` and a UUIDv7 in hex: sorts by creation."""
         return f"swap-{self.ids.event_id()}"
 
-    def read(self) -> WantedModel:
-        """Return the present state.
+    def read(self, place: str = "") -> WantedModel:
+        """Return the wanted model of the worker of a place, or that of workers without their own.
+
+        Raises:
+            LogUnavailable: The log cannot be read.
+        """
+        return self.read_all().at(place)
+
+    def read_all(self) -> WantedModels:
+        """Return the wanted models of all places.
 
         Raises:
             LogUnavailable: The log cannot be read.
@@ -54,13 +65,20 @@ class ModelSwaps:
         return self._stream.read()
 
     def request(
-        self, model: str, *, drain_s: float = DRAIN_S, reason: str = "", correlation_id: str = ""
+        self,
+        model: str,
+        *,
+        drain_s: float = DRAIN_S,
+        place: str = "",
+        reason: str = "",
+        correlation_id: str = "",
     ) -> Swap:
         """Record that the workers are to serve a model, and return the swap.
 
         Args:
             model: A registered name.
             drain_s: Seconds that running jobs have to finish.
+            place: The data directory of the only worker that is meant; empty for all workers.
             reason: What causes the swap; by default a request.
             correlation_id: The request that led to it.
 
@@ -69,8 +87,10 @@ class ModelSwaps:
         """
         reason = reason or SwapReason.REQUEST
         swap_id = self.new_id()
-        command = RequestSwap(swap=swap_id, model=model, reason=reason, drain_s=drain_s)
-        swap = self.apply(command, correlation_id=correlation_id).get(swap_id)
+        command = RequestSwap(
+            swap=swap_id, model=model, reason=reason, drain_s=drain_s, place=place
+        )
+        swap = self.apply(command, place=place, correlation_id=correlation_id).get(swap_id)
         assert swap is not None, "an appended swap is in the state"
         return swap
 
@@ -84,11 +104,14 @@ class ModelSwaps:
         command = RequestSwap(swap=swap_id, model=model, reason=SwapReason.ON_DEMAND)
         return self.apply(command).get(swap_id)
 
-    def apply(self, command: SwapCommand, *, correlation_id: str = "") -> WantedModel:
+    def apply(
+        self, command: SwapCommand, *, place: str = "", correlation_id: str = ""
+    ) -> WantedModel:
         """Decide on the present state and append; decide again after a concurrent append.
 
         Args:
             command: The command.
+            place: The place whose wanted model decides and is returned.
             correlation_id: The request that led to it; by default the first event of it.
 
         Returns:
@@ -97,11 +120,13 @@ class ModelSwaps:
         Raises:
             LogUnavailable: Nothing was written.
         """
-        self._stream.commit(lambda state: decide(state, command), correlation_id=correlation_id)
-        return self._stream.read()
+        self._stream.commit(
+            lambda state: decide(state.at(place), command), correlation_id=correlation_id
+        )
+        return self.read(place)
 
 
-def _evolve(state: WantedModel, recorded: RecordedEvent) -> WantedModel:
+def _evolve(state: WantedModels, recorded: RecordedEvent) -> WantedModels:
     event = decode_recorded(recorded)
     assert isinstance(event, WantedModelEvent)
-    return evolve(state, event, at=recorded.recorded_at, version=recorded.version)
+    return evolve_all(state, event, at=recorded.recorded_at, version=recorded.version)

@@ -13,7 +13,11 @@ from domain.job.listing import JobViews
 from domain.job.ports import ControlSignals, ControlTopic
 from domain.model.on_demand import ModelDemand, OnDemandRules, next_model
 from domain.model.presence import LoadedModels
-from domain.model.swap import Swap, SwapState, WantedModel
+from domain.model.wanted_model import (
+    Swap,
+    SwapState,
+    WantedModel,
+)
 from domain.ports import Clock
 from domain.usecases.model_swaps import ModelSwaps
 from domain.values import Priority, rfc3339

@@ -14,6 +14,9 @@ from domain.model.swap import (
     RecordLoss,
     RecordServed,
     RollBack,
+    SwapCommand,
+)
+from domain.model.wanted_model import (
     Swap,
     SwapState,
     WantedModel,
@@ -57,6 +60,7 @@ class SwapFollower:
         self._check = check
         self._logger = logger
         self._lock = threading.Lock()
+        self._place = ""
         #: ``WantedModel.since`` at the start of this worker.
         self._since = 0
         #: The swap for which this worker loads its model, and later the one for which it ends.
@@ -74,15 +78,16 @@ class SwapFollower:
         Raises:
             LogUnavailable: The log cannot be read or written.
         """
+        self._place = place
         if previous is not None:
-            self._swaps.apply(RecordLoss(worker=previous))
+            self._apply(RecordLoss(worker=previous))
         configured = Configure(
             place=place, model=self._first.name, choice=choice, swap=self._swaps.new_id()
         )
-        state = self._swaps.apply(configured)
+        state = self._apply(configured)
         swap = state.open_swap
         if swap is not None and swap.can_roll_back and (why := self._why_not(swap)) is not None:
-            state = self._swaps.apply(RollBack(swap=swap.id, why=why))
+            state = self._apply(RollBack(swap=swap.id, why=why))
         entry = self._entry(state.model)
         if entry is None:
             self._logger.warning("model_not_registered", model=state.model, serves=self._first.name)
@@ -101,7 +106,7 @@ class SwapFollower:
             LogUnavailable: The log cannot be written.
         """
         if self._swap is not None:
-            self._swaps.apply(self._phase(self._swap, SwapState.LOADING))
+            self._apply(self._phase(self._swap, SwapState.LOADING))
 
     def has_loaded(self) -> None:
         """Record that this worker serves its model, which ends the swap.
@@ -109,7 +114,7 @@ class SwapFollower:
         Raises:
             LogUnavailable: The log cannot be written.
         """
-        self._swaps.apply(RecordServed(worker=self._worker, model=self.model.name))
+        self._apply(RecordServed(worker=self._worker, model=self.model.name))
 
     def has_failed(self, why: str) -> bool:
         """Roll back the swap whose model could not be loaded.
@@ -122,7 +127,7 @@ class SwapFollower:
         """
         if self._swap is None:
             return False
-        state = self._swaps.apply(RollBack(swap=self._swap.id, why=why))
+        state = self._apply(RollBack(swap=self._swap.id, why=why))
         return state.model not in {None, self.model.name}
 
     def look(self) -> Swap | None:
@@ -134,7 +139,7 @@ class SwapFollower:
             LogUnavailable: The log cannot be read or written.
         """
         with self._lock:
-            state = self._swaps.read()
+            state = self._swaps.read(self._place)
             if not self._must_restart(state):
                 return None
             swap = state.open_swap
@@ -142,7 +147,7 @@ class SwapFollower:
                 why = self._why_not(swap)
                 if why is not None:
                     self._logger.warning("swap_refused", model=swap.model, why=why)
-                    state = self._swaps.apply(RollBack(swap=swap.id, why=why))
+                    state = self._apply(RollBack(swap=swap.id, why=why))
             if not self._must_restart(state):
                 return None
             self._swap = state.open_swap or (state.swaps[-1] if state.swaps else None)
@@ -156,9 +161,12 @@ class SwapFollower:
         if self._swap is None:
             return
         try:
-            self._swaps.apply(self._phase(self._swap, phase))
+            self._apply(self._phase(self._swap, phase))
         except (LogUnavailable, ConcurrencyConflict) as error:
             self._logger.warning("phase_not_recorded", phase=phase, why=error.message)
+
+    def _apply(self, command: SwapCommand) -> WantedModel:
+        return self._swaps.apply(command, place=self._place)
 
     def _must_restart(self, state: WantedModel) -> bool:
         return state.must_restart(self.model.name, since=self._since)

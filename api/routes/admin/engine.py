@@ -15,6 +15,7 @@ from api.services.route_services import EngineService
 from domain.engine.control import AdmissionState, EngineControl, EngineTuning, EngineValues
 from domain.errors import InvalidRequest, QueueUnavailable
 from domain.job.ports import WorkerPulse
+from domain.model.presence import model_of
 from domain.values import Priority
 
 #: The reason is optional, so the body is as well.
@@ -76,6 +77,8 @@ def _engine(control: EngineControl, engine: EngineService) -> EngineObject:
 def _worker(pulse: WorkerPulse) -> EngineWorker:
     return {
         "id": pulse.worker,
+        "place": pulse.place or None,
+        "model": model_of(pulse),
         "state": pulse.state,
         "admission": pulse.admission.value,
         "running": 0 if pulse.turns is None else len(pulse.turns.running),

@@ -9,14 +9,17 @@ from typing import Final
 
 from api.http.messages import Reply, Request, StreamReply
 from api.http.operation import Operation
-from api.http.parameters import path, whole_number
+from api.http.parameters import path, text, whole_number
 from api.http.replies import json_reply
 from api.http.sse import Comment, Frame, encode
 from api.presenters.swaps import swap_object
 from api.schemas.swaps import SwapObject
 from api.services.route_services import SwapService
 from domain.errors import SemanticError
-from domain.model.swap import DRAIN_S, Swap
+from domain.model.wanted_model import (
+    DRAIN_S,
+    Swap,
+)
 from domain.not_found import SwapNotFound
 
 #: Longest drain, in seconds.
@@ -30,13 +33,18 @@ _SWAP_ID: Final = path("swap_id", pattern=r"^swap-[0-9a-f]{32}$", example="swap-
 _DRAIN_S: Final = whole_number(
     "drain_s", "seconds that running jobs have to finish", default=int(DRAIN_S), most=DRAIN_S_MAX
 )
+_WORKER: Final = text(
+    "worker", "id or place of the only worker that is meant; default: all workers"
+)
 
 
 async def load_model(request: Request, service: SwapService) -> Reply:
     """Let the workers serve a registered model; one that is loaded is loaded anew."""
-    name, drain_s = _NAME.read(request), _DRAIN_S.read(request)
+    name, drain_s, worker = _NAME.read(request), _DRAIN_S.read(request), _WORKER.read(request)
     swap = await service.call(
-        partial(service.request, name, drain_s=drain_s, correlation_id=request.id)
+        partial(
+            service.request, name, drain_s=drain_s, worker=worker or "", correlation_id=request.id
+        )
     )
     headers = {"location": f"/admin/swaps/{swap.id}", "retry-after": "1"}
     return json_reply(swap_object(swap), status=202, headers=headers)
@@ -52,7 +60,7 @@ async def get_swap(request: Request, service: SwapService) -> Reply | StreamRepl
 
 
 def _read(swap_id: str, service: SwapService) -> Swap:
-    swap = service.swaps.read().get(swap_id)
+    swap = service.swaps.read_all().get(swap_id)
     if swap is None:
         raise SwapNotFound(swap_id)
     return swap
@@ -87,7 +95,7 @@ SWAP_OPERATIONS: Final = (
         load_model,
         id="loadModel",
         summary="Let the workers serve a registered model, or load the same one anew",
-        parameters=(_NAME, _DRAIN_S),
+        parameters=(_NAME, _DRAIN_S, _WORKER),
         reply=SwapObject,
         status=202,
     ),

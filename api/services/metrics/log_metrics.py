@@ -12,8 +12,8 @@ from domain.events.model import WantedModelEvent
 from domain.job.listing import QueueViews
 from domain.log.codec import decode_event
 from domain.log.ports import EventLog
-from domain.model.swap import MODELS_STREAM, SwapState
 from domain.model.swap_totals import SwapTotals
+from domain.model.wanted_model import MODELS_STREAM, SwapState
 from domain.ports import Clock
 from domain.usage.figures import UsageFigures
 from domain.usage.histogram import BOUNDS_US, Measure

@@ -36,6 +36,10 @@ def swap(
         int,
         typer.Option("--drain", min=0, max=86_400, help="Seconds that running answers may take."),
     ] = 300,
+    worker: Annotated[
+        str | None,
+        typer.Option("--worker", help="Only this worker; its id or place: semantic engine show."),
+    ] = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -47,7 +51,8 @@ def swap(
     """
     with service(data_dir) as client:
         path = f"/admin/models/{quote(name, safe='')}/load"
-        begun = client.ask("POST", path, params={"drain_s": drain})
+        params = {"drain_s": drain, **({} if worker is None else {"worker": worker})}
+        begun = client.ask("POST", path, params=params)
         ended = _followed(client, begun, shows=not json)
     if json:
         typer.echo(jsonlib.dumps(ended, indent=2))

@@ -181,4 +181,6 @@ def _worker_text(worker: dict[str, Any], state: dict[str, Any]) -> str:
     applied = worker["values"] in (None, state["values"])
     applied = applied and worker["admission"] == state["admission"]
     suffix = "" if applied else ", has not applied the change yet"
-    return f"{worker['id']} {worker['state']}, {worker['running']} running{suffix}"
+    name = worker["place"] or worker["id"]
+    model = worker["model"] or "no model"
+    return f"{name} {worker['state']}, {model}, {worker['running']} running{suffix}"

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from domain.model.swap import SwapState
+from domain.model.wanted_model import SwapState
 from tests.support.clients.job_reader import JobReader
 from tests.support.processes.two_models import TwoModels
 

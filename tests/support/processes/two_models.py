@@ -13,7 +13,10 @@ from typing import Any
 import httpx
 import mlx.core as mx
 
-from domain.model.swap import SwapState, WantedModel
+from domain.model.wanted_model import (
+    SwapState,
+    WantedModel,
+)
 from domain.usecases.model_swaps import ModelSwaps
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.clock import RandomIds, SystemClock

@@ -181,6 +181,8 @@ def test_workers_show_what_they_have_applied() -> None:
         assert shown["workers"] == [
             {
                 "id": "w1",
+                "place": None,
+                "model": "demo",
                 "state": "ready",
                 "admission": "paused",
                 "running": 1,

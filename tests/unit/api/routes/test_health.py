@@ -10,7 +10,11 @@ import pytest
 from domain.engine.control import ENGINE_STREAM
 from domain.events.engine import AdmissionPaused, DrainStarted
 from domain.job.ports import WorkerPulse
-from domain.model.swap import Configure, RecordServed, RequestSwap
+from domain.model.swap import (
+    Configure,
+    RecordServed,
+    RequestSwap,
+)
 from domain.usecases.model_swaps import ModelSwaps
 from domain.values import CacheFigures, WorkerId
 from tests.support.builders.api import CARD, FakeApi, fake_api

@@ -11,7 +11,8 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from api.http.messages import Reply
-from domain.model.swap import AdvanceSwap, RecordServed, RequestSwap, SwapState
+from domain.model.swap import AdvanceSwap, RecordServed, RequestSwap
+from domain.model.wanted_model import SwapState
 from domain.usecases.model_swaps import ModelSwaps
 from domain.values import WorkerId
 from domain.webhook.delivery import WebhookState

@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 
 from api.http.messages import Reply, StreamReply
-from domain.job.ports import ControlTopic
+from domain.job.ports import ControlTopic, WorkerPulse
 from domain.model.registry import ModelEntry, ModelRegistry
-from domain.model.swap import AdvanceSwap, RecordServed, RollBack, SwapState
+from domain.model.swap import (
+    AdvanceSwap,
+    RecordServed,
+    RollBack,
+)
+from domain.model.wanted_model import SwapState
 from domain.values import WorkerId
 from tests.support.builders.api import FakeApi, fake_api
 
@@ -43,6 +48,24 @@ def test_load_records_a_swap_and_notifies_the_workers() -> None:
             assert api.broker.signals.topics == [ControlTopic.MODELS]
             shown = await api.json("GET", f"/admin/swaps/{swap['id']}")
             assert shown == swap
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("name", ["w1", "engine-1"])
+def test_swap_of_one_worker_leaves_the_others_alone(name: str) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            api.broker.pulses.beat(
+                WorkerPulse(worker=WORKER, pid=1, place="engine-1", state="ready", model=None)
+            )
+            swap = await load(api, "b", query=f"?worker={name}")
+            assert (swap["model"], swap["worker"]) == ("b", "engine-1")
+            assert await api.json("GET", f"/admin/swaps/{swap['id']}") == swap
+            swaps = api.services.swaps.swaps
+            assert (swaps.read("engine-1").model, swaps.read().model) == ("b", None)
+            missing = await load(api, "b", status=404, query="?worker=engine-2")
+            assert "engine-1" in missing["detail"]
 
     asyncio.run(scenario())
 

@@ -16,11 +16,13 @@ from domain.model.swap import (
     RequestSwap,
     RollBack,
     SwapCommand,
+    decide,
+    evolve,
+)
+from domain.model.wanted_model import (
     SwapReason,
     SwapState,
     WantedModel,
-    decide,
-    evolve,
 )
 from domain.values import WorkerId
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from domain.events.model import (
     ModelLoadLost,
     ModelServed,
@@ -9,8 +11,8 @@ from domain.events.model import (
     ModelSwapRolledBack,
     WantedModelEvent,
 )
-from domain.model.swap import SwapState
 from domain.model.swap_totals import SwapTotals
+from domain.model.wanted_model import SwapState
 from domain.values import WorkerId
 
 WORKER = WorkerId("worker-1")
@@ -62,3 +64,9 @@ def test_each_swap_ends_once_and_takes_the_time_from_request_to_service() -> Non
         assert totals.version == len(events)
         assert totals.take_done() == [("b", 2.0)]
         assert totals.take_done() == []
+
+
+def test_swaps_of_several_workers_go_on_at_once() -> None:
+    one, two = requested("1"), replace(requested("2", "c"), place="two")
+    totals = folded(one, two, served("2"), served("1"), two, requested("3"))
+    assert totals.ended == {SwapState.DONE: 2, SwapState.SUPERSEDED: 1}

@@ -12,7 +12,13 @@ from domain.job.fair_scheduler import TurnState
 from domain.job.ports import WorkerPulse
 from domain.model.on_demand import OnDemandRules
 from domain.model.presence import LoadedModels
-from domain.model.swap import AdvanceSwap, Configure, RecordServed, RollBack, SwapState
+from domain.model.swap import (
+    AdvanceSwap,
+    Configure,
+    RecordServed,
+    RollBack,
+)
+from domain.model.wanted_model import SwapState
 from domain.usecases.model_swaps import ModelSwaps
 from domain.usecases.on_demand_swaps import FAILED_S, OnDemandSwaps
 from domain.values import JobId, WorkerId

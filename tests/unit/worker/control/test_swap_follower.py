@@ -9,7 +9,11 @@ import structlog
 
 from domain.errors import LogUnavailable
 from domain.model.registry import ModelEntry, ModelRegistry
-from domain.model.swap import AdvanceSwap, RequestSwap, SwapState
+from domain.model.swap import (
+    AdvanceSwap,
+    RequestSwap,
+)
+from domain.model.wanted_model import SwapState
 from domain.usecases.model_swaps import ModelSwaps
 from domain.values import WorkerId
 from tests.support.fakes.event_log import InMemoryEventLog
@@ -52,9 +56,10 @@ def start(
     first: ModelEntry = A,
     choice: str = "",
     previous: str | None = None,
+    place: str = PLACE,
 ) -> SwapFollower:
     """Return the follower of a worker that has its model loaded."""
-    one = begin(swaps, name, first=first, choice=choice, previous=previous)
+    one = begin(swaps, name, first=first, choice=choice, previous=previous, place=place)
     one.has_loaded()
     return one
 
@@ -66,11 +71,12 @@ def begin(
     first: ModelEntry = A,
     choice: str = "",
     previous: str | None = None,
+    place: str = PLACE,
 ) -> SwapFollower:
     """Return the follower of a worker whose load has begun."""
     one = follower(swaps, name, first)
     one.choose(
-        place=PLACE, choice=choice, previous=None if previous is None else WorkerId(previous)
+        place=place, choice=choice, previous=None if previous is None else WorkerId(previous)
     )
     one.begin_load()
     return one
@@ -188,3 +194,30 @@ def test_swap_goes_on_while_the_log_cannot_record_its_phases(
 
     monkeypatch.setattr(swaps.log, "append", unavailable)
     one.enter(SwapState.DRAINING)
+
+
+def test_request_for_one_worker_restarts_that_one_only(swaps: ModelSwaps) -> None:
+    here, there = start(swaps, "one"), start(swaps, "two", place="engine-2")
+    swap = swaps.request("b", place="engine-2")
+    assert here.look() is None
+    assert there.look() == swap
+    again = start(swaps, "three", place="engine-2", previous="two")
+    assert again.model == B
+    assert (swaps.read().model, swaps.read("engine-2").model) == ("a", "b")
+    ended = swaps.read_all().get(swap.id)
+    assert ended is not None
+    assert ended.state is SwapState.DONE
+    assert start(swaps, "four", previous="one").model == A
+    everywhere = swaps.request("a")
+    assert again.look() == everywhere
+
+
+def test_model_that_one_worker_cannot_load_leaves_it_the_one_before(swaps: ModelSwaps) -> None:
+    start(swaps, "one")
+    there = start(swaps, "two", place="engine-2")
+    swap = swaps.request("missing", place="engine-2")
+    assert there.look() is None
+    refused = swaps.read_all().get(swap.id)
+    assert refused is not None
+    assert refused.state is SwapState.ROLLED_BACK
+    assert swaps.read("engine-2").model == "a"
