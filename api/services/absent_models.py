@@ -31,6 +31,7 @@ def absent_models(
         clock=ports.clock,
         park_max_s=park_max_s,
         absent_s=absent_s,
+        is_registered=lambda model: ports.registry().get(model) is not None,
     )
 
     def end_stranded() -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
 from domain.chat.items import Failed
-from domain.errors import EngineLost, JobAlreadyTerminal, ModelChanged, ModelNotLoaded
+from domain.errors import (
+    EngineLost,
+    JobAlreadyTerminal,
+    ModelChanged,
+    ModelNotLoaded,
+    SemanticError,
+)
 from domain.job.commands import FailAttempt
 from domain.job.listing import JobViews
 from domain.job.state import MODEL_ABSENT, Job
 from domain.job.view import JobView
 from domain.model.presence import LoadedModels
+from domain.not_found import ModelNotFound
 from domain.ports import Clock
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.commit import commit, load_job
@@ -23,6 +30,9 @@ from domain.values import JobId, rfc3339
 #: Seconds for which a model must be absent before jobs that do not park are ended: its worker may
 #: have crashed, and starts again.
 ABSENT_S: Final = 10.0
+#: Seconds of absence after which all jobs of a model that is not registered any more are ended. A
+#: model that only another machine has registered is known while a worker there has it.
+REMOVED_S: Final = 60.0
 #: Jobs of one model that are ended in one call.
 JOBS_MAX: Final = 1000
 
@@ -38,6 +48,7 @@ class StrandedJobs:
         clock: The present.
         park_max_s: Seconds since its acceptance after which a parked job expires.
         absent_s: Seconds of absence before jobs that do not park fail.
+        is_registered: Whether a model is registered; parked jobs of others need not wait.
     """
 
     views: JobViews
@@ -46,6 +57,7 @@ class StrandedJobs:
     clock: Clock
     park_max_s: float
     absent_s: float = ABSENT_S
+    is_registered: Callable[[str], bool] = lambda _: True
     _since: dict[str, float] = field(default_factory=dict)
 
     def end_stranded(self) -> tuple[JobId, ...]:
@@ -53,7 +65,8 @@ class StrandedJobs:
 
         A job that does not park ends with ``model_changed`` if it had emitted output, else with
         ``model_not_loaded``. A parked job expires after ``park_max_s``; its own deadlines are
-        those of ``JobExpiry``. The attempt of a parked job whose worker is gone ends as
+        those of ``JobExpiry``. Once its model is not registered any more, it ends with
+        ``model_not_found``. The attempt of a parked job whose worker is gone ends as
         ``engine_lost``, so that the job counts as queued.
 
         Returns:
@@ -64,27 +77,33 @@ class StrandedJobs:
             QueueUnavailable: The broker cannot be reached.
         """
         ended: list[JobId] = []
-        for model, is_due in self._absent():
-            before = rfc3339(self.clock.now() - timedelta(seconds=self.park_max_s))
+        for model, absent_s in self._absent():
+            is_due = absent_s >= self.absent_s
+            is_gone = absent_s >= REMOVED_S and is_due and not self.is_registered(model)
+            park_max_s = 0.0 if is_gone else self.park_max_s
+            before = rfc3339(self.clock.now() - timedelta(seconds=park_max_s))
             for job in self.views.bound(model, parked_before=before, limit=JOBS_MAX):
-                if job.parks and job.created_at >= before:
+                if is_gone:
+                    if self._fail(job, ModelNotFound(model, known=())):
+                        ended.append(job.id)
+                elif job.parks and job.created_at >= before:
                     if is_due:
                         self._put_back(job)
                 elif job.parks:
                     self.cancellation.cancel(job.id, reason=MODEL_ABSENT)
                     ended.append(job.id)
-                elif is_due and self._fail(job, model):
+                elif is_due and self._fail(job, ModelNotLoaded(model, loaded=None)):
                     ended.append(job.id)
         return tuple(ended)
 
-    def _absent(self) -> Iterator[tuple[str, bool]]:
-        """Yield each absent model that open jobs are bound to, and whether it is so for long."""
+    def _absent(self) -> Iterator[tuple[str, float]]:
+        """Yield each absent model that open jobs are bound to, and for how many seconds it is."""
         now = self.clock.monotonic()
         absent = [model for model in self.views.bound_models() if self.models.is_absent(model)]
         for model in set(self._since) - set(absent):
             del self._since[model]
         for model in absent:
-            yield model, now - self._since.setdefault(model, now) >= self.absent_s
+            yield model, now - self._since.setdefault(model, now)
 
     def _put_back(self, view: JobView) -> None:
         ports = self.cancellation
@@ -104,16 +123,16 @@ class StrandedJobs:
             asked = after.submitted
             ports.queue.enqueue(job.id, asked.priority, agent=asked.agent, model=asked.bound_model)
 
-    def _fail(self, view: JobView, model: str) -> bool:
+    def _fail(self, view: JobView, absence: SemanticError) -> bool:
         ports = self.cancellation
         job = load_job(view.id, log=ports.log).job
         if job.status.is_terminal or not ports.take_waiting(job):
             return False  # a worker has it, or the reconciler is about to enqueue it
         emitted = read_emitted(job, ports.backlog)
         error = (
-            ModelChanged(f"model {model} left while it answered; send the request again")
+            ModelChanged(f"model {view.bound_model} left while it answered; send the request again")
             if emitted.token_ids
-            else ModelNotLoaded(model, loaded=None)
+            else absence
         )
         # A failure that could be retried would put the job back.
         failure = Failed(error=error.code, message=error.message, retryable=False)

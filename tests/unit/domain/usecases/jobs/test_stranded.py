@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from domain.chat.items import Failed, Finished, Started, StreamItem, Text
 from domain.job.ports import WorkerPulse
 from domain.model.presence import LoadedModels
 from domain.usecases.jobs.run_attempt import RunResult
-from domain.usecases.jobs.stranded import ABSENT_S, StrandedJobs
+from domain.usecases.jobs.stranded import ABSENT_S, REMOVED_S, StrandedJobs
 from domain.values import JobId, JobStatus, Priority, WorkerId
 from tests.support.builders.job_world import JobWorld
 from tests.unit.domain.usecases.jobs.test_run_attempt import start_attempt
@@ -121,6 +122,24 @@ def test_parked_job_expires_after_the_longest_wait(world: JobWorld, stranded: St
     view = world.log.views.get(job_id)
     assert view is not None
     assert (view.status, view.error_message) == (JobStatus.EXPIRED, end.message)
+
+
+def test_parked_job_of_a_model_that_was_removed_ends_soon(
+    world: JobWorld, stranded: StrandedJobs
+) -> None:
+    registered = ["night"]
+    stranded = replace(stranded, is_registered=registered.__contains__)
+    job_id = accept(world, parks=True)
+    have(world, "day")
+    stranded.end_stranded()
+    world.clock.advance(2 * REMOVED_S)
+    assert stranded.end_stranded() == ()
+    registered.clear()
+    assert stranded.end_stranded() == (job_id,)
+    end = ending(world, job_id)
+    assert isinstance(end, Failed)
+    assert (end.error, end.retryable) == ("model_not_found", False)
+    assert world.items(job_id)[-1].body == end
 
 
 def test_parked_job_expires_at_its_own_deadline(world: JobWorld) -> None:
