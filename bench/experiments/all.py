@@ -13,7 +13,7 @@ from pathlib import Path
 
 MODULES = (
     *("exp001", "exp003", "exp004", "exp005", "exp007", "exp007a", "exp008"),
-    *("exp011", "exp012", "agents", "memory"),
+    *("exp011", "exp012", "exp_latency", "agents", "memory"),
 )
 
 

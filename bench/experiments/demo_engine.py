@@ -35,9 +35,12 @@ class DemoEngine:
     Args:
         batch: Sequences that run at once.
         store: Directory of a block store, or ``None`` for memory only.
+        batch_window_ms: How long requests that come together wait for more.
     """
 
-    def __init__(self, *, batch: int, store: Path | None = None) -> None:
+    def __init__(
+        self, *, batch: int, store: Path | None = None, batch_window_ms: float = 0.0
+    ) -> None:
         log_to_stderr()
         settings, clock = EngineSettings(), SystemClock()
         self._tier: DiskTier | None = None
@@ -58,6 +61,7 @@ class DemoEngine:
             clock=clock,
             max_batch_size=batch,
             stream_interval_s=settings.stream_interval_ms / 1000,
+            batch_window_s=batch_window_ms / 1000,
         )
         self._engine.start()
 
