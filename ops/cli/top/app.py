@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from textual.app import App, ComposeResult
+from textual.app import App, ComposeResult, ScreenStackError
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
+from textual.css.query import NoMatches
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Sparkline, Static
 
@@ -113,7 +114,7 @@ class TopApp(App[None]):
 
     def on_mount(self) -> None:
         """Follow the service."""
-        self.query_one("#running", DataTable).focus()
+        self.screen_stack[0].query_one("#running", DataTable).focus()
         threading.Thread(target=self._follow, name="overviews", daemon=True).start()
 
     def on_unmount(self) -> None:
@@ -127,7 +128,7 @@ class TopApp(App[None]):
             show = self._show_lost if isinstance(found, Lost) else self._show
             try:
                 self.call_from_thread(show, found)
-            except RuntimeError:
+            except (RuntimeError, NoMatches, ScreenStackError):
                 return  # the app has ended
 
     def _show_lost(self, lost: Lost) -> None:
@@ -141,14 +142,14 @@ class TopApp(App[None]):
         self._write("workers", "\n".join(text.workers(overview)))
         for name, values in self._values.items():
             values.append(float((overview.get("rates") or {}).get(name) or 0))
-            self.query_one(f"#spark-{name}", Sparkline).data = list(values)
+            self.screen_stack[0].query_one(f"#spark-{name}", Sparkline).data = list(values)
         for name, _, rows in _TABLES:
             jobs = [row["job"] for row in overview.get(name) or []]
             self._fill(name, jobs, rows(overview))
 
     def _fill(self, name: str, jobs: list[str], rows: text.Rows) -> None:
         """Show the rows, and keep the cursor on its job."""
-        table: DataTable[str] = self.query_one(f"#{name}", DataTable)
+        table: DataTable[str] = self.screen_stack[0].query_one(f"#{name}", DataTable)
         under = self._under(name)
         self._write(f"{name}-name", f"{name} ({len(rows)})")
         scrolled = table.scroll_y
@@ -162,7 +163,10 @@ class TopApp(App[None]):
 
     def _under(self, name: str) -> str | None:
         """Return the job under the cursor of a table."""
-        row, jobs = self.query_one(f"#{name}", DataTable).cursor_row, self._jobs[name]
+        row, jobs = (
+            self.screen_stack[0].query_one(f"#{name}", DataTable).cursor_row,
+            self._jobs[name],
+        )
         return jobs[row] if 0 <= row < len(jobs) else None
 
     def _selected(self) -> str | None:
@@ -222,4 +226,4 @@ class TopApp(App[None]):
         self._write("notice", text.plain(words, width=200))
 
     def _write(self, name: str, words: str) -> None:
-        self.query_one(f"#{name}", Static).update(words)
+        self.screen_stack[0].query_one(f"#{name}", Static).update(words)

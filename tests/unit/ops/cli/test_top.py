@@ -193,11 +193,11 @@ def _screen(size: tuple[int, int], scenario: Any) -> None:
 
 
 def _text(app: TopApp, name: str) -> str:
-    return str(app.query_one(f"#{name}", Static).render())
+    return str(app.screen_stack[0].query_one(f"#{name}", Static).render())
 
 
 def _rows(app: TopApp, name: str) -> list[list[str]]:
-    table: DataTable[str] = app.query_one(f"#{name}", DataTable)
+    table: DataTable[str] = app.screen_stack[0].query_one(f"#{name}", DataTable)
     return [table.get_row_at(index) for index in range(table.row_count)]
 
 
@@ -245,6 +245,8 @@ def test_enter_opens_the_timeline_and_escape_closes_it() -> None:
         await _until(pilot, lambda: isinstance(app.screen, TimelineScreen))
         shown = str(app.screen.query_one(Static).render())
         assert "1.5 s  accepted [red]x" in shown
+        client.streamed.put(overview(state="loading"))
+        await _until(pilot, lambda: "loading" in _text(app, "title"))
         await pilot.press("escape")
         await _until(pilot, lambda: not isinstance(app.screen, TimelineScreen))
 
