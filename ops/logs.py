@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import structlog
@@ -69,15 +69,7 @@ def configure_logging(
         raise ValueError(message)
     shared = _shared_processors(part)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *_renderers(format),
-            ],
-        )
-    )
+    handler.setFormatter(_formatter(shared, _renderers(format)))
     root = logging.getLogger()
     for old in tuple(root.handlers):
         root.removeHandler(old)
@@ -97,6 +89,29 @@ def configure_logging(
     )
     logger: Logger = structlog.stdlib.get_logger(_OUR_LOGGER)
     return logger
+
+
+def add_json_lines(part: str, put: Callable[[str], None]) -> None:
+    """Hand every log event of this process to ``put`` as a JSON line too."""
+    handler = _LineHandler(put)
+    handler.setFormatter(_formatter(_shared_processors(part), _json_renderers()))
+    logging.getLogger().addHandler(handler)
+
+
+def console_lines(*, coloured: bool) -> Callable[[Mapping[str, object]], str]:
+    """Return what renders an event of a JSON line as a terminal shows it."""
+    renderer = _console_renderer(coloured=coloured)
+
+    def render(event: Mapping[str, object]) -> str:
+        shown = {**event, "event": event.get("message", "")}
+        for name in ("message", "pid", "part"):
+            shown.pop(name, None)
+        if shown.get("logger") == _OUR_LOGGER:
+            del shown["logger"]
+        shown["timestamp"] = str(shown.get("timestamp", ""))[_TIME_OF_DAY]
+        return str(renderer(None, "", shown))
+
+    return render
 
 
 def withhold_texts(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
@@ -128,14 +143,29 @@ def _renderers(format_name: str) -> list[Processor]:
         raise ValueError(message)
     on_terminal = sys.stderr.isatty()
     if format_name == "console" or (format_name == "auto" and on_terminal):
-        return [
-            _shorten,
-            structlog.dev.ConsoleRenderer(
-                colors=on_terminal or bool(os.environ.get(FORCE_COLOR_ENV)),
-                # The default shows the local variables of every frame, prompts among them.
-                exception_formatter=structlog.dev.plain_traceback,
-            ),
-        ]
+        coloured = on_terminal or bool(os.environ.get(FORCE_COLOR_ENV))
+        return [_shorten, _console_renderer(coloured=coloured)]
+    return _json_renderers()
+
+
+def _console_renderer(*, coloured: bool) -> structlog.dev.ConsoleRenderer:
+    return structlog.dev.ConsoleRenderer(
+        colors=coloured,
+        # The default shows the local variables of every frame, prompts among them.
+        exception_formatter=structlog.dev.plain_traceback,
+    )
+
+
+def _formatter(
+    shared: list[Processor], renderers: list[Processor]
+) -> structlog.stdlib.ProcessorFormatter:
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+    )
+
+
+def _json_renderers() -> list[Processor]:
     return [
         structlog.processors.format_exc_info,
         structlog.processors.EventRenamer("message"),
@@ -150,6 +180,20 @@ def _shorten(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDic
     del event["pid"]
     event["timestamp"] = event["timestamp"][_TIME_OF_DAY]
     return event
+
+
+class _LineHandler(logging.Handler):
+    """Hands formatted events on."""
+
+    def __init__(self, put: Callable[[str], None]) -> None:
+        super().__init__()
+        self._put = put
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._put(self.format(record))
+        except Exception:  # noqa: BLE001 - as every handler of the library does
+            self.handleError(record)
 
 
 class _Adder:

@@ -21,6 +21,7 @@ from pydantic_settings import (
 )
 
 from ops.setting_groups.api_keys import first_sendable
+from ops.setting_groups.logs import LogFileSettings
 from ops.setting_groups.models import ModelSettings, ModelsSettings, refuse_repeated_names
 from ops.setting_groups.places import default_data_dir, user_config_file
 from ops.setting_groups.service import (
@@ -101,6 +102,7 @@ class Settings(BaseSettings):
     server: ServerSettings = ServerSettings()
     redis: RedisSettings = RedisSettings()
     log: LogSettings = LogSettings()
+    logs: LogFileSettings = LogFileSettings()
     model: ModelSettings = ModelSettings()
     models: ModelsSettings = ModelsSettings()
     engine: EngineSettings = EngineSettings()
@@ -133,6 +135,11 @@ class Settings(BaseSettings):
         if self.api_key is not None:
             return self.api_key.get_secret_value()
         return first_sendable(key.get_secret_value() for key in self.server.api_keys)
+
+    @property
+    def logs_dir(self) -> Path:
+        """Where the log files of the parts lie."""
+        return self.data_dir.absolute() / "logs"
 
     @property
     def cache_dir(self) -> Path:

@@ -27,6 +27,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "jobs.webhooks": ("webhooks",),
         "service.status": ("status",),
         "top.command": ("top",),
+        "service.logs": ("logs",),
         "service.engine": ("engine", "pause", "drain", "resume"),
         "service.machine": ("service",),
         "agents.cache": ("cache",),

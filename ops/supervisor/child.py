@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ops.liveness.heartbeat import HEARTBEAT_ENV
 from ops.liveness.parent_watch import LIFELINE_ENV
 from ops.liveness.standby import STANDBY_ENV
-from ops.supervisor.output import LineWriter, pump
+from ops.supervisor.output import pump
 from ops.supervisor.parts import Part
 
 #: Time between SIGTERM and SIGKILL for processes that a dead part left behind, in seconds.
@@ -56,8 +56,7 @@ class Child:
         *,
         environment: Mapping[str, str],
         lifeline: int,
-        writer: LineWriter,
-        prefix: str,
+        put: Callable[[str], None],
         standby: bool = False,
     ) -> Child:
         """Start ``part``.
@@ -69,8 +68,7 @@ class Child:
             part: The part to start.
             environment: Its whole environment.
             lifeline: Read end of the pipe that ends with the supervisor.
-            writer: Receives its output lines.
-            prefix: Put before each line.
+            put: Receives its output lines.
             standby: Start its standby instead, which waits for ``activate``.
 
         Raises:
@@ -98,7 +96,7 @@ class Child:
         finally:
             _close(theirs, inherited.get(STANDBY_ENV))
         assert process.stdout is not None  # noqa: S101 - requested above; narrows the type
-        pump(process.stdout, prefix, writer)
+        pump(process.stdout, part.name, put)
         return cls(part, process, heartbeat, activation)
 
     @property

@@ -12,7 +12,6 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
-from ops.logs import FORCE_COLOR_ENV
 from ops.setting_groups.api_keys import ApiKey, read_keys
 from ops.setting_groups.models import ModelsSettings
 from ops.setting_groups.places import user_config_file
@@ -94,18 +93,9 @@ def allocator_environment(
     return {name: value for name, value in _GLIBC_MALLOC.items() if name not in inherited}
 
 
-def with_console_logs(settings: Settings, *, on_terminal: bool) -> tuple[Settings, dict[str, str]]:
-    """Decide the log format for children that write to a pipe instead of the terminal.
-
-    Returns:
-        The settings with the format decided, and the variables that request colour.
-    """
-    style = settings.log.format
-    if style == "auto":
-        style = "console" if on_terminal else "json"
-    log = settings.log.model_copy(update={"format": style})
-    coloured = on_terminal and style == "console"
-    return settings.model_copy(update={"log": log}), {FORCE_COLOR_ENV: "1"} if coloured else {}
+def with_json_logs(settings: Settings) -> Settings:
+    """Return the settings of children, which write to a pipe that their supervisor reads."""
+    return settings.model_copy(update={"log": settings.log.model_copy(update={"format": "json"})})
 
 
 def _variables(settings: Settings) -> Iterator[tuple[str, str]]:

@@ -1,23 +1,38 @@
-"""Output lines of the parts, copied to the stderr of the supervisor."""
+"""Output lines of the parts, copied to the stderr of the supervisor and to its log files."""
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
-from typing import IO, TextIO
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import IO, Protocol
 
 #: Lines queued for a blocked terminal; further lines are dropped and counted.
 LINES_MAX = 10_000
 #: A longer line is cut into pieces of this size.
-LINE_BYTES_MAX = 16_384
+LINE_BYTES_MAX = 65_536
 #: Time to write the last lines at the end, in seconds.
 FLUSH_S = 2.0
+
+
+class LineStream(Protocol):
+    """Takes lines: a text stream, or log files."""
+
+    def write(self, text: str, /) -> object:
+        """Write a line with its end."""
+        ...
+
+    def flush(self) -> None:
+        """Hand what is written to its reader."""
+        ...
 
 
 class LineWriter:
     """Writes lines from its own thread, so that a stopped terminal never stops the service."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: LineStream) -> None:
         self._stream = stream
         self._lines: queue.Queue[str | None] = queue.Queue(LINES_MAX)
         self._dropped = 0
@@ -51,16 +66,73 @@ class LineWriter:
                 return  # the reader is gone; the queue fills and drops lines
 
 
-def pump(source: IO[bytes], prefix: str, writer: LineWriter) -> threading.Thread:
-    """Start a thread that copies every line of ``source`` to ``writer`` until its end."""
-    thread = threading.Thread(
-        target=_pump, args=(source, prefix, writer), name=f"pump {prefix}", daemon=True
-    )
+class PartOutput:
+    """Where the output lines of the parts go.
+
+    Args:
+        writer: To the terminal.
+        show: Returns a line of a part, as the terminal shows it.
+        files: To the log files; ``None`` where none are written.
+        record: Returns a line of a part, as the log files keep it.
+    """
+
+    def __init__(
+        self,
+        writer: LineWriter,
+        show: Callable[[str, str], str],
+        *,
+        files: LineWriter | None = None,
+        record: Callable[[str, str], str],
+    ) -> None:
+        self._writer = writer
+        self._show = show
+        self._files = files
+        self._record = record
+
+    def put(self, part: str, line: str) -> None:
+        """Take a line of a part, without its end; safe from any thread, never waits."""
+        if self._files is not None:
+            self._files.put(self._record(part, line))
+        self._writer.put(self._show(part, line))
+
+    def close(self) -> None:
+        """Write what is queued, within a time limit."""
+        if self._files is not None:
+            self._files.close()
+        self._writer.close()
+
+
+def pump(source: IO[bytes], name: str, put: Callable[[str], None]) -> threading.Thread:
+    """Start a thread that hands every line of ``source`` to ``put`` until its end."""
+    thread = threading.Thread(target=_pump, args=(source, put), name=f"pump {name}", daemon=True)
     thread.start()
     return thread
 
 
-def _pump(source: IO[bytes], prefix: str, writer: LineWriter) -> None:
+def _pump(source: IO[bytes], put: Callable[[str], None]) -> None:
     with source:
         while line := source.readline(LINE_BYTES_MAX):
-            writer.put(prefix + line.decode(errors="replace").rstrip("\r\n"))
+            put(line.decode(errors="replace").rstrip("\r\n"))
+
+
+def json_line(part: str, line: str) -> str:
+    """Return a line of a part as JSON; one that is no JSON object becomes the message of one."""
+    if parsed(line) is not None:
+        return line
+    event = {"level": "info", "timestamp": _now(), "part": part, "message": line}
+    return json.dumps(event, ensure_ascii=False)
+
+
+def parsed(line: str) -> dict[str, object] | None:
+    """Return the event of a JSON line; ``None`` if it is none."""
+    if not line.startswith("{"):
+        return None
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and "message" in event else None
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")

@@ -12,17 +12,18 @@ from importlib.metadata import PackageNotFoundError, version
 from rich.console import Console
 
 from domain.errors import LogUnavailable
+from ops.adapters.data_dir.log_files import LogFiles, LogLimits
 from ops.adapters.event_log.database import is_sqlite
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sqlite_driver import sqlite_version
 from ops.exit_codes import ExitCode
-from ops.logs import configure_logging
+from ops.logs import add_json_lines, configure_logging, console_lines
 from ops.models.choice import choice_environment
 from ops.settings import Settings
 from ops.supervisor.address import base_url, claim_port
 from ops.supervisor.checkpoint_signer import CheckpointSigner
-from ops.supervisor.environment import with_console_logs
-from ops.supervisor.output import LineWriter
+from ops.supervisor.environment import with_json_logs
+from ops.supervisor.output import LineWriter, PartOutput, json_line, parsed
 from ops.supervisor.parts import API, BROKER, WORKER, WORKER_MARGIN_S, Parts, parts_of
 from ops.supervisor.serve_record import (
     CannotServe,
@@ -80,10 +81,8 @@ def _wait_for(leftovers: ServeRecord, settings: Settings) -> None:
 
 def _run(settings: Settings, parts: Parts, choice: Mapping[str, str]) -> ExitCode:
     logger = configure_logging("serve", level=settings.log.level, format=settings.log.format)
-    on_terminal = sys.stderr.isatty()
-    for_children, extra = with_console_logs(settings, on_terminal=on_terminal)
+    output = _output(settings)
     banner = StartupBanner(Console())
-    writer = LineWriter(sys.stderr)
     record = ServeRecord(
         pid=os.getpid(),
         base_url=base_url(settings.server.host, settings.server.port),
@@ -94,18 +93,17 @@ def _run(settings: Settings, parts: Parts, choice: Mapping[str, str]) -> ExitCod
     outlets = Outlets(
         banner=banner,
         logger=logger,
-        writer=writer,
-        prefixes=_prefixes(for_children, coloured=on_terminal),
+        output=output,
     )
 
     async def main() -> ExitCode:
         supervisor = Supervisor(
-            for_children,
+            with_json_logs(settings),
             parts,
             record=record,
             prepare=lambda: upgrade(settings.log_url),
             outlets=outlets,
-            extra_environment={**extra, **choice},
+            extra_environment=choice,
         )
         return await supervisor.run()
 
@@ -113,7 +111,7 @@ def _run(settings: Settings, parts: Parts, choice: Mapping[str, str]) -> ExitCod
         with CheckpointSigner(settings, logger):
             return asyncio.run(main())
     finally:
-        writer.close()
+        output.close()
         banner.stopped()
 
 
@@ -126,13 +124,47 @@ def _plan(settings: Settings) -> BannerFacts:
     )
 
 
-def _prefixes(settings: Settings, *, coloured: bool) -> dict[str, str]:
-    """Return the line prefix of each part; none for JSON lines, which name their part."""
-    if settings.log.format == "json":
-        return {}
-    if coloured:
-        return {name: f"\033[{code}m{name:<6} │\033[0m " for name, code in _COLOURS.items()}
-    return {name: f"{name:<6} | " for name in _COLOURS}
+def _output(settings: Settings) -> PartOutput:
+    """Return the output of the parts; the log events of this process go to the files too."""
+    on_terminal, style = sys.stderr.isatty(), settings.log.format
+    is_console = style == "console" or (style == "auto" and on_terminal)
+    show = _console_line(coloured=on_terminal) if is_console else _as_it_is
+    files = _files(settings)
+    if files is not None:
+        add_json_lines("serve", files.put)
+    return PartOutput(LineWriter(sys.stderr), show, files=files, record=json_line)
+
+
+def _files(settings: Settings) -> LineWriter | None:
+    wanted = settings.logs
+    if not wanted.max_mb:
+        return None
+    limits = LogLimits(
+        file_bytes=min(wanted.file_mb, wanted.max_mb) * 10**6,
+        total_bytes=wanted.max_mb * 10**6,
+        keep_s=wanted.keep_days * 24 * 3600,
+    )
+    return LineWriter(LogFiles(settings.logs_dir, limits))
+
+
+def _as_it_is(part: str, line: str) -> str:
+    del part
+    return line
+
+
+def _console_line(*, coloured: bool) -> Callable[[str, str], str]:
+    """Return what renders a line of a part for a terminal."""
+    render = console_lines(coloured=coloured)
+    prefixes = {
+        name: f"\033[{code}m{name:<6} │\033[0m " if coloured else f"{name:<6} | "
+        for name, code in _COLOURS.items()
+    }
+
+    def show(part: str, line: str) -> str:
+        event = parsed(line)
+        return prefixes.get(part, "") + (line if event is None else render(event))
+
+    return show
 
 
 def installed_version() -> str:

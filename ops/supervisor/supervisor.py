@@ -21,7 +21,7 @@ from ops.setting_groups.api_keys import ApiKey, digest_of_key, read_keys
 from ops.settings import Settings
 from ops.supervisor.child import Child
 from ops.supervisor.environment import allocator_environment, child_environment, with_keys
-from ops.supervisor.output import LineWriter
+from ops.supervisor.output import PartOutput
 from ops.supervisor.parts import API, BROKER, STANDBY, WORKER, Part, Parts
 from ops.supervisor.power import PowerAssertion, awake_command
 from ops.supervisor.probes import (
@@ -57,14 +57,12 @@ class Outlets:
     Attributes:
         banner: To the terminal.
         logger: To the log.
-        writer: Output lines of the parts.
-        prefixes: Line prefix of each part.
+        output: Output lines of the parts.
     """
 
     banner: StartupBanner
     logger: Logger
-    writer: LineWriter
-    prefixes: Mapping[str, str]
+    output: PartOutput
 
 
 class Supervisor:
@@ -242,8 +240,7 @@ class Supervisor:
             part,
             environment=environment,
             lifeline=self._lifeline,
-            writer=self._out.writer,
-            prefix=self._out.prefixes.get(part.name, ""),
+            put=partial(self._out.output.put, part.name),
             standby=standby,
         )
 

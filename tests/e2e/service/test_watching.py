@@ -58,6 +58,15 @@ def test_snapshot_for_a_pipe_and_as_json(endless: Service, job: str) -> None:
     assert [row["job"] for row in shown["running"]] == [job]
 
 
+def test_log_lines_of_the_parts_are_kept(endless: Service, job: str) -> None:
+    lines = [json.loads(line) for line in _command(endless, "logs", "--json").stdout.splitlines()]
+    assert {"api", "worker", "broker"} <= {line["part"] for line in lines}
+    assert any(line["message"] == "model_ready" for line in lines)
+    assert "go on" not in str(lines)
+    about = _command(endless, "logs", "--job", job, "--json").stdout.splitlines()
+    assert all(job in line for line in about)
+
+
 def test_terminal_shows_the_job_and_cancels_it(endless: Service, job: str) -> None:
     with _terminal(endless, rows=30, columns=100) as screen:
         screen.wait_for(job[-8:])

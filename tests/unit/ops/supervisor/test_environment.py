@@ -12,7 +12,7 @@ from ops.supervisor.environment import (
     allocator_environment,
     child_environment,
     settings_environment,
-    with_console_logs,
+    with_json_logs,
 )
 
 
@@ -87,26 +87,10 @@ def test_extra_variables_beat_the_settings() -> None:
     assert child_environment({}, settings, extra)["SEMANTIC_REDIS__URL"] == "redis://b"
 
 
-@pytest.mark.parametrize(
-    ("asked", "on_terminal", "expected"),
-    [
-        ("auto", True, "console"),
-        ("auto", False, "json"),
-        ("json", True, "json"),
-        ("console", True, "console"),
-        ("console", False, "console"),
-    ],
-)
-def test_format_of_logs_is_decided_by_our_terminal_not_by_the_pipe(
-    asked: str,
-    on_terminal: bool,  # noqa: FBT001 - a row of the table
-    expected: str,
-) -> None:
-    settings, variables = with_console_logs(
-        load_settings(log={"format": asked}), on_terminal=on_terminal
-    )
-    assert settings.log.format == expected
-    assert bool(variables) == (on_terminal and expected == "console")
+@pytest.mark.parametrize("asked", ["auto", "console", "json"])
+def test_parts_write_json_which_their_supervisor_renders(asked: str) -> None:
+    settings = with_json_logs(load_settings(log={"format": asked, "level": "DEBUG"}))
+    assert (settings.log.format, settings.log.level) == ("json", "DEBUG")
 
 
 MALLOC = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_"}

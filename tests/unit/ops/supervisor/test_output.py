@@ -5,8 +5,17 @@ from __future__ import annotations
 import io
 import os
 import threading
+from functools import partial
 
-from ops.supervisor.output import LINE_BYTES_MAX, LINES_MAX, LineWriter, pump
+from ops.supervisor.output import (
+    LINE_BYTES_MAX,
+    LINES_MAX,
+    LineWriter,
+    PartOutput,
+    json_line,
+    parsed,
+    pump,
+)
 
 _DEADLINE_S = 60
 
@@ -43,7 +52,8 @@ def test_lines_get_their_prefix_and_long_ones_are_cut() -> None:
     read_end, write_end = os.pipe()
     terminal = io.StringIO()
     writer = LineWriter(terminal)
-    thread = pump(os.fdopen(read_end, "rb"), "api | ", writer)
+    output = PartOutput(writer, lambda part, line: f"{part} | {line}", record=json_line)
+    thread = pump(os.fdopen(read_end, "rb"), "api", partial(output.put, "api"))
     with os.fdopen(write_end, "wb") as source:
         source.write(b"one\n" + b"x" * (LINE_BYTES_MAX + 3) + b"\nbad \xff\nlast without an end")
     thread.join(_DEADLINE_S)
@@ -64,3 +74,18 @@ def test_terminal_that_is_gone_stops_nobody() -> None:
     writer.put("one")
     writer.put("two")
     writer.close()
+
+
+def test_files_get_json_and_the_terminal_what_it_shows() -> None:
+    terminal, file = io.StringIO(), io.StringIO()
+    output = PartOutput(
+        LineWriter(terminal), lambda _, line: line[:5], files=LineWriter(file), record=json_line
+    )
+    output.put("api", '{"message": "listening", "part": "api"}')
+    output.put("worker", "Traceback (most recent call last):")
+    output.close()
+    assert terminal.getvalue().splitlines() == ['{"mes', "Trace"]
+    first, second = (parsed(line) for line in file.getvalue().splitlines())
+    assert first == {"message": "listening", "part": "api"}
+    assert second is not None
+    assert (second["part"], second["message"]) == ("worker", "Traceback (most recent call last):")
