@@ -9,7 +9,7 @@ DEV := $(VENV)/.dev
 # One more than two cores: for six minutes, one process waits for a client that waits.
 TEST_PROCESSES ?= 3
 
-.PHONY: help demo serve test test-fast check format packages bench report soak nightly experiments lock clean
+.PHONY: help demo serve test test-fast check format packages screenshots bench report soak nightly experiments lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -46,6 +46,9 @@ check: $(DEV) ## Format, lint, types, layers, spelling, word list
 	@$(BIN)/lint-imports --config tests/architecture/layers.toml
 	@$(BIN)/codespell
 	@$(BIN)/python -m tests.architecture.wordlist
+
+screenshots: $(DEV) ## Write the screenshots of docs/page.md (needs chromium)
+	@$(BIN)/python -m tests.support.page.screenshots
 
 packages: $(DEV) ## Write the tables of packages and of metrics in docs
 	@$(BIN)/python -m tests.architecture.packages

@@ -28,6 +28,8 @@ TRICKY = "\u202egnp\u200b\u2066exe\u0007\r\n"
 #: Names of this vendor follow the loaded model.
 HOSTILE_MODEL = "claude-" + IMAGE + "</script><script>document.title='owned'</script>" + TRICKY
 LONG_AGENT = "a" + "long-" * 40
+#: Characters that no view may show as they are.
+HIDDEN = set("\u202e\u200b\u2066\u0007")
 KEY = "page-test-key-0123456789"
 #: What an element of each view shows once its data are there.
 VIEWS = {
@@ -152,11 +154,12 @@ def test_hostile_texts_are_shown_as_texts(browser: Browser, filled: Service) -> 
         assert "owned" not in browser.driver.title
         wide = browser.run("return document.documentElement.scrollWidth > innerWidth")
         assert not wide, f"{view!r} scrolls sideways"
+        assert not HIDDEN & set(browser.run("return document.body.textContent")), view
+    browser.open(f"jobs/{job}")
+    browser.see(f"request from {IMAGE}", "main")
     browser.open("events?type=AdmissionPaused")
-    browser.see(IMAGE.replace('"', '\\"')[:20], "[role=grid]")
-    shown = browser.text("[role=grid]")
-    assert "\u202e" not in shown
-    assert "\u200b" not in shown
+    browser.see("<img src=x onerror=", "[role=grid]")
+    browser.see("\u27e8202E\u27e9", "[role=grid]")
 
 
 def test_an_agent_is_forgotten_after_two_presses(browser: Browser, filled: Service) -> None:

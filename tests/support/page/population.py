@@ -79,7 +79,11 @@ def _message_batch(http: httpx.Client) -> str:
 
 
 def _openai_batch(http: httpx.Client) -> str:
-    body = {"model": "m", "max_tokens": 4, "messages": [{"role": "user", "content": "Hello."}]}
+    body = {
+        "model": _loaded(http),
+        "max_tokens": 4,
+        "messages": [{"role": "user", "content": "Hello."}],
+    }
     line = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": body}
     uploaded = http.post(
         "/v1/files",
@@ -94,6 +98,11 @@ def _openai_batch(http: httpx.Client) -> str:
     }
     batch: str = _post(http, "/v1/batches", wanted)["id"]
     return batch
+
+
+def _loaded(http: httpx.Client) -> str:
+    model: str = http.get("/v1/models").json()["data"][0]["id"]
+    return model
 
 
 def _post(http: httpx.Client, path: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-// Texts of strangers (names of agents, data of events) as they may be shown.
+// Texts of clients (names of agents and models, data of events) as they may be shown.
 
 // Controls, marks that change the direction of text, and characters without width.
 const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e0fff}]/gu;

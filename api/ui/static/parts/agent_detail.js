@@ -79,7 +79,7 @@ function Actions({ id, path, isRegistered, reload }) {
 function Context({ context }) {
   const { blocks, tokens, job, at, shared_with: others } = context;
   return html`<article class="panel context">
-    <h3><a href=${link("jobs", [job])}>${shortId(job)}</a> · ${count(tokens)} tokens in ${count(blocks.length)} blocks</h3>
+    <h3><a href=${link("jobs", [job])}>${shortId(job)}</a> · ${count(tokens)} tokens in ${count(blocks.length)} ${blocks.length === 1 ? "block" : "blocks"}</h3>
     <p class="muted">saved ${clock(at)}${others.length > 0 && html` · shares blocks with
       ${others.map((other) => html` <a key=${other} href=${link("agents", [other])}>${shortened(other, 40)}</a>`)}`}</p>
     <${BlockMap} context=${context} />

@@ -1,5 +1,6 @@
 // Raw events of the log, each with its data on request.
 import { clock } from "../core/format.js";
+import { jsonText } from "../core/plain_text.js";
 import { html } from "../core/preact.js";
 
 export function EventList({ events }) {
@@ -9,7 +10,7 @@ export function EventList({ events }) {
       <div class="panel events">
         ${events.map((event) => html`<details key=${event.position}>
           <summary><span class="muted">${event.position}</span> <b>${event.type}</b> <span class="muted">${clock(event.recorded_at)}</span></summary>
-          <pre tabindex="0">${JSON.stringify(event.data, null, 2)}</pre>
+          <pre tabindex="0">${jsonText(event.data)}</pre>
         </details>`)}
       </div>
     </section>`;

@@ -3,6 +3,7 @@ import { cancelJob } from "../core/actions.js";
 import { causeText, reasonText } from "../core/causes.js";
 import { ago, count, duration, percent, rate, seconds, share, short, shortId } from "../core/format.js";
 import { go, link } from "../core/hash.js";
+import { shortened } from "../core/plain_text.js";
 import { html } from "../core/preact.js";
 import { ConfirmButton } from "./confirm_button.js";
 import { Progress } from "./meter.js";
@@ -14,7 +15,7 @@ const PHASES = { start: "starts", restore: "restores", prefill: "reads", decode:
 const keyOf = (row) => row.job;
 const open = (row) => go(link("jobs", [row.job]));
 const jobCell = (row) => html`<a class="id" href=${link("jobs", [row.job])} title=${row.job}>${shortId(row.job)}</a>`;
-const agentCell = (row) => (row.agent ? html`<a class="plain" href=${link("agents", [row.agent])}>${row.agent}</a>` : html`<span class="muted">–</span>`);
+const agentCell = (row) => (row.agent ? html`<a class="plain" href=${link("agents", [row.agent])}>${shortened(row.agent)}</a>` : html`<span class="muted">–</span>`);
 const JOB = { name: "job", title: "Job", width: "4rem", cell: jobCell };
 const AGENT = { name: "agent", title: "Agent", width: "minmax(5rem, 1fr)", narrow: "minmax(0, 1fr)", cell: agentCell };
 const cancelCell = (row) => html`<${ConfirmButton} label="Cancel" confirm="Stop it?" name=${`job ${row.job}`}
@@ -49,7 +50,7 @@ const WAITING = [
   { name: "position", title: "#", width: "2.5rem", narrow: "1.5rem", numeric: true, cell: (row) => (row.position === null ? "–" : row.position + 1) },
   JOB,
   AGENT,
-  { name: "reason", title: "Waits for", width: "minmax(7rem, 1.5fr)", narrow: "minmax(0, 1.3fr)", cell: (row) => (row.reason === "model" ? `model ${row.model}` : reasonText(row.reason)) },
+  { name: "reason", title: "Waits for", width: "minmax(7rem, 1.5fr)", narrow: "minmax(0, 1.3fr)", cell: (row) => (row.reason === "model" ? `model ${shortened(row.model)}` : reasonText(row.reason)) },
   { name: "eta", title: "Starts in", width: "4.5rem", numeric: true, narrow: false, cell: (row) => seconds(row.eta_s) },
   CANCEL,
 ];

@@ -1,5 +1,6 @@
 // The time of a job as bars, one lane for each attempt, over one axis.
 import { duration, percent } from "../core/format.js";
+import { visible } from "../core/plain_text.js";
 import { html, useEffect, useState } from "../core/preact.js";
 import { Failure } from "./notices.js";
 
@@ -76,7 +77,7 @@ function Lane({ names, attempt, bars, marks, total, alone }) {
         ${bars.map((bar) => html`<span key=${bar.from_ms} class=${bar.open ? "bar-part open" : "bar-part"} data-tone=${bar.kind}
           title=${`${names[bar.kind]}: ${duration(bar.to_ms - bar.from_ms)}`}
           style=${{ left: at(bar.from_ms), width: at(bar.to_ms - bar.from_ms) }}></span>`)}
-        ${marks.map((step) => html`<span key=${`${step.what}${step.after_ms}`} class="bar-mark" data-what=${step.what} title=${step.text}
+        ${marks.map((step) => html`<span key=${`${step.what}${step.after_ms}`} class="bar-mark" data-what=${step.what} title=${visible(step.text)}
           style=${{ left: at(step.after_ms) }}>${MARKS[step.what]}</span>`)}
       </div>
     </div>`;
@@ -106,6 +107,6 @@ function Sums({ bars, names }) {
 
 function Steps({ steps }) {
   return html`<ol class="steps">
-    ${steps.map((step, index) => html`<li key=${index} data-what=${step.what}><span class="steps-at">+${duration(step.after_ms)}</span> ${step.text || step.what}</li>`)}
+    ${steps.map((step, index) => html`<li key=${index} data-what=${step.what}><span class="steps-at">+${duration(step.after_ms)}</span> ${visible(step.text || step.what)}</li>`)}
   </ol>`;
 }

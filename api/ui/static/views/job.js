@@ -2,6 +2,7 @@
 import { cancelJob, retryJob } from "../core/actions.js";
 import { clock, count, duration, percent, rate, share } from "../core/format.js";
 import { link } from "../core/hash.js";
+import { shortened } from "../core/plain_text.js";
 import { html, useEffect, useState } from "../core/preact.js";
 import { useResource } from "../core/resource.js";
 import { openStream } from "../core/stream.js";
@@ -56,8 +57,8 @@ function Facts({ job }) {
   const { usage, timings } = job;
   const spent = timings.decode_ms / 1000;
   const facts = [
-    ["Agent", job.agent_id ? html`<a href=${link("agents", [job.agent_id])}>${job.agent_id}</a>` : "–"],
-    ["Model", job.answered_by ?? job.bound_model ?? job.model],
+    ["Agent", job.agent_id ? html`<a href=${link("agents", [job.agent_id])}>${shortened(job.agent_id)}</a>` : "–"],
+    ["Model", shortened(job.answered_by ?? job.bound_model ?? job.model)],
     ["Protocol", `${job.protocol}, ${job.priority}`],
     ["Accepted", clock(job.created_at)],
     ["Prompt", `${count(usage.prompt_tokens)} tokens`],

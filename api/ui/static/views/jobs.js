@@ -2,6 +2,7 @@
 import { get } from "../core/api.js";
 import { clock, count, duration, shortId } from "../core/format.js";
 import { go, link, setQuery } from "../core/hash.js";
+import { shortened } from "../core/plain_text.js";
 import { html, useCallback, useEffect, useRef, useState } from "../core/preact.js";
 import { Failure } from "../parts/notices.js";
 import { Status } from "../parts/status.js";
@@ -15,8 +16,8 @@ const STATES = ["queued", "running", "completed", "failed", "cancelled", "expire
 const COLUMNS = [
   { name: "job", title: "Job", width: "4rem", cell: (job) => html`<a class="id" title=${job.id} href=${link("jobs", [job.id])}>${shortId(job.id)}</a>` },
   { name: "status", title: "Status", width: "7rem", cell: (job) => html`<${Status} value=${job.status} />` },
-  { name: "agent", title: "Agent", width: "minmax(6rem, 1fr)", narrow: "minmax(0, 1fr)", cell: (job) => job.agent_id ?? "" },
-  { name: "model", title: "Model", width: "minmax(6rem, 1fr)", narrow: false, cell: (job) => job.answered_by ?? job.model },
+  { name: "agent", title: "Agent", width: "minmax(6rem, 1fr)", narrow: "minmax(0, 1fr)", cell: (job) => shortened(job.agent_id ?? "") },
+  { name: "model", title: "Model", width: "minmax(6rem, 1fr)", narrow: false, cell: (job) => shortened(job.answered_by ?? job.model) },
   { name: "prompt", narrow: false, title: "Prompt", width: "5rem", numeric: true, cell: (job) => count(job.usage.prompt_tokens) },
   { name: "cached", narrow: false, title: "Cached", width: "5rem", numeric: true, cell: (job) => count(job.usage.cached_tokens) },
   { name: "output", narrow: false, title: "Output", width: "5rem", numeric: true, cell: (job) => count(job.usage.completion_tokens) },
