@@ -318,6 +318,15 @@ class ItemsLost(Failure):
         )
 
 
+class PayloadDamaged(Failure):
+    """A stored text does not have the content that its digest names."""
+
+    code = "payload_damaged"
+
+    def __init__(self, digest: str) -> None:
+        super().__init__(f"the stored text {digest} is not as it was written")
+
+
 class CorruptLog(Failure):
     """The hash chain is broken at ``position``."""
 

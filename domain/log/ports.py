@@ -100,5 +100,6 @@ class PayloadStore(Protocol):
 
         Raises:
             PayloadMissing: It was erased or never stored.
+            PayloadDamaged: Its content does not have this digest.
         """
         ...

@@ -44,6 +44,7 @@ def prepare_prompt(
 
     Raises:
         PayloadMissing: The request is gone.
+        PayloadDamaged: The request is not as it was accepted.
         InvalidRequest: The model cannot read the request.
     """
     with hold(partial(payloads.get, digest)) as payload:

@@ -24,6 +24,7 @@ from domain.errors import (
     GenerationCancelled,
     InvalidRequest,
     JobAlreadyTerminal,
+    PayloadDamaged,
     QueueUnavailable,
     SemanticError,
     StaleAttempt,
@@ -196,7 +197,7 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
             engine=runner.engine,
             hold=runner.hold_request,
         )
-    except (InvalidRequest, PayloadMissing) as error:
+    except (InvalidRequest, PayloadDamaged, PayloadMissing) as error:
         return _failed(loaded, _failure_of(error), emitted.next_item, runner)
     queued_ms = _since_ms(loaded.accepted_at, runner)
     # No attempt continues the tokens of another model.

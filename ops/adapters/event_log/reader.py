@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sqlalchemy import Engine, bindparam, select
 
+from domain.errors import PayloadDamaged
 from domain.log.ports import EventLog
 from domain.log.record import EventFilter, LogHead, RecordedEvent
 from domain.not_found import PayloadMissing
-from domain.values import Digest, StreamName
+from domain.values import Digest, StreamName, digest_of
 from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.event_query import EventQuery
 from ops.adapters.event_log.hot_statements import HotStatement
@@ -91,7 +92,10 @@ class LogReader:
             row = _PAYLOAD.row(connection, {"digest": digest})
         if row is None:
             raise PayloadMissing(digest)
-        return bytes(row[0])
+        content = bytes(row[0])
+        if digest_of(content) != digest:
+            raise PayloadDamaged(digest)
+        return content
 
 
 def tail(

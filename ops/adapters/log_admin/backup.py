@@ -21,6 +21,7 @@ from ops.adapters.event_log.database import database_file, reader_engine
 from ops.adapters.event_log.migrate import current
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.sqlite_driver import BUSY_TIMEOUT_MS, driver_module
+from ops.adapters.log_admin.payloads import verify_payloads
 from ops.adapters.log_admin.verify import Progress, verify_log
 
 _PART = ".part"
@@ -125,7 +126,7 @@ def restore(
 def verify_copy(
     path: Path, *, signed_hashes: dict[int, str] | None = None, progress: Progress | None = None
 ) -> LogHead:
-    """Verify a copy: the structure of the database, then the chain.
+    """Verify a copy: the structure of the database, the chain, and the texts.
 
     Args:
         path: The copy.
@@ -148,7 +149,9 @@ def verify_copy(
     try:
         last = LogReader(engine).head().position
         reached = {at: hash_ for at, hash_ in (signed_hashes or {}).items() if at <= last}
-        return verify_log(engine, signed_hashes=reached, progress=progress)
+        head = verify_log(engine, signed_hashes=reached, progress=progress)
+        verify_payloads(engine)
+        return head
     finally:
         engine.dispose()
 

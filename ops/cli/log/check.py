@@ -17,6 +17,7 @@ from ops.adapters.event_log.event_file import verify_file
 from ops.adapters.event_log.projections.rebuild import rebuild_projections
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
+from ops.adapters.log_admin.payloads import verify_payloads
 from ops.adapters.log_admin.verify import verify_log
 from ops.cli.log.log_options import (
     CheckpointsOption,
@@ -49,7 +50,7 @@ def verify(
     as_json: JsonOption = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Check the whole hash chain; exit code 1 and the first bad position if it is broken.
+    """Check the whole hash chain and all texts; exit code 1 and the first bad position if not.
 
     Signed checkpoints, if there are any, prove that the end of the log is complete.
     """
@@ -66,6 +67,10 @@ def verify(
     if as_json:
         typer.echo(json.dumps({"ok": True} | report))
         return
+    _print(report)
+
+
+def _print(report: dict[str, Any]) -> None:
     typer.echo(f"{report['events']:,} events verify ({report['events_per_s']:,} events/s)")
     if report.get("gaps"):
         typer.echo(
@@ -77,6 +82,10 @@ def verify(
         typer.echo(f"{report['archives']:,} archives verify, which hold the beginning")
     for name in report.get("archives_missing", ()):
         typer.echo(f"the archive {name} is not here; its events were not checked", err=True)
+    if "texts" in report:
+        typer.echo(f"{report['texts']:,} texts verify ({report['text_bytes']:,} bytes)")
+    if report.get("texts_erased"):
+        typer.echo(f"{report['texts_erased']:,} more belong to forgotten agents")
     typer.echo(f"head {report['hash']}")
 
 
@@ -126,7 +135,12 @@ def _verified_log(settings: Settings, signed_hashes: dict[int, str]) -> dict[str
     with log_engine(settings) as engine, progress_bar("verifying") as progress:
         archives = verify_archives(engine, settings.log_url, signed_hashes=signed_hashes)
         head = verify_log(engine, progress=progress, signed_hashes=signed_hashes)
+        with progress_bar("reading texts") as read:
+            texts = verify_payloads(engine, progress=read)
     return {
+        "texts": texts.payloads,
+        "text_bytes": texts.size_bytes,
+        "texts_erased": texts.erased,
         "events": head.position,
         "hash": head.hash,
         "heads": len(signed_hashes),

@@ -32,7 +32,14 @@ from ops.adapters.log_admin.erase import erase_agent
 from ops.adapters.log_admin.verify import verify_log
 from ops.cli.main import build_app
 from ops.clock import RandomIds
-from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
+from tests.support.builders.job_events import (
+    TEXTS,
+    completed,
+    draft,
+    started,
+    submitted,
+    worker_event,
+)
 from tests.support.builders.job_histories import histories
 from tests.support.builders.log_files import agent_records, new_log, raw_connection, verify
 from tests.support.fakes.time import FakeClock
@@ -48,7 +55,9 @@ LIMIT = "2026-01-01T01:00:00.000000Z"
 def _append(log: SqlEventLog, stream: str, *events: Any) -> None:
     past = log.load(StreamName(stream))
     version = past[-1].version if past else 0
-    log.append(StreamName(stream), [draft(event) for event in events], expected_version=version)
+    drafts = [draft(event) for event in events]
+    texts = TEXTS if stream.startswith("job-") else {}
+    log.append(StreamName(stream), drafts, expected_version=version, payloads=texts)
 
 
 @pytest.fixture

@@ -22,6 +22,9 @@ from domain.values import (
 from ops.adapters.event_log.row_codec import link
 from ops.clock import uuid7_hex
 
+#: The texts that the events refer to, by digest.
+TEXTS = {digest_of(text): text for text in (b"request", b"output")}
+
 
 def draft(event: Event, *, event_id: str | None = None, correlation_id: str = "req-1") -> Draft:
     return Draft(

@@ -14,7 +14,7 @@ from ops.adapters.event_log.sql_event_log import SqlEventLog
 from ops.adapters.event_log.sqlite_driver import driver_module
 from ops.adapters.log_admin.verify import verify_log
 from ops.clock import RandomIds
-from tests.support.builders.job_events import completed, draft, started, submitted
+from tests.support.builders.job_events import TEXTS, completed, draft, started, submitted
 
 
 def new_log(directory: Path) -> str:
@@ -45,6 +45,7 @@ def fill(log: SqlEventLog, jobs: int = 5) -> None:
             StreamName(f"job-{number}"),
             [draft(submitted()), draft(started()), draft(completed())],
             expected_version=0,
+            payloads=TEXTS,
         )
 
 

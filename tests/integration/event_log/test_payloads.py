@@ -1,0 +1,168 @@
+"""Texts of the log that are damaged or gone."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from domain.errors import CorruptLog, PayloadDamaged
+from domain.events.event import Event
+from domain.events.worker import WorkerDraining
+from domain.values import AgentId, Digest, StreamName, WorkerId, digest_of
+from ops.adapters.event_log.database import reader_engine
+from ops.adapters.event_log.reader import LogReader
+from ops.adapters.event_log.sql_event_log import open_log
+from ops.adapters.log_admin.backup import verify_copy
+from ops.adapters.log_admin.erase import erase_agent
+from ops.adapters.log_admin.payloads import PAYLOAD_FIELDS, VerifiedPayloads, verify_payloads
+from ops.clock import RandomIds, SystemClock
+from tests.support.builders.job_events import TEXTS, completed, draft, started, submitted
+from tests.support.builders.log_files import new_log, raw_connection, verify
+
+_REQUEST = digest_of(b"request")
+#: Digests that name no stored text.
+_NOT_STORED = {("JobSubmitted", "idempotency"), ("JobSubmitted", "asked")}
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    url = new_log(tmp_path)
+    with open_log(url, clock=SystemClock()) as log:
+        log.append(
+            StreamName("w"), [draft(WorkerDraining(worker=WorkerId("w")))], expected_version=0
+        )
+        log.append(
+            StreamName("job-1"),
+            [draft(submitted(agent="a")), draft(started()), draft(completed())],
+            expected_version=0,
+            payloads=TEXTS,
+        )
+    return url
+
+
+def verified(url: str) -> VerifiedPayloads:
+    engine = reader_engine(url)
+    try:
+        return verify_payloads(engine)
+    finally:
+        engine.dispose()
+
+
+def change(url: str, statement: str, *values: object) -> None:
+    connection = raw_connection(url)
+    connection.execute(statement, values).fetchall()
+    connection.close()
+
+
+def test_texts_verify(url: str) -> None:
+    found = verified(url)
+    assert (found.payloads, found.erased) == (2, 0)
+    assert found.size_bytes == sum(map(len, TEXTS.values()))
+
+
+def test_texts_of_a_running_service_verify(url: str) -> None:
+    text = b"another request"
+    event = replace(submitted(), request=digest_of(text))
+    engine = reader_engine(url)
+    with open_log(url, clock=SystemClock()) as log:
+
+        def append(_: int, __: int) -> None:
+            if not log.load(StreamName("job-2")):
+                log.append(
+                    StreamName("job-2"),
+                    [draft(event)],
+                    expected_version=0,
+                    payloads={digest_of(text): text},
+                )
+
+        assert verify_payloads(engine, progress=append).payloads == 2
+    engine.dispose()
+
+
+def _rewrite(url: str) -> None:
+    change(url, "UPDATE payloads SET content = ? WHERE digest = ?", b"Request", _REQUEST)
+
+
+def _remove(url: str) -> None:
+    change(url, "DELETE FROM payloads WHERE digest = ?", _REQUEST)
+
+
+@pytest.mark.parametrize(
+    ("tamper", "fault"), [(_rewrite, "not as it was written"), (_remove, "missing")]
+)
+def test_the_first_event_whose_text_is_wrong_is_named(
+    url: str, tamper: Callable[[str], None], fault: str
+) -> None:
+    tamper(url)
+    assert verify(url).position == 4, "the chain covers digests only"
+    with pytest.raises(CorruptLog, match=fault) as caught:
+        verified(url)
+    assert caught.value.position == 2
+    assert _REQUEST in caught.value.message
+    path = Path(url.removeprefix("sqlite:///"))
+    with pytest.raises(CorruptLog, match=fault):
+        verify_copy(path)
+
+
+def test_a_text_that_no_event_names_is_verified_too(url: str) -> None:
+    stray = digest_of(b"stray")
+    change(
+        url,
+        "INSERT INTO payloads (digest, content, bytes, stored_at) VALUES (?, ?, 1, 'now')",
+        stray,
+        b"x",
+    )
+    with pytest.raises(PayloadDamaged, match=stray):
+        verified(url)
+
+
+def test_a_damaged_text_is_not_returned(url: str) -> None:
+    _rewrite(url)
+    engine = reader_engine(url)
+    try:
+        with pytest.raises(PayloadDamaged, match=_REQUEST):
+            LogReader(engine).get(_REQUEST)
+        assert LogReader(engine).get(digest_of(b"output")) == b"output"
+    finally:
+        engine.dispose()
+
+
+def test_texts_of_a_forgotten_agent_may_be_missing(url: str) -> None:
+    erase_agent(url, AgentId("a"), clock=SystemClock(), ids=RandomIds())
+    found = verified(url)
+    assert (found.payloads, found.erased) == (0, 2)
+
+
+def test_a_text_that_was_stored_after_its_agent_was_forgotten_is_missed(url: str) -> None:
+    erase_agent(url, AgentId("a"), clock=SystemClock(), ids=RandomIds())
+    with open_log(url, clock=SystemClock()) as log:
+        log.append(
+            StreamName("job-2"),
+            [draft(submitted(agent="a"))],
+            expected_version=0,
+            payloads={_REQUEST: b"request"},
+        )
+    _remove(url)
+    with pytest.raises(CorruptLog) as caught:
+        verified(url)
+    assert caught.value.message.endswith(f"{_REQUEST} is missing")
+
+
+def test_every_digest_in_an_event_is_known_to_name_a_text_or_not() -> None:
+    fields = {
+        (cls.__name__, name)
+        for cls in typing.get_args(Event)
+        for name, hint in typing.get_type_hints(cls).items()
+        if _is_digest(hint)
+    }
+    known = {(cls, name) for cls, names in PAYLOAD_FIELDS.items() for name in names}
+    assert fields == known | _NOT_STORED
+
+
+def _is_digest(hint: Any) -> bool:
+    return hint is Digest or Digest in typing.get_args(hint)
