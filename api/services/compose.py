@@ -234,6 +234,7 @@ def _overview(ports: ApiPorts, call: BlockingCalls, records: JobRecords) -> Over
         swaps=ports.swaps,
         ends=RecentEnds(ports.log, ports.views, records.diagnose),
         rates=ports.rates,
+        usage=ports.metrics.usage,
         free_bytes=ports.free_bytes,
         clock=ports.clock,
         version=ports.version,

@@ -33,7 +33,7 @@ from api.schemas.overview import (
     WaitingRow,
 )
 from domain.engine.control import AdmissionState, EngineControl
-from domain.engine.rates import Rates
+from domain.engine.rates import KEPT_S, RatePoint, Rates
 from domain.errors import QueueUnavailable
 from domain.job.eta import EtaSource, Forecast, parked
 from domain.job.listing import JobViews
@@ -42,6 +42,9 @@ from domain.job.view import JobView
 from domain.model.presence import LoadedModels
 from domain.model.wanted_model import Swap
 from domain.ports import Clock
+from domain.usage.figures import UsageFigures
+from domain.usage.ports import UsageGroup, UsageViews
+from domain.usage.rates import HOUR_S, hour_name, rates_of_hour
 from domain.usecases.engine_control import EngineControls
 from domain.usecases.model_swaps import ModelSwaps
 from domain.usecases.recent_ends import RecentEnds
@@ -118,6 +121,7 @@ class OverviewService:
         swaps: The wanted model.
         ends: The jobs that have ended lately.
         rates: The rates of the last hour.
+        usage: The sums of each hour.
         free_bytes: Returns the free space of the data directory's disk.
         clock: Now.
         version: Of this software.
@@ -133,6 +137,7 @@ class OverviewService:
     swaps: ModelSwaps
     ends: RecentEnds
     rates: LiveRates
+    usage: UsageViews
     free_bytes: Callable[[], int]
     clock: Clock
     version: str
@@ -149,6 +154,29 @@ class OverviewService:
         """
         with self._lock:
             return self._current()
+
+    def history(self, length_s: int, step_s: int) -> tuple[RatePoint, ...]:
+        """Return the rates of the last time, the oldest step first.
+
+        What is longer ago than ``KEPT_S`` comes from the sums of the log, in steps of an hour.
+
+        Args:
+            length_s: How far it goes back, in seconds.
+            step_s: Length of a step, in seconds.
+
+        Raises:
+            LogUnavailable: The log cannot be read.
+        """
+        now_s = int(self.clock.now().timestamp())
+        if length_s <= KEPT_S:
+            return self.rates.points(since_s=now_s - length_s, step_s=step_s)
+        hours = range((now_s - length_s) // HOUR_S + 1, now_s // HOUR_S + 1)
+        names = {hour_name(hour * HOUR_S): hour * HOUR_S for hour in hours}
+        sums = self.usage.grouped(UsageGroup.HOUR, since=next(iter(names)))
+        return tuple(
+            rates_of_hour(sums.get(name, UsageFigures()), at_s, now_s - at_s)
+            for name, at_s in names.items()
+        )
 
     def _current(self) -> OverviewObject:
         pulses, broker_problem = self._read_pulses()

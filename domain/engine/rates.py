@@ -12,8 +12,9 @@ from domain.values import WorkerId
 
 #: Length of one step of the history, in seconds.
 STEP_S: Final = 5
-#: Steps that are kept: an hour.
-STEPS_KEPT: Final = 3600 // STEP_S
+#: Seconds that are kept, and the steps in them.
+KEPT_S: Final = 3600
+STEPS_KEPT: Final = KEPT_S // STEP_S
 #: Samples for the rates of now, and the seconds over which these are means.
 RECENT_KEPT: Final = 128
 RATE_S: Final = 5.0

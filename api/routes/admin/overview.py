@@ -57,8 +57,7 @@ async def get_history(request: Request, service: OverviewService) -> Reply:
     """Return the rates of the last time, in steps."""
     wanted = _RANGE.read(request)
     length_s, step_s = _SIZES[wanted]
-    since_s = service.clock.now().timestamp() - length_s
-    points = await service.call(service.rates.points, since_s=since_s, step_s=step_s)
+    points = await service.call(service.history, length_s, step_s)
     body: HistoryObject = {
         "object": "history",
         "range": wanted.value,

@@ -306,6 +306,22 @@ def test_history_has_the_rates_between_the_samples() -> None:
     _run(scenario)
 
 
+def test_history_of_a_day_comes_from_the_sums_of_the_log() -> None:
+    async def scenario(api: FakeApi) -> None:
+        job = await submit(api, "ann")
+        api.begin(job)
+        api.complete(job, "done")
+        advance(api, 90 * 60)
+        shown = await api.json("GET", "/admin/history?range=24h")
+        assert (shown["step_s"], len(shown["points"])) == (3600, 24)
+        first, second = shown["points"][-2:]
+        assert (first["cached_share"], first["queue_depth"]) == (0.4, None)
+        assert second["t"] - first["t"] == 3600
+        assert (second["tokens_per_s"], second["cached_share"]) == (0.0, None)
+
+    _run(scenario)
+
+
 def test_unknown_range_is_refused() -> None:
     async def scenario(api: FakeApi) -> None:
         error = await api.json("GET", "/admin/history?range=2h", status=400)
