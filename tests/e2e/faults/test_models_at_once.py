@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ class Site:
             Machine(part, directory / f"machine-{name}", shared)
             for part, name in (("api", "api"), ("worker", "one"), ("worker", "two"))
         ]
+        self._numbers = count()
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=WITHIN_S)
 
     def start(self) -> None:
@@ -76,7 +78,9 @@ class Site:
         return dict(swap)
 
     def submit(self, model: str | None) -> str:
-        body = {"prompt": "Tell me a story.", "max_tokens": 8, "temperature": 0, "seed": 1}
+        # A repeat of a request would join the job of the first.
+        prompt = f"Tell me story {next(self._numbers)}."
+        body = {"prompt": prompt, "max_tokens": 8, "temperature": 0, "seed": 1}
         reply = self.http.post("/v1/jobs", json=body | ({} if model is None else {"model": model}))
         assert reply.status_code == 202, reply.text
         return str(reply.json()["id"])
