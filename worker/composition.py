@@ -119,6 +119,7 @@ def build_engine(
     on_device_failure: Callable[[], None],
     watch: StepWatch,
     model: ModelEntry,
+    last_saves_s: Callable[[], float],
 ) -> BatchEngine:
     """Return the engine, not started; ``start`` loads the model.
 
@@ -130,6 +131,7 @@ def build_engine(
         on_device_failure: Called before the engine dies of an error of the device.
         watch: Notes the steps of the engine.
         model: The model to load.
+        last_saves_s: Returns how long the end waits for contexts to reach the disk, in seconds.
     """
     source = _source(settings, model)
     budget = _budget(settings)
@@ -145,6 +147,7 @@ def build_engine(
             on_context=cache.recorder.record,
         )
         runner.speculates = settings.engine.speculation
+        runner.last_saves_s = last_saves_s
         runner.ram_storage = Storage(settings.cache.ram_storage)
         return cache.gauge.watch(runner)
 

@@ -50,7 +50,7 @@ from worker.consumers import Consumers
 from worker.control.log_watch import LogWatch
 from worker.control.swap_follower import SwapFollower, follower_of
 from worker.control.tuning import LOOK_S, WorkerTuning, tuned
-from worker.control.worker_drain import PlannedExit, WorkerDrain, leave
+from worker.control.worker_drain import PlannedExit, WorkerDrain, last_saves_s, leave
 from worker.engine.engine import BatchEngine
 from worker.engine.scheduling.step_watch import StepWatch
 from worker.liveness.idle import IDLE_CHECK_S, IdleModel, UnloadedModel, unloaded_by
@@ -298,6 +298,9 @@ class WorkerProcess:
                 self._logger.info("model_idle", model=self._model.name)
                 self._plan_exit(ExitCode.IDLE, drain_s=self._settings.server.drain_s)
 
+    def _last_saves_s(self) -> float:
+        return last_saves_s(self._planned, is_asked_to_stop=self._is_asked_to_stop.is_set())
+
     def _exit_code(self) -> int:
         """Return the exit code of a process that ends in order."""
         if self._planned is None or self._is_asked_to_stop.is_set():
@@ -339,6 +342,7 @@ class WorkerProcess:
             on_device_failure=partial(self._fail, ExitCode.DEVICE_FAILED),
             watch=watch,
             model=self._model,
+            last_saves_s=self._last_saves_s,
         )
         stuck = partial(self._fail, ExitCode.STUCK)
         guard = StuckStepGuard(watch, engine, last_step, on_stuck=stuck, logger=self._logger)

@@ -24,6 +24,8 @@ DRAIN_GRACE_S = 5.0
 LAST_ATTEMPTS_S = 5.0
 #: Seconds that a planned exit waits for the contexts in memory to reach the disk.
 SAVE_S = 60.0
+#: The same for a stop; whoever sends the signal kills the process soon after the drain time.
+STOP_SAVE_S = 8.0
 #: Seconds between two looks whether the drain is to be shortened.
 LOOK_S = 0.2
 _POLL_S = 0.01
@@ -42,6 +44,11 @@ class PlannedExit:
 
     code: ExitCode
     drain_s: float
+
+
+def last_saves_s(planned: PlannedExit | None, *, is_asked_to_stop: bool) -> float:
+    """Return how long a worker that ends waits for its contexts to reach the disk, in seconds."""
+    return STOP_SAVE_S if planned is None or is_asked_to_stop else SAVE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +81,7 @@ class WorkerDrain:
         give_up_at_s = time.monotonic() + drain_s + 2 * DRAIN_GRACE_S
         self.consumers.stop(drain_s + DRAIN_GRACE_S)
         left_s = max(0.0, give_up_at_s - time.monotonic())
-        closer.join(left_s if planned is None else SAVE_S)
+        closer.join(left_s if planned is None else SAVE_S + DRAIN_GRACE_S)
 
     def _close(self, drain_s: float) -> None:
         give_up_at_s = time.monotonic() + drain_s

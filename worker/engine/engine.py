@@ -45,8 +45,8 @@ _log = structlog.get_logger(__name__)
 
 #: Seconds that ``close`` waits for the emitter to publish the last items.
 LAST_ITEMS_S = 5.0
-#: Seconds that ``close`` waits for the engine thread to finish its step.
-LAST_STEP_S = 30.0
+#: Seconds that ``close`` waits for the engine thread to finish its step and its last saves.
+LAST_STEP_S = 90.0
 #: Seconds between two looks at deferred work while nothing runs.
 BACKGROUND_S = 0.002
 

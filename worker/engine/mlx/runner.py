@@ -60,6 +60,7 @@ class BatchRunner:
     Attributes:
         speculates: Whether rows draft tokens from their own text, as of the next ``reset``.
         drafts: What speculation has done so far; read from any thread.
+        last_saves_s: Returns how long ``close`` waits for the disk, in seconds.
         ram_storage: Form of parked contexts where memory is short, as of ``load``.
     """
 
@@ -87,6 +88,7 @@ class BatchRunner:
         self._on_context = on_context
         self.speculates = True
         self.ram_storage = Storage.EXACT
+        self.last_saves_s: Callable[[], float] = lambda: LAST_SAVES_S
         self.drafts = DraftFigures()
         self.prefix_cache: PrefixCache | None = None
         #: Tokens that each sequence may still decode, by uid.
@@ -239,7 +241,7 @@ class BatchRunner:
 
     def close(self) -> None:
         """Save the contexts that are not on the disk yet, and free the model's memory."""
-        self.save_all(LAST_SAVES_S)
+        self.save_all(self.last_saves_s())
         if self.prefix_cache is not None:
             self.prefix_cache.close()
         self._sequences = self._weights = self.prefix_cache = None
