@@ -173,6 +173,7 @@ def _metrics(settings: Settings, log: SqlEventLog, stack: ExitStack) -> MetricPo
         usage=log.usage,
         writer=log.figures,
         counters=counters,
+        agents_max=settings.metrics.agents_max,
         aliases=settings.metrics.vllm_names,
     )
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from api.background.tasks import BlockingCalls
 from api.http_server.request_counts import RequestCounts
+from api.services.metrics.agent_totals import AgentTotals
 from api.services.metrics.fleet_metrics import FleetMetrics
 from api.services.metrics.log_metrics import LogMetrics
 from api.services.metrics.service import ApiMetrics, MetricsService
@@ -98,6 +99,7 @@ def _row(size: int, log: SqlEventLog, webhooks: SqlWebhookStore, pulse: WorkerPu
     from_log = LogMetrics(
         log=log,
         usage=log.usage,
+        agents=AgentTotals(log.usage, clock, agents_max=50),
         queue=log.queue_views,
         webhooks=webhooks,
         controls=controls,

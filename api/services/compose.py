@@ -7,6 +7,7 @@ from api.background.tasks import BlockingCalls
 from api.background.webhooks import WebhookServices
 from api.services.agent_reader import AgentReader
 from api.services.health import HealthChecks
+from api.services.metrics.agent_totals import AgentTotals
 from api.services.metrics.fleet_metrics import FleetMetrics
 from api.services.metrics.log_metrics import LogMetrics
 from api.services.metrics.service import ApiMetrics, MetricsService
@@ -194,6 +195,7 @@ def _metrics(ports: ApiPorts, call: BlockingCalls) -> MetricsService:
         log=LogMetrics(
             log=ports.log,
             usage=ports.metrics.usage,
+            agents=AgentTotals(ports.metrics.usage, ports.clock, ports.metrics.agents_max),
             queue=ports.metrics.queue,
             webhooks=ports.webhook_store,
             controls=ports.controls,

@@ -33,6 +33,16 @@ class UsageViews(Protocol):
         """Return the histograms since the log began, by model and measure; same cost."""
         ...
 
+    def by_agent(
+        self, *, since: str | None = None, until: str | None = None
+    ) -> Mapping[tuple[str, str], UsageFigures]:
+        """Return sums by model and agent; ``since`` and ``until`` as in ``grouped``."""
+        ...
+
+    def first_agents(self, limit: int) -> tuple[str, ...]:
+        """Return the agents that were seen first, in order; a later agent changes none of them."""
+        ...
+
     def grouped(
         self, group: UsageGroup, *, since: str | None = None, until: str | None = None
     ) -> Mapping[str, UsageFigures]:

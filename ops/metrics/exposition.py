@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import cast
 
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.exposition import ALLOWUTF8
 from prometheus_client.registry import Collector
 
 from ops.metrics.durations import INFINITE, SUM
@@ -28,8 +30,12 @@ def render(
         aliases: Whether families with a vLLM metric of the same meaning are repeated under its
             name.
     """
-    encode, content_type = choose_encoder(accept or "")
-    return encode(_Families(readings, aliases=aliases)), content_type
+    found, content_type = choose_encoder(accept or "")
+    encode = cast("Callable[..., bytes]", found)
+    families = _Families(readings, aliases=aliases)
+    # Every name is valid in every format. The library would turn the colon of an alias into an
+    # underscore for scrapers that ask for OpenMetrics and name no escaping.
+    return encode(families, escaping=ALLOWUTF8), content_type
 
 
 class _Families(Collector):

@@ -135,7 +135,7 @@ CACHE_FAMILIES: Final = (
     ),
     _worker(
         Kind.COUNTER,
-        "disk_cache_blocks_total",
+        "disk_cache_operations_total",
         "blocks",
         "Blocks by what the disk tier did with them: written, read, rejected (the content did not"
         " match the name) or dropped (the disk failed or was full).",

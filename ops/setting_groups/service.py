@@ -254,6 +254,13 @@ class JobSettings(SettingGroup):
 class MetricsSettings(SettingGroup):
     """What ``/metrics`` shows."""
 
+    agents_max: int = Field(
+        default=0,
+        ge=0,
+        le=1000,
+        description="agents with samples of their own, those that were seen first; later ones"
+        " count as other; 0: agents have no samples of their own",
+    )
     vllm_names: bool = Field(
         default=False, description="repeat metrics that vLLM has too under their vllm: names"
     )

@@ -54,6 +54,23 @@ def test_totals_are_the_sums_of_the_hours(store: Store) -> None:
     assert len(histogram.counts) == len(BOUNDS_US[Measure.FIRST_TOKEN]) + 1
 
 
+def test_sums_by_agent_are_those_of_the_first_agents_too(store: Store) -> None:
+    for number, agent in enumerate(["zoe", "ann", None, "zoe"]):
+        _run(store, f"job-{number}", agent)
+        store.clock.advance(1800)
+    sums = store.usage.by_agent()
+    assert {key: one.jobs for key, one in sums.items()} == {
+        ("m", "zoe"): 2,
+        ("m", "ann"): 1,
+        ("m", ""): 1,
+    }
+    first, second = store.usage.grouped(UsageGroup.HOUR)
+    assert {key[1] for key in store.usage.by_agent(since=second)} == {"", "zoe"}
+    assert {key[1] for key in store.usage.by_agent(since=first, until=second)} == {"zoe", "ann"}
+    assert store.usage.first_agents(1) == ("zoe",)
+    assert store.usage.first_agents(9) == ("zoe", "ann")
+
+
 def test_since_is_included_and_until_is_not(store: Store) -> None:
     for number in range(3):
         _run(store, f"job-{number}", None)

@@ -164,7 +164,7 @@ class DiskTier:
         store, writer = self._store.stats(), self._writer.stats()
         return {
             "eviction_total": {"disk": float(store.evicted)},
-            "disk_cache_blocks_total": {
+            "disk_cache_operations_total": {
                 "written": float(store.stored),
                 "read": float(store.hits),
                 "rejected": float(store.rejected),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from api.services.metrics.agent_totals import AgentTotals
 from domain.engine.control import AdmissionState
 from domain.events.model import WantedModelEvent
 from domain.job.listing import QueueViews
@@ -45,6 +46,7 @@ class LogMetrics:
     Attributes:
         log: The event log.
         usage: Sums and histograms of ended jobs.
+        agents: The sums by agent.
         queue: The open jobs.
         webhooks: The webhooks.
         controls: What operators have set.
@@ -54,6 +56,7 @@ class LogMetrics:
 
     log: EventLog
     usage: UsageViews
+    agents: AgentTotals
     queue: QueueViews
     webhooks: WebhookStore
     controls: EngineControls
@@ -77,8 +80,9 @@ class LogMetrics:
 
     def _read_usage(self, into: Readings) -> None:
         for model, figures in self.usage.totals().items():
-            _add_requests(into, figures, model=model)
             _add_reuse(into, figures, model=model)
+        for (model, agent), figures in self.agents.read().items():
+            _add_requests(into, figures, model=model, agent=agent)
         for (model, measure), histogram in self.usage.histograms().items():
             bounds_s = [bound_us / _US for bound_us in BOUNDS_US[measure]]
             buckets = cumulated(bounds_s, histogram.counts, histogram.sum_us / _US)
@@ -130,8 +134,7 @@ class SwapHistory:
             self._durations.setdefault(model, DurationHistogram(SWAP_BOUNDS_S)).record(seconds)
 
 
-def _add_requests(into: Readings, figures: UsageFigures, *, model: str) -> None:
-    agent = ""
+def _add_requests(into: Readings, figures: UsageFigures, *, model: str, agent: str) -> None:
     for status in _ENDS:
         ended = getattr(figures, status.value)
         into.add("request_total", ended, model=model, agent_id=agent, status=status.value)

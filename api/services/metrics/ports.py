@@ -22,6 +22,7 @@ class MetricPorts:
         usage: Sums and histograms of ended jobs.
         writer: Returns what the log writer of this process has done.
         counters: Totals of the api processes before this one.
+        agents_max: Agents with samples of their own; 0: agents have no samples of their own.
         aliases: Whether metrics are repeated under the names of vLLM.
         requests: Counts of the HTTP server.
         tries: Tries of webhooks by their outcome.
@@ -31,6 +32,7 @@ class MetricPorts:
     usage: UsageViews
     writer: Callable[[], Figures] = dict
     counters: CounterFile = field(default_factory=lambda: CounterFile(None))
+    agents_max: int = 0
     aliases: bool = False
     requests: RequestCounts = field(default_factory=RequestCounts)
     tries: Counter[WebhookState] = field(default_factory=Counter)

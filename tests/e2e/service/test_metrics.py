@@ -37,6 +37,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         "SEMANTIC_SERVER__API_KEYS": f'["{KEY}"]',
         "SEMANTIC_API_KEY": KEY,
         "SEMANTIC_METRICS__VLLM_NAMES": "true",
+        "SEMANTIC_METRICS__AGENTS_MAX": "1",
     }
     service = Service(tmp_path_factory.mktemp("metrics") / "data", env=env).start()
     yield service
@@ -48,7 +49,7 @@ def get(service: Service, path: str, **headers: str) -> httpx.Response:
 
 
 def ask(service: Service, agent: str) -> None:
-    headers = {**service.headers, "x-agent-id": agent}
+    headers = {**service.headers, "x-session-id": agent}
     answer = httpx.post(f"{service.base_url}/v1/messages", json=ASK, headers=headers, timeout=120)
     assert answer.status_code == 200, answer.text
 
@@ -100,7 +101,9 @@ def test_scrape_has_every_family_in_both_formats(service: Service) -> None:
     ask(service, "a")
     ask(service, "a")
     wait_until(lambda: value(samples(service), "engine_generated_tokens_total") >= 2)
-    wait_until(lambda: value(samples(service), "disk_cache_blocks_total", outcome="written") > 0)
+    wait_until(
+        lambda: value(samples(service), "disk_cache_operations_total", outcome="written") > 0
+    )
     wait_until(lambda: value(samples(service), "cache_restore_duration_seconds_count") >= 1)
     plain = get(service, "/metrics")
     assert plain.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -134,6 +137,15 @@ def test_scrape_needs_a_key_and_a_known_host(service: Service) -> None:
     assert httpx.get(f"{service.base_url}/metrics", timeout=30).status_code == 403
     assert get(service, "/metrics", host="evil.example").status_code == 403
     assert get(service, "/metrics", authorization=f"Bearer {KEY}").status_code == 200
+
+
+def test_agents_are_told_apart_up_to_the_cap(service: Service) -> None:
+    ask(service, "a")
+    ask(service, "b")
+    found = samples(service)
+    assert value(found, "request_total", agent_id="a", status="completed") >= 1
+    assert value(found, "request_total", agent_id="other", status="completed") == 1
+    assert value(found, "request_total", agent_id="b") == 0
 
 
 def test_totals_go_on_after_the_worker_and_the_service_are_killed(service: Service) -> None:

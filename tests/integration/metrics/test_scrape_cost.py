@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import event
 
+from api.services.metrics.agent_totals import AgentTotals
 from api.services.metrics.log_metrics import LogMetrics
 from domain.usecases.engine_control import EngineControls
 from domain.values import AgentId, StreamName
@@ -54,6 +55,7 @@ def metrics(path: Path) -> Iterator[tuple[SqlEventLog, LogMetrics, Steps]]:
             LogMetrics(
                 log=log,
                 usage=log.usage,
+                agents=AgentTotals(log.usage, SystemClock(), agents_max=5),
                 queue=log.queue_views,
                 webhooks=webhooks,
                 controls=controls,

@@ -41,6 +41,20 @@ class InMemoryUsageViews:
             for key, durations in found.items()
         }
 
+    def by_agent(
+        self, *, since: str | None = None, until: str | None = None
+    ) -> Mapping[tuple[str, str], UsageFigures]:
+        sums: dict[tuple[str, str], UsageFigures] = {}
+        for change in self.changes:
+            if (since or "") <= change.key.hour and (until is None or change.key.hour < until):
+                key = change.key.model, change.key.agent
+                sums[key] = sums.get(key, UsageFigures()) + change.figures
+        return sums
+
+    def first_agents(self, limit: int) -> tuple[str, ...]:
+        agents = dict.fromkeys(change.key.agent for change in self.changes if change.key.agent)
+        return tuple(agents)[:limit]
+
     def grouped(
         self, group: UsageGroup, *, since: str | None = None, until: str | None = None
     ) -> Mapping[str, UsageFigures]:

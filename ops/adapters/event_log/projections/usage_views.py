@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from sqlalchemy import Engine, func, literal_column, select
+from sqlalchemy import Engine, Select, func, literal_column, select
 
 from domain.usage.figures import FIGURES, UsageFigures
 from domain.usage.fold import DAY_CHARACTERS
 from domain.usage.histogram import Histogram, Measure, histogram_of
 from domain.usage.ports import UsageGroup
 from ops.adapters.event_log.database import reading
-from ops.adapters.event_log.tables import USAGE_BUCKETS, USAGE_HOURS, USAGE_TOTALS
+from ops.adapters.event_log.tables import AGENTS, USAGE_BUCKETS, USAGE_HOURS, USAGE_TOTALS
 
 _TOTALS = select(USAGE_TOTALS.c.model, *(USAGE_TOTALS.c[name] for name in FIGURES)).order_by(
     USAGE_TOTALS.c.model
@@ -54,19 +55,37 @@ class SqlUsageViews:
             found.setdefault((model, Measure(name)), {})[bucket] = count, sum_us
         return {key: histogram_of(key[1], buckets) for key, buckets in found.items()}
 
+    def by_agent(
+        self, *, since: str | None = None, until: str | None = None
+    ) -> Mapping[tuple[str, str], UsageFigures]:
+        """See ``UsageViews.by_agent``."""
+        keys = (USAGE_HOURS.c.model, USAGE_HOURS.c.agent)
+        query = _within(select(*keys, *_SUMS).group_by(*keys), since, until)
+        with reading(self._engine) as connection:
+            rows = connection.execute(query).all()
+        return {(model, agent): _figures(values) for model, agent, *values in rows}
+
+    def first_agents(self, limit: int) -> tuple[str, ...]:
+        """See ``UsageViews.first_agents``."""
+        query = select(AGENTS.c.id).order_by(AGENTS.c.first_seen, AGENTS.c.id).limit(limit)
+        with reading(self._engine) as connection:
+            return tuple(row.id for row in connection.execute(query))
+
     def grouped(
         self, group: UsageGroup, *, since: str | None = None, until: str | None = None
     ) -> Mapping[str, UsageFigures]:
         """See ``UsageViews.grouped``."""
         name = _GROUPS[group]
-        query = select(name, *_SUMS).group_by(name).order_by(name)
-        if since is not None:
-            query = query.where(USAGE_HOURS.c.hour >= since)
-        if until is not None:
-            query = query.where(USAGE_HOURS.c.hour < until)
+        query = _within(select(name, *_SUMS).group_by(name).order_by(name), since, until)
         with reading(self._engine) as connection:
             rows = connection.execute(query).all()
         return {str(key): _figures(values) for key, *values in rows}
+
+
+def _within(query: Select[Any], since: str | None, until: str | None) -> Select[Any]:
+    if since is not None:
+        query = query.where(USAGE_HOURS.c.hour >= since)
+    return query if until is None else query.where(USAGE_HOURS.c.hour < until)
 
 
 def _figures(values: list[object]) -> UsageFigures:

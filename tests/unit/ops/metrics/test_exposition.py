@@ -14,7 +14,7 @@ from ops.metrics.exposition import render
 from ops.metrics.families import FAMILIES
 from ops.metrics.readings import Readings
 
-OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
+OPENMETRICS = "text/html;q=0.1,application/openmetrics-text;version=1.0.0"
 HOSTILE = 'a"b\\c\n{d}é'
 
 
@@ -76,6 +76,9 @@ def test_aliases_have_the_names_and_labels_of_vllm() -> None:
     assert found["vllm:num_requests_waiting"] == {(): 7}
     assert found["vllm:kv_cache_usage_perc"] == {("w",): 0.5}
     assert samples(parse_prometheus(plain.decode())).items() <= found.items()
+    for escaping in ("", ";escaping=underscores", ";escaping=allow-utf-8"):
+        body, _ = render(readings().all(), accept=OPENMETRICS + escaping, aliases=True)
+        assert b"\nvllm:num_requests_waiting 7.0\n" in body
 
 
 def test_labels_of_a_sample_are_those_of_its_family() -> None:

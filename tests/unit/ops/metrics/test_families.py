@@ -65,6 +65,17 @@ def test_names_and_helps_are_unique() -> None:
     assert len({family.help for family in families}) == len(families)
 
 
+def test_names_differ_without_the_suffix_of_counters_too() -> None:
+    """OpenMetrics drops it: a gauge and a counter of one name would be one family."""
+    names = [
+        name.removesuffix("_total")
+        for family in FAMILIES.values()
+        for name in (family.full_name, family.alias)
+        if name
+    ]
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+
+
 @EACH
 def test_family_is_well_formed(family: Family) -> None:
     assert re.fullmatch(r"[a-z][a-z0-9_]*", family.name)
