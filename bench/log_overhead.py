@@ -11,6 +11,7 @@ import argparse
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ from bench.experiments.report import (
 from domain.chat.request import ChatRequest, Message
 from domain.job.commands import SubmitJob
 from domain.job.fair_scheduler import TurnOrder
+from domain.log.trace import new_trace
+from domain.usecases.jobs.attempts import AttemptObserver, Unobserved
 from domain.usecases.jobs.run_attempt import JobRunner
 from domain.usecases.jobs.submit import JobSubmission
 from domain.values import JobId, SamplingWish, WorkerId
@@ -67,10 +70,27 @@ class Turn:
 
 
 class Side:
-    """The use cases over one log, on an engine shared with the other side."""
+    """The use cases over one log, on an engine shared with the other side.
 
-    def __init__(self, log: Log, engine: BatchEngine, broker: FakeBroker) -> None:
+    Args:
+        log: The log.
+        engine: Runs the jobs.
+        broker: Their queue and items.
+        observer: Follows the attempts.
+        is_sampled: Whether the traces of the jobs are sampled.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        engine: BatchEngine,
+        broker: FakeBroker,
+        *,
+        observer: AttemptObserver | None = None,
+        is_sampled: bool = False,
+    ) -> None:
         self._log, self._broker, self._ids = log, broker, RandomIds()
+        self._is_sampled = is_sampled
         order = TurnOrder(slots=STREAMS, interactive_reserved=0)
         self._runner = JobRunner(
             worker=WorkerId("worker-bench"),
@@ -83,6 +103,7 @@ class Side:
             ids=self._ids,
             running=ActiveJobs(),
             turns=TurnScheduler(order),
+            observer=observer or Unobserved(),
         )
 
     def turn(self, first: int, tokens: int) -> Turn:
@@ -111,6 +132,7 @@ class Side:
                 protocol="jobs",
                 correlation_id="bench",
                 asked=request.asked(protocol="jobs", agent=None, seeded=True),
+                trace=str(new_trace(sampled=self._is_sampled)),
             ),
             job_id=self._ids.job_id(),
         ).job_id
@@ -152,8 +174,16 @@ def main() -> None:
         with open_log(url, clock=clock) as log:
             sides = {"SQLite": Side(log, engine, broker)}
             sides["in memory"] = Side(InMemoryEventLog(clock), engine, broker)
-            turns = _take_turns(sides, rounds=asked.rounds, tokens=asked.tokens)
+            turns = take_turns(sides, rounds=asked.rounds, tokens=asked.tokens)
     engine.close(0)
+    print_sides("log", turns)
+    print(f"SQLite over memory, median of {asked.rounds} pairs: ", end="")
+    print(cost_of(turns["SQLite"], turns["in memory"]) + "\n")
+    print_conditions(began)
+
+
+def print_sides(what: str, turns: dict[str, list[Turn]]) -> None:
+    """Print the medians of each side; ``what`` names the first column."""
     rows = [
         (
             name,
@@ -162,21 +192,24 @@ def main() -> None:
         )
         for name, one in turns.items()
     ]
-    print_table(["log", ">tok/s", ">CPU ms a token"], rows)
-    pairs = list(zip(turns["SQLite"], turns["in memory"], strict=True))
+    print_table([what, ">tok/s", ">CPU ms a token"], rows)
+
+
+def cost_of(turns: Sequence[Turn], without: Sequence[Turn]) -> str:
+    """Return the medians of the ratios of turns that were taken side by side."""
+    pairs = list(zip(turns, without, strict=True))
     rate = statistics.median(one.tokens_per_s / other.tokens_per_s for one, other in pairs)
     cpu = statistics.median(one.cpu_ms_a_token / other.cpu_ms_a_token for one, other in pairs)
-    print(f"SQLite over memory, median of {asked.rounds} pairs: ", end="")
-    print(f"tok/s {100 * (rate - 1):+.2f} %, CPU a token {100 * (cpu - 1):+.2f} %\n")
-    print_conditions(began)
+    return f"tok/s {100 * (rate - 1):+.2f} %, CPU a token {100 * (cpu - 1):+.2f} %"
 
 
-def _take_turns(sides: dict[str, Side], *, rounds: int, tokens: int) -> dict[str, list[Turn]]:
+def take_turns(sides: dict[str, Side], *, rounds: int, tokens: int) -> dict[str, list[Turn]]:
+    """Return the turns of each side, by its name; the sides alternate."""
     turns: dict[str, list[Turn]] = {name: [] for name in sides}
     for number in range(-1, rounds):  # the first round warms up
         first = (number + 1) * STREAMS
         # After this the engine has cached the prompts, so neither side prefills them.
-        sides["in memory"].turn(first, 1)
+        next(iter(sides.values())).turn(first, 1)
         for name in list(sides) if number % 2 else list(reversed(sides)):
             turn = sides[name].turn(first, tokens)
             if number >= 0:
