@@ -10,11 +10,12 @@ from __future__ import annotations
 import argparse
 import http.server
 import logging
+import statistics
 import subprocess
 import sys
 import time
 import timeit
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import structlog
@@ -26,17 +27,22 @@ from bench.experiments.report import (
     print_table,
     use_worker_allocator,
 )
-from bench.log_overhead import Side, cost_of, print_sides, started_engine, take_turns
+from bench.log_overhead import Side, Turn, cost_of, print_sides, started_engine, take_turns
 from domain.log.trace import new_trace
+from domain.usecases.jobs.attempts import AttemptReport
 from ops.clock import SystemClock
 from ops.setting_groups.tracing import TracingSettings
 from ops.tracing.open import open_spans
-from ops.tracing.span import NoSpans
+from ops.tracing.otlp import OtlpSender
+from ops.tracing.span import NoSpans, Span
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.event_log import InMemoryEventLog
 from worker.recording.attempt_observer import JobObserver
+from worker.recording.attempt_spans import spans_of
 
 EXCHANGES = 20_000
+BATCHES = 20
+ATTEMPTS_PER_BATCH = 100
 
 
 def main() -> None:
@@ -58,19 +64,50 @@ def main() -> None:
         settings = TracingSettings(enabled=True, endpoint=url)
         spans = open_spans(settings, part="worker", logger=structlog.stdlib.get_logger())
         log, plain = InMemoryEventLog(clock), InMemoryEventLog(clock)
-        seen, unseen = JobObserver(spans, log), JobObserver(NoSpans(), plain)
+        seen, unseen = _Keeper(spans, log), JobObserver(NoSpans(), plain)
         sides = {
             "exported": Side(log, engine, broker, observer=seen, is_sampled=True),
             "off": Side(plain, engine, broker, observer=unseen),
         }
         turns = take_turns(sides, rounds=asked.rounds, tokens=asked.tokens)
         spans.close()
+        attempt_ms = _attempt_cpu_ms(seen.last, url)
     engine.close(0)
     print_sides("spans", turns)
     print(f"exported over off, median of {asked.rounds} pairs: ", end="")
     print(cost_of(turns["exported"], turns["off"]) + "\n")
+    share = attempt_ms / (asked.tokens * statistics.median(_cpu(turns["off"])))
+    print(f"spans of one attempt, built and sent: {attempt_ms:.2f} ms of CPU, ", end="")
+    print(f"{100 * share:.2f} % of {asked.tokens} tokens\n")
     print_table(["trace ids of a request", ">CPU \u00b5s"], list(_exchange_rows()))
     print_conditions(began)
+
+
+class _Keeper(JobObserver):
+    """Keeps the last report."""
+
+    last: AttemptReport
+
+    def ended(self, report: AttemptReport) -> None:
+        """Keep it, and export its spans."""
+        self.last = report
+        super().ended(report)
+
+
+def _attempt_cpu_ms(report: AttemptReport, url: str) -> float:
+    """Return the CPU time of this process for the spans of an attempt, sent in full batches."""
+    sender = OtlpSender(url, part="bench", version="0")
+    begun = time.process_time()
+    for _ in range(BATCHES):
+        batch: list[Span] = []
+        for _ in range(ATTEMPTS_PER_BATCH):
+            batch += spans_of(report, {}, has_texts=False)
+        assert sender.send(batch)
+    return 1000 * (time.process_time() - begun) / (BATCHES * ATTEMPTS_PER_BATCH)
+
+
+def _cpu(turns: Sequence[Turn]) -> list[float]:
+    return [turn.cpu_ms_a_token for turn in turns]
 
 
 def _exchange_rows() -> Iterator[tuple[str, str]]:

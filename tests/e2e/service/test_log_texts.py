@@ -56,7 +56,7 @@ def said(text: str = MARK, **more: Any) -> dict[str, Any]:
     return {"model": "claude-any", "max_tokens": 64, "messages": messages} | more
 
 
-TOOL = {
+TOOL: dict[str, Any] = {
     "name": "look",
     "description": f"{MARK} looks",
     "input_schema": {
