@@ -4,7 +4,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -245,3 +245,16 @@ def test_a_log_whose_end_was_cut_off_is_not_opened(url: str, raw: Any) -> None:
     with pytest.raises(CorruptLog) as caught:
         open_log(url, clock=SystemClock())
     assert caught.value.position == 13
+
+
+def test_after_a_peak_one_connection_reads_and_the_others_rest(url: str) -> None:
+    engine = reader_engine(url)
+    with ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(engine.connect())
+    used = set()
+    for _ in range(8):
+        with engine.connect() as connection:
+            used.add(id(connection.connection.dbapi_connection))
+    assert len(used) == 1
+    engine.dispose()
