@@ -22,7 +22,8 @@ const cancelCell = (row) => html`<${ConfirmButton} label="Cancel" confirm="Stop 
   disabled=${row.cancel_requested} action=${() => cancelJob(row.job)} />`;
 const CANCEL = { name: "cancel", title: html`<span class="visually-hidden">Cancel</span>`, width: "5rem", narrow: "4.25rem", cell: cancelCell };
 
-function phaseCell(row) {
+/** The phase of a running row, with its progress. */
+export function phaseCell(row) {
   const retried = row.attempt > 1 ? ` · attempt ${row.attempt}` : "";
   if (row.phase === "decode") {
     const done = share(row.generated_tokens, row.max_tokens) ?? 0;
@@ -72,10 +73,12 @@ const FINISHED = [
 ];
 
 function Table({ title, rows, total, columns, minWidth, empty }) {
-  const more = total > rows.length ? ` · the first ${count(rows.length)} are listed` : "";
+  // Jobs that wait inside a worker are listed, but do not count as running.
+  const all = Math.max(total ?? 0, rows.length);
+  const more = all > rows.length ? ` · the first ${count(rows.length)} are listed` : "";
   return html`
     <section class="table" aria-label=${title}>
-      <h2>${title} <span class="muted">${count(total ?? rows.length)}${more}</span></h2>
+      <h2>${title} <span class="muted">${count(all)}${more}</span></h2>
       <${WindowedList} label=${title} rows=${rows} keyOf=${keyOf} columns=${columns} onOpen=${open} minWidth=${minWidth} empty=${empty} />
     </section>`;
 }

@@ -16,6 +16,8 @@ const MARKS = {
   attached: "+",
 };
 const TICKS = 5;
+/** Ticks beyond this share of the axis have no room for their text. */
+const LABELLED = 0.85;
 
 /** The phase before the prompt is read has another name where the cache held none of it. */
 const namesOf = (cached) => (cached > 0 ? NAMES : { ...NAMES, restore: "prepared" });
@@ -87,7 +89,7 @@ function Axis({ total }) {
   const step = niceStep(total / TICKS);
   const ticks = [];
   for (let ms = 0; ms <= total; ms += step) ticks.push(ms);
-  return html`<div class="axis">${ticks.map((ms) => html`<span key=${ms} style=${{ left: `${(100 * ms) / total}%` }}>${ms === 0 ? "0" : duration(ms)}</span>`)}</div>`;
+  return html`<div class="axis">${ticks.map((ms) => html`<span key=${ms} style=${{ left: `${(100 * ms) / total}%` }}>${ms === 0 ? "0" : ms < LABELLED * total ? duration(ms) : ""}</span>`)}</div>`;
 }
 
 function niceStep(rough) {

@@ -1,9 +1,10 @@
 // One job: where its time went, why the cache missed, its events and, on request, its texts.
 import { cancelJob, retryJob } from "../core/actions.js";
-import { clock, count, duration, percent, rate, share } from "../core/format.js";
+import { clock, count, duration, percent, rate, seconds, share } from "../core/format.js";
 import { link } from "../core/hash.js";
 import { shortened } from "../core/plain_text.js";
 import { html, useEffect, useState } from "../core/preact.js";
+import { useOverview } from "../core/overview.js";
 import { useResource } from "../core/resource.js";
 import { openStream } from "../core/stream.js";
 import { CacheStory } from "../parts/cache_story.js";
@@ -11,6 +12,7 @@ import { ConfirmButton } from "../parts/confirm_button.js";
 import { CopyLine } from "../parts/copy_line.js";
 import { EventList } from "../parts/event_list.js";
 import { JobText } from "../parts/job_text.js";
+import { phaseCell } from "../parts/job_tables.js";
 import { Failure } from "../parts/notices.js";
 import { Status } from "../parts/status.js";
 import { Timeline } from "../parts/timeline.js";
@@ -41,6 +43,7 @@ export function Job({ id }) {
           ${RETRIED.has(one.status) && html`<${ConfirmButton} label="Retry" confirm="Run it again?" name="this job" action=${() => retryJob(id)} />`}
         </span>
       </header>
+      ${!ended && html`<${Live} id=${id} />`}
       <${Failure} error=${job.error} />
       ${one.error && html`<p class="failure"><b>${one.error.code}</b> ${one.error.message}</p>`}
       <${Facts} job=${one} />
@@ -51,6 +54,14 @@ export function Job({ id }) {
         <${CopyLine} text=${`semantic replay ${one.id} --verify`} /></section>`}
       <${EventList} events=${events} />
     </div>`;
+}
+
+/** What a running job does now, from the overview; those beyond its first rows have none. */
+function Live({ id }) {
+  const row = useOverview((now) => now?.running.find((one) => one.job === id) ?? null);
+  if (!row) return null;
+  const figures = [`${count(row.generated_tokens)} tokens`, `${rate(row.tokens_per_s)} tok/s`, `ends in ${seconds(row.eta_s)}`];
+  return html`<div class="panel live">${phaseCell(row)}<span class="muted">${figures.join(" · ")}</span></div>`;
 }
 
 function Facts({ job }) {

@@ -68,7 +68,10 @@ function useJobs(filters) {
 
   const fetchPage = useCallback(async (before, merge) => {
     const mine = pages.current;
-    if (mine.busy) return;
+    if (mine.busy) {
+      mine.waits ||= merge === appended;
+      return;
+    }
     mine.busy = true;
     try {
       const list = await get("v1/jobs", { limit: PAGE, before, ...JSON.parse(text) });
@@ -77,6 +80,10 @@ function useJobs(filters) {
       if (pages.current === mine) setState((old) => ({ ...old, error }));
     } finally {
       mine.busy = false;
+    }
+    if (mine.waits && !mine.done && pages.current === mine) {
+      mine.waits = false;
+      fetchPage(mine.before, appended);
     }
   }, [text]);
 
