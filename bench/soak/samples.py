@@ -20,7 +20,7 @@ from tests.support.processes.service import Service
 #: One sample: seconds since the start, and the value of each series.
 Sample = dict[str, float]
 _MB: Final = 1e6
-_METRICS: Final = ("semantic_memory", "semantic_mlx")
+_METRICS: Final = ("semantic_memory_used", "semantic_mlx")
 _ASK_S: Final = 5.0
 _GONE: Final = (psutil.Error, OSError, httpx.HTTPError, redis.RedisError, KeyError)
 

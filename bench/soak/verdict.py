@@ -17,6 +17,11 @@ WARM_UP_S_MAX: Final = 900.0
 DRIFT_MAX: Final = 1.5
 #: A series needs this many samples to be judged.
 SAMPLES_MIN: Final = 8
+#: Growth that is no leak either, in units of the series (MB or a number): caches and pools that
+#: still fill show in a run shorter than ``SHORT_S``, as a nightly one is.
+FLOOR: Final = 1.0
+FLOOR_SHORT: Final = 10.0
+SHORT_S: Final = 1200.0
 #: Samples of which all pairs are compared; longer series are thinned.
 PAIRED_MAX: Final = 200
 #: Series that follow the work done and have their own limits.
@@ -66,7 +71,8 @@ def trend_of(points: Points) -> Trend | None:
     off = statistics.median(abs(y - slope * x - base) for x, y in kept)
     share = 1 / level if level else 0.0
     span_s = kept[-1][0] - kept[0][0]
-    allowed = max(GROWTH_PER_HOUR_MAX * span_s / _HOUR_S, 2 * off * share)
+    floor = FLOOR_SHORT if span_s < SHORT_S else FLOOR
+    allowed = max(GROWTH_PER_HOUR_MAX * span_s / _HOUR_S, 2 * off * share, floor * share)
     tail = kept[-max(1, len(kept) // 10) :]
     return Trend(
         level=round(level, 3),
