@@ -18,6 +18,7 @@ from api.routes.admin.models import MODEL_OPERATIONS
 from api.routes.admin.overview import OVERVIEW_OPERATIONS
 from api.routes.admin.status import STATUS_OPERATIONS
 from api.routes.admin.swaps import SWAP_OPERATIONS
+from api.routes.admin.usage import USAGE_OPERATIONS
 from api.routes.agents.agents import AGENT_OPERATIONS
 from api.routes.agents.cache import AGENT_CACHE_OPERATIONS
 from api.routes.completions import COMPLETION_OPERATIONS
@@ -67,6 +68,7 @@ _OPERATIONS_OF: Final[Mapping[str, tuple[Operation, ...]]] = MappingProxyType(
         "swaps": SWAP_OPERATIONS,
         "status": (*HEALTH_OPERATIONS, *STATUS_OPERATIONS, *OPENAPI_OPERATIONS),
         "overview": OVERVIEW_OPERATIONS,
+        "usage": USAGE_OPERATIONS,
     }
 )
 #: All operations.

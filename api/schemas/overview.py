@@ -1,4 +1,4 @@
-"""Replies of ``/admin/overview`` and ``/admin/history``; no field holds a text of a prompt."""
+"""Replies of ``/admin/overview``, ``/history`` and ``/usage``; no field holds a prompt text."""
 
 from __future__ import annotations
 
@@ -220,3 +220,55 @@ class HistoryObject(TypedDict):
     range: Literal["5m", "1h", "24h"]
     step_s: int
     points: list[HistoryPoint]
+
+
+class UsageMeans(TypedDict):
+    """Mean durations in milliseconds; ``null`` where none is known."""
+
+    queue: float | None
+    restore: float | None
+    prefill: float | None
+    first_token: float | None
+    decode: float | None
+    total: float | None
+
+
+class UsageSums(TypedDict):
+    """Sums of ended jobs; an empty ``name`` stands for jobs without an agent or a model."""
+
+    name: str
+    jobs: int
+    completed: int
+    failed: int
+    cancelled: int
+    expired: int
+    attempts: int
+    failed_attempts: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+    kept_tokens: int
+    hits: int
+    ram_tokens: int
+    disk_tokens: int
+    misses_diverged: int
+    misses_gone: int
+    misses_model_changed: int
+    missed_tokens: int
+    started_jobs: int
+    timed_jobs: int
+    cached_ratio: float
+    mean_ms: UsageMeans
+    decode_tokens_per_s: float | None
+
+
+class UsageObject(TypedDict):
+    """A report of usage; ``total`` has the rows that the limit leaves out, too."""
+
+    object: Literal["usage"]
+    by: str
+    since: str | None
+    data: list[UsageSums]
+    total: UsageSums
+    has_more: bool

@@ -25,6 +25,7 @@ from api.services.route_services import (
     Services,
     StatusService,
     SwapService,
+    UsageService,
 )
 from api.streaming.job_items import JobItems
 from api.streaming.job_readers import JobReaders
@@ -95,6 +96,7 @@ def compose(ports: ApiPorts) -> Services:
         models=_models(ports, call),
         swaps=_swaps(ports, call),
         overview=_overview(ports, call, records),
+        usage=UsageService(usage=ports.metrics.usage, call=call),
         status=_status(ports, call),
     )
 

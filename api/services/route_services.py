@@ -33,6 +33,7 @@ from domain.model.registry import ModelRegistry
 from domain.model.wanted_model import Swap
 from domain.not_found import JobNotFound, ModelNotFound, WorkerNotFound
 from domain.ports import Clock, IdSource
+from domain.usage.ports import UsageViews
 from domain.usecases.agent_contexts import AgentContexts
 from domain.usecases.agents import AgentRecords
 from domain.usecases.engine_control import EngineControls
@@ -307,6 +308,19 @@ class StatusService:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UsageService:
+    """Sums of ended jobs.
+
+    Attributes:
+        usage: The usage projection.
+        call: Runs what blocks.
+    """
+
+    usage: UsageViews
+    call: BlockingCalls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """The services of all routes."""
 
@@ -322,4 +336,5 @@ class Services:
     models: ModelService
     swaps: SwapService
     overview: OverviewService
+    usage: UsageService
     status: StatusService

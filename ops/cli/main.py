@@ -28,6 +28,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "service.status": ("status",),
         "top.command": ("top",),
         "service.logs": ("logs",),
+        "log.usage": ("usage",),
         "service.engine": ("engine", "pause", "drain", "resume"),
         "service.machine": ("service",),
         "agents.cache": ("cache",),

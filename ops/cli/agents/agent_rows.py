@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ops.cli.log.as_of import folded
-from ops.cli.options import overrides, settings_or_exit
+from ops.cli.log.projections import current_projections
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,20 +47,13 @@ def read_agent(agent: str, as_of: str | None, data_dir: Path | None) -> AgentVie
 @contextmanager
 def _projection(as_of: str | None, data_dir: Path | None) -> Iterator[AgentViews | None]:
     """Yield the projection; ``None`` if the past is wanted, or it does not hold every event."""
-    from ops.adapters.event_log.database import database_file, reader_engine  # noqa: PLC0415 - keeps --help fast
-    from ops.adapters.event_log.projections.agent_views import SqlAgentViews  # noqa: PLC0415 - the same
-    from ops.adapters.event_log.projections.checkpoints import are_current  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.projections.agent_views import SqlAgentViews  # noqa: PLC0415 - keeps --help fast
 
-    url = settings_or_exit(overrides(data_dir=data_dir)).log_url
-    file = database_file(url)
-    if as_of is not None or (file is not None and not file.exists()):
+    if as_of is not None:
         yield None
         return
-    engine = reader_engine(url)
-    try:
-        yield SqlAgentViews(engine) if are_current(engine) else None
-    finally:
-        engine.dispose()
+    with current_projections(data_dir) as engine:
+        yield SqlAgentViews(engine) if engine is not None else None
 
 
 def _folded(as_of: str | None, data_dir: Path | None) -> tuple[AgentView, ...]:

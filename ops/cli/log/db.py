@@ -11,6 +11,7 @@ import typer
 from domain.log.checkpoints import required_hashes
 from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.migrate import current, expected, upgrade
+from ops.adapters.event_log.projections.rebuild import ensure_projections
 from ops.adapters.log_admin.backup import back_up, restore
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_restore
 from ops.cli.log.exclusive import nothing_runs
@@ -32,11 +33,12 @@ def register(app: typer.Typer) -> None:
 
 
 def upgrade_tables(data_dir: DataDir = None) -> None:
-    """Create or upgrade the tables; each start does it too."""
-    with errors_as_one_line():
+    """Create or upgrade the tables, and fold the log into them; each start does it too."""
+    with errors_as_one_line(), progress_bar("folding the log") as progress:
         url = read_settings(data_dir).log_url
         before = current(url)
         after = upgrade(url)
+        ensure_projections(url, progress=progress)
     state = "already at" if before == after else f"upgraded from {before or 'nothing'} to"
     typer.echo(f"event log {state} schema {after}")
 

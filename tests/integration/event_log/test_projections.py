@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import tempfile
+import threading
+import time
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, text
+from typer.testing import CliRunner
 
 from domain.agent.as_of import fold_agents
 from domain.events.agent import AgentDeleted, AgentForgotten, AgentForked, AgentRegistered
@@ -22,17 +27,21 @@ from domain.events.cache import (
 )
 from domain.events.event import Event
 from domain.usage.ports import UsageGroup
-from domain.values import AgentId, JobId, StreamName, digest_of
+from domain.values import AgentId, JobId, StreamName, digest_of, rfc3339
 from ops.adapters.event_log.database import reader_engine, reading, writer_engine
-from ops.adapters.event_log.projections import fold
+from ops.adapters.event_log.projections import fold, rebuild, rebuild_turn
 from ops.adapters.event_log.projections.fold import LIVE, NEXT
 from ops.adapters.event_log.projections.rebuild import rebuild_projections
 from ops.adapters.event_log.sql_event_log import open_log
-from tests.support.builders.job_events import draft
+from ops.adapters.log_admin.archive import archive_log
+from ops.cli.main import build_app
+from ops.clock import RandomIds
+from tests.support.builders.job_events import draft, worker_event
 from tests.support.builders.job_histories import COUNTS, histories
-from tests.support.builders.log_files import new_log
+from tests.support.builders.log_files import fill, new_log, raw_connection
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock
+from tests.support.polling import wait_until
 
 Histories = Mapping[str, list[Event]]
 #: The names of jobs and agents; ``job-9`` never exists.
@@ -161,6 +170,65 @@ def test_a_server_holds_the_same_projections(
 ) -> None:
     _empty_the_server(postgres_url)
     _check(postgres_url, *lives_and_order)
+
+
+def test_a_second_rebuild_waits_for_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, clock = new_log(tmp_path), FakeClock()
+    with open_log(url, clock=clock) as log:
+        fill(log)
+        clock.advance(60)
+        log.append(StreamName("worker-1"), [draft(worker_event())], expected_version=0)
+    archive_log(url, before=rfc3339(clock.now()), clock=clock, ids=RandomIds())
+    live = _rows(url)
+    for module in (rebuild, fold):
+        monkeypatch.setattr(module, "CATCH_UP_EVENTS_MAX", 3)
+    has_waited = threading.Event()
+
+    class Time:
+        """Signals each pause of a process that waits."""
+
+        monotonic = staticmethod(time.monotonic)
+
+        @staticmethod
+        def sleep(pause_s: float) -> None:
+            has_waited.set()
+            time.sleep(pause_s)
+
+    monkeypatch.setattr(rebuild_turn, "time", Time)
+    second = threading.Thread(target=rebuild_projections, args=(url,))
+
+    def while_the_first_is_at_work(done: int, total: int) -> None:
+        del done, total
+        if not second.ident:
+            second.start()
+            wait_until(lambda: has_waited.is_set() or not second.is_alive())
+
+    rebuild_projections(url, progress=while_the_first_is_at_work)
+    second.join()
+    assert has_waited.is_set()
+    assert _rows(url) == live
+
+
+def test_a_log_of_the_version_before_is_folded_when_its_tables_are_upgraded(
+    tmp_path: Path,
+) -> None:
+    url = new_log(tmp_path)
+    with open_log(url, clock=FakeClock()) as log:
+        fill(log)
+    live = _rows(url)
+    with closing(raw_connection(url)) as raw:
+        raw.execute("UPDATE checkpoints SET version = 4")
+        raw.execute("DELETE FROM usage_hours")
+        raw.execute("DELETE FROM agents")
+    show = ["usage", "--data-dir", str(tmp_path)]
+    refused = CliRunner().invoke(build_app(), show)
+    assert refused.exit_code == 1
+    assert "semantic db upgrade" in refused.stderr
+    assert CliRunner().invoke(build_app(), ["db", "upgrade", *show[1:]]).exit_code == 0
+    assert _rows(url) == live
+    assert CliRunner().invoke(build_app(), show).exit_code == 0
 
 
 def _empty_the_server(url: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from collections.abc import Callable, Iterator
 
 from sqlalchemy import Connection, Engine, delete, insert, select
@@ -30,10 +31,14 @@ from ops.adapters.event_log.projections.fold import (
     clear,
     fold_in,
 )
+from ops.adapters.event_log.projections.rebuild_turn import rebuild_turn
 from ops.adapters.event_log.row_codec import read_head
 
 #: Called with the position reached and the last position there is.
 Progress = Callable[[int, int], None]
+
+#: Seconds between two log lines of a long rebuild.
+LOG_EVERY_S = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +59,8 @@ def rebuild_projections(url: str, *, progress: Progress | None = None) -> int:
     """
     engine = writer_engine(url)
     try:
-        return _rebuild(engine, url, progress)
+        with rebuild_turn(url):
+            return _rebuild(engine, url, progress)
     except SQLAlchemyError as error:
         msg = f"the projections cannot be rebuilt: {reason_of(error)}"
         raise LogUnavailable(msg) from error
@@ -62,8 +68,12 @@ def rebuild_projections(url: str, *, progress: Progress | None = None) -> int:
         engine.dispose()
 
 
-def ensure_projections(url: str) -> None:
+def ensure_projections(url: str, *, progress: Progress | None = None) -> None:
     """Bring the projections up to date, or rebuild those of another version.
+
+    Args:
+        url: Of the log.
+        progress: Called after each transaction.
 
     Raises:
         LogUnavailable: The database cannot be written.
@@ -78,17 +88,36 @@ def ensure_projections(url: str) -> None:
             raise CorruptLog(head + 1, "events that a projection has read are missing")
         if not checkpoint.is_current_version:
             _log.warning("the projections are of version %d: rebuilding", checkpoint.version)
-            _rebuild(engine, url, None)
+            with rebuild_turn(url):
+                with engine.begin() as connection:
+                    checkpoint = read_checkpoint(connection, LIVE.jobs)
+                if not checkpoint.is_current_version:  # else another process has done it
+                    _rebuild(engine, url, progress or _logged())
         elif checkpoint.position < head:
             _log.warning("the projections are at %d of %d", checkpoint.position, head)
             while checkpoint.position < head:
                 with engine.begin() as connection:
                     checkpoint = catch_up(connection, LIVE)
+                if progress is not None:
+                    progress(checkpoint.position, head)
     except SQLAlchemyError as error:
         msg = f"the projections cannot be brought up to date: {reason_of(error)}"
         raise LogUnavailable(msg) from error
     finally:
         engine.dispose()
+
+
+def _logged() -> Progress:
+    """Return a function that logs the progress of a long rebuild now and then."""
+    next_at_s = time.monotonic() + LOG_EVERY_S
+
+    def log(position: int, head: int) -> None:
+        nonlocal next_at_s
+        if time.monotonic() >= next_at_s:
+            next_at_s = time.monotonic() + LOG_EVERY_S
+            _log.warning("%d of %d events are folded", position, head)
+
+    return log
 
 
 def _rebuild(engine: Engine, url: str, progress: Progress | None) -> int:

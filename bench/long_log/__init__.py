@@ -1,0 +1,1 @@
+"""How costs grow with the log: logs of several sizes, and operations on each."""

@@ -1,0 +1,117 @@
+"""A report of usage: its rows, and the form in which both the API and the command return them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from domain.usage.figures import FIGURES, UsageFigures
+from domain.usage.fold import HOUR_CHARACTERS
+from domain.usage.histogram import Measure
+from domain.usage.ports import UsageGroup, UsageViews
+
+_US: Final = "_us"
+#: Figures that a row has as they are; the sums of durations become means.
+COUNTS: Final = tuple(name for name in FIGURES if not name.endswith(_US))
+#: The figure that counts the durations of a sum.
+_COUNT_OF: Final = {
+    Measure.QUEUE: "started_jobs",
+    Measure.RESTORE: "hits",
+    Measure.PREFILL: "timed_jobs",
+    Measure.FIRST_TOKEN: "timed_jobs",
+    Measure.DECODE: "timed_jobs",
+    Measure.TOTAL: "jobs",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageRow:
+    """The sums of one hour, day, agent or model; an empty name is a job without one."""
+
+    name: str
+    figures: UsageFigures
+
+    def as_json(self) -> dict[str, Any]:
+        """Return counts by name, the mean durations in milliseconds, and rates."""
+        figures = self.figures
+        decode_s = figures.decode_us / 1_000_000
+        # The decode time begins with the first token of a job.
+        decoded = max(figures.completion_tokens - figures.timed_jobs, 0)
+        return {
+            "name": self.name,
+            "jobs": figures.jobs,
+            **{name: getattr(figures, name) for name in COUNTS},
+            "cached_ratio": round(figures.cached_ratio, 4),
+            "mean_ms": {measure.value: _mean_ms(figures, measure) for measure in _COUNT_OF},
+            "decode_tokens_per_s": (round(decoded / decode_s, 2) if decode_s else None),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageReport:
+    """Sums of ended jobs.
+
+    Attributes:
+        group: What the rows are.
+        since: The first hour, e.g. ``2026-11-22T18``; ``None`` for the whole log.
+        rows: Hours and days in order; agents and models with the most tokens first.
+        total: The sums of all rows, also of those beyond the limit.
+        has_more: Whether rows are left out.
+    """
+
+    group: UsageGroup
+    since: str | None
+    rows: tuple[UsageRow, ...]
+    total: UsageFigures
+    has_more: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return {
+            "object": "usage",
+            "by": self.group.value,
+            "since": None if self.since is None else f"{self.since}:00:00Z",
+            "data": [row.as_json() for row in self.rows],
+            "total": UsageRow(name="total", figures=self.total).as_json(),
+            "has_more": self.has_more,
+        }
+
+
+def report_usage(
+    views: UsageViews, group: UsageGroup, *, since: str | None, limit: int
+) -> UsageReport:
+    """Return the sums since an instant.
+
+    Args:
+        views: The usage projection.
+        group: What to group by.
+        since: RFC 3339 instant, of which the whole hour counts; ``None`` for the whole log.
+        limit: Most rows: the latest hours or days, or the agents or models with the most tokens.
+
+    Raises:
+        LogUnavailable: The log cannot be read.
+    """
+    hour = None if since is None else since[:HOUR_CHARACTERS]
+    sums = views.grouped(group, since=hour)
+    rows = [UsageRow(name=name, figures=figures) for name, figures in sums.items()]
+    if group in {UsageGroup.HOUR, UsageGroup.DAY}:
+        shown = rows[-limit:]
+    else:
+        shown = sorted(rows, key=lambda row: (-_tokens(row.figures), row.name))[:limit]
+    return UsageReport(
+        group=group,
+        since=hour,
+        rows=tuple(shown),
+        total=sum(sums.values(), UsageFigures()),
+        has_more=len(rows) > limit,
+    )
+
+
+def _tokens(figures: UsageFigures) -> int:
+    return figures.prompt_tokens + figures.completion_tokens
+
+
+def _mean_ms(figures: UsageFigures, measure: Measure) -> float | None:
+    count: int = getattr(figures, _COUNT_OF[measure])
+    sum_us: int = getattr(figures, f"{measure.value}{_US}")
+    return round(sum_us / count / 1000, 3) if count else None
