@@ -53,6 +53,17 @@ def ask(method: str, path: str, data_dir: Path | None, **arguments: Any) -> Any:
         return client.ask(method, path, **arguments)
 
 
+def health_of(client: HttpClient) -> dict[str, Any] | None:
+    """Return the report of ``/health/ready``, ``None`` where no service gives one."""
+    try:
+        found: dict[str, Any] = client.ask("GET", "/health/ready")
+    except Refused as refused:
+        found = refused.body
+    except (Unreachable, ValueError):
+        return None
+    return found if "status" in found else None
+
+
 def follow(client: HttpClient, job_id: str) -> Iterator[dict[str, Any]]:
     """Yield the items of a job up to the terminal item, resuming a broken stream.
 

@@ -7,11 +7,11 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from domain.errors import LogUnavailable
 from ops.adapters.data_dir.free_space import FREE_BYTES_MIN, free_bytes
@@ -153,6 +153,21 @@ def check_port(settings: Settings) -> Check:
     except CannotServe as error:
         return Check("port", "fail", str(error))
     return Check("port", "ok", f"{server.host}:{server.port} is free")
+
+
+def check_health(health: Mapping[str, Any] | None) -> Iterator[Check]:
+    """The running service works; each reason why it does not is a finding.
+
+    Args:
+        health: The report of ``/health/ready``, ``None`` if the service does not answer.
+    """
+    if health is None:
+        yield Check("health", "warn", "the service runs and does not answer: semantic logs")
+        return
+    for reason in health.get("reasons", ()):
+        yield Check("health", "warn", f"{health['status']}: {reason}")
+    if health["status"] == "ok":
+        yield Check("health", "ok", "log, broker, model, memory, disk and admission")
 
 
 def check_model(settings: Settings) -> Check:

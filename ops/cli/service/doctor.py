@@ -7,9 +7,14 @@ from dataclasses import asdict
 
 import typer
 
+from ops.cli.access import access_or_exit
+from ops.cli.client import client_of, health_of
 from ops.cli.exit_codes import ExitCode
 from ops.cli.options import DataDir, Host, Json, Model, Port, overrides, settings_or_exit
 from ops.cli.table import print_table
+
+#: Time limit of the running service's answer, in seconds.
+ANSWER_S = 10.0
 
 
 def register(app: typer.Typer) -> None:
@@ -26,12 +31,17 @@ def doctor(
 ) -> None:
     """Check Python, the database, the broker, MLX, the data directory, the port and the model.
 
-    Exits with 1 if a check would prevent a start; warnings do not count.
+    Where the service runs, the reasons of its health are added. Exits with 1 if
+    a check would prevent a start; warnings do not count.
     """
     settings = settings_or_exit(overrides(data_dir=data_dir, model=model, host=host, port=port))
-    from ops.cli.service.checks import all_checks  # noqa: PLC0415 - keeps --help fast
+    # Both keep --help fast.
+    from ops.cli.service.checks import all_checks, check_health  # noqa: PLC0415
+    from ops.supervisor.serve_record import read_record  # noqa: PLC0415
 
     checks = list(all_checks(settings))
+    if read_record(settings.data_dir) is not None:
+        checks += check_health(health_of(client_of(access_or_exit(data_dir), answer_s=ANSWER_S)))
     fine = all(check.verdict != "fail" for check in checks)
     if json:
         report = {"ok": fine, "checks": [asdict(check) for check in checks]}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from ops.cli.access import access_or_exit
-from ops.cli.client import client_of
+from ops.cli.client import client_of, health_of
 from ops.cli.exit_codes import ExitCode
 from ops.cli.http_client import HttpClient, Refused, Unreachable
 from ops.cli.log.as_of import AsOfOption, print_past_status
@@ -61,7 +61,7 @@ def _report(data_dir: Path | None) -> dict[str, Any]:
     access = access_or_exit(data_dir)
     record = read_record(access.data_dir)
     client = client_of(access, answer_s=ANSWER_S)
-    health = None if record is None else _asked(client, "/health/ready")
+    health = None if record is None else health_of(client)
     # An api that does not answer is not asked again.
     seen = None if health is None else _asked(client, "/admin/status")
     figures = _FIGURES if seen is None else {name: seen[name] for name in _FIGURES}
@@ -95,8 +95,7 @@ def _asked(client: HttpClient, path: str) -> dict[str, Any] | None:
         found = refused.body
     except (Unreachable, ValueError):
         return None
-    is_complete = found.keys() >= ({"status"} if path.startswith("/health") else _ASKED)
-    return found if is_complete else None
+    return found if found.keys() >= _ASKED else None
 
 
 def _log(data_dir: Path | None) -> dict[str, Any]:

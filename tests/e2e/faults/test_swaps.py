@@ -19,7 +19,8 @@ LONG = "Once upon a time there was a fox that lived in a wood. " * 60
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoModels]:
-    models = TwoModels(tmp_path_factory.mktemp("swaps"))
+    env = {"SEMANTIC_SERVER__PING_S": "0.2"}
+    models = TwoModels(tmp_path_factory.mktemp("swaps"), env=env)
     yield models
     assert models.close() == 0, models.service.log()
 
@@ -46,6 +47,41 @@ def test_running_streams_finish_on_their_model_and_a_swap_back_is_warm(two: TwoM
     again = two.ended(two.submit(LONG, tokens=4))
     assert again["usage"]["cached_tokens"] >= 512, again
     assert again["output"] == first["output"]
+
+
+def test_streams_that_wait_for_a_swap_are_pinged_and_end(two: TwoModels) -> None:
+    before = two.wait_served()
+    running = two.submit("A long story.", tokens=3000)
+    with ExitStack() as stack:
+        first = stack.enter_context(JobReader(two.service.base_url, running))
+        first.wait_for(5)
+        swap = two.request(other(before), drain_s=120)
+        assert two.wait_for(swap["id"], SwapState.DRAINING) is SwapState.DRAINING
+        waiting = stack.enter_context(
+            JobReader(two.service.base_url, two.submit("Another story.", tokens=5))
+        )
+        kinds = list(_message_events(two))
+        assert first.whole()
+        assert waiting.whole()
+    assert two.wait_served() == other(before)
+    assert kinds.index("ping") < kinds.index("content_block_delta")
+    assert kinds[-1] == "message_stop"
+    progress = [event.data for event in waiting.events if event.kind == "progress"]
+    assert progress[0]["phase"] == "queued"
+
+
+def _message_events(two: TwoModels) -> Iterator[str]:
+    """Yield the names of the events of a message that is streamed."""
+    body = {
+        "model": "claude-any",
+        "max_tokens": 5,
+        "stream": True,
+        "messages": [{"role": "user", "content": "A third story."}],
+    }
+    with two.http.stream("POST", "/v1/messages", json=body) as stream:
+        for line in stream.iter_lines():
+            if line.startswith("event: "):
+                yield line.removeprefix("event: ")
 
 
 @pytest.mark.parametrize(
