@@ -24,7 +24,7 @@ DRAIN_GRACE_S = 5.0
 LAST_ATTEMPTS_S = 5.0
 #: Seconds that a planned exit waits for the contexts in memory to reach the disk.
 SAVE_S = 60.0
-#: The same for a stop; whoever sends the signal kills the process soon after the drain time.
+#: The same for a stop: the sender of the signal kills the process soon after the drain time.
 STOP_SAVE_S = 8.0
 #: Seconds between two looks whether the drain is to be shortened.
 LOOK_S = 0.2
