@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from domain.errors import InvalidRequest, NotFound
+from domain.errors import InvalidRequest, NotFound, PayloadDamaged
 
 #: Names that a message lists.
 NAMES_MAX = 20
@@ -121,3 +122,7 @@ class PayloadMissing(NotFound):
 
     def __init__(self, digest: str) -> None:
         super().__init__(f"payload {digest} is not stored")
+
+
+#: What a reader catches that can go on without a text.
+TEXT_LOST: Final = (PayloadMissing, PayloadDamaged)

@@ -20,7 +20,7 @@ from domain.errors import SemanticError
 from domain.job.view import JobView
 from domain.log.ports import PayloadStore
 from domain.model.registry import ModelRegistry
-from domain.not_found import ModelNotFound, PayloadMissing
+from domain.not_found import TEXT_LOST, ModelNotFound
 from domain.values import Digest, JobStatus
 
 #: Lines whose jobs are looked up together.
@@ -79,7 +79,7 @@ class BatchLines:
         try:
             for number, raw, view in self._lines(batch):
                 yield encode_result(batch, LineResult(number, raw, view, self._answer(view)))
-        except PayloadMissing:
+        except TEXT_LOST:
             return
 
     def _lines(self, batch: Batch) -> Iterator[tuple[int, bytes, JobView | None]]:
@@ -101,6 +101,6 @@ class BatchLines:
             return end if isinstance(end, SemanticError) else None
         try:
             answer = StoredAnswer.from_bytes(self.payloads.get(Digest(view.output)))
-        except PayloadMissing as error:
+        except TEXT_LOST as error:
             return error
         return AssembledAnswer.from_stored(view, answer)

@@ -14,7 +14,7 @@ from domain.job.view import JobView
 from domain.log.codec import decode_recorded
 from domain.log.ports import PayloadStore
 from domain.log.record import RecordedEvent
-from domain.not_found import PayloadMissing
+from domain.not_found import TEXT_LOST
 from domain.values import Digest, JobId, StreamName
 
 #: Earlier jobs that a prompt is compared with.
@@ -152,5 +152,5 @@ def _started(job_id: JobId, log: Streams) -> AttemptStarted | None:
 def _request(view: JobView, payloads: PayloadStore) -> ChatRequest | None:
     try:
         return ChatRequest.from_bytes(payloads.get(Digest(view.request)))
-    except PayloadMissing:
+    except TEXT_LOST:
         return None

@@ -13,7 +13,7 @@ from domain.events.job import AttemptStarted, JobCompleted, JobSubmitted
 from domain.log.codec import decode_recorded
 from domain.log.ports import PayloadStore
 from domain.log.record import RecordedEvent
-from domain.not_found import PayloadMissing
+from domain.not_found import TEXT_LOST
 from domain.values import Digest, JobId, StreamName
 
 
@@ -40,7 +40,7 @@ class LoggedAnswers:
         """See ``RecordedAnswers.request``."""
         try:
             return ChatRequest.from_bytes(self.payloads.get(digest))
-        except PayloadMissing:
+        except TEXT_LOST:
             return None
 
     def _answer(self, job_id: JobId, history: Sequence[RecordedEvent]) -> RecordedAnswer | None:
@@ -61,7 +61,7 @@ class LoggedAnswers:
             return None
         try:
             answer = StoredAnswer.from_bytes(self.payloads.get(completed.output))
-        except PayloadMissing:
+        except TEXT_LOST:
             return None
         if answer.token_ids is None:
             return None

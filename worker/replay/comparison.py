@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from domain.chat.generation import GenerationTask, PreparedPrompt
 from domain.chat.request import ChatRequest
 from domain.chat.stored_answer import StoredAnswer
-from domain.errors import SemanticError
+from domain.errors import PayloadDamaged, SemanticError
 from domain.job.replay import (
     Candidate,
     Recording,
@@ -20,7 +20,6 @@ from domain.job.replay import (
     Replayed,
     ReplayRefused,
     Verdict,
-    check_payload,
     check_prompt,
     read_answer,
 )
@@ -126,12 +125,13 @@ def replay(
 
 def _payload(payloads: PayloadStore, digest: Digest, what: str) -> bytes:
     try:
-        payload = payloads.get(digest)
+        return payloads.get(digest)
     except PayloadMissing as error:
         message = f"the {what} is no longer stored: it was erased"
         raise ReplayRefused(Refusal.PAYLOAD_GONE, message) from error
-    check_payload(payload, digest, what)
-    return payload
+    except PayloadDamaged as error:
+        message = f"the stored {what} does not match the log: its digest is not {digest}"
+        raise ReplayRefused(Refusal.PAYLOAD_CHANGED, message) from error
 
 
 def _verdict(

@@ -49,7 +49,7 @@ from domain.job.state import DEADLINE, Job, evolve
 from domain.log.ports import PayloadStore
 from domain.log.record import Draft
 from domain.log.trace import new_trace, parse_traceparent
-from domain.not_found import ModelNotFound, PayloadMissing
+from domain.not_found import TEXT_LOST, ModelNotFound
 from domain.ports import Clock
 from domain.usecases.batches.batches import BatchRecords
 from domain.usecases.batches.files import FileRecords
@@ -140,7 +140,7 @@ def _advance(batch_id: BatchId, driver: BatchDriver, room: int) -> tuple[int, bo
     if batch.state is BatchState.IN_PROGRESS and not late:
         try:
             sent = _submit_lines(batch, driver, room) if room else 0
-        except PayloadMissing:
+        except TEXT_LOST:
             # The lines were erased; those that are no jobs yet cannot become one.
             driver.batches.cancel(batch.id)
             return sent, False
@@ -160,7 +160,7 @@ def _check(batch: Batch, driver: BatchDriver) -> Batch:
     try:
         numbered = read_numbered(facts.content, driver.payloads.get)
         faults = driver.protocol.faults(batch, numbered)
-    except PayloadMissing:
+    except TEXT_LOST:
         faults = [{"code": "file_erased", "message": "the lines are not stored any more"}]
     if not faults:
         return driver.batches.commit(batch.id, StartBatch())

@@ -22,7 +22,7 @@ from domain.chat.stored_answer import StoredAnswer
 from domain.job.ports import ItemBacklog, ItemSink
 from domain.job.state import Job
 from domain.log.ports import PayloadStore
-from domain.not_found import PayloadMissing
+from domain.not_found import TEXT_LOST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +124,8 @@ def _is_whole(job: Job, items: Iterable[StreamItem], payloads: PayloadStore) -> 
         return True
     try:
         answer = StoredAnswer.from_bytes(payloads.get(job.output))
-    except PayloadMissing:
-        return False  # erased
+    except TEXT_LOST:
+        return False  # erased or damaged
     text, thinking, arguments, ends = "", "", list[str](), 0
     for item in items:
         match item.body:

@@ -13,7 +13,8 @@ import pytest
 from domain.errors import CorruptLog, PayloadDamaged
 from domain.events.event import Event
 from domain.events.worker import WorkerDraining
-from domain.values import AgentId, Digest, StreamName, WorkerId, digest_of
+from domain.usecases.recorded_answers import LoggedAnswers
+from domain.values import AgentId, Digest, JobId, StreamName, WorkerId, digest_of
 from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.sql_event_log import open_log
@@ -128,6 +129,19 @@ def test_a_damaged_text_is_not_returned(url: str) -> None:
         with pytest.raises(PayloadDamaged, match=_REQUEST):
             LogReader(engine).get(_REQUEST)
         assert LogReader(engine).get(digest_of(b"output")) == b"output"
+    finally:
+        engine.dispose()
+
+
+def test_an_answer_that_is_damaged_is_not_continued(url: str) -> None:
+    change(url, "UPDATE payloads SET content = ? WHERE digest = ?", b"{}", digest_of(b"output"))
+    _rewrite(url)
+    engine = reader_engine(url)
+    try:
+        log = LogReader(engine)
+        answers = LoggedAnswers(log=log, payloads=log)
+        assert answers.find(JobId("job-1")) is None
+        assert answers.request(_REQUEST) is None
     finally:
         engine.dispose()
 

@@ -10,6 +10,7 @@ from domain.values import (
     AgentId,
     EventId,
     Priority,
+    PromptEncoding,
     Sampling,
     SamplingWish,
     StopReason,
@@ -69,6 +70,7 @@ def started(attempt: int = 1) -> AttemptStarted:
         cache_source="ram",
         first_item=0,
         sampling=Sampling(),
+        encoding=PromptEncoding.MARKS_AS_TEXT,
     )
 
 

@@ -30,6 +30,7 @@ from domain.errors import (
     ModelNotReady,
     NotRetryable,
     Overloaded,
+    PayloadDamaged,
     PromptTooLong,
     QueueUnavailable,
     RateLimited,
@@ -91,6 +92,7 @@ EVERY_ERROR: list[tuple[SemanticError, int]] = [
     (EngineLost("it stopped"), 500),
     (ItemsLost("job-1", after=3), 500),
     (CorruptLog(3, "hash"), 500),
+    (PayloadDamaged("sha256:0"), 500),
     (SemanticError("odd"), 500),
     (TransportError(431, "header_fields_too_large", "too long"), 431),
 ]

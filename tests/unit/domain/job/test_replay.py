@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -101,12 +100,9 @@ def _answer(ids: list[int] | None, token_hash: str) -> tuple[Recording, bytes]:
     return read(started(), end), payload
 
 
-def test_a_stored_answer_must_match_its_digest_in_the_log() -> None:
+def test_a_stored_answer_must_have_the_tokens_of_the_log() -> None:
     recording, payload = _answer([1, 2], hash_ids([1, 2]))
     assert read_answer(recording, payload).token_ids == (1, 2)
-    changed = json.dumps(json.loads(payload)).encode()
-    with pytest.raises(ReplayRefused, match="digest"):
-        read_answer(recording, changed)
     with pytest.raises(ReplayRefused, match="hash"):
         read_answer(*_answer([1, 2], hash_ids([1, 3])))
     assert read_answer(*_answer(None, "0")).token_ids is None
