@@ -49,6 +49,7 @@ from domain.not_found import (
     ResponseNotFound,
     SwapNotFound,
     WebhookNotFound,
+    WorkerNotFound,
 )
 
 EVERY_ERROR: list[tuple[SemanticError, int]] = [
@@ -93,6 +94,7 @@ EVERY_ERROR: list[tuple[SemanticError, int]] = [
     (ItemsLost("job-1", after=3), 500),
     (CorruptLog(3, "hash"), 500),
     (PayloadDamaged("sha256:0"), 500),
+    (WorkerNotFound("worker-1", known=()), 404),
     (SemanticError("odd"), 500),
     (TransportError(431, "header_fields_too_large", "too long"), 431),
 ]
