@@ -58,7 +58,10 @@ def _config() -> str:
     return "\n".join(parts)
 
 
-def test_schemathesis_finds_no_failure(own_service: Callable[..., Service], tmp_path: Path) -> None:
+def test_schemathesis_finds_no_failure(
+    own_service: Callable[..., Service], tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    examples = 25 if pytestconfig.getoption("--nightly") else 5
     (tmp_path / "schemathesis.toml").write_text(_config())
     service = own_service(
         SEMANTIC_JOBS__MAX_TOKENS_DEFAULT="8",
@@ -73,7 +76,7 @@ def test_schemathesis_finds_no_failure(own_service: Callable[..., Service], tmp_
             str(Path(sys.executable).with_name("schemathesis")),
             "run",
             f"{service.base_url}/openapi.json",
-            "--max-examples=10",
+            f"--max-examples={examples}",
             "--seed=1",
             "--request-timeout=300",
             "--no-color",
