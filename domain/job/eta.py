@@ -22,7 +22,7 @@ MEASURED_JOBS = 64
 HALF_LIFE_JOBS = 8
 #: Waiting jobs of a queue that get an estimate, from its front.
 QUEUED_JOBS_MAX = 2000
-#: Estimated rest of an overdue job, as a share of its expected duration.
+#: Estimated rest of an overdue job, as a share of its duration so far.
 OVERDUE_SHARE = 0.1
 #: Bounds of a ``Retry-After``, in seconds.
 RETRY_AFTER_MIN_S = 1
@@ -118,7 +118,7 @@ class Pace:
         """Return the seconds that a running job still takes."""
         uncached = job.prompt_tokens - job.cached_tokens
         whole_s = self.seconds(uncached_tokens=uncached, max_tokens=job.max_tokens)
-        return max(whole_s - max(0.0, running_s), whole_s * OVERDUE_SHARE)
+        return max(whole_s - max(0.0, running_s), max(whole_s, running_s) * OVERDUE_SHARE)
 
 
 def pace_of(recent: Iterable[MeasuredJob]) -> Pace | None:
