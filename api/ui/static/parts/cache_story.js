@@ -20,7 +20,7 @@ export function CacheStory({ cache }) {
         <p>${count(cache.cached_tokens)} of ${count(cache.prompt_tokens)} tokens
           (${percent(share(cache.cached_tokens, cache.prompt_tokens))}) came${from || " from the cache"}.
           ${cache.known_tokens > cache.cached_tokens && ` The cache knew ${count(cache.known_tokens)}; the model goes on from a checkpoint only.`}</p>
-        ${divergence && html`<p><b>${causeText(divergence.cause)}</b> at ${divergence.place || "the start"}, token ${count(divergence.at_token)}:
+        ${divergence && html`<p><b>${causeText(divergence.cause)}</b> at ${divergence.place || "the start"}, token ${count(divergence.at_token)}:${" "}
           ${count(cache.missed_tokens)} tokens were read again.
           ${cache.compared_with && html` Compared with <a class="id" href=${link("jobs", [cache.compared_with])}>${shortId(cache.compared_with)}</a>.`}</p>`}
         ${divergence && shown && (divergence.before || divergence.now) && html`
