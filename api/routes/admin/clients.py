@@ -24,7 +24,7 @@ _HOST: Final = re.compile(r"[A-Za-z0-9.:\[\]_-]{1,255}")
 _BASE_URL: Final = text(
     "base_url",
     "address of the service as the client sees it; by default that of the request",
-    pattern=r"https?://[A-Za-z0-9.:\[\]_-]{1,255}(/[A-Za-z0-9._~-]{1,64}){0,8}",
+    pattern=r"^https?://[A-Za-z0-9.:\[\]_-]{1,255}(/[A-Za-z0-9._~-]{1,64}){0,8}$",
 )
 
 

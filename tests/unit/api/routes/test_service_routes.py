@@ -227,6 +227,17 @@ def test_every_reference_in_the_document_is_defined() -> None:
     assert len(set(operation_ids)) == len(operation_ids)
 
 
+def test_every_pattern_of_a_parameter_covers_the_whole_value() -> None:
+    patterns = [
+        parameter.schema["pattern"]
+        for operation in OPERATIONS
+        for parameter in operation.parameters
+        if "pattern" in parameter.schema
+    ]
+    assert len(patterns) > 5
+    assert [one for one in patterns if not (one.startswith("^") and one.endswith("$"))] == []
+
+
 def _references(node: Any) -> list[str]:
     if isinstance(node, dict):
         own = [node["$ref"]] if isinstance(node.get("$ref"), str) else []
