@@ -335,12 +335,13 @@ class BlockingConsumer(_RedisConsumer):
         if self._fetch():
             return
         if self._free_slots > 0:
-            # Fetch even without a wakeup, since a requeued message may cause none.
-            broker.client.blpop([broker.release_key, self._wakeup], timeout=self._block_s)
+            # Without a wakeup the next call fetches, since a requeued message may cause none.
+            keys = [broker.release_key, self._wakeup]
+            woken = broker.client.blpop(keys, timeout=self._block_s) is not None
         else:
-            self._acknowledged.wait(self._block_s)
+            woken = self._acknowledged.wait(self._block_s)
             self._acknowledged.clear()
-        if not broker.stops.is_set():
+        if woken and not broker.stops.is_set():
             self._fetch()
 
     @property
