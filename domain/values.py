@@ -10,6 +10,8 @@ from typing import NewType
 
 JobId = NewType("JobId", str)
 AgentId = NewType("AgentId", str)
+#: Name of the API key that made a job, agent, file or batch.
+Owner = NewType("Owner", str)
 WorkerId = NewType("WorkerId", str)
 EventId = NewType("EventId", str)
 #: Name of a stream of events, ``job-…``, ``model-…``, ``worker-…``.

@@ -30,7 +30,7 @@ from domain.events.job import (
 from domain.job.view import JobView
 from domain.log.codec import decode_recorded
 from domain.log.record import AGENT_STREAM, RecordedEvent
-from domain.values import AgentId, JobId, JobStatus, Usage
+from domain.values import AgentId, JobId, JobStatus, Owner, Usage
 
 #: Most turns of an agent that its view holds.
 TURNS_KEPT = 20
@@ -103,6 +103,7 @@ class AgentView:
         created_at: RFC 3339 instant of that event.
         parent: The agent that it was forked from.
         inherited: Number of turns that the fork took over.
+        owner: The API key that used it first; ``None`` without keys.
         turns: The latest jobs, oldest first, at most ``TURNS_KEPT``; from the rows of the jobs.
     """
 
@@ -131,6 +132,7 @@ class AgentView:
     created_at: str | None = None
     parent: str | None = None
     inherited: int = 0
+    owner: Owner | None = None
     turns: tuple[AgentJob, ...] = ()
 
     @property
@@ -172,7 +174,8 @@ def project_agent(
     """
     at = recorded.recorded_at
     if view is None:
-        view = AgentView(id=agent, first_seen=at, last_seen=at)
+        owner = recorded.data.get("owner") if job is None else job.owner
+        view = AgentView(id=agent, first_seen=at, last_seen=at, owner=owner)
     if recorded.stream.startswith(AGENT_STREAM):
         view = _apply(decode_recorded(recorded), view, recorded)
     else:

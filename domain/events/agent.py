@@ -5,7 +5,7 @@ from __future__ import annotations
 import typing
 from dataclasses import dataclass
 
-from domain.values import AgentId, Digest, JobId
+from domain.values import AgentId, Digest, JobId, Owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,10 +15,12 @@ class AgentRegistered:
     Attributes:
         agent: Its name.
         profile: Digest of its system prompt, tools and options.
+        owner: Name of the API key of the request; ``None`` without keys, and in older logs.
     """
 
     agent: AgentId
     profile: Digest
+    owner: Owner | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,7 @@ class AgentForked:
         job: The job of that turn; ``None`` for turn 0.
         request: Digest of that job's request, so that the text outlives the parent's.
         output: Digest of its answer, for the same reason.
+        owner: As in ``AgentRegistered``.
     """
 
     agent: AgentId
@@ -61,6 +64,7 @@ class AgentForked:
     job: JobId | None = None
     request: Digest | None = None
     output: Digest | None = None
+    owner: Owner | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

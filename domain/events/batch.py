@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from domain.values import (
     Digest,
+    Owner,
     Usage,
 )
 
@@ -23,6 +24,8 @@ class FileCreated:
         expires_at: RFC 3339 instant after which it is not shown, if there is one.
         batch: The batch that it is derived from.
         part: ``output`` or ``error``: which lines of that batch.
+        owner: Name of the API key of the request, or that of the batch; ``None`` without keys, and
+            in older logs.
     """
 
     purpose: str
@@ -32,6 +35,7 @@ class FileCreated:
     expires_at: str | None = None
     batch: str | None = None
     part: str | None = None
+    owner: Owner | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,7 @@ class BatchSubmitted:
         output_kept_s: Seconds for which the result files are kept, if the owner set it.
         webhook: URL that receives the end of the batch, if the owner named one.
         trace: W3C ``traceparent`` of the span of its request; ``None`` in older logs.
+        owner: Name of the API key of the request; ``None`` without keys, and in older logs.
     """
 
     protocol: str
@@ -69,6 +74,7 @@ class BatchSubmitted:
     output_kept_s: int | None = None
     webhook: str | None = None
     trace: str | None = None
+    owner: Owner | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from domain.values import (
     WORKER_DEATHS_MAX,
     AgentId,
     Digest,
+    Owner,
     Priority,
     PromptEncoding,
     Sampling,
@@ -48,6 +49,7 @@ class JobSubmitted:
             open connection ends with an error instead.
         trace: W3C ``traceparent`` of the span of its request; ``None`` in older logs.
         trace_link: The same of the request that led to it in another trace: that of its batch.
+        owner: Name of the API key of the request; ``None`` without keys, and in older logs.
     """
 
     protocol: str
@@ -71,6 +73,7 @@ class JobSubmitted:
     parks: bool = False
     trace: str | None = None
     trace_link: str | None = None
+    owner: Owner | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from domain.values import (
     WORKER_DEATHS_MAX,
     AgentId,
     Digest,
+    Owner,
     Priority,
     PromptEncoding,
     Sampling,
@@ -46,6 +47,7 @@ class SubmitJob:
         parks: Whether it waits for a model that is not loaded.
         trace: As in ``JobSubmitted``.
         trace_link: As in ``JobSubmitted``.
+        owner: As in ``JobSubmitted``.
     """
 
     request: ChatRequest
@@ -67,6 +69,7 @@ class SubmitJob:
     parks: bool = False
     trace: str | None = None
     trace_link: str | None = None
+    owner: Owner | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from domain.events.job import (
 from domain.job.state import why_expired
 from domain.log.codec import decode_recorded
 from domain.log.record import RecordedEvent
-from domain.values import JobId, JobStatus, Timings, Usage
+from domain.values import JobId, JobStatus, Owner, Timings, Usage
 
 _JOB_PREFIX = "job-"
 
@@ -60,6 +60,7 @@ class JobView:
         error: Code of the failure.
         error_message: Message of the failure.
         trace: W3C ``traceparent`` of the span of its request.
+        owner: Name of the API key of its request.
         position: Position of the latest event folded in.
     """
 
@@ -93,6 +94,7 @@ class JobView:
     error: str | None = None
     error_message: str | None = None
     trace: str | None = None
+    owner: Owner | None = None
     position: int = 0
 
 
@@ -132,6 +134,7 @@ def project_job(view: JobView | None, recorded: RecordedEvent) -> JobView:
             bound_model=event.bound_model,
             parks=event.parks,
             trace=event.trace,
+            owner=event.owner,
         )
     assert view is not None, f"{recorded.stream} does not begin with JobSubmitted"
     return replace(_apply(event, view, recorded.recorded_at), position=recorded.position)

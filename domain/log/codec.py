@@ -27,15 +27,18 @@ from domain.log.record import RecordedEvent
 #: its version, and ``tests/fixtures/events`` keeps one event of each version for good.
 SCHEMA_VERSIONS: Mapping[str, int] = {
     "AgentCacheSaved": 2,
+    "AgentForked": 2,
+    "AgentRegistered": 2,
     "AttemptStarted": 5,
-    "JobSubmitted": 6,
+    "FileCreated": 2,
+    "JobSubmitted": 7,
     "JobAttached": 3,
     "JobCancelled": 4,
     "JobCompleted": 3,
     "JobExpired": 6,
     "BatchEnded": 2,
     "ModelSwapRequested": 2,
-    "BatchSubmitted": 3,
+    "BatchSubmitted": 4,
     "WorkerLost": 2,
     "WorkerStopped": 2,
 }

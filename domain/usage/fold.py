@@ -48,11 +48,13 @@ class UsageKey(NamedTuple):
         hour: UTC hour of the event, e.g. ``2026-11-22T18``.
         model: Id of the model that answered; empty if no attempt began.
         agent: The agent; empty if the job has none.
+        owner: The API key of the job; empty if it has none.
     """
 
     hour: str
     model: str
     agent: str
+    owner: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,8 @@ def usage_of(recorded: RecordedEvent, view: JobView | None) -> UsageChange | Non
         figures, durations = count(recorded, view)
     else:
         return None
-    key = UsageKey(recorded.recorded_at[:HOUR_CHARACTERS], model or "", agent)
+    owner = (view.owner if view is not None else None) or ""
+    key = UsageKey(recorded.recorded_at[:HOUR_CHARACTERS], model or "", agent, owner)
     return UsageChange(key=key, figures=figures, durations=durations)
 
 

@@ -24,7 +24,7 @@ from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
 from domain.not_found import WebhookNotFound
 from domain.ports import Clock, IdSource
-from domain.values import StreamName, rfc3339
+from domain.values import Owner, StreamName, rfc3339
 from domain.webhook.delivery import (
     SCHEDULE_S,
     DeliveryResult,
@@ -199,9 +199,10 @@ def _webhooks_of(end: RecordedEvent, collector: WebhookCollector) -> Sequence[We
         event = decode_recorded(recorded)
         assert isinstance(event, BatchEvent)
         batch = evolve(batch, event, recorded.recorded_at)
-    urls = [batch.facts.webhook, *collector.urls]
-    data, trace = collector.describe_batch(batch), batch.facts.trace
-    return _messages(batch_event(batch), urls, end, data, collector, trace=trace)
+    facts = batch.facts
+    urls = _receivers(facts.webhook, facts.owner, collector.urls)
+    data = collector.describe_batch(batch)
+    return _messages(batch_event(batch), urls, end, data, collector, trace=facts.trace)
 
 
 def _webhooks_of_job(
@@ -212,8 +213,8 @@ def _webhooks_of_job(
     assert isinstance(submitted, JobSubmitted)
     is_line = first.correlation_id.startswith(BATCH_PREFIX)
     everywhere = () if is_line and not collector.batch_lines else collector.urls
-    urls = [submitted.webhook, *everywhere]
-    if not any(urls):
+    urls = _receivers(submitted.webhook, submitted.owner, everywhere)
+    if not urls:
         return ()
     view: JobView | None = None
     for recorded in events:
@@ -221,6 +222,14 @@ def _webhooks_of_job(
     assert view is not None
     data = collector.describe_job(view)
     return _messages(_JOB_ENDS[end.type], urls, end, data, collector, trace=submitted.trace)
+
+
+def _receivers(
+    named: str | None, owner: Owner | None, everywhere: Sequence[str]
+) -> Mapping[str, Owner | None]:
+    """Return the URLs to call, each with the owner of the request that named it."""
+    others: dict[str, Owner | None] = {url: None for url in everywhere if url and url != named}
+    return {named: owner, **others} if named else others
 
 
 def batch_event(batch: Batch) -> str:
@@ -235,7 +244,7 @@ def batch_event(batch: Batch) -> str:
 
 def _messages(
     what: str,
-    urls: Sequence[str | None],
+    urls: Mapping[str, Owner | None],
     end: RecordedEvent,
     data: Mapping[str, Any],
     collector: WebhookCollector,
@@ -257,9 +266,9 @@ def _messages(
             created_at=now,
             next_at=now,
             trace=trace,
+            owner=owner,
         )
-        for url in dict.fromkeys(urls)
-        if url
+        for url, owner in urls.items()
     ]
 
 

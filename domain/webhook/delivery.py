@@ -20,6 +20,7 @@ from typing import Final, NewType
 
 from domain.errors import InvalidRequest
 from domain.log.trace import parse_traceparent
+from domain.values import Owner
 
 #: ``webhook-`` and 32 hex digits: the name of one message to one receiver, and of its stream.
 WebhookId = NewType("WebhookId", str)
@@ -70,6 +71,7 @@ class Webhook:
         status: HTTP status of the last answer.
         error: Error of the last try.
         trace: W3C ``traceparent`` of the request of its subject, if that is known.
+        owner: The API key of the request that named the URL; ``None`` for a URL of the settings.
     """
 
     id: WebhookId
@@ -87,6 +89,7 @@ class Webhook:
     status: int | None = None
     error: str | None = None
     trace: str | None = None
+    owner: Owner | None = None
 
     def traceparent(self) -> str | None:
         """Return the header of the present try: a span of its own in the trace of the request."""

@@ -212,6 +212,7 @@ def _submit_line(batch: Batch, line: tuple[int, bytes], driver: BatchDriver) -> 
         parks=True,
         trace=_trace_of_line(facts.trace),
         trace_link=facts.trace,
+        owner=facts.owner,
     )
     try:
         driver.submission.submit(command, job_id=job_of_line(batch.id, number))
@@ -248,6 +249,7 @@ def _record_refusal(
         ordered=False,
         trace=_trace_of_line(facts.trace),
         trace_link=facts.trace,
+        owner=facts.owner,
     )
     field = error.field if isinstance(error, InvalidRequest) else None
     message = f"{field}: {error.message}" if field else error.message
@@ -289,6 +291,7 @@ def _end(batch: Batch, tally: BatchTally, driver: BatchDriver) -> None:
             expires_at=rfc3339(now + timedelta(seconds=kept_s)),
             batch=batch.id,
             part=part,
+            owner=batch.facts.owner,
         )
         driver.files.keep(
             file_of_part(batch.id, part),

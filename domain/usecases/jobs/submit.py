@@ -236,4 +236,5 @@ def _facts(command: SubmitJob, request: Digest) -> JobSubmitted:
         parks=command.parks,
         trace=command.trace,
         trace_link=command.trace_link,
+        owner=command.owner,
     )

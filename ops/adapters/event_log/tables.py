@@ -143,6 +143,7 @@ class _JobColumns(_Base):
     error: str | None = Field(default=None, sa_type=TEXT)
     error_message: str | None = Field(default=None, sa_type=TEXT)
     trace: str | None = Field(default=None, sa_type=TEXT)
+    owner: str | None = Field(default=None, sa_type=TEXT)
     position: int = Field(sa_type=BigInteger)
 
 
@@ -158,6 +159,7 @@ class JobRow(_JobColumns, table=True):
         # At most one job of each key; jobs without a key are exempt.
         Index(None, "idempotency", unique=True),
         Index(None, "asked", "accepted_position"),
+        Index(None, "owner", "accepted_position"),
     )
 
 
@@ -199,19 +201,44 @@ class _AgentColumns(_Base):
     created_at: str | None = Field(default=None, sa_type=TEXT)
     parent: str | None = Field(default=None, sa_type=TEXT)
     inherited: int
+    owner: str | None = Field(default=None, sa_type=TEXT)
 
 
 class AgentRow(_AgentColumns, table=True):
     """The agents projection."""
 
     __tablename__ = "agents"
-    __table_args__ = (Index(None, "position"), Index(None, "created_position"))
+    __table_args__ = (
+        Index(None, "position"),
+        Index(None, "created_position"),
+        Index(None, "owner", "position"),
+    )
 
 
 class NextAgentRow(_AgentColumns, table=True):
     """The agents projection that a rebuild fills; empty at other times."""
 
     __tablename__ = "agents_next"
+
+
+class _OwnedStreamColumns(_Base):
+    """The API key that made a file or a batch; those of jobs and agents stand in their rows."""
+
+    stream: str = Field(primary_key=True, sa_type=TEXT)
+    owner: str = Field(sa_type=TEXT)
+
+
+class OwnedStreamRow(_OwnedStreamColumns, table=True):
+    """The projection of the owners of files and batches."""
+
+    __tablename__ = "owned_streams"
+    __table_args__ = (Index(None, "owner"),)
+
+
+class NextOwnedStreamRow(_OwnedStreamColumns, table=True):
+    """The owners that a rebuild fills; empty at other times."""
+
+    __tablename__ = "owned_streams_next"
 
 
 class CheckpointRow(_Base, table=True):
@@ -250,6 +277,7 @@ class WebhookRow(_Base, table=True):
         Index(None, "host", "state", "next_at"),
         Index(None, "subject", "position"),
         Index(None, "position", "id"),
+        Index(None, "owner", "position"),
     )
 
     id: str = Field(primary_key=True, sa_type=TEXT)
@@ -267,6 +295,7 @@ class WebhookRow(_Base, table=True):
     status: int | None = None
     error: str | None = Field(default=None, sa_type=TEXT)
     trace: str | None = Field(default=None, sa_type=TEXT)
+    owner: str | None = Field(default=None, sa_type=TEXT)
 
 
 def _sums(name: str, *keys: str) -> Table:
@@ -294,8 +323,8 @@ def _buckets(name: str) -> Table:
 
 #: The usage projection, by hour and since the log began. A missing model or agent is ``""``.
 #: Tables with ``_next`` are those that a rebuild fills.
-USAGE_HOURS = _sums("usage_hours", "hour", "model", "agent")
-NEXT_USAGE_HOURS = _sums("usage_hours_next", "hour", "model", "agent")
+USAGE_HOURS = _sums("usage_hours", "hour", "model", "agent", "owner")
+NEXT_USAGE_HOURS = _sums("usage_hours_next", "hour", "model", "agent", "owner")
 USAGE_TOTALS = _sums("usage_totals", "model")
 NEXT_USAGE_TOTALS = _sums("usage_totals_next", "model")
 USAGE_BUCKETS = _buckets("usage_buckets")
@@ -307,6 +336,8 @@ JOBS: Table = METADATA.tables["jobs"]
 NEXT_JOBS: Table = METADATA.tables["jobs_next"]
 AGENTS: Table = METADATA.tables["agents"]
 NEXT_AGENTS: Table = METADATA.tables["agents_next"]
+OWNED_STREAMS: Table = METADATA.tables["owned_streams"]
+NEXT_OWNED_STREAMS: Table = METADATA.tables["owned_streams_next"]
 CHECKPOINTS: Table = METADATA.tables["checkpoints"]
 ARCHIVES: Table = METADATA.tables["archives"]
 WEBHOOKS: Table = METADATA.tables["webhooks"]

@@ -20,6 +20,7 @@ from ops.adapters.event_log.projections.checkpoints import (
     write_checkpoint,
 )
 from ops.adapters.event_log.projections.jobs import JobFold, named_job
+from ops.adapters.event_log.projections.owners import OwnerFold
 from ops.adapters.event_log.projections.usage import UsageFold, UsageTables
 from ops.adapters.event_log.row_codec import event_of
 from ops.adapters.event_log.tables import (
@@ -28,9 +29,11 @@ from ops.adapters.event_log.tables import (
     JOBS,
     NEXT_AGENTS,
     NEXT_JOBS,
+    NEXT_OWNED_STREAMS,
     NEXT_USAGE_BUCKETS,
     NEXT_USAGE_HOURS,
     NEXT_USAGE_TOTALS,
+    OWNED_STREAMS,
     USAGE_BUCKETS,
     USAGE_HOURS,
     USAGE_TOTALS,
@@ -47,12 +50,14 @@ class ProjectionSet:
     Attributes:
         jobs: The table of jobs, which names the checkpoint.
         agents: The table of agents.
+        owned_streams: The table of the owners of files and batches.
         usage: The writers of the tables of usage.
         tables: All tables of the set.
     """
 
     jobs: Table
     agents: Table
+    owned_streams: Table
     usage: UsageTables
     tables: tuple[Table, ...]
 
@@ -60,14 +65,23 @@ class ProjectionSet:
 LIVE = ProjectionSet(
     jobs=JOBS,
     agents=AGENTS,
+    owned_streams=OWNED_STREAMS,
     usage=UsageTables(hours=USAGE_HOURS, totals=USAGE_TOTALS, buckets=USAGE_BUCKETS),
-    tables=(JOBS, AGENTS, USAGE_HOURS, USAGE_TOTALS, USAGE_BUCKETS),
+    tables=(JOBS, AGENTS, OWNED_STREAMS, USAGE_HOURS, USAGE_TOTALS, USAGE_BUCKETS),
 )
 NEXT = ProjectionSet(
     jobs=NEXT_JOBS,
     agents=NEXT_AGENTS,
+    owned_streams=NEXT_OWNED_STREAMS,
     usage=UsageTables(hours=NEXT_USAGE_HOURS, totals=NEXT_USAGE_TOTALS, buckets=NEXT_USAGE_BUCKETS),
-    tables=(NEXT_JOBS, NEXT_AGENTS, NEXT_USAGE_HOURS, NEXT_USAGE_TOTALS, NEXT_USAGE_BUCKETS),
+    tables=(
+        NEXT_JOBS,
+        NEXT_AGENTS,
+        NEXT_OWNED_STREAMS,
+        NEXT_USAGE_HOURS,
+        NEXT_USAGE_TOTALS,
+        NEXT_USAGE_BUCKETS,
+    ),
 )
 
 
@@ -85,12 +99,14 @@ class ProjectionFold:
     ) -> None:
         self._jobs = JobFold(connection, projections.jobs, jobs)
         self._agents = AgentFold(connection, projections.agents)
+        self._owners = OwnerFold(connection, projections.owned_streams)
         self._usage = UsageFold(connection, projections.usage)
 
     def fold(self, events: Sequence[RecordedEvent]) -> None:
         """Fold all of ``events`` in, or none if one of them cannot follow its job's state."""
         views = self._jobs.fold(events)
         self._agents.fold(events, views)
+        self._owners.fold(events)
         changes = map(usage_of, events, views)
         self._usage.fold(change for change in changes if change is not None)
 
@@ -98,6 +114,7 @@ class ProjectionFold:
         """Write the rows that changed."""
         self._jobs.write()
         self._agents.write()
+        self._owners.write()
         self._usage.write()
 
 

@@ -44,13 +44,13 @@ class UsageTables:
     """The writers of the three tables of one set of projections.
 
     Args:
-        hours: Sums by hour, model and agent.
+        hours: Sums by hour, model, agent and owner.
         totals: Sums by model.
         buckets: Histograms by model.
     """
 
     def __init__(self, *, hours: Table, totals: Table, buckets: Table) -> None:
-        self.hours = UsageWriter(hours, ("hour", "model", "agent"), FIGURES)
+        self.hours = UsageWriter(hours, ("hour", "model", "agent", "owner"), FIGURES)
         self.totals = UsageWriter(totals, ("model",), FIGURES)
         self.buckets = UsageWriter(buckets, ("model", "measure", "bucket"), ("durations", "sum_us"))
 
@@ -66,14 +66,14 @@ class UsageFold:
     def __init__(self, connection: Connection, tables: UsageTables) -> None:
         self._connection = connection
         self._tables = tables
-        self._hours: dict[tuple[str, str, str], UsageFigures] = {}
+        self._hours: dict[tuple[str, str, str, str], UsageFigures] = {}
         self._buckets: dict[tuple[str, str, int], tuple[int, int]] = defaultdict(lambda: (0, 0))
 
     def fold(self, changes: Iterable[UsageChange]) -> None:
         """Sum what events change."""
         for change in changes:
-            hour, model, agent = change.key
-            key = hour, storable(model), storable(agent)
+            hour, model, agent, owner = change.key
+            key = hour, storable(model), storable(agent), storable(owner)
             before = self._hours.get(key)
             self._hours[key] = change.figures if before is None else before + change.figures
             for measure, us in change.durations:

@@ -45,7 +45,7 @@ def test_the_strategies_and_the_codec_know_every_type() -> None:
 
 def test_an_event_is_plain_json() -> None:
     name, version, data = encode_event(submitted(agent="a"))
-    assert (name, version) == ("JobSubmitted", 6)
+    assert (name, version) == ("JobSubmitted", 7)
     assert data["priority"] == "interactive"
     assert type(data["priority"]) is str
     assert data["sampling"]["seed"] == 7
