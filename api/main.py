@@ -56,6 +56,7 @@ from domain.usecases.webhooks import WebhookCollector
 from domain.webhook.delivery import read_secrets
 from ops.adapters.data_dir.free_space import free_bytes
 from ops.adapters.data_dir.lock import DataDirLocked, DataLock
+from ops.adapters.data_dir.permissions import create_private_files
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.redis.block_places import RedisBlockPlaces
@@ -376,6 +377,7 @@ def run(settings: Settings, logger: Logger) -> int:
 
 def main() -> int:
     """Run the api until SIGTERM, SIGINT or the end of its supervisor."""
+    create_private_files()
     settings = load_settings()
     logger = configure_logging("api", level=settings.log.level, format=settings.log.format)
     watch_lifeline(lambda: os.kill(os.getpid(), signal.SIGTERM))

@@ -7,6 +7,7 @@ import sys
 
 from domain.errors import LogUnavailable, QueueUnavailable
 from ops.adapters.data_dir.lock import DataDirLocked
+from ops.adapters.data_dir.permissions import create_private_files
 from ops.exit_codes import ExitCode, end_process
 from ops.liveness.parent_watch import watch_lifeline
 from ops.logs import configure_logging
@@ -22,6 +23,7 @@ SWITCH_INTERVAL_S = 0.0005
 
 def main() -> int:
     """Run a worker until SIGTERM, SIGINT or the end of its supervisor; return the exit code."""
+    create_private_files()
     settings = load_settings()
     logger = configure_logging("worker", level=settings.log.level, format=settings.log.format)
     sys.setswitchinterval(SWITCH_INTERVAL_S)

@@ -12,6 +12,7 @@ from types import FrameType
 
 from domain.errors import QueueUnavailable
 from ops.adapters.data_dir.lock import DataDirLocked, DataLock
+from ops.adapters.data_dir.permissions import create_private_files
 from ops.broker.address import forget_url, socket_path, write_url
 from ops.broker.private_redis import PrivateRedis
 from ops.broker.trial import TrialBroker
@@ -23,6 +24,7 @@ from ops.settings import Settings, load_settings
 
 def main() -> int:
     """Run the configured broker until SIGTERM or until the broker ends; return the exit code."""
+    create_private_files()
     settings = load_settings()
     log = configure_logging("broker", level=settings.log.level, format=settings.log.format)
     stop = threading.Event()

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
+from ops.adapters.data_dir.permissions import create_private_files
 from ops.cli.config_option import ConfigFile, add_config_option, use_config_file
 from ops.cli.exit_codes import EPILOG
 
@@ -46,9 +47,10 @@ _COMPLETION_ENV = "_SEMANTIC_COMPLETE"
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; commands find the umask of the caller in ``context.obj``."""
+    umask = create_private_files()
     asked = None if _COMPLETION_ENV in os.environ else _asked(sys.argv[1:])
-    build_app(asked, is_complete=_COMPLETION_ENV in os.environ)()
+    build_app(asked, is_complete=_COMPLETION_ENV in os.environ)(obj=umask)
 
 
 def build_app(asked: str | None = None, *, is_complete: bool = True) -> typer.Typer:

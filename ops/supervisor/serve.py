@@ -13,6 +13,7 @@ from rich.console import Console
 
 from domain.errors import LogUnavailable
 from ops.adapters.data_dir.log_files import LogFiles, LogLimits
+from ops.adapters.data_dir.permissions import tighten
 from ops.adapters.event_log.database import is_sqlite
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sqlite_driver import sqlite_version
@@ -58,6 +59,7 @@ def serve(
         with serve_lock(settings.data_dir) as leftovers:
             if leftovers is not None:
                 _wait_for(leftovers, settings)
+            tighten(settings.data_dir)
             server = settings.server
             port = claim_port(server.host, server.port, server=server)
             resolved = settings.model_copy(

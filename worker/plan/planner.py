@@ -12,6 +12,7 @@ from typing import Any
 
 from domain.errors import SemanticError
 from domain.kv.plan import DeviceMemory, ModelFootprint, Workload, plan_memory, planned_mac
+from ops.adapters.data_dir.permissions import create_private_files
 from ops.exit_codes import ExitCode
 from worker.engine.mlx.memory.device import ProcessDevice
 from worker.engine.mlx.model.sizing import size_model
@@ -86,6 +87,7 @@ def _device(request: PlanRequest) -> DeviceMemory:
 
 def main() -> int:
     """Plan what standard input names; return the exit code."""
+    create_private_files()
     output = sys.stdout
     # Libraries that print must not write beside the JSON.
     sys.stdout = sys.stderr

@@ -25,6 +25,7 @@ from domain.job.replay import Refusal, Replayed, ReplayRefused, Verdict, read_re
 from domain.log.codec import decode_recorded
 from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import JobId, StreamName, WorkerId
+from ops.adapters.data_dir.permissions import create_private_files
 from ops.adapters.log_admin.as_of import AsOfLog, open_as_of
 from ops.exit_codes import ExitCode
 from ops.logs import configure_logging
@@ -147,6 +148,7 @@ def run(settings: Settings, command: dict[str, Any], write: Write) -> None:
 
 def main() -> int:
     """Replay the jobs that standard input names; return the exit code."""
+    create_private_files()
     settings = load_settings()
     logger = configure_logging("replay", level="warning", format=settings.log.format)
     output = os.fdopen(

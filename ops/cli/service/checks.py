@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from domain.errors import LogUnavailable
 from ops.adapters.data_dir.free_space import FREE_BYTES_MIN, free_bytes
+from ops.adapters.data_dir.permissions import open_to_others
 from ops.adapters.event_log.database import is_sqlite
 from ops.adapters.event_log.sqlite_driver import has_wal_reset_fix, sqlite_version
 from ops.adapters.log_admin.server_report import report_server
@@ -30,6 +31,9 @@ from ops.supervisor.startup_banner import without_password
 _PYTHON_MIN = (3, 11)
 _REDIS_VERSION_S = 5.0
 _GIB = 1024**3
+#: Bits of a directory whose entries other users may replace.
+_WRITABLE_BY_OTHERS = 0o022
+_NAMES_SHOWN = 3
 
 Verdict = Literal["ok", "warn", "fail"]
 
@@ -51,6 +55,7 @@ def all_checks(settings: Settings) -> Iterator[Check]:
     yield check_broker(settings)
     yield check_mlx()
     yield check_data_dir(settings.data_dir)
+    yield check_permissions(settings.data_dir)
     yield check_port(settings)
     yield check_model(settings)
 
@@ -140,6 +145,21 @@ def check_data_dir(data_dir: Path) -> Check:
     free = free_bytes(nearest)
     detail = f"{data_dir}, {free / _GIB:.1f} GiB free"
     return Check("data", "ok" if free >= FREE_BYTES_MIN else "warn", detail)
+
+
+def check_permissions(data_dir: Path) -> Check:
+    """No other user can read or replace the service's files."""
+    open_paths = open_to_others(data_dir)
+    if open_paths:
+        names = ", ".join(path.name for path in open_paths[:_NAMES_SHOWN])
+        more = len(open_paths) - _NAMES_SHOWN
+        what = f"{names}{f' and {more} more' if more > 0 else ''}"
+        detail = f"other users may open {what} in {data_dir}; mend: semantic doctor --mend"
+        return Check("permissions", "warn", detail)
+    if data_dir.is_dir() and data_dir.stat().st_mode & _WRITABLE_BY_OTHERS:
+        detail = f"other users may replace files in {data_dir}; mend: chmod go-w"
+        return Check("permissions", "warn", detail)
+    return Check("permissions", "ok", "only you can open the service's files")
 
 
 def check_port(settings: Settings) -> Check:

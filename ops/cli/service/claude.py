@@ -73,6 +73,8 @@ def claude(
         fail(f"there is no program {binary}; install it: {_INSTALL}", ExitCode.FAILED)
     inherited = {name: value for name, value in os.environ.items() if name not in UNSET}
     secret = {} if key is None else key_variable(key, inherited)
+    if isinstance(context.obj, int):
+        os.umask(context.obj)  # what Claude Code writes is the user's
     _become(program, arguments(context.args, variables, model), inherited | variables | secret)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
@@ -26,6 +27,9 @@ def doctor(
     model: Model = None,
     port: Port = None,
     host: Host = None,
+    mend: Annotated[
+        bool, typer.Option("--mend", help="Close the service's files to other users first.")
+    ] = False,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -35,10 +39,13 @@ def doctor(
     a check would prevent a start; warnings do not count.
     """
     settings = settings_or_exit(overrides(data_dir=data_dir, model=model, host=host, port=port))
-    # Both keep --help fast.
+    # All keep --help fast.
+    from ops.adapters.data_dir.permissions import tighten  # noqa: PLC0415
     from ops.cli.service.checks import all_checks, check_health  # noqa: PLC0415
     from ops.supervisor.serve_record import read_record  # noqa: PLC0415
 
+    if mend:
+        tighten(settings.data_dir)
     checks = list(all_checks(settings))
     if read_record(settings.data_dir) is not None:
         checks += check_health(health_of(client_of(access_or_exit(data_dir), answer_s=ANSWER_S)))

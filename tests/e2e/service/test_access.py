@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import anthropic
 import httpx
@@ -14,6 +15,7 @@ import openai
 import psutil
 import pytest
 
+from tests.support.permissions import readable_by_others, umask
 from tests.support.processes.service import Service
 
 KEY = "correct-horse-battery-staple"
@@ -40,16 +42,30 @@ def listening(pid: int) -> set[tuple[str, int]]:
     }
 
 
-def test_a_service_with_a_key(own_service: Callable[..., Service]) -> None:
-    service = own_service(
-        SEMANTIC_API_KEY=KEY, SEMANTIC_SERVER__API_KEYS=json.dumps([f"laptop={KEY}"])
-    )
+def test_a_service_with_a_key(own_service: Callable[..., Service], tmp_path: Path) -> None:
+    with umask(0o022):
+        _make_open_data_dir(tmp_path / "data0")
+        service = own_service(
+            SEMANTIC_API_KEY=KEY, SEMANTIC_SERVER__API_KEYS=json.dumps([f"laptop={KEY}"])
+        )
+    assert service.data_dir == tmp_path / "data0"
     _only_configured_sockets_listen(service)
     _nobody_reads_the_key(service)
     _clients_need_it(service)
     _commands_send_it(service)
+    assert readable_by_others(service.data_dir) == []
     assert service.stop() == 0, service.log()
+    assert readable_by_others(service.data_dir) == []
     assert KEY not in service.log_file.read_text()
+
+
+def _make_open_data_dir(data_dir: Path) -> None:
+    """Make a data directory as an earlier version left it in a directory that existed before."""
+    for name in ("broker", "cache", "logs"):
+        (data_dir / name).mkdir(parents=True)
+    for name in ("events.sqlite3", "worker.lock"):
+        (data_dir / name).touch()
+    assert set(readable_by_others(data_dir)) > {"broker", "cache", "events.sqlite3"}
 
 
 def _only_configured_sockets_listen(service: Service) -> None:
@@ -104,12 +120,22 @@ def _commands_send_it(service: Service) -> None:
     refused = command(service, "run", "Say hello.")
     assert refused.returncode == 1
     assert "send a key" in refused.stderr
+    _claude_has_the_umask_of_the_shell(service)
     lines = command(service, "claude", "--print-env", SEMANTIC_API_KEY=KEY)
     assert 'ANTHROPIC_AUTH_TOKEN="$SEMANTIC_API_KEY"' in lines.stdout
     assert KEY not in lines.stdout
     shown = command(service, "config", "show", **settings, SEMANTIC_API_KEY=KEY)
     assert "server.api_keys" in shown.stdout
     assert KEY not in shown.stdout
+
+
+def _claude_has_the_umask_of_the_shell(service: Service) -> None:
+    program = service.data_dir.parent / "claude"
+    program.write_text("#!/bin/sh\numask\n")
+    program.chmod(0o700)
+    with umask(0o027):
+        found = command(service, "claude", "--claude", str(program), SEMANTIC_API_KEY=KEY)
+    assert found.stdout.strip() == "0027", found.stderr
 
 
 @pytest.mark.parametrize("words", [("serve",), ("api",)])

@@ -1,0 +1,81 @@
+"""The service's files are for their owner only; other files of the directory stay as they are."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from ops.adapters.data_dir.permissions import (
+    DIRECTORIES,
+    create_private_files,
+    open_to_others,
+    tighten,
+)
+from ops.cli.service.checks import check_permissions
+from tests.support.permissions import umask
+
+OURS = ("events.sqlite3", "events.sqlite3-wal", "heads.key", "serve.json", "worker.json.new")
+THEIRS = ("package.json", "notes.txt", "events.csv")
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A directory that every user may read, with files of the service and of the user."""
+    for name in (*OURS, *THEIRS):
+        (tmp_path / name).write_text("x")
+        (tmp_path / name).chmod(0o644)
+    for name in (*DIRECTORIES, "src"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o755)
+    tmp_path.chmod(0o755)
+    return tmp_path
+
+
+def test_files_and_directories_of_the_service_are_closed(directory: Path) -> None:
+    assert {path.name for path in open_to_others(directory)} == {*OURS, *DIRECTORIES}
+    assert tighten(directory) == ()
+    assert {_mode(directory / name) for name in OURS} == {0o600}
+    assert {_mode(directory / name) for name in DIRECTORIES} == {0o700}
+    assert {_mode(directory / name) for name in THEIRS} == {0o644}
+    assert {_mode(directory / "src"), _mode(directory)} == {0o755}
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("x")
+    elsewhere.chmod(0o644)
+    data_dir = tmp_path / "data"
+    data_dir.mkdir()
+    (data_dir / "serve.json").symlink_to(elsewhere)
+    assert tighten(data_dir) == ()
+    assert _mode(elsewhere) == 0o644
+
+
+def test_directory_that_does_not_exist_has_no_open_files(tmp_path: Path) -> None:
+    assert tighten(tmp_path / "missing") == ()
+    assert check_permissions(tmp_path / "missing").verdict == "ok"
+
+
+def test_doctor_warns_and_names_the_remedy(directory: Path) -> None:
+    found = check_permissions(directory)
+    assert found.verdict == "warn"
+    assert "archive, broker, cache and 6 more" in found.detail
+    assert "semantic doctor --mend" in found.detail
+    tighten(directory)
+    assert check_permissions(directory).verdict == "ok"
+    directory.chmod(0o777)
+    assert "may replace files" in check_permissions(directory).detail
+
+
+def test_a_process_creates_files_for_their_owner(tmp_path: Path) -> None:
+    with umask(0o022):
+        assert create_private_files() == 0o022
+        (tmp_path / "new").write_text("x")
+        (tmp_path / "folder").mkdir()
+    assert (_mode(tmp_path / "new"), _mode(tmp_path / "folder")) == (0o600, 0o700)
