@@ -38,7 +38,7 @@ from api.services.rules import (
     webhook_policy_of,
 )
 from domain.batch.ports import BatchViews
-from domain.errors import SemanticError
+from domain.errors import LogNewer, SemanticError
 from domain.job.ports import WorkerPulses
 from domain.log.ports import PayloadStore
 from domain.model.presence import LoadedModels
@@ -333,7 +333,9 @@ def run(settings: Settings, logger: Logger) -> int:
             hub.on_announced = webhooks.record_traffic
         except SemanticError as error:
             logger.error("cannot_serve", why=error.message)  # noqa: TRY400 - the message suffices
-            return int(ExitCode.FAILED)
+            # The supervisor repeats no start that can never succeed.
+            is_final = isinstance(error, LogNewer)
+            return int(ExitCode.CONFIG if is_final else ExitCode.FAILED)
 
         driver = _batch_driver(settings, ports, services, stack)
         batches = BatchThread(driver, woken=woken, logger=logger)

@@ -20,6 +20,7 @@
     │   └── RateLimited             the caller sends too many requests
     ├── Unavailable                 a part is down or draining; try later
     │   ├── LogUnavailable
+    │   │   └── LogNewer            a newer program wrote to the log; update this one
     │   ├── QueueUnavailable
     │   ├── ModelNotReady
     │   ├── ModelChanged            the model of a half-read answer left
@@ -245,6 +246,16 @@ class LogUnavailable(Unavailable):
     """The event log cannot be written (disk full, locked, gone)."""
 
     code = "log_unavailable"
+
+
+class LogNewer(LogUnavailable, ValueError):
+    """A newer program wrote to the event log what this one cannot read.
+
+    A ``ValueError`` too, since it is about a value of the log that cannot be decoded.
+    """
+
+    code = "log_newer"
+    retryable = False
 
 
 class QueueUnavailable(Unavailable):

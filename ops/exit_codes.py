@@ -46,7 +46,8 @@ MEANINGS = {
     ExitCode.LOAD_FAILED: "the model cannot be loaded: start the worker again, with another one",
     ExitCode.IDLE: "start the worker again, without a model",
     ExitCode.STUCK: "a step did not return: start the worker again",
-    ExitCode.CONFIG: "a setting cannot work: port taken, bad model, data directory in use",
+    ExitCode.CONFIG: "a setting cannot work: port taken, bad model, data directory in use, log "
+    "of a newer version",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 
-from domain.errors import LogUnavailable, QueueUnavailable
+from domain.errors import LogNewer, LogUnavailable, QueueUnavailable
 from ops.adapters.data_dir.lock import DataDirLocked
 from ops.adapters.data_dir.permissions import create_private_files
 from ops.exit_codes import ExitCode, end_process
@@ -35,7 +35,7 @@ def main() -> int:
     watch_lifeline(process.request_stop)
     try:
         code = process.run()
-    except (ModelLoadError, DataDirLocked) as error:
+    except (ModelLoadError, DataDirLocked, LogNewer) as error:
         logger.error("cannot_run", why=error.message)  # noqa: TRY400 - the traceback adds nothing
         return int(ExitCode.CONFIG)
     except (LogUnavailable, QueueUnavailable) as error:

@@ -19,6 +19,7 @@ from domain.chat import items as stream_types
 from domain.chat import logprobs
 from domain.chat.items import Body, StreamItem
 from domain.chat.logprobs import TokenLogprob
+from domain.errors import LogNewer
 from domain.events import event as event_types
 from domain.events.event import Event
 from domain.log.record import RecordedEvent
@@ -74,7 +75,8 @@ def decode_recorded(recorded: RecordedEvent) -> Event:
     """Return the event of an envelope, lifting past shapes.
 
     Raises:
-        ValueError: If the type is unknown or the data does not fit it.
+        LogNewer: A newer program wrote the event.
+        ValueError: The data does not fit the type.
     """
     return decode_event(recorded.type, recorded.schema_version, recorded.data)
 
@@ -83,17 +85,18 @@ def decode_event(type_name: str, schema_version: int, data: Mapping[str, Any]) -
     """Return the event that ``encode_event`` described, lifting past shapes.
 
     Raises:
-        ValueError: If the type is unknown or the data does not fit it.
+        LogNewer: A newer program wrote the event.
+        ValueError: The data does not fit the type.
     """
     cls = _EVENT_CLASSES.get(type_name)
     if cls is None:
-        msg = f"unknown event type {type_name!r}"
-        raise ValueError(msg)
+        msg = f"unknown event type {type_name!r}, written by a newer program"
+        raise LogNewer(msg)
     current = SCHEMA_VERSIONS.get(type_name, 1)
     lifted = dict(data)
     if schema_version > current:
         msg = f"{type_name} is of version {schema_version}, written by a newer program"
-        raise ValueError(msg)
+        raise LogNewer(msg)
     for version in range(schema_version, current):
         upcast = UPCASTERS.get((type_name, version))
         lifted = lifted if upcast is None else upcast(lifted)

@@ -17,10 +17,18 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
+from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from domain.errors import LogUnavailable
-from ops.adapters.event_log.database import database_file, reader_engine, reason_of, writer_engine
+from domain.errors import LogNewer, LogUnavailable
+from ops.adapters.event_log.database import (
+    database_file,
+    reader_engine,
+    reading,
+    reason_of,
+    writer_engine,
+)
+from ops.adapters.event_log.log_format import refuse_newer_log
 
 #: How long a process waits for another one that migrates the same file.
 MIGRATION_WAIT_MAX_S = 60.0
@@ -44,10 +52,28 @@ def current(url: str) -> str | None:
     engine = reader_engine(url)
     try:
         with engine.connect() as connection:
-            return MigrationContext.configure(connection).get_current_revision()
+            return _revision(connection)
     except SQLAlchemyError as error:
         msg = f"the event log cannot be read: {reason_of(error)}"
         raise LogUnavailable(msg) from error
+    finally:
+        engine.dispose()
+
+
+def refuse_newer_program(url: str) -> None:
+    """Refuse a log that a newer program has upgraded or written to; one without tables is fine.
+
+    Raises:
+        LogNewer: This program is older than the one that wrote to the log.
+        LogUnavailable: The database cannot be read.
+    """
+    file = database_file(url)
+    if file is not None and not file.exists():
+        return
+    engine = reader_engine(url)
+    try:
+        with reading(engine) as connection:
+            _refuse_newer(connection)
     finally:
         engine.dispose()
 
@@ -59,7 +85,8 @@ def upgrade(url: str) -> str:
         The new schema revision of the database.
 
     Raises:
-        LogUnavailable: The database cannot be written, or a newer version of this program wrote it.
+        LogNewer: A newer program has upgraded the tables or written to the log.
+        LogUnavailable: The database cannot be written.
     """
     file = database_file(url)
     try:
@@ -68,9 +95,6 @@ def upgrade(url: str) -> str:
         file.parent.mkdir(parents=True, exist_ok=True)
         with _file_lock(file.with_name(file.name + ".lock")):
             return _upgrade(url)
-    except CommandError as error:
-        msg = f"the event log is of another version than this program ({expected()}): {error}"
-        raise LogUnavailable(msg) from error
     except (SQLAlchemyError, OSError) as error:
         msg = f"the event log cannot be upgraded: {reason_of(error)}"
         raise LogUnavailable(msg) from error
@@ -80,12 +104,32 @@ def _upgrade(url: str) -> str:
     engine = writer_engine(url)
     try:
         with engine.begin() as connection:
+            _refuse_newer(connection)
             config = _config()
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
     finally:
         engine.dispose()
     return expected()
+
+
+def _refuse_newer(connection: Connection) -> None:
+    found = _revision(connection)
+    if found is None:
+        return
+    try:
+        ScriptDirectory.from_config(_config()).get_revision(found)
+    except CommandError as error:
+        msg = (
+            f"a newer version of semantic upgraded the event log (to schema {found}, this "
+            f"program knows up to {expected()}): update semantic"
+        )
+        raise LogNewer(msg) from error
+    refuse_newer_log(connection)
+
+
+def _revision(connection: Connection) -> str | None:
+    return MigrationContext.configure(connection).get_current_revision()
 
 
 def _config() -> Config:

@@ -11,7 +11,7 @@ from domain.log.record import Draft, RecordedEvent
 from domain.ports import Clock
 from domain.values import Digest, StreamName, digest_of
 from ops.adapters.event_log.database import reader_engine, writer_engine
-from ops.adapters.event_log.migrate import current, expected
+from ops.adapters.event_log.migrate import current, expected, refuse_newer_program
 from ops.adapters.event_log.projections.agent_views import SqlAgentViews
 from ops.adapters.event_log.projections.batch_views import SqlBatchViews
 from ops.adapters.event_log.projections.job_views import SqlJobViews
@@ -108,9 +108,11 @@ def open_log(url: str, *, clock: Clock) -> SqlEventLog:
     """Open a log whose tables ``migrate.upgrade`` has created; bring its projections up to date.
 
     Raises:
-        LogUnavailable: The tables are missing or of another version, or cannot be written.
+        LogNewer: A newer program has upgraded the tables or written to the log.
+        LogUnavailable: The tables are missing or of an earlier version, or cannot be written.
         CorruptLog: Events that the projections have read are missing.
     """
+    refuse_newer_program(url)
     found = current(url)
     if found != expected():
         msg = (

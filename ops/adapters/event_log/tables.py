@@ -251,6 +251,15 @@ class CheckpointRow(_Base, table=True):
     position: int = Field(sa_type=BigInteger)
 
 
+class LogFormatRow(_Base, table=True):
+    """A version that readers of the log need; see ``log_format``."""
+
+    __tablename__ = "log_format"
+
+    name: str = Field(primary_key=True, sa_type=TEXT)
+    version: int
+
+
 class ArchiveRow(_Base, table=True):
     """A file with a stretch of the log; only needed events of it stay in ``events``."""
 
@@ -339,5 +348,6 @@ NEXT_AGENTS: Table = METADATA.tables["agents_next"]
 OWNED_STREAMS: Table = METADATA.tables["owned_streams"]
 NEXT_OWNED_STREAMS: Table = METADATA.tables["owned_streams_next"]
 CHECKPOINTS: Table = METADATA.tables["checkpoints"]
+LOG_FORMAT: Table = METADATA.tables["log_format"]
 ARCHIVES: Table = METADATA.tables["archives"]
 WEBHOOKS: Table = METADATA.tables["webhooks"]

@@ -16,10 +16,12 @@ from domain.errors import ConcurrencyConflict, IdempotencyKeyTaken, LogUnavailab
 from domain.events.cache import AgentCacheMissed, AgentCacheRestored
 from domain.events.event import Event
 from domain.events.job import JobSubmitted
+from domain.log.reader_version import reader_needed, refuse_newer
 from domain.log.record import Draft, LogHead, RecordedEvent
 from domain.ports import Clock, IdSource
 from domain.values import Digest, StreamName, rfc3339
 from ops.adapters.event_log.hot_statements import HotStatement
+from ops.adapters.event_log.log_format import raise_reader_min, read_reader_min
 from ops.adapters.event_log.projections.checkpoints import read_checkpoint, write_checkpoint
 from ops.adapters.event_log.projections.fold import LIVE, ProjectionFold, catch_up
 from ops.adapters.event_log.row_codec import (
@@ -64,6 +66,9 @@ class LogTransaction:
         connection: In a transaction that holds the write lock.
         batch: Every append that will be made.
         now: Returns the timestamp of new events.
+
+    Raises:
+        LogNewer: A newer program has written to the log since this one opened it.
     """
 
     def __init__(
@@ -71,6 +76,8 @@ class LogTransaction:
     ) -> None:
         self._connection = connection
         self._now = now
+        self._reader_min = self._reader_needed = read_reader_min(connection)
+        refuse_newer(self._reader_min)
         self._head = read_head(connection)
         streams = {one.stream for one in batch}
         self._versions = {stream: _version(connection, stream) for stream in streams}
@@ -113,6 +120,8 @@ class LogTransaction:
             return
         rows = [event_values(event) for event in self._recorded]
         _INSERT_EVENTS.run_many(self._connection, rows)
+        if self._reader_needed > self._reader_min:
+            raise_reader_min(self._connection, self._reader_needed)
         self._write_payloads()
         if self._projections is not None:
             self._projections.write()
@@ -148,6 +157,8 @@ class LogTransaction:
         self._head = head
         self._versions[request.stream] = version
         self._recorded += recorded
+        needed = (reader_needed(event.type, event.schema_version) for event in recorded)
+        self._reader_needed = max(self._reader_needed, *needed)
         self._keys |= keys
         self._existing |= {event.event_id: event for event in recorded}
         self._payloads |= request.payloads

@@ -12,6 +12,7 @@ from domain.log.record import RecordedEvent
 from domain.values import StreamName
 from ops.adapters.event_log.archives import archived_stream
 from ops.adapters.event_log.database import database_file, reader_engine
+from ops.adapters.event_log.migrate import refuse_newer_program
 from ops.adapters.event_log.reader import LogReader
 
 
@@ -46,12 +47,14 @@ def open_as_of(url: str) -> Iterator[AsOfLog]:
     """Open an existing log.
 
     Raises:
+        LogNewer: A newer program has written to the log.
         LogUnavailable: There is no log at ``url``.
     """
     file = database_file(url)
     if file is not None and not file.exists():
         msg = f"there is no event log at {file}"
         raise LogUnavailable(msg)
+    refuse_newer_program(url)
     engine = reader_engine(url)
     try:
         yield AsOfLog(engine, url)

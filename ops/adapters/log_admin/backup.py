@@ -18,7 +18,7 @@ from domain.errors import CorruptLog, LogUnavailable
 from domain.log.record import LogHead
 from ops.adapters.data_dir.sync import sync_directory
 from ops.adapters.event_log.database import database_file, reader_engine
-from ops.adapters.event_log.migrate import current
+from ops.adapters.event_log.migrate import current, refuse_newer_program
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.sqlite_driver import BUSY_TIMEOUT_MS, driver_module
 from ops.adapters.log_admin.payloads import verify_payloads
@@ -67,7 +67,7 @@ def back_up(url: str, target: Path, *, progress: Progress | None = None) -> LogH
         part.unlink(missing_ok=True)
         msg = f"the log cannot be copied to {target}: {error}"
         raise LogUnavailable(msg) from error
-    except CorruptLog:
+    except (CorruptLog, LogUnavailable):
         part.unlink(missing_ok=True)
         raise
     return head
@@ -117,7 +117,7 @@ def restore(
         fresh.unlink(missing_ok=True)
         msg = f"the copy {copy} cannot be put back: {error}"
         raise LogUnavailable(msg) from error
-    except CorruptLog:
+    except (CorruptLog, LogUnavailable):
         fresh.unlink(missing_ok=True)
         raise
     return Restored(head=head, kept=kept if had_one else None)
@@ -135,6 +135,7 @@ def verify_copy(
 
     Raises:
         CorruptLog: The copy does not verify.
+        LogNewer: A newer program has written to the copied log.
         LogUnavailable: The file has no event log.
     """
     with closing(_connect(path)) as connection:
@@ -145,6 +146,7 @@ def verify_copy(
     if current(url) is None:
         msg = f"{path} holds no event log"
         raise LogUnavailable(msg)
+    refuse_newer_program(url)
     engine = reader_engine(url)
     try:
         last = LogReader(engine).head().position

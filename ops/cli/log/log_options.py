@@ -21,11 +21,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 from sqlalchemy import Engine
 
-from domain.errors import SemanticError
+from domain.errors import LogNewer, SemanticError
 from domain.log.record import EventFilter, RecordedEvent
 from domain.values import rfc3339
 from ops.adapters.event_log.database import database_file, reader_engine
-from ops.adapters.event_log.migrate import current
+from ops.adapters.event_log.migrate import current, refuse_newer_program
+from ops.cli.exit_codes import ExitCode
 from ops.cli.options import overrides, settings_or_exit
 from ops.settings import Settings
 from ops.supervisor.startup_banner import without_password
@@ -104,11 +105,16 @@ def read_settings(data_dir: Path | None) -> Settings:
 
 @contextmanager
 def log_engine(settings: Settings) -> Iterator[Engine]:
-    """Yield an engine on an existing log; exit where there is none."""
+    """Yield an engine on an existing log; exit where there is none.
+
+    Raises:
+        LogNewer: A newer program has written to the log.
+    """
     if current(settings.log_url) is None:
         place = database_file(settings.log_url) or without_password(settings.log_url)
         typer.echo(f"there is no event log at {place}", err=True)
         raise typer.Exit(1)
+    refuse_newer_program(settings.log_url)
     engine = reader_engine(settings.log_url)
     try:
         yield engine
@@ -125,9 +131,12 @@ def opened(settings: Settings) -> Iterator[Engine]:
 
 @contextmanager
 def errors_as_one_line() -> Iterator[None]:
-    """Turn a ``SemanticError`` into one line and exit code 1."""
+    """Turn a ``SemanticError`` into one line and exit code 1; 78 for the log of a newer program."""
     try:
         yield
+    except LogNewer as error:
+        typer.echo(f"error: {error.message}", err=True)
+        raise typer.Exit(int(ExitCode.CONFIG)) from error
     except SemanticError as error:
         typer.echo(f"error: {error.message}", err=True)
         raise typer.Exit(1) from error

@@ -17,6 +17,7 @@ from domain.errors import LogUnavailable
 from ops.adapters.data_dir.free_space import FREE_BYTES_MIN, free_bytes
 from ops.adapters.data_dir.permissions import open_to_others
 from ops.adapters.event_log.database import is_sqlite
+from ops.adapters.event_log.migrate import current, expected, refuse_newer_program
 from ops.adapters.event_log.sqlite_driver import has_wal_reset_fix, sqlite_version
 from ops.adapters.log_admin.server_report import report_server
 from ops.models.files import directory_of
@@ -52,6 +53,7 @@ def all_checks(settings: Settings) -> Iterator[Check]:
     yield check_python()
     yield Check("platform", "ok", f"{platform.system()} {platform.release()} {platform.machine()}")
     yield check_log(settings.log_url)
+    yield check_log_version(settings.log_url)
     yield check_broker(settings)
     yield check_mlx()
     yield check_data_dir(settings.data_dir)
@@ -70,6 +72,21 @@ def check_python() -> Check:
 def check_log(url: str) -> Check:
     """The database of the log does not lose commits."""
     return check_sqlite(sqlite_version()) if is_sqlite(url) else check_postgres(url)
+
+
+def check_log_version(url: str) -> Check:
+    """This program is new enough to read the log."""
+    try:
+        refuse_newer_program(url)
+        found = current(url)
+    except LogUnavailable as error:
+        return Check("event log", "fail", error.message)
+    if found is None:
+        return Check("event log", "ok", "none yet; the first start creates it")
+    detail = f"schema {found}"
+    if found != expected():
+        detail += f"; the next start upgrades it to {expected()}"
+    return Check("event log", "ok", detail)
 
 
 def check_postgres(url: str) -> Check:

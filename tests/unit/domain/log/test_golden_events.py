@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import typing
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from domain.events.event import Event
 from domain.log import codec
 from domain.log.codec import SCHEMA_VERSIONS, decode_event, encode_event
-from tests.support.golden.events import Golden, current, path_of, read_all, shape
+from domain.log.reader_version import READABLE_SINCE, READER_VERSION
+from tests.support.golden.events import FIXTURES, Golden, current, path_of, read_all, shape
 
 TYPES = {cls.__name__ for cls in typing.get_args(Event)}
 GOLDEN = list(read_all())
@@ -56,6 +58,19 @@ def test_no_version_of_a_type_is_missing_and_none_is_too_many() -> None:
     assert found == {
         (name, version) for name in TYPES for version in range(1, SCHEMA_VERSIONS.get(name, 1) + 1)
     }
+
+
+def test_what_older_programs_cannot_read_needs_a_newer_reader() -> None:
+    first = json.loads((FIXTURES / "readers.json").read_text("utf-8"))
+    for one in CURRENT:
+        for version in range(first.get(one.type, 0) + 1, one.schema_version + 1):
+            assert (one.type, version) in READABLE_SINCE, (
+                f"programs of reader 1 cannot read {one.type} of version {version}: name it in "
+                "domain.log.reader_version.READABLE_SINCE under the reader version of the next "
+                "release; before the first release with reader versions, write it into readers.json"
+            )
+    assert max(READABLE_SINCE.values(), default=1) == READER_VERSION
+    assert all(version > 1 for version in READABLE_SINCE.values())
 
 
 def test_versions_and_upcasters_are_of_types_that_exist() -> None:
