@@ -6,10 +6,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
+AUDIT := $(VENV)/.audit
 # One more than two cores: for six minutes, one process waits for a client that waits.
 TEST_PROCESSES ?= 3
 
-.PHONY: help demo serve test test-fast check format packages screenshots bench report soak nightly experiments lock clean
+.PHONY: help demo serve test test-fast check format packages screenshots bench report soak nightly experiments lock audit sbom clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -39,20 +40,22 @@ test: $(DEV) ## Run every test, with real redis-server, real MLX and, where npm 
 test-fast: $(DEV) ## Run the tests in pure Python: no redis, PostgreSQL, MLX or processes
 	@$(BIN)/python -m pytest --fast -n 2 $(ARGS)
 
-check: $(DEV) ## Format, lint, types, layers, spelling, word list
+check: $(DEV) ## Format, lint, types, layers, spelling, word list, secrets
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --config tests/architecture/layers.toml
 	@$(BIN)/codespell
 	@$(BIN)/python -m tests.architecture.wordlist
+	@$(BIN)/python -m tests.supply_chain.secret_scan
 
 screenshots: $(DEV) ## Write the screenshots of docs/page.md (needs chromium)
 	@$(BIN)/python -m tests.support.page.screenshots
 
-packages: $(DEV) ## Write the tables of packages and of metrics in docs
+packages: $(DEV) ## Write the tables of packages, metrics and licences in docs
 	@$(BIN)/python -m tests.architecture.packages
 	@$(BIN)/python -m tests.architecture.metrics_table
+	@$(BIN)/python -m tests.supply_chain.licences
 
 format: $(DEV) ## Format and fix what can be fixed
 	@$(BIN)/ruff format .
@@ -77,6 +80,20 @@ experiments: $(DEV) ## Run the numbered experiments of docs/experiments.md
 lock: ## Pin every dependency with hashes (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header pyproject.toml -o ops/deploy/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --extra dev pyproject.toml -o ops/deploy/requirements-dev.txt
+
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header ops/deploy/audit.in -o ops/deploy/requirements-audit.txt
+
+$(AUDIT): $(DEV) ops/deploy/requirements-audit.txt
+	@echo "adding pip-audit in an environment of its own"
+	@$(PYTHON) -m venv $(VENV)/audit
+	@$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r ops/deploy/requirements-audit.txt
+	@touch $@
+
+audit: $(AUDIT) ## Ask the vulnerability database about every locked package (needs the network)
+	@$(BIN)/python -m tests.supply_chain.audit
+
+sbom: $(DEV) ## Write dist/semantic.cdx.json, a CycloneDX bill of materials
+	@$(BIN)/python -m tests.supply_chain.sbom dist/semantic.cdx.json
 
 clean: ## Remove the environment and caches, never the data
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -22,6 +22,7 @@ _BY_DIRECTORY = {
     "integration": ("integration",),
     "integration/mlx": ("mlx",),
     "simulation": ("simulation",),
+    "supply_chain": ("architecture",),
     "unit": ("unit",),
     "unit/worker/engine/mlx/sampling": ("mlx",),
 }
@@ -31,7 +32,7 @@ _BY_FIXTURE = {"redis_url": "redis", "postgres": "postgres"}
 _BY_PARAMETER = {"redis": "redis", "postgres": "postgres"}
 
 #: Directories that ``--fast`` leaves out; their tests start processes or run the model.
-_SLOW = ("architecture", "e2e", "integration", "unit/worker/engine/mlx/sampling")
+_SLOW = ("architecture", "e2e", "integration", "supply_chain", "unit/worker/engine/mlx/sampling")
 #: Markers that ``--fast`` leaves out in the other directories.
 _SLOW_MARKERS = ("mlx", "postgres", "redis")
 

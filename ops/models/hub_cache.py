@@ -11,8 +11,9 @@ from huggingface_hub.errors import HFValidationError
 
 #: The files of weights that mlx-lm loads; some repositories have further copies beside them.
 WEIGHTS = "model*.safetensors"
-#: The files of a repository that a model needs: no weights in other formats, no pictures.
-HUB_FILES = ("*.json", WEIGHTS, "*.py", "*.model", "*.tiktoken", "*.txt", "*.jinja")
+#: The files of a repository that a model needs: no weights in other formats, no pictures, no
+#: programs.
+HUB_FILES = ("*.json", WEIGHTS, "*.model", "*.tiktoken", "*.txt", "*.jinja")
 
 _CONFIG = "config.json"
 _INDEX = "model.safetensors.index.json"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import mlx_lm.utils
 import structlog
@@ -36,6 +36,9 @@ from worker.engine.ports import LoadedModel, ModelLoadError, Render
 from worker.engine.reasoning_limit import with_reasoning_limit
 
 _log = structlog.get_logger(__name__)
+
+#: Without it, transformers asks on the terminal whether to run the Python files of a model.
+_TOKENIZER: Final = {"trust_remote_code": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +87,9 @@ def load_weights(
     if source.wire_memory:
         mlx_lm.utils.maybe_set_recommended_wired_limit()
     try:
-        network, tokenizer, config = mlx_lm.utils.load(str(model_dir), return_config=True)
+        network, tokenizer, config = mlx_lm.utils.load(
+            str(model_dir), tokenizer_config=dict(_TOKENIZER), return_config=True
+        )
     except Exception as error:
         # mlx, mlx-lm and transformers raise exceptions of many types on a broken directory.
         msg = f"the model in {model_dir} cannot be loaded: {type(error).__name__}: {error}"
@@ -129,7 +134,7 @@ def load_renderer(source: ModelSource, answers: RecordedAnswers | None = None) -
     try:
         config = mlx_lm.utils.load_config(model_dir)
         end_ids = config.get("eos_token_id")
-        tokenizer = mlx_lm.utils.load_tokenizer(model_dir, eos_token_ids=end_ids)
+        tokenizer = mlx_lm.utils.load_tokenizer(model_dir, dict(_TOKENIZER), eos_token_ids=end_ids)
     except Exception as error:
         # As above.
         msg = f"the tokenizer in {model_dir} cannot be loaded: {type(error).__name__}: {error}"
