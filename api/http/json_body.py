@@ -7,6 +7,7 @@ import math
 import re
 from typing import Any, Final
 
+from api.http.json_bounds import REQUEST, JsonBounds, check_values
 from domain.errors import InvalidRequest
 
 #: Levels of objects and arrays in a body. Real tool schemas stay below 20; the limit keeps every
@@ -16,13 +17,16 @@ NESTING_MAX: Final = 64
 _MAYBE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def load_json(body: bytes | str) -> Any:  # noqa: ANN401 - any JSON value
+def load_json(body: bytes | str, bounds: JsonBounds = REQUEST) -> Any:  # noqa: ANN401 - any JSON value
     """Return the JSON value of ``body``.
 
     Raises:
-        InvalidRequest: It is not UTF-8, not JSON, nested too deep, names a key twice, or holds a
-            number or text that no JSON reader agrees on (NaN, infinities, lone surrogates).
+        InvalidRequest: It is not UTF-8, not JSON, nested too deep, of too many values, names a key
+            twice, or holds a number or text that no JSON reader agrees on (NaN, infinities, lone
+            surrogates).
     """
+    raw = body if isinstance(body, bytes) else body.encode("utf-8", "surrogatepass")
+    check_values(raw, bounds)
     try:
         value = json.loads(
             body.decode("utf-8") if isinstance(body, bytes) else body,
@@ -40,7 +44,6 @@ def load_json(body: bytes | str) -> Any:  # noqa: ANN401 - any JSON value
         msg = f"the body is not valid JSON: {error}"
         raise InvalidRequest(msg) from error
     _check_depth(value)
-    raw = body if isinstance(body, bytes) else body.encode("utf-8", "surrogatepass")
     if _MAYBE_SURROGATE.search(raw):
         _check_text(value)
     return value

@@ -16,6 +16,7 @@ from api.background.batches import (
     new_batch_id,
     wire_id,
 )
+from api.http.json_bounds import BATCH
 from api.http.messages import Reply, Request, StreamReply
 from api.http.operation import Operation
 from api.http.parameters import page_size, path, text
@@ -107,7 +108,7 @@ async def message_batch_results(request: Request, batches: BatchServices) -> Str
 
 
 def _accept(request: Request, batches: BatchServices) -> Batch:
-    body = parse_body(MessageBatchBody, request.body)
+    body = parse_body(MessageBatchBody, request.body, BATCH)
     rules = batches.rules
     if len(body.requests) > rules.lines_max:
         msg = f"{len(body.requests)} requests are more than the {rules.lines_max} of one batch"

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import BeforeValidator, Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
-from api.schemas.base import RequestBody, whole
+from api.schemas.base import Items, RequestBody, whole
 from api.schemas.jobs import OptionsBody, PromptBody
 from api.schemas.openai_chat import FunctionTool
 from api.schemas.replies import JobCache
@@ -25,7 +25,7 @@ class AgentBody(OptionsBody):
 
     id: NewAgentId | None = None
     system: str | None = None
-    tools: list[FunctionTool] | None = None
+    tools: Items[FunctionTool] | None = None
 
 
 class TurnBody(PromptBody):

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from api.schemas.base import (
     Budget,
+    Items,
     MaxTokens,
     Name,
     RequestBody,
@@ -42,7 +43,7 @@ class InputMessage(RequestBody):
     """One turn; ``system`` is allowed anywhere in a conversation."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | list[ContentBlock]
+    content: str | Items[ContentBlock]
 
 
 class AnthropicTool(RequestBody):
@@ -97,13 +98,13 @@ class CountBody(RequestBody):
     """The fields of a request that its prompt depends on; ``seed`` is an addition."""
 
     model: Name
-    messages: Annotated[list[InputMessage], Field(min_length=1)]
-    system: str | list[ContentBlock] | None = None
+    messages: Annotated[Items[InputMessage], Field(min_length=1)]
+    system: str | Items[ContentBlock] | None = None
     stop_sequences: StopTexts | None = None
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
     top_p: TopP | None = None
     top_k: TopK | None = None
-    tools: list[AnthropicTool] | None = None
+    tools: Items[AnthropicTool] | None = None
     tool_choice: AnthropicToolChoice | None = None
     thinking: ThinkingSpec | None = None
     output_config: OutputConfig | None = None

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from api.http.json_body import load_json
+from api.http.json_bounds import REQUEST, JsonBounds
 from domain.errors import InvalidRequest
 from domain.webhook.targets import URL_CHARS_MAX
 
@@ -30,13 +31,22 @@ NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,255}$"
 JOB_ID_PATTERN: Final = r"^job-[0-9a-f]{32}$"
 WEBHOOK_ID_PATTERN: Final = r"^webhook-[0-9a-f]{32}$"
 
+T = TypeVar("T")
 BodyT = TypeVar("BodyT", bound="RequestBody")
+#: A list of which the first fault is reported, since a list of all faults takes seconds.
+Items = Annotated[list[T], Field(fail_fast=True)]
 
 
 class RequestBody(BaseModel):
     """A body, or an object inside one; known fields are validated, unknown ones are ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _release_interpreter(cls, value: Any) -> Any:  # noqa: ANN401 - any JSON value
+        """Return the value. Other threads run between two objects only where Python code runs."""
+        return value
 
 
 class WebhookBody(RequestBody):
@@ -68,14 +78,14 @@ StopText = Annotated[str, Field(max_length=STOP_CHARS_MAX)]
 StopTexts = Annotated[list[StopText], Field(max_length=STOPS_MAX)]
 
 
-def parse_body(model: type[BodyT], body: bytes) -> BodyT:
+def parse_body(model: type[BodyT], body: bytes, bounds: JsonBounds = REQUEST) -> BodyT:
     """Return a body as ``model``.
 
     Raises:
         InvalidRequest: The body is not a JSON object, or a known field is not valid; names the
             first such field.
     """
-    value = load_json(body)
+    value = load_json(body, bounds)
     if not isinstance(value, dict):
         msg = "the body must be a JSON object"
         raise InvalidRequest(msg)

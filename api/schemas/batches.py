@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
-from api.schemas.base import KeptSeconds, Name, RequestBody, WebhookBody
+from api.schemas.base import Items, KeptSeconds, Name, RequestBody, WebhookBody
 
 #: Limits of the ``metadata`` of an OpenAI batch.
 PAIRS_MAX = 16
@@ -27,7 +27,7 @@ class BatchRequest(RequestBody):
 class MessageBatchBody(RequestBody):
     """The body of ``POST /v1/messages/batches``: requests to answer within a day."""
 
-    requests: Annotated[list[BatchRequest], Field(min_length=1)]
+    requests: Annotated[Items[BatchRequest], Field(min_length=1)]
     webhook: WebhookBody | None = None
 
 

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from api.schemas.base import (
     NAME_PATTERN,
+    Items,
     MaxTokens,
     MinP,
     Name,
@@ -60,7 +61,7 @@ class PromptBody(OptionsBody):
     model_config = ConfigDict(json_schema_extra=_ONE_OF_BOTH)
 
     prompt: str | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
+    messages: Annotated[Items[ChatMessage], Field(min_length=1)] | None = None
     seed: Seed | None = None
     priority: Literal["interactive", "batch"] | None = None
     start_within_s: WithinS | None = None
@@ -80,5 +81,5 @@ class JobBody(PromptBody):
     """The body of ``POST /v1/jobs``: a generation from either a ``prompt`` or ``messages``."""
 
     system: str | None = None
-    tools: list[FunctionTool] | None = None
+    tools: Items[FunctionTool] | None = None
     agent_id: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None

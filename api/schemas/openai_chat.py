@@ -9,6 +9,7 @@ from pydantic import Field
 from api.schemas.base import (
     NAME_PATTERN,
     Answers,
+    Items,
     MaxTokens,
     MinP,
     Name,
@@ -48,9 +49,9 @@ class ChatMessage(RequestBody):
     """One turn."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[ContentPart] | None = None
+    content: str | Items[ContentPart] | None = None
     reasoning_content: str | None = None
-    tool_calls: list[ToolCallSpec] | None = None
+    tool_calls: Items[ToolCallSpec] | None = None
     tool_call_id: str | None = None
 
 
@@ -87,7 +88,7 @@ class AllowedTools(RequestBody):
     """The tools that may be called, or of which one must be called (``required``)."""
 
     mode: str | None = None
-    tools: list[ChatNamedTool] | None = None
+    tools: Items[ChatNamedTool] | None = None
 
 
 class ChatToolChoice(ChatNamedTool):
@@ -140,11 +141,11 @@ class CompletionParameters(RequestBody):
 class ChatCompletionBody(CompletionParameters):
     """The body of ``POST /v1/chat/completions``."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[Items[ChatMessage], Field(min_length=1)]
     max_completion_tokens: MaxTokens | None = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
-    tools: list[FunctionTool] | None = None
+    tools: Items[FunctionTool] | None = None
     tool_choice: str | ChatToolChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None

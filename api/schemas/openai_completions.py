@@ -14,8 +14,8 @@ from api.schemas.replies import OpenAIUsage
 
 #: Prompts of one request.
 PROMPTS_MAX: Final = 64
-#: Token ids of one prompt; more than any context has.
-IDS_MAX: Final = 1 << 22
+#: Token ids of one prompt, which a JSON body has room for.
+IDS_MAX: Final = 1 << 18
 
 # Validation of each ends at its first error, since a body may have millions of elements.
 Texts = Annotated[list[str], Field(min_length=1, max_length=PROMPTS_MAX, fail_fast=True)]

@@ -10,6 +10,7 @@ from typing_extensions import TypedDict  # pydantic reads only this one below Py
 from api.schemas.base import (
     INT64_MAX,
     NAME_PATTERN,
+    Items,
     MaxTokens,
     MinP,
     Name,
@@ -45,7 +46,7 @@ class ResponseTool(RequestBody):
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
     format: ToolInputFormat | None = None
-    tools: list[ResponseTool] | None = None
+    tools: Items[ResponseTool] | None = None
     execution: str | None = None
     defer_loading: bool | None = None
 
@@ -60,14 +61,14 @@ class InputItem(RequestBody):
     type: str | None = None
     id: str | None = None
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: str | list[ContentPart] | None = None
+    content: str | Items[ContentPart] | None = None
     call_id: str | None = None
     name: str | None = None
     namespace: str | None = None
     arguments: str | dict[str, Any] | None = None
     input: str | None = None
-    output: str | list[ContentPart] | dict[str, Any] | None = None
-    tools: list[ResponseTool] | None = None
+    output: str | Items[ContentPart] | dict[str, Any] | None = None
+    tools: Items[ResponseTool] | None = None
     execution: str | None = None
     encrypted_content: str | None = None
 
@@ -83,7 +84,7 @@ class ResponseToolChoice(ResponseNamedTool):
     """A tool that must be called, or ``allowed_tools``; other types mean ``auto``."""
 
     mode: str | None = None
-    tools: list[ResponseNamedTool] | None = None
+    tools: Items[ResponseNamedTool] | None = None
 
 
 class TextFormat(RequestBody):
@@ -114,7 +115,7 @@ class ResponsesBody(RequestBody):
     """
 
     model: Name
-    input: str | list[InputItem] = ""
+    input: str | Items[InputItem] = ""
     instructions: str | None = None
     previous_response_id: Annotated[str, Field(max_length=64)] | None = None
     stream: bool | None = None
@@ -126,12 +127,12 @@ class ResponsesBody(RequestBody):
     top_k: TopK | None = None
     min_p: MinP | None = None
     seed: Seed | None = None
-    tools: list[ResponseTool] | None = None
+    tools: Items[ResponseTool] | None = None
     tool_choice: str | ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
-    include: list[str] | None = None
+    include: Items[str] | None = None
     top_logprobs: TopLogprobs | None = None
     metadata: Annotated[dict[str, str], Field(max_length=METADATA_MAX)] | None = None
     truncation: Literal["auto", "disabled"] | None = None

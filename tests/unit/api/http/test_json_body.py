@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.http import json_bounds
 from api.http.json_body import NESTING_MAX, load_json
+from api.http.json_bounds import BATCH, REQUEST, JsonBounds
 from domain.errors import InvalidRequest
 
 
@@ -25,8 +29,8 @@ from domain.errors import InvalidRequest
         (b'["\\ud83d"]', "surrogate"),
         (b'{"\\uDE00": 1}', "surrogate"),
         (b"[" * (NESTING_MAX + 1) + b"]" * (NESTING_MAX + 1), "nested"),
-        (b"[" * 100_000, "nested"),
-        (b'{"a":' * 100_000, "nested"),
+        (b"[" * 49_000, "nested"),
+        (b'{"a":' * 49_000, "nested"),
     ],
 )
 def test_unreadable_body_is_an_invalid_request_that_says_why(body: bytes, says: str) -> None:
@@ -39,6 +43,58 @@ def test_unreadable_body_is_an_invalid_request_that_says_why(body: bytes, says: 
 def test_escaped_pair_and_deepest_nesting_pass() -> None:
     assert load_json(b'["\\ud83d\\ude00"]') == ["😀"]
     assert load_json(b"[" * NESTING_MAX + b"]" * NESTING_MAX)
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(alphabet='a"\\\\,:[]{}\n'),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(alphabet='a"\\\\,{'), inner),
+    ),
+    st.integers(1, 9),
+)
+def test_count_of_values_ignores_what_stands_in_texts(value: Any, slice_bytes: int) -> None:
+    body = json.dumps(value, separators=(",", ":")).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_bounds, "_SLICE_BYTES", slice_bytes)
+        found = b"".join(json_bounds._marks(body))
+    assert found.count(b",") + found.count(b"[") + found.count(b"{") == marks_of(value)
+    assert found.count(b"[") + found.count(b"{") == found.count(b"{") + lists_of(value)
+
+
+def marks_of(value: Any) -> int:
+    if not isinstance(value, list | dict):
+        return 0
+    children = list(value.values()) if isinstance(value, dict) else value
+    return 1 + max(0, len(children) - 1) + sum(marks_of(child) for child in children)
+
+
+def lists_of(value: Any) -> int:
+    children = list(value.values()) if isinstance(value, dict) else value
+    if not isinstance(value, list | dict):
+        return 0
+    return isinstance(value, list) + sum(lists_of(child) for child in children)
+
+
+@pytest.mark.parametrize(
+    "member", [b"[]", b"{}", b"0", b'""', b'{"k":0}', b"[0]", b'"\\",{"', b'"\\\\\\"["']
+)
+@pytest.mark.parametrize("bounds", [REQUEST, BATCH])
+def test_too_many_values_are_refused_before_any_is_made(member: bytes, bounds: JsonBounds) -> None:
+    # Of the parts of a batch, only objects may be more than in a request.
+    smaller = replace(bounds, containers_max=min(bounds.containers_max, 60_000))
+    body = b"[" + (member + b",") * REQUEST.values_max + member + b"]"
+    with pytest.raises(InvalidRequest, match="more than"):
+        load_json(body, smaller)
+
+
+def test_request_of_many_token_ids_and_a_batch_of_many_lines_pass() -> None:
+    ids = list(range(2**18))
+    assert load_json(json.dumps(ids).encode()) == ids
+    line = b'{"custom_id":"c","params":{"messages":[{"role":"user","content":"[,{"}]}}'
+    batch = b'{"requests":[' + (line + b",") * 60_000 + line + b"]}"
+    assert len(load_json(batch, BATCH)["requests"]) == 60_001
+    with pytest.raises(InvalidRequest, match="arrays and objects"):
+        load_json(batch)
 
 
 @given(st.binary())

@@ -103,9 +103,9 @@ def test_what_is_not_done_is_refused_by_name(fields: dict[str, Any], field: str)
     assert caught.value.field == field
 
 
-def test_a_million_wrong_elements_make_one_fault() -> None:
+def test_many_wrong_elements_make_one_fault() -> None:
     with pytest.raises(InvalidRequest) as caught:
-        _parsed(prompt=[True] * 1_000_000)
+        _parsed(prompt=[True] * 250_000)
     assert caught.value.field is not None
 
 
