@@ -18,7 +18,7 @@ from ops.logs import Logger
 #: Time between two steps while a batch is open, and while none is, in seconds. A step also finds
 #: the batches of other processes.
 BUSY_S: Final = 0.25
-IDLE_S: Final = 2.0
+IDLE_S: Final = 5.0
 #: Lines that are submitted at once, so that their appends share a commit.
 LINES_AT_ONCE: Final = min(16, ROUND_LINES_MAX)
 #: How long ``close`` waits for the current step, in seconds.

@@ -25,7 +25,7 @@ from ops.logs import Logger
 #: Time between two reads of the log and of due webhooks, in seconds.
 POLL_S: Final = 0.5
 #: The same while no job has emitted anything for ``BUSY_S``, in seconds.
-REST_S: Final = 1.0
+REST_S: Final = 2.0
 BUSY_S: Final = 2.0
 #: Time between two deletions of old webhooks, in seconds.
 FORGET_S: Final = 600.0
