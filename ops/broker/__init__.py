@@ -1,1 +1,1 @@
-"""The broker process: a private redis-server, or the in-memory trial broker."""
+"""The broker process: a private redis-server or valkey-server."""

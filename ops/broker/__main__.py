@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -15,7 +14,7 @@ from ops.adapters.data_dir.lock import DataDirLocked, DataLock
 from ops.adapters.data_dir.permissions import create_private_files
 from ops.broker.address import forget_url, socket_path, write_url
 from ops.broker.private_redis import PrivateRedis
-from ops.broker.trial import TrialBroker
+from ops.broker.server_binary import find_server
 from ops.exit_codes import ExitCode
 from ops.liveness.parent_watch import watch_lifeline
 from ops.logs import Logger, configure_logging
@@ -43,27 +42,21 @@ def main() -> int:
         return int(ExitCode.FAILED)
 
 
-def _choose(settings: Settings, log: Logger) -> PrivateRedis | TrialBroker | None:
-    mode = settings.redis.mode
-    binary = shutil.which("redis-server") if mode != "trial" else None
-    if binary is not None:
-        return PrivateRedis(binary, directory=settings.broker_dir, socket=socket_path(settings))
-    if mode == "redis":
-        log.error("redis.mode is 'redis', but there is no redis-server on the PATH")
+def _choose(settings: Settings, log: Logger) -> PrivateRedis | None:
+    server = find_server(settings.redis.mode)
+    if server is None:
+        log.error(
+            "no server for the broker: install redis-server, or set SEMANTIC_REDIS__URL",
+            mode=settings.redis.mode,
+        )
         return None
-    log.warning(
-        "TRIAL MODE: the queue lives in memory and dies with this process; "
-        "install redis-server (or set SEMANTIC_REDIS__URL) to keep it. Accepted jobs are safe."
-    )
-    return TrialBroker(settings.broker_dir / "trial.port")
+    return PrivateRedis(server, directory=settings.broker_dir, socket=socket_path(settings))
 
 
-def _serve(
-    broker: PrivateRedis | TrialBroker, settings: Settings, stop: threading.Event, log: Logger
-) -> int:
+def _serve(broker: PrivateRedis, settings: Settings, stop: threading.Event, log: Logger) -> int:
     broker.start()
     try:
-        # Threads may exist from here on: redis-server was forked before.
+        # Threads may exist from here on: the server was forked before.
         watch_lifeline(stop.set)
         write_url(settings, broker.url)
         log.info("the broker answers", url=broker.url)
@@ -78,7 +71,7 @@ def _serve(
         broker.stop()
 
 
-def _wait(broker: PrivateRedis | TrialBroker, ended: threading.Event) -> None:
+def _wait(broker: PrivateRedis, ended: threading.Event) -> None:
     broker.wait()
     ended.set()
 
@@ -94,5 +87,5 @@ def _on_signals(call: Callable[[], None]) -> None:
 if __name__ == "__main__":
     code = main()
     sys.stderr.flush()
-    # Connection threads of the trial broker may block in a command; they hold no state.
+    # The thread that waits for the server may still block.
     os._exit(code)

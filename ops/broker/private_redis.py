@@ -1,4 +1,4 @@
-"""A private redis-server on a unix socket: it keeps its data and ends with its parent process."""
+"""A private server on a unix socket: it keeps its data and ends with its parent process."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import redis
 from domain.errors import QueueUnavailable
 from ops.adapters.redis.client import connect
 from ops.broker.address import answers, url_of_socket
+from ops.broker.server_binary import ServerBinary
 
 #: Time for the server to load its data and answer, in seconds.
 START_MAX_S = 15.0
@@ -25,19 +26,20 @@ _PR_SET_PDEATHSIG = 1
 
 
 class PrivateRedis:
-    """A redis-server and its process.
+    """A redis-server or valkey-server, and its process.
 
     Args:
-        binary: Path of ``redis-server``.
+        server: The program.
         directory: Where it keeps its data.
         socket: Path of its socket; only this user can connect.
     """
 
-    def __init__(self, binary: str, *, directory: Path, socket: Path) -> None:
+    def __init__(self, server: ServerBinary, *, directory: Path, socket: Path) -> None:
         self.url = url_of_socket(socket)
         self._directory = directory
         self._socket = socket
-        self._argv = [binary, *_arguments(directory, socket)]
+        self._name = server.name
+        self._argv = [server.path, *_arguments(directory, socket)]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -68,7 +70,7 @@ class PrivateRedis:
         while not answers(self.url):
             if self.exit_code() is not None or time.monotonic() >= give_up_at:
                 self.stop()
-                message = f"redis-server did not start; see {self._directory / 'redis.log'}"
+                message = f"{self._name} did not start; see {self._directory / 'redis.log'}"
                 raise QueueUnavailable(message)
             time.sleep(_POLL_S)
 
@@ -103,6 +105,8 @@ def _arguments(directory: Path, socket: Path) -> list[str]:
         "loglevel": "warning",
         "appendonly": "yes",
         "appendfsync": "everysec",
+        # Commands instead of a snapshot, whose format one server may not read from the other.
+        "aof-use-rdb-preamble": "no",
         # The append-only file is enough; snapshots would fork beside a model that fills the memory.
         "save": "",
         "databases": "1",

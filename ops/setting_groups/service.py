@@ -69,16 +69,26 @@ class ServerSettings(SettingGroup):
         return keys
 
 
+BrokerMode = Literal["auto", "redis", "bundled"]
+
+
 class RedisSettings(SettingGroup):
     """The broker. Without a URL a private one is started."""
 
     url: str | None = None
-    mode: Literal["auto", "redis", "trial"] = Field(
-        default="auto", description="the private one: redis-server, or one in memory for trial"
+    mode: BrokerMode = Field(
+        default="auto",
+        description="the private one: redis-server if it is on the PATH, or the bundled Valkey",
     )
     prefix: str = "semantic"
     items_max: int = Field(default=200_000, ge=1000, description="items kept per job")
     items_ttl_s: int = Field(default=3600, ge=1, description="after the terminal item")
+
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _trial_is_bundled(cls, mode: object) -> object:
+        # The name in versions whose own server kept the queue in memory.
+        return "bundled" if mode == "trial" else mode
 
 
 class LogSettings(SettingGroup):

@@ -39,20 +39,12 @@ class StartupBanner:
         self._row("data", str(facts.data_dir))
         self._row("log", f"{facts.log_url} · {facts.database}")
 
-    def broker(self, url: str, pid: int | None) -> None:
+    def broker(self, url: str, pid: int | None, server: str) -> None:
         """Print the broker; ``pid`` is ``None`` for an external one."""
         if pid is None:
             self._row("broker", f"{without_password(url)} (yours)")
-        elif url.startswith("unix:"):
-            self._row("broker", f"redis-server, private · {url} · pid {pid}")
         else:
-            self._row("broker", f"[bold yellow]TRIAL MODE[/] · {escape(url)} · pid {pid}", raw=True)
-            self._row(
-                "", "a small built-in broker stands in for redis-server: slower, and its queue"
-            )
-            self._row(
-                "", "is rebuilt from the log after a restart. To leave: install redis-server."
-            )
+            self._row("broker", f"{server}, private · {url} · pid {pid}")
 
     def parts(self, worker_pid: int, base_url: str, api_pid: int) -> None:
         """Print that the worker and the api have started."""

@@ -14,6 +14,7 @@ from functools import partial
 
 import httpx
 
+from ops.broker.server_binary import find_server
 from ops.clients.claude_code import ServedModel
 from ops.exit_codes import ExitCode
 from ops.logs import Logger
@@ -146,7 +147,12 @@ class Supervisor:
         if broker is not None:
             self._broker_url = await self._wait_broker()
         self._note(broker_url=self._broker_url)
-        self._out.banner.broker(self._broker_url or "", broker.pid if broker else None)
+        server = find_server(self._settings.redis.mode)
+        self._out.banner.broker(
+            self._broker_url or "",
+            broker.pid if broker else None,
+            server.name if server else "",
+        )
         worker, api = self._keep(self._parts.worker), self._keep(self._parts.api)
         self._out.banner.parts(worker.pid, self._record.base_url, api.pid)
         model = await self._wait_ready(began)

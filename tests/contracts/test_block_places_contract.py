@@ -53,7 +53,7 @@ def _pulse(worker: WorkerId, card: ModelCard | None = CARD) -> WorkerPulse:
     return WorkerPulse(worker=worker, pid=1, state="ready" if card else "loading", model=card)
 
 
-@pytest.fixture(params=["fake", "trial", "redis"])
+@pytest.fixture(params=["fake", "valkey", "redis"])
 def places(request: pytest.FixtureRequest, keys: Keys) -> Iterator[BlockPlaces]:
     workers = _workers()
     if request.param == "fake":
@@ -115,8 +115,8 @@ def test_forgotten_blocks_are_nowhere(places: BlockPlaces) -> None:
     assert places.forget([]) == 0
 
 
-def test_a_silent_worker_is_left_out(trial_url: str, keys: Keys) -> None:
-    client = connect(trial_url)
+def test_a_silent_worker_is_left_out(valkey_url: str, keys: Keys) -> None:
+    client = connect(valkey_url)
     pulses = FakeWorkerPulses()
     pulses.beat(_pulse(WorkerId("silent")))
     with ExitStack() as stack:
@@ -126,8 +126,8 @@ def test_a_silent_worker_is_left_out(trial_url: str, keys: Keys) -> None:
         assert RedisBlockPlaces(client, keys, pulses, timeout_s=WAIT_S).find(NAMES) == ()
 
 
-def test_a_message_that_cannot_be_parsed_is_refused(trial_url: str, keys: Keys) -> None:
-    client = connect(trial_url)
+def test_a_message_that_cannot_be_parsed_is_refused(valkey_url: str, keys: Keys) -> None:
+    client = connect(valkey_url)
     with ExitStack() as stack:
         stack.callback(client.close)
         blocks = Blocks(set(), set())

@@ -36,7 +36,7 @@ def _words(request: ChatRequest) -> int:
     return len(text.split())
 
 
-@pytest.fixture(params=["fake", "trial", "redis"])
+@pytest.fixture(params=["fake", "valkey", "redis"])
 def counter(request: pytest.FixtureRequest, keys: Keys) -> Iterator[TokenCounter]:
     if request.param == "fake":
         yield FakeTokenCounter(_words)
@@ -64,8 +64,8 @@ def test_refused_prompt_is_refused_to_its_asker_alone(counter: TokenCounter) -> 
     assert counter.count(_request("two words")) == 2
 
 
-def test_request_that_no_worker_takes_times_out(trial_url: str, keys: Keys) -> None:
-    client = connect(trial_url)
+def test_request_that_no_worker_takes_times_out(valkey_url: str, keys: Keys) -> None:
+    client = connect(valkey_url)
     with ExitStack() as stack:
         stack.callback(client.close)
         with pytest.raises(ModelNotReady):

@@ -37,7 +37,7 @@ Check = Callable[[Wire], Awaitable[None]]
 RunOnWire = Callable[[Check], None]
 
 
-@pytest.fixture(params=["fake", "trial", "redis"])
+@pytest.fixture(params=["fake", "valkey", "redis"])
 def run_on_wire(request: pytest.FixtureRequest, keys: Keys) -> RunOnWire:
     kind = request.param
     url = "" if kind == "fake" else str(request.getfixturevalue(f"{kind}_url"))

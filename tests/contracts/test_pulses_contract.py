@@ -78,7 +78,7 @@ READY = WorkerPulse(
 LASTING_MS = 600_000
 
 
-@pytest.fixture(params=["fake", "trial", "redis"])
+@pytest.fixture(params=["fake", "valkey", "redis"])
 def pulses_and_fade(
     request: pytest.FixtureRequest, keys: Keys
 ) -> Iterator[tuple[WorkerPulses, Callable[[], None]]]:

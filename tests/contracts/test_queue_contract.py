@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+import fakeredis
 import pytest
+import redis
 from dramatiq import MessageProxy
 
 from domain.errors import QueueUnavailable
@@ -90,7 +92,7 @@ class QueueUnderTest:
     requeue_all: Callable[[], object]
 
 
-@pytest.fixture(params=["fake", "trial", "redis"])
+@pytest.fixture(params=["fake", "fakeredis", "valkey", "redis"])
 def broker(request: pytest.FixtureRequest, keys: Keys) -> Iterator[QueueUnderTest]:
     if request.param == "fake":
         fake = FakeJobQueue()
@@ -101,7 +103,10 @@ def broker(request: pytest.FixtureRequest, keys: Keys) -> Iterator[QueueUnderTes
             partial(fake.requeue_unacked, ENGINE),
         )
         return
-    client = connect(str(request.getfixturevalue(f"{request.param}_url")))
+    if request.param == "fakeredis":
+        client: redis.Redis = fakeredis.FakeRedis(server_type="valkey")
+    else:
+        client = connect(str(request.getfixturevalue(f"{request.param}_url")))
     broker = BlockingRedisBroker(client, keys, broker_id=ENGINE, unacked_check_s=0)
     # One message at a time, so that the others can be seen to wait.
     consumer = broker.consume(INTERACTIVE.value, prefetch=1, timeout=50)
@@ -161,8 +166,10 @@ def test_job_that_is_unacknowledged_only_at_the_broker_is_delivered_again(
     assert broker.queue.enqueue(A, INTERACTIVE)
 
 
-def test_job_that_a_stopping_consumer_gave_back_is_held_no_more(trial_url: str, keys: Keys) -> None:
-    client = connect(trial_url)
+def test_job_that_a_stopping_consumer_gave_back_is_held_no_more(
+    valkey_url: str, keys: Keys
+) -> None:
+    client = connect(valkey_url)
     broker = BlockingRedisBroker(client, keys, broker_id=ENGINE)
     DramatiqJobQueue(client, keys).enqueue(A, INTERACTIVE)
     for _ in range(2):  # the second consumer of the same worker

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,6 +19,7 @@ from ops.adapters.event_log.database import is_sqlite
 from ops.adapters.event_log.migrate import current, expected, refuse_newer_program
 from ops.adapters.event_log.sqlite_driver import has_wal_reset_fix, sqlite_version
 from ops.adapters.log_admin.server_report import report_server
+from ops.broker.server_binary import find_server
 from ops.models.files import directory_of
 from ops.models.hub_cache import is_hub_id
 from ops.models.registry import first_model
@@ -114,32 +114,22 @@ def check_broker(settings: Settings) -> Check:
     """A broker can be started, or an external one is configured."""
     if settings.redis.url:
         return Check("broker", "ok", f"yours: {without_password(settings.redis.url)}")
-    binary = shutil.which("redis-server")
-    match settings.redis.mode, binary:
-        case "trial", _:
-            return Check("broker", "warn", "trial mode by redis.mode: slower, for trials")
-        case "redis", None:
-            return Check("broker", "fail", "no redis-server on the PATH, and redis.mode is 'redis'")
-        case _, None:
-            detail = "no redis-server on the PATH: trial mode, slower; install redis-server"
-            return Check("broker", "warn", detail)
-        case _, found:
-            return _check_redis_server(found)
-
-
-def _check_redis_server(binary: str) -> Check:
+    server = find_server(settings.redis.mode)
+    if server is None:
+        detail = f"no server for redis.mode {settings.redis.mode!r}: install redis-server"
+        return Check("broker", "fail", detail)
     try:
         output = subprocess.run(
-            [binary, "--version"],
+            [server.path, "--version"],
             capture_output=True,
             check=True,
             text=True,
             timeout=_REDIS_VERSION_S,
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        return Check("broker", "fail", f"{binary} does not run: {error}")
+        return Check("broker", "fail", f"{server.path} does not run: {error}")
     words = [word.removeprefix("v=") for word in output.split() if word.startswith("v=")]
-    return Check("broker", "ok", f"redis-server {words[0] if words else '?'} at {binary}")
+    return Check("broker", "ok", f"{server.name} {words[0] if words else '?'} at {server.path}")
 
 
 def check_mlx() -> Check:

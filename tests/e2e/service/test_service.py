@@ -188,11 +188,11 @@ def test_restart_continues_the_same_log(own_service: Callable[..., Service]) -> 
     assert service.stop() == 0
 
 
-def test_trial_mode_answers_and_survives_the_death_of_its_worker(
+def test_bundled_broker_serves_and_survives_the_death_of_the_worker(
     own_service: Callable[..., Service],
 ) -> None:
-    service = own_service(SEMANTIC_REDIS__MODE="trial")
-    assert "trial" in service.log().lower()
+    service = own_service(SEMANTIC_REDIS__MODE="bundled")
+    assert "valkey-server, private" in service.log()
     with httpx.Client(base_url=service.base_url, timeout=60) as http:
         worker = service.part("worker")
         job_id = http.post("/v1/jobs", json=LONGER).json()["id"]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import redis
 
 from domain.values import JobId, Priority
 from ops.adapters.redis.client import Keys, connect
@@ -20,9 +21,9 @@ from ops.broker.address import answers, resolve_broker_url
 from ops.liveness.parent_watch import LIFELINE_ENV
 from ops.settings import Settings
 from tests.support.polling import WITHIN_S, wait_until
-from tests.support.processes.brokers import redis_binary
+from tests.support.processes.brokers import redis_server
 
-MODES = ["trial", "redis"]
+MODES = ["bundled", "redis"]
 
 
 @contextmanager
@@ -30,7 +31,7 @@ def running_broker(
     data_dir: Path, mode: str, *, path: str | None = None, lifeline: int | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     if mode == "redis":
-        redis_binary()
+        redis_server()
     env = {key: value for key, value in os.environ.items() if not key.startswith("SEMANTIC_")}
     env |= {"SEMANTIC_DATA_DIR": str(data_dir), "SEMANTIC_REDIS__MODE": mode}
     env |= {"PATH": path} if path is not None else {}
@@ -81,32 +82,39 @@ def data_dir(short_tmp: Path, tmp_path: Path) -> Path:
 def test_broker_answers_then_stops_on_sigterm_and_leaves_nothing(data_dir: Path, mode: str) -> None:
     with running_broker(data_dir, mode) as broker:
         url = url_of(data_dir)
-        assert url.startswith("redis://127.0.0.1:" if mode == "trial" else "unix://")
+        assert url.startswith("unix://")
         children = _children(broker)
-        assert len(children) == (0 if mode == "trial" else 1)
+        assert len(children) == 1
         broker.terminate()
         assert broker.wait(WITHIN_S) == 0
-        assert broker.stderr is not None
-        assert (b"TRIAL MODE" in broker.stderr.read()) == (mode == "trial")
         assert not any(child.is_running() for child in children)
     assert not answers(url)
     assert not (data_dir / "broker.url").exists()
 
 
-def test_broker_without_redis_on_the_path_is_for_trial(data_dir: Path) -> None:
-    with running_broker(data_dir, "auto", path="/nonexistent"):
-        assert url_of(data_dir).startswith("redis://127.0.0.1:")
+def test_broker_without_redis_on_the_path_is_the_bundled_one(data_dir: Path) -> None:
+    with running_broker(data_dir, "auto", path="/nonexistent") as broker:
+        client = connect(url_of(data_dir))
+        (server,) = _children(broker)
+        assert server.name() == "valkey-server"
+        assert client.info("server")["server_name"] == "valkey"
+        client.close()
 
 
-def test_redis_that_is_demanded_but_missing_is_a_wrong_setting(data_dir: Path) -> None:
-    with running_broker(data_dir, "auto", path="/nonexistent") as first:
-        url_of(data_dir)
-        first.terminate()
-        first.wait(WITHIN_S)
-    env = {"PATH": "/nonexistent", "SEMANTIC_DATA_DIR": str(data_dir)}
+@pytest.mark.parametrize("mode", ["redis", "trial"])
+def test_old_and_demanded_modes(data_dir: Path, mode: str) -> None:
+    """``trial`` of earlier versions is the bundled server; ``redis`` does without nothing else."""
+    if mode == "trial":
+        with running_broker(data_dir, mode, path="/nonexistent"):
+            assert url_of(data_dir).startswith("unix://")
+        return
     done = subprocess.run(
         [sys.executable, "-m", "ops.broker"],
-        env=env | {"SEMANTIC_REDIS__MODE": "redis"},
+        env={
+            "PATH": "/nonexistent",
+            "SEMANTIC_DATA_DIR": str(data_dir),
+            "SEMANTIC_REDIS__MODE": mode,
+        },
         capture_output=True,
         timeout=WITHIN_S,
         check=False,
@@ -146,34 +154,35 @@ def test_broker_ends_when_its_supervisor_is_gone(data_dir: Path, mode: str) -> N
         assert not answers(url)
 
 
-def test_killed_redis_ends_the_broker_and_its_successor_has_the_data(data_dir: Path) -> None:
+@pytest.mark.parametrize("modes", [("redis", "redis"), ("redis", "bundled"), ("bundled", "redis")])
+def test_killed_server_ends_the_broker_and_its_successor_has_the_data(
+    data_dir: Path, modes: tuple[str, str]
+) -> None:
+    """A redis-server that is installed or removed later reads what the other one wrote."""
     keys = Keys("t")
-    with running_broker(data_dir, "redis") as broker:
+    with running_broker(data_dir, modes[0]) as broker:
         client = connect(url_of(data_dir))
         DramatiqJobQueue(client, keys).enqueue(JobId("job-1"), Priority.BATCH)
-        # Redis hands a change to the kernel before it answers, so its own death costs nothing.
+        # A rewrite leaves a base file in the writer's own format.
+        client.bgrewriteaof()
+        wait_until(lambda: not _is_rewriting(client))
+        # The server hands a change to the kernel before it answers, so its death costs nothing.
         (server,) = _children(broker)
         server.kill()
         assert broker.wait(WITHIN_S) == 1
-    with running_broker(data_dir, "redis"):
+    with running_broker(data_dir, modes[1]):
         assert url_of(data_dir) == url_of(data_dir)
         assert client.zrange(keys.agent_queue(Priority.BATCH, None), 0, -1) == [b"job-1"]
         client.close()
 
 
-def test_trial_broker_comes_back_on_its_port(data_dir: Path) -> None:
-    urls = set()
-    for _ in range(2):
-        with running_broker(data_dir, "trial") as broker:
-            urls.add(url_of(data_dir))
-            broker.kill()
-            broker.wait(WITHIN_S)
-        (data_dir / "broker.url").unlink()
-    assert len(urls) == 1
+def _is_rewriting(client: redis.Redis) -> bool:
+    state = client.info("persistence")
+    return bool(state["aof_rewrite_in_progress"] or state["aof_rewrite_scheduled"])
 
 
 def test_server_left_behind_is_replaced_and_its_data_kept(data_dir: Path) -> None:
-    binary = redis_binary()
+    binary = redis_server().path
     directory = data_dir / "broker"
     directory.mkdir(parents=True)
     left_behind = subprocess.Popen(

@@ -262,11 +262,12 @@ def test_doctor_finds_the_taken_port_and_the_missing_model(shell: Shell) -> None
     assert checks["python"]["verdict"] == "ok"
 
 
-def test_doctor_warns_of_trial_mode_without_redis_server(shell: Shell) -> None:
+def test_doctor_names_the_bundled_broker_without_redis_server(shell: Shell) -> None:
     model = _model_directory(shell.home)
     code, checks = _doctor(shell, "--port", "0", "--model", model, PATH=str(shell.home))
     assert code == 0
-    assert checks["broker"]["verdict"] == "warn"
+    assert checks["broker"]["verdict"] == "ok"
+    assert "valkey-server" in checks["broker"]["detail"]
 
 
 def test_status_without_a_service_says_so_with_3(shell: Shell) -> None:

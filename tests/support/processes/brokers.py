@@ -1,6 +1,6 @@
-"""Real brokers for tests: a redis-server child, and the trial server, each private to the session.
+"""Real brokers for tests: a redis-server and the bundled Valkey, each private to the session.
 
-Take ``broker_url`` for a test to run on both, ``redis_url`` or ``trial_url`` for one of them.
+Take ``broker_url`` for a test to run on both, ``redis_url`` or ``valkey_url`` for one of them.
 Each test gets ``keys`` with a prefix of its own, so that nothing is seen twice.
 """
 
@@ -18,17 +18,24 @@ import redis
 
 from ops.adapters.redis.client import Keys, connect
 from ops.broker.private_redis import PrivateRedis
-from ops.broker.trial import TrialBroker
+from ops.broker.server_binary import ServerBinary, find_server
 
 
-def redis_binary() -> str:
-    """Return the path of redis-server, or skip; without one in CI that is a failure."""
-    binary = shutil.which("redis-server")
-    if binary is None:
+def redis_server() -> ServerBinary:
+    """Return the redis-server, or skip; without one in CI that is a failure."""
+    server = find_server("redis")
+    if server is None:
         if os.environ.get("CI"):
             pytest.fail("CI must have redis-server")
         pytest.skip("there is no redis-server on the PATH")
-    return binary
+    return server
+
+
+def valkey_server() -> ServerBinary:
+    """Return the bundled server."""
+    server = find_server("bundled")
+    assert server is not None
+    return server
 
 
 @pytest.fixture(scope="session")
@@ -42,24 +49,23 @@ def short_tmp() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def redis_url(short_tmp: Path) -> Iterator[str]:
     """A redis-server of this session."""
-    server = PrivateRedis(
-        redis_binary(), directory=short_tmp / "redis", socket=short_tmp / "redis.sock"
-    )
-    server.start()
-    yield server.url
-    server.stop()
+    yield from _served(redis_server(), short_tmp / "redis")
 
 
 @pytest.fixture(scope="session")
-def trial_url(short_tmp: Path) -> Iterator[str]:
-    """A trial server of this session, in this process."""
-    server = TrialBroker(short_tmp / "trial.port")
-    server.start()
-    yield server.url
-    server.stop()
+def valkey_url(short_tmp: Path) -> Iterator[str]:
+    """A bundled Valkey of this session."""
+    yield from _served(valkey_server(), short_tmp / "valkey")
 
 
-@pytest.fixture(params=["trial", "redis"])
+def _served(server: ServerBinary, directory: Path) -> Iterator[str]:
+    private = PrivateRedis(server, directory=directory, socket=directory.with_suffix(".sock"))
+    private.start()
+    yield private.url
+    private.stop()
+
+
+@pytest.fixture(params=["valkey", "redis"])
 def broker_url(request: pytest.FixtureRequest) -> str:
     """Each kind of broker in turn."""
     return str(request.getfixturevalue(f"{request.param}_url"))

@@ -54,10 +54,10 @@ def test_url_of_the_settings_wins() -> None:
     assert resolve_broker_url(settings) == "redis://elsewhere:6379/0"
 
 
-def test_private_broker_is_found_by_its_file(tmp_path: Path, trial_url: str) -> None:
+def test_private_broker_is_found_by_its_file(tmp_path: Path, valkey_url: str) -> None:
     settings = Settings(data_dir=tmp_path)
-    write_url(settings, trial_url)
-    assert resolve_broker_url(settings, wait_s=0) == trial_url
+    write_url(settings, valkey_url)
+    assert resolve_broker_url(settings, wait_s=0) == valkey_url
     forget_url(settings)
     assert list(tmp_path.iterdir()) == []
 
