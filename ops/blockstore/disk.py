@@ -74,7 +74,7 @@ class Disk:
             self._sync_files([draft for draft, _ in drafts])
             for draft, path in drafts:
                 draft.replace(path)
-            self._sync_directories(changed)
+            self.sync_directories(changed)
         except OSError:
             for path in (each for pair in drafts for each in pair):
                 # Best effort: the next scan deletes drafts, and renamed files are complete.
@@ -97,7 +97,8 @@ class Disk:
         for path in paths:
             _sync(path, os.O_RDONLY, full=path == paths[-1])
 
-    def _sync_directories(self, paths: Iterable[Path]) -> None:
+    def sync_directories(self, paths: Iterable[Path]) -> None:
+        """Make the names in directories survive a power cut."""
         if not self._sync:
             return
         for path in paths:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from domain.kv.hashing import BlockHash
 from ops.blockstore.blocks import BlockInfo, Rejected, RejectReason, model_of
+from ops.blockstore.disk import Disk
 from ops.blockstore.index import BlockIndex
 from ops.blockstore.names import BlockName, block_path
 from ops.blockstore.reader import read_block
@@ -116,13 +117,18 @@ def with_descendants(blocks: Iterable[BlockInfo], hashes: Collection[BlockHash])
 
 
 def delete(root: Path, blocks: Iterable[BlockInfo]) -> None:
-    """Delete the files of ``blocks``; missing files are ignored.
+    """Delete the files of ``blocks`` for good; missing files are ignored.
 
     Raises:
         OSError: A file could not be deleted.
     """
+    changed = set()
     for info in blocks:
-        path_of(root, info).unlink(missing_ok=True)
+        path = path_of(root, info)
+        path.unlink(missing_ok=True)
+        changed.add(path.parent)
+    # A power cut could bring back a file whose directory was not synced.
+    Disk().sync_directories(changed)
 
 
 def delete_leftovers(found: Overview) -> None:

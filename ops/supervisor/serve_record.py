@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ops.adapters.data_dir.sync import make_directory
+
 _LOCK_NAME = "serve.lock"
 _RECORD_NAME = "serve.json"
 _POLL_S = 0.05
@@ -80,7 +82,7 @@ def serve_lock(data_dir: Path) -> Iterator[ServeRecord | None]:
     """
     path = data_dir / _LOCK_NAME
     try:
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(data_dir)
         lock = path.open("a+", encoding="ascii")
     except OSError as error:
         message = f"the data directory {data_dir} cannot be written: {error.strerror}"

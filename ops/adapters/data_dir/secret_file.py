@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ops.adapters.data_dir.sync import sync_directory
+from ops.adapters.data_dir.sync import make_directory, sync_directory
 
 
 def write_once(file: Path, text: str) -> None:
@@ -14,7 +14,7 @@ def write_once(file: Path, text: str) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(file.parent)
     # Written under another name first, so that no process reads an incomplete secret.
     draft = file.with_name(f"{file.name}.{os.getpid()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -6,6 +6,17 @@ import os
 from pathlib import Path
 
 
+def make_directory(directory: Path) -> None:
+    """Create a directory, readable by the owner only, whose name survives a power cut.
+
+    Missing directories above it are created too; an existing directory stays as it is.
+    """
+    missing = [one for one in (directory, *directory.parents) if not one.exists()]
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for one in reversed(missing):
+        sync_directory(one.parent)
+
+
 def sync_directory(directory: Path) -> None:
     """Sync a directory, so that its entries survive a power cut."""
     descriptor = os.open(directory, os.O_RDONLY)

@@ -21,6 +21,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import LogNewer, LogUnavailable
+from ops.adapters.data_dir.sync import make_directory
 from ops.adapters.event_log.database import (
     database_file,
     reader_engine,
@@ -92,7 +93,7 @@ def upgrade(url: str) -> str:
     try:
         if file is None:
             return _upgrade(url)
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(file.parent)
         with _file_lock(file.with_name(file.name + ".lock")):
             return _upgrade(url)
     except (SQLAlchemyError, OSError) as error:

@@ -31,6 +31,7 @@ from domain.events.agent import AGENT_HISTORY
 from domain.log.record import EventFilter, LogHead
 from domain.ports import Clock, IdSource
 from domain.values import JobStatus, StreamName
+from ops.adapters.data_dir.sync import make_directory
 from ops.adapters.event_log.archives import Archive, directory_of, read_anchor
 from ops.adapters.event_log.database import reader_engine, reading, reason_of, writer_engine
 from ops.adapters.event_log.event_file import verify_file, write_events
@@ -109,7 +110,7 @@ def _last_before(connection: Connection, before: str) -> int:
 def _written(engine: Engine, directory: Path, anchor: LogHead, last: int) -> Archive:
     first = anchor.position + 1
     path = directory / f"events-{first:012d}-{last:012d}.jsonl.gz"
-    directory.mkdir(mode=0o700, exist_ok=True)
+    make_directory(directory)
     (event,) = LogReader(engine).read_all(after=last - 1, limit=1)
     head = LogHead(position=last, hash=event.hash)
     if path.exists() and not _holds(path, anchor, head):

@@ -16,7 +16,7 @@ from typing import Any
 
 from domain.errors import CorruptLog, LogUnavailable
 from domain.log.record import LogHead
-from ops.adapters.data_dir.sync import sync_directory
+from ops.adapters.data_dir.sync import make_directory, sync_directory
 from ops.adapters.event_log.database import database_file, reader_engine
 from ops.adapters.event_log.migrate import current, refuse_newer_program
 from ops.adapters.event_log.reader import LogReader
@@ -102,7 +102,7 @@ def restore(
     fresh = file.with_name(file.name + _PART)
     kept = file.with_name(f"{file.name}.{kept_as}")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(file.parent)
         _create_empty(fresh)
         # By SQLite, not byte by byte: a copy that was opened may have a write-ahead log.
         _vacuum_into(copy, fresh)

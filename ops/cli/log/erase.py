@@ -11,6 +11,7 @@ import typer
 from domain.errors import LogUnavailable
 from domain.kv.hashing import BlockHash
 from domain.values import AgentId
+from ops.adapters.data_dir.sync import sync_directory
 from ops.adapters.log_admin.erase import Erased, erase_agent
 from ops.adapters.redis.client import Keys, broker_errors, connect
 from ops.blockstore import maintenance
@@ -91,6 +92,8 @@ def _erase_items(settings: Settings, erased: Erased) -> None:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+        if settings.broker_dir.is_dir():
+            sync_directory(settings.broker_dir)  # a power cut could bring the files back
         return
     keys = Keys(settings.redis.prefix)
     client = connect(settings.redis.url)

@@ -1,0 +1,153 @@
+"""Opens what a power cut left as the service does, and checks every promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from bench.chaos.history import Violation
+from bench.power_cut.promises import Promises, Texts
+from bench.power_cut.work import BACKUP, DATA_DIR, SECRET
+from domain.errors import SemanticError
+from domain.log.checkpoints import required_hashes
+from domain.values import Digest, JobId
+from ops.adapters.event_log.archives import verify_archives
+from ops.adapters.event_log.database import reader_engine
+from ops.adapters.event_log.migrate import upgrade
+from ops.adapters.event_log.projections.rebuild import ensure_projections
+from ops.adapters.event_log.reader import LogReader
+from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
+from ops.adapters.log_admin.backup import verify_copy
+from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
+from ops.adapters.log_admin.payloads import verify_payloads
+from ops.adapters.log_admin.verify import verify_log
+from ops.adapters.webhooks.secret import webhook_secret
+from ops.blockstore.blocks import StoredBlock
+from ops.blockstore.store import BlockStore
+from ops.clock import SystemClock
+from ops.setting_groups.service import WebhookSettings
+from tests.support.builders.blocks import FINGERPRINT, make_chain
+
+#: Contexts that the recorded work may have stored.
+_CHAINS_MAX: Final = 16
+
+
+def check(root: Path, promises: Promises) -> tuple[Violation, ...]:
+    """Return every broken promise of a rebuilt root directory; opening it may mend it."""
+    violations = [*_check_files(root, promises)]
+    data = root / DATA_DIR
+    if not data.is_dir():
+        if promises.webhook_key or promises.jobs:
+            violations.append(_broken("files are there", str(data), "the directory is missing"))
+        return tuple(violations)
+    checks = (_check_log, _check_blocks, _check_webhook_key)
+    for one in checks:
+        try:
+            violations += one(data, promises)
+        except (SemanticError, OSError) as error:
+            violations.append(_broken(one.__name__, str(data), f"{type(error).__name__}: {error}"))
+    return tuple(violations)
+
+
+def _check_files(root: Path, promises: Promises) -> Iterator[Violation]:
+    """Check the bytes as they lie on the disk, before anything opens them."""
+    if promises.erased:
+        for path in sorted(root.rglob("*")):
+            if path.is_file() and SECRET.encode() in path.read_bytes():
+                name = str(path.relative_to(root))
+                yield _broken("erased texts stay erased", name, "holds an erased text")
+    backup = root / BACKUP
+    if backup.exists():
+        try:
+            head = verify_copy(backup)
+        except SemanticError as error:
+            yield _broken("a copy is whole or absent", BACKUP, str(error))
+        else:
+            if promises.backup not in (None, (head.position, head.hash)):
+                yield _broken("a copy is whole or absent", BACKUP, f"its head is {head}")
+    elif promises.backup is not None:
+        yield _broken("a completed backup is there", BACKUP, "is missing")
+
+
+def _check_log(data: Path, promises: Promises) -> Iterator[Violation]:
+    """Open the log as a start of the service does; verify it; look for what was promised."""
+    url = f"sqlite:///{data / 'events.sqlite3'}"
+    upgrade(url)
+    ensure_projections(url)
+    files = CheckpointFiles.of(data)
+    signed = required_hashes(files.read())
+    engine = reader_engine(url)
+    try:
+        last = LogReader(engine).head()
+        is_restored = promises.restoring and (last.position, last.hash) == promises.backup
+        if is_restored:
+            # The restore is not signed yet; it is repeated then.
+            signed = {at: hash_ for at, hash_ in signed.items() if at <= last.position}
+        verify_log(engine, signed_hashes=signed)
+        verify_payloads(engine)
+        report = verify_archives(engine, url, signed_hashes=signed)
+        if not is_restored:
+            yield from _check_heads(signed, promises)
+            sign_log(engine, files, clock=SystemClock())
+    finally:
+        engine.dispose()
+    there = {file.name for file in (data / "archive").glob("*.jsonl.gz")}
+    for file in {*report.missing, *promises.archives} - there:
+        yield _broken("an archive is there", file, "is missing")
+    with open_log(url, clock=SystemClock()) as log:
+        for job, texts in (promises.jobs_in_backup if is_restored else promises.jobs).items():
+            if texts.agent is None or not promises.erasing:
+                yield from _check_job(log, JobId(job), texts)
+
+
+def _check_heads(signed: dict[int, str], promises: Promises) -> Iterator[Violation]:
+    for position, hash_ in promises.heads.items():
+        if signed.get(position) != hash_:
+            yield _broken("a signed head stays", str(position), f"is {signed.get(position)}")
+
+
+def _check_job(log: SqlEventLog, job: JobId, texts: Texts) -> Iterator[Violation]:
+    view = log.views.get(job)
+    if view is None:
+        yield _broken("every accepted job is there", job, "is not in the log")
+        return
+    for digest in filter(None, (view.request, view.output)):
+        log.get(Digest(digest))  # raises where it is missing or another text
+    if view.request != texts.prompt:
+        yield _broken("every accepted job is there", job, f"has the prompt {view.request}")
+    if texts.answer is not None and view.output != texts.answer:
+        what = f"is {view.status} with the answer {view.output}"
+        yield _broken("an end that was seen stays", job, what)
+
+
+def _check_blocks(data: Path, promises: Promises) -> Iterator[Violation]:
+    """A promised block is there; what is there has the content that was stored."""
+    store = BlockStore(data / "cache", budget_bytes=1 << 30, clock=SystemClock())
+    store.scan()
+    written = {
+        block.hash: block for start in range(1, _CHAINS_MAX) for block in make_chain(start, 7)
+    }
+    for info in store.blocks():
+        found = store.get(info.hash, FINGERPRINT)
+        name = info.hash.hex()
+        if not isinstance(found, StoredBlock):
+            yield _broken("a renamed block is whole", name, f"is {found}")
+        elif tuple(found.token_ids) != tuple(written[info.hash].token_ids):
+            yield _broken("a block read back is right", name, f"has tokens {found.token_ids}")
+    there = {info.hash.hex() for info in store.blocks()}
+    for name in sorted(promises.blocks - there):
+        yield _broken("a stored block is there", name, "is missing")
+    if promises.erased:
+        for name in sorted(there & set(promises.erasing)):
+            yield _broken("erased texts stay erased", name, "the block is there")
+
+
+def _check_webhook_key(data: Path, promises: Promises) -> Iterator[Violation]:
+    found = webhook_secret(WebhookSettings(), data)
+    if promises.webhook_key not in (None, found):
+        yield _broken("the key of the webhooks stays", "webhooks.key", "is another one")
+
+
+def _broken(promise: str, subject: str, what: str) -> Violation:
+    return Violation(promise=promise, subject=subject, what=what)
