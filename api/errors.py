@@ -12,6 +12,7 @@ from api.http.messages import Dialect, Reply
 from domain.errors import (
     AgentTurnConflict,
     Conflict,
+    DiskFull,
     Failure,
     GenerationCancelled,
     InvalidRequest,
@@ -33,10 +34,14 @@ _STATUS: Final[Mapping[type[SemanticError], int]] = MappingProxyType(
         GenerationCancelled: 409,
         Overloaded: 429,
         Unavailable: 503,
+        DiskFull: 507,
         Failure: 500,
         SemanticError: 500,
     }
 )
+
+#: Statuses that the SDKs of other services do not name, and the one that they wait and retry on.
+_FOREIGN_STATUS: Final[Mapping[int, int]] = MappingProxyType({507: 503})
 
 # The names that the SDKs and Claude Code distinguish. A status that is not listed falls to its
 # class: 4xx is the caller's, 5xx is ours.
@@ -83,6 +88,7 @@ _TITLES: Final[Mapping[int, str]] = MappingProxyType(
         503: "Service unavailable",
         504: "Timeout",
         505: "HTTP version not supported",
+        507: "Insufficient storage",
         529: "Overloaded",
     }
 )
@@ -172,12 +178,13 @@ def dialect_of(path: str, headers: Mapping[str, str]) -> Dialect:
     return dialects[0]
 
 
-def status_of(error: SemanticError) -> int:
-    """Return the HTTP status of a failure."""
+def status_of(error: SemanticError, dialect: Dialect = Dialect.NATIVE) -> int:
+    """Return the HTTP status of a failure for the clients of a dialect."""
     if isinstance(error, TransportError):
         return error.status
     # Every class but the root has an entry or inherits one; the nearest ancestor decides.
-    return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
+    status = next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
+    return status if dialect is Dialect.NATIVE else _FOREIGN_STATUS.get(status, status)
 
 
 def error_type(status: int, dialect: Dialect) -> str:
@@ -192,7 +199,7 @@ def error_type(status: int, dialect: Dialect) -> str:
 def error_body(error: SemanticError, dialect: Dialect, request_id: str) -> dict[str, Any]:
     """Return the JSON object of a failure; streams send it as their last event."""
     facts = _Facts(
-        status=status_of(error),
+        status=status_of(error, dialect),
         code=error.code,
         message=error.message,
         field=error.field if isinstance(error, InvalidRequest) else None,
@@ -209,12 +216,14 @@ def error_body(error: SemanticError, dialect: Dialect, request_id: str) -> dict[
 
 def error_reply(error: SemanticError, dialect: Dialect, request_id: str) -> Reply:
     """Return the reply to a request that failed."""
-    status = status_of(error)
+    status = status_of(error, dialect)
     headers = {"x-should-retry": "true" if error.retryable else "false"}
     if isinstance(error, TransportError):
         headers.update(error.headers)
-    if status in (429, 503, 529):
-        after_s = error.retry_after_s if isinstance(error, Overloaded) else RETRY_AFTER_S
+    if status in (429, 503, 507, 529):
+        after_s = RETRY_AFTER_S
+        if isinstance(error, Overloaded | DiskFull):
+            after_s = error.retry_after_s
         headers.setdefault("retry-after", str(after_s))
     return Reply(
         status=status,

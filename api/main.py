@@ -54,7 +54,7 @@ from domain.usecases.model_stock import serving_models
 from domain.usecases.model_swaps import ModelSwaps
 from domain.usecases.webhooks import WebhookCollector
 from domain.webhook.delivery import read_secrets
-from ops.adapters.data_dir.free_space import free_bytes
+from ops.adapters.data_dir.free_space import DiskFloor, floor_of
 from ops.adapters.data_dir.lock import DataDirLocked, DataLock
 from ops.adapters.data_dir.permissions import create_private_files
 from ops.adapters.event_log.migrate import upgrade
@@ -90,6 +90,8 @@ BACKGROUND_DRAIN_S = 3.0
 EXPIRE_S = 1.0
 #: Time between two searches for jobs whose model no worker has, in seconds.
 ABSENT_CHECK_S = 2.0
+#: Time between two tries to hold the reserve of the disk again, in seconds.
+DISK_CHECK_S = 2.0
 #: How long a stream waits for its first item before its head is sent, in seconds. An idle worker
 #: publishes it within milliseconds, and rejects a prompt that is too long within seconds.
 OPENING_S = 5.0
@@ -104,8 +106,8 @@ def build(
         LogUnavailable: The event log cannot be opened.
         QueueUnavailable: No broker answers.
     """
-    clock, ids = SystemClock(), RandomIds()
-    log = _open_log(settings, stack, clock)
+    clock, ids, disk = SystemClock(), RandomIds(), _floor(settings)
+    log = _open_log(settings, stack, clock, disk)
     client, hub, keys = _broker(settings, stack)
     pulses, signals = RedisWorkerPulses(client, keys), RedisControlSignals(client, keys)
     controls = EngineControls(log=log, ids=ids, signals=signals)
@@ -152,7 +154,7 @@ def build(
         agents=agent_limits_of(settings.server),
         ping_s=settings.server.ping_s,
         opening_s=OPENING_S,
-        free_bytes=partial(free_bytes, settings.data_dir),
+        disk=disk,
     )
     return ports, hub
 
@@ -179,10 +181,16 @@ def _metrics(settings: Settings, log: SqlEventLog, stack: ExitStack) -> MetricPo
     )
 
 
-def _open_log(settings: Settings, stack: ExitStack, clock: Clock) -> SqlEventLog:
+def _floor(settings: Settings) -> DiskFloor:
+    return floor_of(settings.disk, log_file=settings.log_file, data_dir=settings.data_dir)
+
+
+def _open_log(settings: Settings, stack: ExitStack, clock: Clock, disk: DiskFloor) -> SqlEventLog:
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     upgrade(settings.log_url)
-    return stack.enter_context(open_log(settings.log_url, clock=clock))
+    disk.renew()
+    log = open_log(settings.log_url, clock=clock, require_space=disk.require_space)
+    return stack.enter_context(log)
 
 
 def _broker(settings: Settings, stack: ExitStack) -> tuple[BrokerClient, RedisItemHub, Keys]:
@@ -311,6 +319,7 @@ def _periodic_tasks(
         ("deadlines", EXPIRE_S, expiry.expire_overdue),
         ("absent_models", ABSENT_CHECK_S, care),
         ("rates", SAMPLE_S, ports.rates.sample),
+        ("disk", DISK_CHECK_S, ports.disk.renew),
     )
     return [
         PeriodicTasks(name, interval_s, partial(call, action), logger=logger)

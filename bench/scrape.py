@@ -28,6 +28,7 @@ from domain.engine.figures import WorkCounts
 from domain.job.ports import WorkerPulse, WorkerState
 from domain.usecases.engine_control import EngineControls
 from domain.values import AgentId, StreamName, WorkerId
+from ops.adapters.data_dir.free_space import DiskFloor
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.webhooks.store import SqlWebhookStore
@@ -116,7 +117,7 @@ def _row(size: int, log: SqlEventLog, webhooks: SqlWebhookStore, pulse: WorkerPu
                 tries=Counter(),
                 writer=log.figures,
                 counters=CounterFile(None),
-                free_bytes=lambda: 0,
+                disk=DiskFloor(measure=lambda: 0),
                 process=ProcessMetrics(),
             ),
             aliases=False,

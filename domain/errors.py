@@ -20,7 +20,8 @@
     │   └── RateLimited             the caller sends too many requests
     ├── Unavailable                 a part is down or draining; try later
     │   ├── LogUnavailable
-    │   │   └── LogNewer            a newer program wrote to the log; update this one
+    │   │   ├── LogNewer            a newer program wrote to the log; update this one
+    │   │   └── DiskFull            new work is refused; ends, cancels and reads go on
     │   ├── QueueUnavailable
     │   ├── ModelNotReady
     │   ├── ModelChanged            the model of a half-read answer left
@@ -256,6 +257,21 @@ class LogNewer(LogUnavailable, ValueError):
 
     code = "log_newer"
     retryable = False
+
+
+class DiskFull(LogUnavailable):
+    """The disk of the log is short of space: new work is refused until some is free.
+
+    Args:
+        message: What is missing, and what frees some.
+        retry_after_s: When a new try is sensible, in seconds.
+    """
+
+    code = "disk_full"
+
+    def __init__(self, message: str, *, retry_after_s: int = 10) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class QueueUnavailable(Unavailable):

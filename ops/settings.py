@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
@@ -21,6 +21,7 @@ from pydantic_settings import (
 )
 
 from ops.setting_groups.api_keys import first_sendable
+from ops.setting_groups.disk import DiskSettings
 from ops.setting_groups.logs import LogFileSettings
 from ops.setting_groups.models import ModelSettings, ModelsSettings, refuse_repeated_names
 from ops.setting_groups.places import default_data_dir, user_config_file
@@ -37,6 +38,8 @@ from ops.setting_groups.service import (
     WebhookSettings,
 )
 from ops.setting_groups.tracing import TracingSettings
+
+_SQLITE: Final = "sqlite:///"
 
 
 class ConfigFileError(ValueError):
@@ -107,6 +110,7 @@ class Settings(BaseSettings):
     models: ModelsSettings = ModelsSettings()
     engine: EngineSettings = EngineSettings()
     cache: CacheSettings = CacheSettings()
+    disk: DiskSettings = DiskSettings()
     jobs: JobSettings = JobSettings()
     reasoning: ReasoningSettings = ReasoningSettings()
     batches: BatchSettings = BatchSettings()
@@ -127,7 +131,13 @@ class Settings(BaseSettings):
     @property
     def log_url(self) -> str:
         """SQLAlchemy URL of the event log."""
-        return self.log.url or f"sqlite:///{self.data_dir.absolute() / 'events.sqlite3'}"
+        return self.log.url or f"{_SQLITE}{self.data_dir.absolute() / 'events.sqlite3'}"
+
+    @property
+    def log_file(self) -> Path | None:
+        """The file of the event log; ``None`` where a database server has it."""
+        url = self.log_url
+        return Path(url.removeprefix(_SQLITE)) if url.startswith(_SQLITE) else None
 
     @property
     def own_key(self) -> str | None:

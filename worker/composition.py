@@ -15,7 +15,9 @@ from domain.model.registry import ModelEntry
 from domain.usecases.jobs.count_tokens import PromptCounter
 from domain.usecases.jobs.run_attempt import JobRunner
 from domain.values import WorkerId
+from ops.adapters.data_dir.free_space import free_bytes
 from ops.adapters.event_log.sql_event_log import SqlEventLog
+from ops.blockstore.disk import SpaceFloor
 from ops.blockstore.report import ScanReport
 from ops.blockstore.store import BlockStore
 from ops.clock import RandomIds, SystemClock
@@ -96,6 +98,7 @@ def _open_tier(
         settings.cache_dir,
         budget_bytes=settings.cache.disk_budget_bytes,
         clock=clock,
+        floor=SpaceFloor(settings.disk.cache_min_bytes, partial(free_bytes, settings.cache_dir)),
         on_event=recorder.record,
     )
     tier = DiskTier(

@@ -40,6 +40,7 @@ _COMMON_ERRORS: Final[Mapping[str, str]] = {
     "431": "The header fields are larger than the limit",
     "500": "The service failed",
     "503": "A part of the service is unavailable",
+    "507": "The disk is full; new work is refused",
     "default": "Any other failure, in the same format",
 }
 _FIRST_ERROR: Final = 400

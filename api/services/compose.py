@@ -40,7 +40,6 @@ from domain.usecases.batches.files import FileRecords
 from domain.usecases.model_stock import ModelStock
 from domain.usecases.recent_ends import RecentEnds
 from domain.usecases.webhooks import WebhookRetry
-from ops.adapters.data_dir.free_space import FREE_BYTES_MIN
 from ops.metrics.process_metrics import ProcessMetrics
 
 
@@ -210,7 +209,7 @@ def _metrics(ports: ApiPorts, call: BlockingCalls) -> MetricsService:
             tries=ports.metrics.tries,
             writer=ports.metrics.writer,
             counters=ports.metrics.counters,
-            free_bytes=ports.free_bytes,
+            disk=ports.disk,
             process=ProcessMetrics(),
         ),
         aliases=ports.metrics.aliases,
@@ -239,7 +238,7 @@ def _overview(ports: ApiPorts, call: BlockingCalls, records: JobRecords) -> Over
         ends=RecentEnds(ports.log, ports.views, records.diagnose),
         rates=ports.rates,
         usage=ports.metrics.usage,
-        free_bytes=ports.free_bytes,
+        disk_floor=ports.disk,
         clock=ports.clock,
         version=ports.version,
         call=call,
@@ -261,7 +260,6 @@ def _status(ports: ApiPorts, call: BlockingCalls) -> StatusService:
             swaps=ports.swaps,
             controls=ports.controls,
             draining=ports.draining,
-            free_bytes=ports.free_bytes,
-            free_bytes_min=FREE_BYTES_MIN,
+            disk=ports.disk,
         ),
     )

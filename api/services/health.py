@@ -14,6 +14,7 @@ from domain.job.ports import WorkerPulse, WorkerPulses, WorkerState
 from domain.log.ports import EventLog
 from domain.usecases.engine_control import EngineControls
 from domain.usecases.model_swaps import ModelSwaps
+from ops.adapters.data_dir.free_space import DiskFloor
 
 #: Share of the memory for contexts from which on the service is degraded. It counts bytes that
 #: cannot be freed at once; contexts that are kept and are on the disk do not count.
@@ -63,8 +64,7 @@ class HealthChecks:
         swaps: The wanted model.
         controls: Whether operators let jobs be accepted and started.
         draining: Set once this process ends.
-        free_bytes: Returns the free space of the data directory's disk.
-        free_bytes_min: The least that is enough.
+        disk: The free space of the log's disk, and the floor under new work.
     """
 
     log: EventLog
@@ -72,8 +72,7 @@ class HealthChecks:
     swaps: ModelSwaps
     controls: EngineControls
     draining: threading.Event
-    free_bytes: Callable[[], int]
-    free_bytes_min: int
+    disk: DiskFloor
 
     def check_log(self) -> Finding:
         """The log takes events."""
@@ -118,9 +117,14 @@ class HealthChecks:
 
     def check_disk(self) -> Finding:
         """The disk has space for the log, and takes contexts."""
-        free = self.free_bytes()
-        if free < self.free_bytes_min:
-            text = f"{free / _GB:.1f} GB are free, less than {self.free_bytes_min / _GB:.1f} GB"
+        if (why := self.disk.shortage()) is not None:
+            return Finding(f"new work is refused: {why}", Level.UNAVAILABLE)
+        free, wanted = self.disk.measure(), self.disk.cache_min_bytes
+        if free < wanted:
+            text = (
+                f"{free / _GB:.1f} GB are free, less than {wanted / _GB:.1f} GB: "
+                "contexts are deleted from the disk"
+            )
             return Finding(text, Level.DEGRADED)
         if any(pulse.cache is not None and pulse.cache.disk == "paused" for pulse in self._ready()):
             return Finding("contexts are not saved: the disk fails or is full", Level.DEGRADED)

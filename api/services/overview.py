@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -49,6 +49,7 @@ from domain.usecases.engine_control import EngineControls
 from domain.usecases.model_swaps import ModelSwaps
 from domain.usecases.recent_ends import RecentEnds
 from domain.values import JobId, JobStatus, Priority, WorkerId, rfc3339
+from ops.adapters.data_dir.free_space import DiskFloor
 
 #: Rows of running and of waiting jobs, and of those that have ended.
 ROWS_MAX: Final = 50
@@ -122,7 +123,7 @@ class OverviewService:
         ends: The jobs that have ended lately.
         rates: The rates of the last hour.
         usage: The sums of each hour.
-        free_bytes: Returns the free space of the data directory's disk.
+        disk_floor: The free space of the log's disk, and the floor under new work.
         clock: Now.
         version: Of this software.
         call: Runs what blocks.
@@ -138,7 +139,7 @@ class OverviewService:
     ends: RecentEnds
     rates: LiveRates
     usage: UsageViews
-    free_bytes: Callable[[], int]
+    disk_floor: DiskFloor
     clock: Clock
     version: str
     call: BlockingCalls
@@ -191,7 +192,9 @@ class OverviewService:
             "at": rfc3339(self.clock.now()),
             "version": self.version,
             "state": state,
-            "problem": broker_problem or _problem(state, workers, control, swap),
+            "problem": broker_problem
+            or self._disk_problem()
+            or _problem(state, workers, control, swap),
             "model": next((one["model"] for one in workers if one["state"] != "dead"), None),
             "admission": control.admission.value,
             "swap": None if swap is None else swap_object(swap),
@@ -200,7 +203,7 @@ class OverviewService:
             ),
             "memory": total_memory(workers),
             "disk": total_disk(workers),
-            "disk_free": self.free_bytes(),
+            "disk_free": self.disk_floor.measure(),
             "workers": workers,
             **self._rows(pulses),
             "finished": self._finished(),
@@ -212,6 +215,10 @@ class OverviewService:
             return self.pulses.alive(), None
         except QueueUnavailable as error:
             return (), error.message
+
+    def _disk_problem(self) -> str | None:
+        why = self.disk_floor.shortage()
+        return None if why is None else f"new work is refused: {why}"
 
     def _workers(
         self, pulses: Sequence[WorkerPulse], rates_of: Mapping[WorkerId, Rates]

@@ -38,7 +38,7 @@ from domain.usecases.jobs.retry import JobRetry
 from domain.usecases.jobs.submit import JobSubmission
 from domain.usecases.model_swaps import ModelSwaps
 from domain.webhook.ports import WebhookStore
-from ops.adapters.data_dir.free_space import FREE_BYTES_MIN
+from ops.adapters.data_dir.free_space import DiskFloor
 from ops.models.files import inspect_files
 
 
@@ -91,7 +91,7 @@ class ApiPorts:
         look_s: How long a stream stays silent before it reads the log, in seconds.
         pause: Sleeps for a number of seconds.
         draining: Set once the process ends.
-        free_bytes: Returns the free space of the data directory's disk.
+        disk: The free space of the log's disk, and the floor under new work.
     """
 
     log: EventLog
@@ -137,7 +137,7 @@ class ApiPorts:
     look_s: float = 2.0
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     draining: threading.Event = field(default_factory=threading.Event)
-    free_bytes: Callable[[], int] = lambda: FREE_BYTES_MIN
+    disk: DiskFloor = DiskFloor(measure=lambda: 2**40)
 
     @property
     def defaults(self) -> RequestDefaults:

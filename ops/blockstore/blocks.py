@@ -144,3 +144,15 @@ class BlockInfo(NamedTuple):
     model: str
     size_bytes: int
     used_ns: int
+
+
+def info_of(block: NewBlock, *, size_bytes: int, used_ns: int) -> BlockInfo:
+    """Return the properties of a block once its file is written."""
+    return BlockInfo(
+        hash=block.hash,
+        parent=block.parent,
+        tokens=len(block.token_ids),
+        model=model_of(block.fingerprint),
+        size_bytes=size_bytes,
+        used_ns=used_ns,
+    )

@@ -114,15 +114,14 @@ class BlockIndex:
                     newest_first[each.hash] = newest_first.pop(each.hash)
         self._blocks = OrderedDict(reversed(newest_first.items()))
 
-    def victims(self, free_bytes: int, keep: Collection[BlockHash] = ()) -> list[BlockInfo] | None:
+    def victims(self, free_bytes: int, keep: Collection[BlockHash] = ()) -> list[BlockInfo]:
         """Return which blocks to delete to free ``free_bytes``, oldest first.
+
+        All that may be deleted are returned if they do not free as much.
 
         Args:
             free_bytes: Bytes to free.
             keep: Blocks that must stay, besides the pinned ones; the ancestors of all stay too.
-
-        Returns:
-            ``None`` if that many bytes cannot be freed.
         """
         found: list[BlockInfo] = []
         # Parents of blocks that stay; they come later in the order than their children.
@@ -135,7 +134,7 @@ class BlockIndex:
             else:
                 found.append(block)
                 free_bytes -= block.size_bytes
-        return found if free_bytes <= 0 else None
+        return found
 
     def chain(self, block_hash: BlockHash) -> list[BlockHash]:
         """Return a block and its ancestors up to the first missing one, nearest first."""

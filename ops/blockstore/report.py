@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,3 +45,7 @@ class StoreStats:
     rejected: int
     evicted: int
     evicted_bytes: int
+
+    def added(self, more: Mapping[str, int]) -> StoreStats:
+        """Return the figures with some counters increased."""
+        return replace(self, **{name: getattr(self, name) + by for name, by in more.items()})

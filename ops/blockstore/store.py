@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,10 @@ from ops.blockstore.blocks import (
     PutOutcome,
     Rejected,
     StoredBlock,
+    info_of,
     model_of,
 )
-from ops.blockstore.disk import Disk, DiskUnavailable
+from ops.blockstore.disk import NO_FLOOR, Disk, DiskUnavailable, SpaceFloor
 from ops.blockstore.events import BlockRejected, BlocksEvicted, OnStoreEvent, ignore
 from ops.blockstore.format import encode
 from ops.blockstore.index import BlockIndex
@@ -29,8 +31,6 @@ from ops.blockstore.payload import BlockTarget
 from ops.blockstore.reader import read_block, read_token_ids
 from ops.blockstore.report import ScanReport, StoreStats
 from ops.blockstore.scan import scan_directory
-
-_NO_STATS = StoreStats(**dict.fromkeys(StoreStats.__slots__, 0))
 
 
 class BlockStore:
@@ -42,6 +42,7 @@ class BlockStore:
     Args:
         directory: Created with the first block.
         budget_bytes: Most bytes of files; the store evicts before it writes, so it never has more.
+        floor: Free space of the disk that the store leaves to others.
         clock: Stamps uses, from which the next start restores the order.
         on_event: Called with rejected and evicted blocks, in the thread of the call; must not call
             the store.
@@ -54,12 +55,14 @@ class BlockStore:
         *,
         budget_bytes: int,
         clock: Clock,
+        floor: SpaceFloor = NO_FLOOR,
         on_event: OnStoreEvent = ignore,
         disk: Disk | None = None,
     ) -> None:
         assert budget_bytes >= 0, "a budget is a number of bytes"  # noqa: S101 - a contract of the caller
         self._root = directory
         self._budget_bytes = budget_bytes
+        self._floor = floor
         self._clock = clock
         self._on_event = on_event
         self._disk = disk or Disk()
@@ -68,7 +71,7 @@ class BlockStore:
         self._lock = threading.Lock()
         # Held while files are written or evicted: one writer at a time keeps the budget exact.
         self._writing = threading.Lock()
-        self._stats = _NO_STATS
+        self._stats = StoreStats(**dict.fromkeys(StoreStats.__slots__, 0))
 
     # --- start -----------------------------------------------------------------------------
 
@@ -92,13 +95,10 @@ class BlockStore:
                 self._index.fill(found.blocks)
             self._make_room(0, set())
         with self._lock:
-            models: dict[str, int] = {}
-            for block in self._index:
-                models[block.model] = models.get(block.model, 0) + 1
             return ScanReport(
                 blocks=len(self._index),
                 size_bytes=self._index.size_bytes,
-                models=models,
+                models=dict(Counter(block.model for block in self._index)),
                 leftovers=len(found.leftovers),
                 foreign=found.foreign,
                 took_ms=1000 * (time.monotonic() - started_s),
@@ -189,7 +189,7 @@ class BlockStore:
             if not self._make_room(waiting_bytes + size_bytes, self._ancestors(block, new)):
                 outcomes.append(PutOutcome.NO_ROOM)
                 continue
-            new[block.hash] = self._info(block, size_bytes)
+            new[block.hash] = info_of(block, size_bytes=size_bytes, used_ns=now_ns)
             files.append((self._path(new[block.hash]), buffers))
             outcomes.append(PutOutcome.STORED)
         if files:
@@ -198,10 +198,9 @@ class BlockStore:
             for info in new.values():
                 self._index.add(info)
             self._index.touch(list(new), now_ns)
-            stored_bytes = sum(each.size_bytes for each in new.values())
             self._count(
                 stored=len(new),
-                stored_bytes=stored_bytes,
+                stored_bytes=sum(each.size_bytes for each in new.values()),
                 present=outcomes.count(PutOutcome.PRESENT),
                 no_room=outcomes.count(PutOutcome.NO_ROOM),
             )
@@ -219,7 +218,7 @@ class BlockStore:
 
     def _is_there(self, block: NewBlock) -> bool:
         """Return whether the block's file exists; another process may have written it."""
-        info = self._info(block, 0)
+        info = info_of(block, size_bytes=0, used_ns=self._now_ns())
         try:
             size_bytes = self._path(info).stat().st_size
         except FileNotFoundError:
@@ -232,26 +231,44 @@ class BlockStore:
         return True
 
     def _make_room(self, size_bytes: int, keep: set[BlockHash] | None) -> bool:
-        """Evict the least recently used blocks until ``size_bytes`` fit into the budget.
+        """Evict the least recently used blocks until ``size_bytes`` fit into budget and disk.
 
         Args:
             size_bytes: Bytes that shall fit.
             keep: Blocks that must stay; ``None`` to evict none.
         """
+        missing_bytes = self._floor.missing_bytes(size_bytes)
         with self._lock:
-            excess_bytes = self._index.size_bytes + size_bytes - self._budget_bytes
+            over_bytes = self._index.size_bytes + size_bytes - self._budget_bytes
+            excess_bytes = max(over_bytes, missing_bytes)
             if excess_bytes <= 0:
                 return True
-            victims = None if keep is None else self._index.victims(excess_bytes, keep)
-        if victims is None:
+            victims = [] if keep is None else self._index.victims(excess_bytes, keep)
+        if sum(victim.size_bytes for victim in victims) < excess_bytes:
             return False
+        self._evict(victims)
+        return True
+
+    def relieve(self) -> int:
+        """Evict the least recently used blocks while the disk is short; return how many.
+
+        Raises:
+            DiskUnavailable: A file could not be deleted.
+        """
+        with self._writing:
+            with self._lock:
+                victims = self._index.victims(self._floor.missing_bytes(0))
+            if victims:
+                self._evict(victims)
+        return len(victims)
+
+    def _evict(self, victims: Sequence[BlockInfo]) -> None:
+        freed_bytes = sum(victim.size_bytes for victim in victims)
         for victim in victims:
             self._delete(victim)
-        freed_bytes = sum(victim.size_bytes for victim in victims)
         with self._lock:
             self._count(evicted=len(victims), evicted_bytes=freed_bytes)
         self._on_event(BlocksEvicted(blocks=len(victims), size_bytes=freed_bytes))
-        return True
 
     # --- read ------------------------------------------------------------------------------
 
@@ -372,16 +389,6 @@ class BlockStore:
 
     # --- helpers ---------------------------------------------------------------------------
 
-    def _info(self, block: NewBlock, size_bytes: int) -> BlockInfo:
-        return BlockInfo(
-            hash=block.hash,
-            parent=block.parent,
-            tokens=len(block.token_ids),
-            model=model_of(block.fingerprint),
-            size_bytes=size_bytes,
-            used_ns=self._now_ns(),
-        )
-
     def _path(self, info: BlockInfo) -> Path:
         return block_path(self._root, info.model, BlockName(info.hash, info.parent, info.tokens))
 
@@ -390,6 +397,4 @@ class BlockStore:
 
     def _count(self, **more: int) -> None:
         """Add to counters; the caller holds the lock."""
-        self._stats = replace(
-            self._stats, **{name: getattr(self._stats, name) + by for name, by in more.items()}
-        )
+        self._stats = self._stats.added(more)

@@ -107,7 +107,21 @@ LOG_FAMILIES: Final = (
         name="log_disk_free_bytes",
         kind=Kind.GAUGE,
         unit="bytes",
-        help="Free space on the disk of the data directory.",
+        help="Free space on the disk of the event log.",
+        source=Source.API,
+    ),
+    Family(
+        name="log_disk_floor_bytes",
+        kind=Kind.GAUGE,
+        unit="bytes",
+        help="Free space below which new work is refused (disk.free_min_mb).",
+        source=Source.API,
+    ),
+    Family(
+        name="log_disk_full",
+        kind=Kind.GAUGE,
+        unit="flag",
+        help="1 while new work is refused because the disk of the event log is short of space.",
         source=Source.API,
     ),
 )

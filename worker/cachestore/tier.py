@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -30,6 +31,8 @@ from worker.cachestore.writer import WriteBehind, WriterLimits
 
 #: Seconds before the scan of an unreadable directory is repeated.
 SCAN_RETRY_S = 30.0
+#: Seconds between two looks at the free space of the disk.
+DISK_CHECK_S = 1.0
 
 
 class TierState(StrEnum):
@@ -246,6 +249,9 @@ class DiskTier:
             paused_s = self._clock.monotonic() - self._paused_since_s
             self._paused_since_s = None
             self._on_event(PersistenceResumed(paused_s=paused_s, dropped=0))
+        while not self._closed.wait(DISK_CHECK_S):
+            with suppress(DiskUnavailable):  # a file that cannot be deleted is tried again
+                self._store.relieve()
 
     def _try_scan(self) -> ScanReport | None:
         try:

@@ -13,6 +13,7 @@ from api.services.metrics.fleet_metrics import FleetMetrics, add_figure
 from api.services.metrics.log_metrics import LogMetrics
 from domain.errors import SemanticError
 from domain.webhook.delivery import WebhookState
+from ops.adapters.data_dir.free_space import DiskFloor
 from ops.metrics.counter_file import CounterFile, Figures, added
 from ops.metrics.exposition import render
 from ops.metrics.families import FAMILIES
@@ -34,7 +35,7 @@ class ApiMetrics:
         tries: Tries of webhooks by their outcome.
         writer: Returns what the log writer of this process has done.
         counters: Totals of the processes before this one.
-        free_bytes: Returns the free space of the data directory's disk.
+        disk: The free space of the log's disk, and the floor under new work.
         process: Memory and descriptors.
     """
 
@@ -43,7 +44,7 @@ class ApiMetrics:
     tries: Counter[WebhookState]
     writer: Callable[[], Figures]
     counters: CounterFile
-    free_bytes: Callable[[], int]
+    disk: DiskFloor
     process: ProcessMetrics
 
     def read(self, into: Readings) -> None:
@@ -51,7 +52,9 @@ class ApiMetrics:
         into.add("build_info", 1, version=self.version)
         into.add("http_connections_open", self.requests.connections)
         into.add("http_requests_in_flight", self.requests.in_flight)
-        into.add("log_disk_free_bytes", self.free_bytes())
+        into.add("log_disk_free_bytes", self.disk.measure())
+        into.add("log_disk_floor_bytes", self.disk.free_min_bytes)
+        into.add("log_disk_full", self.disk.shortage() is not None)
         for name, values in self.process().items():
             add_figure(into, name, values, owner=OWNER)
         figures = self.writer()

@@ -36,6 +36,7 @@ from domain.chat.items import Failed
 from domain.chat.request import canonical_json
 from domain.errors import (
     ConcurrencyConflict,
+    DiskFull,
     InvalidRequest,
     JobAlreadyTerminal,
     SemanticError,
@@ -140,6 +141,8 @@ def _advance(batch_id: BatchId, driver: BatchDriver, room: int) -> tuple[int, bo
     if batch.state is BatchState.IN_PROGRESS and not late:
         try:
             sent = _submit_lines(batch, driver, room) if room else 0
+        except DiskFull:
+            sent = 0  # the other lines wait; those that are jobs go on, and the batch can end
         except TEXT_LOST:
             # The lines were erased; those that are no jobs yet cannot become one.
             driver.batches.cancel(batch.id)

@@ -23,6 +23,11 @@ READERS_MAX = 16
 #: How long a caller waits for a connection of an engine.
 CONNECTION_WAIT_MAX_S = 10.0
 
+#: The message of SQLITE_FULL, which the bundled driver gives without its code.
+_FULL = "database or disk is full"
+#: ``disk_full`` of PostgreSQL.
+_POSTGRES_FULL = "53100"
+
 
 def is_sqlite(url: str) -> bool:
     """Whether the URL names a SQLite database."""
@@ -79,6 +84,12 @@ def reading(engine: Engine) -> Iterator[Connection]:
     except SQLAlchemyError as error:
         msg = f"the event log cannot be read: {reason_of(error)}"
         raise LogUnavailable(msg) from error
+
+
+def is_disk_full(error: Exception) -> bool:
+    """Whether the database found no space for a write."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return _FULL in str(cause) or getattr(cause, "sqlstate", None) == _POSTGRES_FULL
 
 
 def reason_of(error: Exception) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from domain.errors import LogUnavailable
+from domain.events.new_work import is_new_work
 from domain.log.record import Draft, RecordedEvent
 from domain.ports import Clock
 from domain.values import Digest, StreamName, digest_of
-from ops.adapters.event_log.database import reader_engine, writer_engine
+from ops.adapters.data_dir.reserve import Reserve
+from ops.adapters.event_log.database import database_file, reader_engine, writer_engine
 from ops.adapters.event_log.migrate import current, expected, refuse_newer_program
 from ops.adapters.event_log.projections.agent_views import SqlAgentViews
 from ops.adapters.event_log.projections.batch_views import SqlBatchViews
@@ -32,9 +34,12 @@ class SqlEventLog(LogReader):
     Args:
         url: SQLAlchemy URL of the database.
         clock: Stamps the events.
+        require_space: Called before new work is appended; raises to refuse it.
     """
 
-    def __init__(self, url: str, *, clock: Clock) -> None:
+    def __init__(
+        self, url: str, *, clock: Clock, require_space: Callable[[], None] = lambda: None
+    ) -> None:
         self._readers = reader_engine(url)
         super().__init__(self._readers)
         self.views = SqlJobViews(self._readers)
@@ -42,7 +47,11 @@ class SqlEventLog(LogReader):
         self.queue_views = SqlQueueViews(self._readers)
         self.agents = SqlAgentViews(self._readers)
         self.usage = SqlUsageViews(self._readers)
-        self._writer = LogWriter(writer_engine(url), clock=clock)
+        self._require_space = require_space
+        file = database_file(url)
+        self._writer = LogWriter(
+            writer_engine(url), clock=clock, reserve=None if file is None else Reserve.beside(file)
+        )
 
     @property
     def commits(self) -> int:
@@ -64,8 +73,11 @@ class SqlEventLog(LogReader):
         """See ``EventLog.append``.
 
         Raises:
+            DiskFull: The disk is short of space, and a draft begins work.
             ValueError: There are no drafts, two share an id, or a payload has another digest.
         """
+        if any(is_new_work(draft.event) for draft in drafts):
+            self._require_space()
         if not drafts or len({draft.event_id for draft in drafts}) != len(drafts):
             msg = "an append needs drafts, each with an event id of its own"
             raise ValueError(msg)
@@ -104,7 +116,9 @@ class SqlEventLog(LogReader):
         self.close()
 
 
-def open_log(url: str, *, clock: Clock) -> SqlEventLog:
+def open_log(
+    url: str, *, clock: Clock, require_space: Callable[[], None] = lambda: None
+) -> SqlEventLog:
     """Open a log whose tables ``migrate.upgrade`` has created; bring its projections up to date.
 
     Raises:
@@ -121,4 +135,4 @@ def open_log(url: str, *, clock: Clock) -> SqlEventLog:
         )
         raise LogUnavailable(msg)
     ensure_projections(url)
-    return SqlEventLog(url, clock=clock)
+    return SqlEventLog(url, clock=clock, require_space=require_space)

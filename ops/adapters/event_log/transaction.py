@@ -16,6 +16,7 @@ from domain.errors import ConcurrencyConflict, IdempotencyKeyTaken, LogUnavailab
 from domain.events.cache import AgentCacheMissed, AgentCacheRestored
 from domain.events.event import Event
 from domain.events.job import JobSubmitted
+from domain.events.new_work import begins_work
 from domain.log.reader_version import reader_needed, refuse_newer
 from domain.log.record import Draft, LogHead, RecordedEvent
 from domain.ports import Clock, IdSource
@@ -50,6 +51,11 @@ class Append:
     drafts: tuple[Draft, ...]
     expected_version: int
     payloads: Mapping[Digest, bytes] = field(default_factory=dict)
+
+    @property
+    def begins_work(self) -> bool:
+        """Whether an event of it begins work, which a full disk refuses."""
+        return any(begins_work(draft.event) for draft in self.drafts)
 
     @property
     def payload_bytes(self) -> int:

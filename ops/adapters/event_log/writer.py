@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
-from domain.errors import LogUnavailable
+from domain.errors import DiskFull, LogUnavailable
 from domain.log.record import RecordedEvent
 from domain.ports import Clock
 from domain.values import rfc3339
-from ops.adapters.event_log.database import reason_of
+from ops.adapters.data_dir.reserve import Reserve
+from ops.adapters.event_log.database import is_disk_full, reason_of
 from ops.adapters.event_log.transaction import Append, LogTransaction
 from ops.metrics.counter_file import Figures
 from ops.metrics.durations import DurationHistogram
@@ -59,10 +60,12 @@ class LogWriter:
     Args:
         engine: From ``writer_engine``; ``close`` disposes of it.
         clock: Stamps the events; no event is stamped earlier than the one before.
+        reserve: Freed on a full disk for appends that begin no work.
     """
 
-    def __init__(self, engine: Engine, *, clock: Clock) -> None:
+    def __init__(self, engine: Engine, *, clock: Clock, reserve: Reserve | None = None) -> None:
         self._engine = engine
+        self._reserve = reserve
         self._clock = clock
         self._last_instant = ""
         self._changed = threading.Condition()
@@ -179,6 +182,10 @@ class LogWriter:
             self._commits += 1
             self._failure = None
         except OperationalError as error:  # full, locked or unreadable: every append would fail
+            if is_disk_full(error) and (ends := self._appends_for_full_disk(batch)):
+                written = iter(self._write(ends))
+                refusal = _refusal(error)
+                return [refusal if each.begins_work else next(written) for each in batch]
             _log.warning("%d appends were not written: %s", len(batch), reason_of(error))
             self._failure = reason_of(error), time.monotonic()
             self._failures += 1
@@ -190,6 +197,16 @@ class LogWriter:
             _log.warning("an append to %s was not written: %s", batch[0].stream, reason_of(error))
             return [_refusal(error)]
         return results
+
+    def _appends_for_full_disk(self, batch: list[Append]) -> list[Append]:
+        """Return the appends to try again: fewer than before, or with the space of the reserve."""
+        ends = [each for each in batch if not each.begins_work]
+        if len(ends) < len(batch):
+            return ends
+        if self._reserve is None or not self._reserve.release():
+            return []
+        _log.warning("the disk is full: the reserve is freed for the ends of running jobs")
+        return ends
 
     def _now(self) -> str:
         self._last_instant = max(self._last_instant, rfc3339(self._clock.now()))
@@ -206,6 +223,7 @@ def _attempt(transaction: LogTransaction, request: Append) -> _Result:
 def _refusal(error: Exception) -> Exception:
     if not isinstance(error, SQLAlchemyError):
         return error
-    refusal = LogUnavailable(f"the event log cannot be written: {reason_of(error)}")
+    kind = DiskFull if is_disk_full(error) else LogUnavailable
+    refusal = kind(f"the event log cannot be written: {reason_of(error)}")
     refusal.__cause__ = error
     return refusal

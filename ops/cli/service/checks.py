@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from domain.errors import LogUnavailable
-from ops.adapters.data_dir.free_space import FREE_BYTES_MIN, free_bytes
+from ops.adapters.data_dir.free_space import floor_of
 from ops.adapters.data_dir.permissions import open_to_others
 from ops.adapters.event_log.database import is_sqlite
 from ops.adapters.event_log.migrate import current, expected, refuse_newer_program
@@ -56,7 +56,7 @@ def all_checks(settings: Settings) -> Iterator[Check]:
     yield check_log_version(settings.log_url)
     yield check_broker(settings)
     yield check_mlx()
-    yield check_data_dir(settings.data_dir)
+    yield check_data_dir(settings)
     yield check_permissions(settings.data_dir)
     yield check_port(settings)
     yield check_model(settings)
@@ -142,16 +142,23 @@ def check_mlx() -> Check:
     return Check("mlx", "ok", f"{found}, on the {'GPU (Metal)' if on_gpu else 'CPU'}")
 
 
-def check_data_dir(data_dir: Path) -> Check:
-    """The data directory is writable and has free space."""
+def check_data_dir(settings: Settings) -> Check:
+    """The data directory is writable, and the disk of the log has free space."""
+    data_dir = settings.data_dir
     nearest = data_dir.absolute()
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         return Check("data", "fail", f"{data_dir} cannot be written")
-    free = free_bytes(nearest)
+    floor = floor_of(settings.disk, log_file=settings.log_file, data_dir=data_dir)
+    free = floor.measure()
     detail = f"{data_dir}, {free / _GIB:.1f} GiB free"
-    return Check("data", "ok" if free >= FREE_BYTES_MIN else "warn", detail)
+    if free < floor.free_min_bytes:
+        least = f"{floor.free_min_bytes / _GIB:.1f} GiB (disk.free_min_mb)"
+        return Check("data", "fail", f"{detail}: below {least} new work is refused")
+    if free < floor.cache_min_bytes:
+        return Check("data", "warn", f"{detail}: contexts are deleted from the disk")
+    return Check("data", "ok", detail)
 
 
 def check_permissions(data_dir: Path) -> Check:

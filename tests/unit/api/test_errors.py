@@ -15,6 +15,7 @@ from domain.errors import (
     ConcurrencyConflict,
     CorruptLog,
     DeviceFailed,
+    DiskFull,
     Draining,
     EngineFailure,
     EngineLost,
@@ -86,6 +87,7 @@ EVERY_ERROR: list[tuple[SemanticError, int]] = [
     (RateLimited("too often", retry_after_s=7), 429),
     (LogUnavailable("disk"), 503),
     (LogNewer("update"), 503),
+    (DiskFull("no space"), 507),
     (QueueUnavailable("redis"), 503),
     (ModelNotReady("loading"), 503),
     (ModelChanged(), 503),
@@ -127,12 +129,33 @@ def test_each_error_says_whether_to_retry_and_when(
 ) -> None:
     reply = error_reply(error, dialect, "req_1")
     assert reply.headers["x-should-retry"] == str(error.retryable).lower()
-    assert ("retry-after" in reply.headers) == (status in {429, 503})
+    assert ("retry-after" in reply.headers) == (status in {429, 503, 507})
 
 
 def test_overloaded_hands_its_own_delay_on() -> None:
     reply = error_reply(Overloaded("full", retry_after_s=7), Dialect.NATIVE, "req_1")
     assert reply.headers["retry-after"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "status", "kind"),
+    [
+        (Dialect.ANTHROPIC, 503, "overloaded_error"),
+        (Dialect.OPENAI, 503, "server_error"),
+        (Dialect.NATIVE, 507, None),
+    ],
+)
+def test_clients_that_know_no_507_get_a_status_on_which_they_wait(
+    dialect: Dialect, status: int, kind: str | None
+) -> None:
+    error = DiskFull("no space", retry_after_s=9)
+    reply = error_reply(error, dialect, "req_1")
+    assert (reply.status, reply.headers["retry-after"]) == (status, "9")
+    assert reply.headers["x-should-retry"] == "true"
+    body = body_of(error, dialect)
+    assert body.get("error", {}).get("type") == kind
+    if kind is None:
+        assert (body["status"], body["code"]) == (507, "disk_full")
 
 
 def test_anthropic_body_has_type_message_and_request_id() -> None:

@@ -17,6 +17,7 @@ from domain.model.swap import (
 )
 from domain.usecases.model_swaps import ModelSwaps
 from domain.values import CacheFigures, WorkerId
+from ops.adapters.data_dir.free_space import DiskFloor
 from tests.support.builders.api import CARD, FakeApi, fake_api
 from tests.support.builders.job_events import draft
 from tests.support.fakes.time import SequentialIds
@@ -89,10 +90,24 @@ def test_disk_that_takes_no_contexts_degrades() -> None:
 def test_full_disk_degrades_before_the_log_fails() -> None:
     def prepare(api: FakeApi) -> None:
         pulse(api)
-        api.use(free_bytes=lambda: 10**8)
+        api.use(disk=DiskFloor(measure=lambda: 10**8, cache_min_bytes=10**9))
 
     health = ready(prepare, READY)
-    assert health["reasons"] == ["disk: 0.1 GB are free, less than 1.1 GB"]
+    assert health["reasons"] == [
+        "disk: 0.1 GB are free, less than 1.0 GB: contexts are deleted from the disk"
+    ]
+
+
+def test_disk_below_its_floor_refuses() -> None:
+    def prepare(api: FakeApi) -> None:
+        pulse(api)
+        api.use(disk=DiskFloor(measure=lambda: 2**20, free_min_bytes=2**21))
+
+    (reason,) = ready(prepare, REFUSING)["reasons"]
+    assert reason == (
+        "disk: new work is refused: 1 MiB are free on the disk of the event log, "
+        "less than 2 MiB (disk.free_min_mb)"
+    )
 
 
 def test_log_that_takes_no_events_refuses() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from domain.kv.hashing import BlockHash
 from ops.blockstore.blocks import NewBlock, PutOutcome, StoredBlock
-from ops.blockstore.disk import Disk
+from ops.blockstore.disk import Disk, SpaceFloor
 from ops.blockstore.events import BlocksEvicted, StoreEvent, ignore
 from ops.blockstore.format import encode
 from ops.blockstore.store import BlockStore
@@ -249,3 +249,62 @@ def test_a_cap_of_nothing_stores_nothing(tmp_path: Path) -> None:
 def test_unpinning_what_is_not_pinned_is_misuse(tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
         _store(tmp_path, 0).unpin([make_block().hash])
+
+
+class FiniteDisk:
+    """The free space of a disk on which others write too."""
+
+    def __init__(self, root: Path, size_bytes: int) -> None:
+        self.root = root
+        self.size_bytes = size_bytes
+        self.others_bytes = 0
+
+    def free(self) -> int:
+        return self.size_bytes - self.others_bytes - _on_disk(self.root)
+
+
+def _store_on(disk: FiniteDisk, free_min_bytes: int, events: list[StoreEvent]) -> BlockStore:
+    store = BlockStore(
+        disk.root,
+        budget_bytes=1 << 20,
+        clock=CLOCK,
+        floor=SpaceFloor(free_min_bytes, disk.free),
+        on_event=events.append,
+        disk=Disk(sync=False),
+    )
+    store.scan()
+    return store
+
+
+def test_the_store_leaves_the_space_of_its_floor_to_others(tmp_path: Path) -> None:
+    chains = [make_chain(start, 2, size_bytes=1024) for start in range(3)]
+    each = sum(map(_size, chains[0]))
+    disk, events = FiniteDisk(tmp_path, 3 * each + 100), list[StoreEvent]()
+    store = _store_on(disk, each, events)
+    for chain in chains:
+        assert store.put_many(chain) == [PutOutcome.STORED] * 2
+        assert disk.free() >= each
+    assert [store.contains(chain[0].hash) for chain in chains] == [False, True, True]
+
+    disk.others_bytes = each
+    assert store.relieve() == 2
+    assert disk.free() >= each
+    assert [store.contains(chain[0].hash) for chain in chains] == [False, False, True]
+    assert events[-1] == BlocksEvicted(blocks=2, size_bytes=each)
+    assert store.relieve() == 0
+
+
+def test_a_disk_that_others_have_filled_loses_all_blocks_that_nothing_uses(tmp_path: Path) -> None:
+    used, unused = make_chain(1, 2, size_bytes=1024), make_chain(2, 2, size_bytes=1024)
+    each = sum(map(_size, used))
+    disk = FiniteDisk(tmp_path, 10 * each)
+    store = _store_on(disk, 4 * each, [])
+    store.put_many(used)
+    store.put_many(unused)
+    store.pin([block.hash for block in used])
+    disk.others_bytes = 10 * each
+    assert store.relieve() == 2
+    assert [store.contains(block.hash) for block in (*used, *unused)] == [True, True, False, False]
+    assert store.put(make_block()) is PutOutcome.NO_ROOM
+    disk.others_bytes = 0
+    assert store.put(make_block()) is PutOutcome.STORED
