@@ -145,7 +145,8 @@ class _ApiLifecycle:
         self._logger.info("stopped")
 
     def _server(self) -> HttpServer:
-        limits = ServerLimits.from_settings(self._service.settings)
+        uploads = (route.pattern for route in self._service.routes if route.takes_upload)
+        limits = ServerLimits.from_settings(self._service.settings, upload_paths=uploads)
         return HttpServer(
             router=Router(
                 self._service.routes,

@@ -135,8 +135,16 @@ Handler = Callable[[Request], Awaitable[Reply | StreamReply]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A method, a pattern such as ``/v1/jobs/{job_id}``, and the handler."""
+    """A method, a pattern such as ``/v1/jobs/{job_id}``, and the handler.
+
+    Attributes:
+        method: Upper case.
+        pattern: Of the path.
+        handler: Answers a request.
+        takes_upload: Whether the body may be as large as an upload.
+    """
 
     method: str
     pattern: str
     handler: Handler
+    takes_upload: bool = False

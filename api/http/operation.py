@@ -25,6 +25,7 @@ class Operation:
         parameters: All that ``endpoint`` reads, and those in the path.
         body: Type of the JSON body; ``None`` where there is none.
         body_media: Media type of the body.
+        takes_upload: Whether the body may be as large as an upload; only without ``{…}`` parts.
         body_required: Whether a request without a body is refused.
         example: A body that works.
         reply: Type of the JSON reply; ``None`` where there is none.
@@ -45,6 +46,7 @@ class Operation:
     parameters: tuple[Parameter[Any], ...] = ()
     body: Any = None
     body_media: str = "application/json"
+    takes_upload: bool = False
     body_required: bool = True
     example: Mapping[str, Any] | None = None
     reply: Any = None

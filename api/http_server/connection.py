@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import Protocol, cast
+from typing import Protocol
 
 import h11
 
@@ -13,12 +13,15 @@ from api.access.access_control import AccessControl, AdmittedRequest
 from api.errors import dialect_of, error_reply, internal_error
 from api.http.messages import Reply, Request, StreamReply
 from api.http_server import errors
+from api.http_server.body_budget import BodyBudget, BodyShare
+from api.http_server.client_output import ClientOutput
 from api.http_server.exchange import Exchange
 from api.http_server.limits import ServerLimits
 from api.http_server.reply_writer import ReplyContext, ReplyWriter
 from api.http_server.request_counts import CLIENT_LEFT
 from api.http_server.request_head import (
     RequestTarget,
+    body_limit,
     check_content,
     check_framing,
     path_of,
@@ -26,6 +29,7 @@ from api.http_server.request_head import (
     read_target,
 )
 from api.http_server.request_reader import RequestReader
+from api.http_server.strict_parser import request_parser
 from domain.errors import SemanticError
 from ops.logs import Logger
 
@@ -49,8 +53,12 @@ class ConnectionHost(Protocol):
     def draining(self) -> bool:
         """Whether the process ends: no connection serves a second request."""
 
-    def enter(self, connection: Connection) -> bool:
-        """Count a connection; return whether it may be served."""
+    @property
+    def bodies(self) -> BodyBudget:
+        """Counts the bytes of all bodies."""
+
+    def enter(self, connection: Connection) -> SemanticError | None:
+        """Count a connection; return why it is not served, ``None`` if it is."""
 
     def leave(self, connection: Connection) -> None:
         """Remove a connection that has ended."""
@@ -80,33 +88,29 @@ class Connection(asyncio.Protocol):
     def __init__(self, host: ConnectionHost) -> None:
         self._host = host
         self._limits = host.limits
-        self._http = h11.Connection(h11.SERVER, host.limits.head_bytes_max)
+        self._http = request_parser(host.limits.head_bytes_max)
         self._reader = RequestReader(self._http, limits=host.limits, resume=self._resume_reading)
-        self._writer = ReplyWriter(self, self._http, limits=host.limits, logger=host.logger)
-        self._transport: asyncio.Transport | None = None
+        self._output = ClientOutput(host.limits)
+        self._writer = ReplyWriter(self._output, self._http, limits=host.limits, logger=host.logger)
         self._task: asyncio.Task[None] | None = None
         self._stream: asyncio.Task[None] | None = None
         self._request: Request | None = None
-        self._peer = ""
-        self._served = True
+        #: Address of the client.
+        self.peer = ""
+        self._refusal: SemanticError | None = None
         self._idle = True
         self._is_kept = False
         self._lingering = False
         self._surplus_bytes = 0
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._lost = asyncio.Event()
 
     # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to serve."""
-        # uvloop's transports have all the methods without being subclasses.
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
+        self._output.attach(transport)
         peer = transport.get_extra_info("peername")
-        self._peer = str(peer[0]) if isinstance(peer, tuple) else ""
-        self._served = self._host.enter(self)
+        self.peer = str(peer[0]) if isinstance(peer, tuple) else ""
+        self._refusal = self._host.enter(self)
         self._task = asyncio.get_running_loop().create_task(self._serve())
 
     def data_received(self, data: bytes) -> None:
@@ -128,17 +132,16 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End the input and the output."""
         del exc
-        self._lost.set()
-        self._writable.set()
+        self._output.end()
         self._end_input()
 
     def pause_writing(self) -> None:
         """Let the source of the reply wait."""
-        self._writable.clear()
+        self._output.pause()
 
     def resume_writing(self) -> None:
         """Let the source of the reply go on."""
-        self._writable.set()
+        self._output.resume()
 
     def _end_input(self) -> None:
         if self._reader.over:
@@ -151,44 +154,23 @@ class Connection(asyncio.Protocol):
 
     def _count_surplus(self, received_bytes: int) -> None:
         self._surplus_bytes += received_bytes
-        if self._surplus_bytes > self._limits.head_bytes_max and self._transport is not None:
-            self._transport.pause_reading()
+        if self._surplus_bytes > self._limits.head_bytes_max and self._output.transport is not None:
+            self._output.transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        if self._transport is not None and not self._lost.is_set():
-            self._transport.resume_reading()
-
-    # Called by the writer.
-
-    def write(self, data: bytes) -> None:
-        """Send bytes, or buffer them until the client takes them."""
-        if self._transport is not None and not self._lost.is_set():
-            self._transport.write(data)
-
-    async def drained(self) -> None:
-        """Wait until the client has taken enough, at most for the stall timeout."""
-        if not self._writable.is_set():
-            try:
-                async with asyncio.timeout(self._limits.stall_timeout_s):
-                    await self._writable.wait()
-            except TimeoutError as error:
-                message = "the client does not read"
-                raise ConnectionResetError(message) from error
-        if self._lost.is_set():
-            message = "the client has left"
-            raise ConnectionResetError(message)
-
-    def abort(self) -> None:
-        """Cut the connection."""
-        if self._transport is not None:
-            self._transport.abort()
+        if self._output.transport is not None and not self._output.lost.is_set():
+            self._output.transport.resume_reading()
 
     # Called by the server.
 
+    def abort(self) -> None:
+        """Cut the connection."""
+        self._output.abort()
+
     def close_if_idle(self) -> None:
         """Close the connection if no request is on it."""
-        if self._idle and self._transport is not None:
-            self._transport.close()
+        if self._idle and self._output.transport is not None:
+            self._output.transport.close()
 
     def cut(self) -> None:
         """Cut the connection and cancel its task."""
@@ -221,8 +203,8 @@ class Connection(asyncio.Protocol):
         head: h11.Request | None = None
         try:
             head = await self._reader.head()
-            if not self._served:
-                raise errors.too_many_connections(self._limits.connections_max)
+            if self._refusal is not None:
+                raise self._refusal
             check_framing(head, self._limits)
             exchange = exchange.read(read_headers(head))
             admitted = self._admit(head)
@@ -230,7 +212,8 @@ class Connection(asyncio.Protocol):
             await self._refuse(error, head, exchange)
             return False
         try:
-            return await self._serve_admitted(admitted, head, exchange)
+            with self._host.bodies.share() as share:
+                return await self._serve_admitted(admitted, head, exchange, share)
         finally:
             admitted.leave()
 
@@ -240,13 +223,15 @@ class Connection(asyncio.Protocol):
         return self._host.access.admit(method, target, read_headers(head))
 
     async def _serve_admitted(
-        self, admitted: AdmittedRequest, head: h11.Request, exchange: Exchange
+        self, admitted: AdmittedRequest, head: h11.Request, exchange: Exchange, share: BodyShare
     ) -> bool:
         """Read the body and reply; return whether another request may follow."""
         try:
             if self._http.they_are_waiting_for_100_continue:
-                self.write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])))
-            body = await self._reader.body()
+                self._output.write(
+                    self._http.send(h11.InformationalResponse(status_code=100, headers=[]))
+                )
+            body = await self._reader.body(body_limit(head, self._limits), share)
         except errors.BrokenFraming as error:
             await self._refuse(error, head, exchange)
             return False
@@ -260,7 +245,7 @@ class Connection(asyncio.Protocol):
         self, error: SemanticError, head: h11.Request | None, exchange: Exchange
     ) -> None:
         """Reply to a request that is not read to its end, so that the client gets the reply."""
-        if self._lost.is_set():
+        if self._output.lost.is_set():
             return
         if head is None:
             dialect = errors.guess_dialect(self._reader.glimpse)
@@ -284,8 +269,8 @@ class Connection(asyncio.Protocol):
     async def _linger(self) -> None:
         """Read for a moment: closing with unread bytes would reset the reply on its way."""
         self._lingering, self._surplus_bytes = True, 0
-        if self._transport is not None and self._transport.can_write_eof():
-            self._transport.write_eof()
+        if self._output.transport is not None and self._output.transport.can_write_eof():
+            self._output.transport.write_eof()
         try:
             async with asyncio.timeout(self._limits.linger_s):
                 await self._reader.end_of_input()
@@ -355,7 +340,7 @@ class Connection(asyncio.Protocol):
             query=target.query,
             headers=headers,
             body=body,
-            peer=self._peer,
+            peer=self.peer,
         )
         if self._reader.over:
             request.gone.set()
@@ -389,11 +374,11 @@ class Connection(asyncio.Protocol):
 
     async def _close(self) -> None:
         """Close, and wait until the client has taken all bytes."""
-        if self._transport is None:
+        if self._output.transport is None:
             return
-        self._transport.close()
+        self._output.transport.close()
         try:
             async with asyncio.timeout(self._limits.stall_timeout_s):
-                await self._lost.wait()
+                await self._output.lost.wait()
         except TimeoutError:
             self.abort()

@@ -68,6 +68,26 @@ def too_many_connections(limit: int) -> BrokenFraming:
     )
 
 
+def too_many_of_peer(limit: int) -> BrokenFraming:
+    """The address of the client has as many connections as it may."""
+    return BrokenFraming(
+        429,
+        "too_many_connections_of_peer",
+        f"{limit} connections from this address are open already",
+        retryable=True,
+    )
+
+
+def too_many_bodies(limit_bytes: int) -> BrokenFraming:
+    """The process holds as many bytes of request bodies as it may."""
+    return BrokenFraming(
+        503,
+        "too_many_bodies",
+        f"the bodies of other requests take the {limit_bytes} bytes for all; repeat the request",
+        retryable=True,
+    )
+
+
 def guess_dialect(glimpse: bytes) -> Dialect:
     """Return the dialect of a client by the first bytes of a head that could not be parsed."""
     line = glimpse.split(b"\n", 1)[0].split()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ops.setting_groups.service import ServerSettings
@@ -14,13 +15,18 @@ class ServerLimits:
     Attributes:
         head_bytes_max: Request line and header fields together; also each chunk line and trailer.
         headers_max: Header fields of one request.
-        body_bytes_max: One request body, after chunks are joined.
+        body_bytes_max: One upload, after chunks are joined.
+        request_bytes_max: One body of any other request.
+        bodies_bytes_max: All bodies that are held.
+        upload_paths: Encoded paths that take uploads.
         head_timeout_s: From the first byte of a head to its last.
         body_timeout_s: From the end of the head to the end of the body.
         idle_timeout_s: Without a byte between two requests.
         connections_max: Client connections that are served.
-        refusals_max: Connections beyond ``connections_max`` that get a 503; further ones are
-            dropped without a reply.
+        loopback_connections_max: Those of them from this machine.
+        peer_connections_max: Those of them from the address of another machine.
+        refusals_max: Connections beyond one of these that get an error; further ones are dropped
+            without a reply.
         stall_timeout_s: How long a client may take no byte of a reply.
         write_buffer_bytes: Unsent bytes of a reply above which its source has to wait.
         turn_bytes: Bytes of one reply that are written before other connections get a turn.
@@ -35,10 +41,15 @@ class ServerLimits:
     head_bytes_max: int = 32_768
     headers_max: int = 100
     body_bytes_max: int = 32 * 1024 * 1024
+    request_bytes_max: int = 8 * 1024 * 1024
+    bodies_bytes_max: int = 256 * 1024 * 1024
+    upload_paths: frozenset[str] = frozenset()
     head_timeout_s: float = 10.0
     body_timeout_s: float = 60.0
     idle_timeout_s: float = 75.0
     connections_max: int = 2048
+    loopback_connections_max: int = 1920
+    peer_connections_max: int = 256
     refusals_max: int = 64
     stall_timeout_s: float = 600.0
     write_buffer_bytes: int = 65_536
@@ -50,13 +61,20 @@ class ServerLimits:
     router_idle_max: int = 64
 
     @classmethod
-    def from_settings(cls, settings: ServerSettings) -> ServerLimits:
+    def from_settings(
+        cls, settings: ServerSettings, *, upload_paths: Iterable[str] = ()
+    ) -> ServerLimits:
         """Return the limits with the values that operators may set; the rest keeps its default."""
         return cls(
             head_bytes_max=settings.head_bytes_max,
             body_bytes_max=settings.body_bytes_max,
+            request_bytes_max=min(settings.request_bytes_max, settings.body_bytes_max),
+            bodies_bytes_max=settings.bodies_bytes_max,
+            upload_paths=frozenset(upload_paths),
             head_timeout_s=settings.head_timeout_s,
             body_timeout_s=settings.body_timeout_s,
             idle_timeout_s=settings.idle_timeout_s,
             connections_max=settings.connections_max,
+            loopback_connections_max=settings.loopback_connections_max,
+            peer_connections_max=settings.peer_connections_max,
         )

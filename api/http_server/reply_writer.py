@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http.client import responses
+from types import MappingProxyType
 from typing import Final, Protocol
 
 import h11
@@ -24,6 +25,10 @@ TRACE_HEADER: Final = "x-semantic-trace"
 _BODILESS: Final = frozenset({204, 304})
 #: Counted for each piece beside its bytes, so that many small pieces end a turn as well.
 _PIECE_OVERHEAD_BYTES: Final = 256
+#: Browsers neither guess the type of a reply nor give it to pages of other sites without CORS.
+_BROWSER_HEADERS: Final[Mapping[str, str]] = MappingProxyType(
+    {"x-content-type-options": "nosniff", "cross-origin-resource-policy": "same-origin"}
+)
 _EVENT_STREAM: Final = "text/event-stream"
 
 
@@ -162,8 +167,11 @@ class ReplyWriter:
 
 
 def _head_of(reply: Reply | StreamReply, to: ReplyContext) -> h11.Response:
-    headers = {name.lower(): value for name, value in reply.headers.items()}
-    headers |= to.headers
+    headers = {
+        **_BROWSER_HEADERS,
+        **{name.lower(): value for name, value in reply.headers.items()},
+        **to.headers,
+    }
     headers["request-id"] = to.exchange.request_id
     headers[TRACE_HEADER] = to.exchange.trace.trace_id
     headers["date"] = formatdate(usegmt=True)

@@ -65,10 +65,21 @@ def _check_body(head: h11.Request, limits: ServerLimits) -> None:
         )
     if b"transfer-encoding" in framing and head.http_version == b"1.0":
         raise BrokenFraming(400, "malformed_request", "HTTP/1.0 has no transfer codings")
-    if int(framing.get(b"content-length", b"0")) > limits.body_bytes_max:
-        raise body_too_large(limits.body_bytes_max)
+    limit_bytes = body_limit(head, limits)
+    if int(framing.get(b"content-length", b"0")) > limit_bytes:
+        raise body_too_large(limit_bytes)
     if framing.get(b"expect", _CONTINUE).lower() != _CONTINUE:
         raise BrokenFraming(417, "expectation_failed", "the only expectation met is 100-continue")
+
+
+def body_limit(head: h11.Request, limits: ServerLimits) -> int:
+    """Return the most bytes of a request's body; only uploads may be large."""
+    try:
+        path = read_target(head.target).route_path
+    except TransportError:
+        return limits.request_bytes_max
+    is_upload = path in limits.upload_paths
+    return limits.body_bytes_max if is_upload else limits.request_bytes_max
 
 
 def read_headers(head: h11.Request) -> dict[str, str]:

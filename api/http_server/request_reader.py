@@ -9,6 +9,7 @@ from typing import Final
 import h11
 
 from api.http_server import errors
+from api.http_server.body_budget import BodyShare
 from api.http_server.limits import ServerLimits
 
 #: Bytes of a head that are kept to find the dialect of a head that cannot be parsed.
@@ -77,11 +78,16 @@ class RequestReader:
         assert isinstance(event, h11.Request)  # noqa: S101 - h11's promise for an idle client
         return event
 
-    async def body(self) -> bytes:
+    async def body(self, bytes_max: int, share: BodyShare) -> bytes:
         """Read a request's body.
 
+        Args:
+            bytes_max: Its most bytes.
+            share: Counts its bytes.
+
         Raises:
-            BrokenFraming: It is malformed, too long, too slow or cut short.
+            BrokenFraming: It is malformed, too long, too slow or cut short, or the bodies of other
+                requests take all the room.
         """
         pieces: list[bytes] = []
         size_bytes = 0
@@ -89,8 +95,9 @@ class RequestReader:
             async with asyncio.timeout(self._limits.body_timeout_s):
                 while isinstance(event := await self._next_event(), h11.Data):
                     size_bytes += len(event.data)
-                    if size_bytes > self._limits.body_bytes_max:
-                        raise errors.body_too_large(self._limits.body_bytes_max)
+                    if size_bytes > bytes_max:
+                        raise errors.body_too_large(bytes_max)
+                    share.take(len(event.data))
                     pieces.append(bytes(event.data))
         except TimeoutError as error:
             raise errors.body_timeout(self._limits.body_timeout_s) from error

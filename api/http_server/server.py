@@ -15,13 +15,15 @@ from structlog.contextvars import bind_contextvars
 
 from api.access.access_control import AccessControl
 from api.http.messages import Reply, Request, StreamReply
+from api.http_server.body_budget import BodyBudget
 from api.http_server.connection import Connection
 from api.http_server.exchange import Exchange
 from api.http_server.limits import ServerLimits
+from api.http_server.peer_counts import PeerCounts
 from api.http_server.request_counts import UNROUTED, RequestCounts
 from api.http_server.request_spans import is_traced, spans_of_request
 from api.http_server.router import Router
-from domain.errors import Draining
+from domain.errors import Draining, SemanticError
 from ops.logs import Logger
 from ops.tracing.span import NoSpans, SpanSink
 
@@ -70,6 +72,8 @@ class HttpServer:
         self._unrouted = unrouted
         self.access = access
         self.limits = limits
+        self.bodies = BodyBudget(limits.bodies_bytes_max)
+        self._peers = PeerCounts(limits)
         # Bound once, since binding costs time with every request.
         self.logger = logger.bind(component="http_server")
         self._spans: SpanSink = spans or NoSpans()
@@ -140,22 +144,24 @@ class HttpServer:
 
     # Called by connections.
 
-    def enter(self, connection: Connection) -> bool:
-        """Count a connection; return whether it may be served."""
+    def enter(self, connection: Connection) -> SemanticError | None:
+        """Count a connection; return why it is not served, ``None`` if it is."""
         self._connections.add(connection)
         if not self.draining:
             # The drain does not wait for clients that come during it.
             self._open.add(connection)
             self._empty.clear()
-        self._counts.connections = count = len(self._connections)
-        if count > self.limits.connections_max + self.limits.refusals_max:
+        refusal, is_cut = self._peers.enter(connection.peer)
+        self._counts.connections = self._peers.total
+        if is_cut:
             connection.abort()
-        return count <= self.limits.connections_max
+        return refusal
 
     def leave(self, connection: Connection) -> None:
         """Remove a connection."""
         self._connections.discard(connection)
-        self._counts.connections = len(self._connections)
+        self._peers.leave(connection.peer)
+        self._counts.connections = self._peers.total
         self._open.discard(connection)
         if not self._open:
             self._empty.set()

@@ -152,6 +152,7 @@ FILE_OPERATIONS: Final = (
         summary="Store a file",
         body=FileUpload,
         body_media="multipart/form-data",
+        takes_upload=True,
         example={"purpose": "batch", "file": "{}"},
         reply=FileObject,
     ),

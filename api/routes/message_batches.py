@@ -207,6 +207,7 @@ MESSAGE_BATCH_OPERATIONS: Final = (
         id="createMessageBatch",
         summary="Accept a batch of Messages requests; each becomes a job",
         body=MessageBatchBody,
+        takes_upload=True,
         example={
             "requests": [
                 {

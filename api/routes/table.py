@@ -82,6 +82,7 @@ def routes(services: Services) -> tuple[Route, ...]:
             method=operation.method,
             pattern=operation.path,
             handler=_bind(operation.endpoint, getattr(services, field)),
+            takes_upload=operation.takes_upload,
         )
         for field, operations in _OPERATIONS_OF.items()
         for operation in operations

@@ -56,7 +56,7 @@ def test_with_a_key_everything_is_as_it_was(server: SampleServer) -> None:
 def test_who_is_refused_sends_no_body(server: SampleServer) -> None:
     with server.connect() as connection:
         connection.sendall(
-            b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 30000000\r\n"
+            b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 8000000\r\n"
             b"expect: 100-continue\r\n\r\n"
         )
         (answer,) = parse(read_all(connection))

@@ -9,9 +9,11 @@ import structlog
 
 from api.access.access_control import AccessControl
 from api.http.messages import Reply, Request, StreamReply
+from api.http_server.body_budget import BodyBudget
 from api.http_server.connection import Connection
 from api.http_server.exchange import Exchange
 from api.http_server.limits import ServerLimits
+from domain.errors import SemanticError
 from ops.setting_groups.service import ServerSettings
 
 
@@ -70,6 +72,7 @@ class MemoryHost:
     ) -> None:
         self._answer = answer
         self.limits = limits
+        self.bodies = BodyBudget(limits.bodies_bytes_max)
         self.access = access or AccessControl.from_settings(ServerSettings(allowed_hosts=("x",)))
         self.logger = structlog.stdlib.get_logger()
         self.draining = False
@@ -77,10 +80,10 @@ class MemoryHost:
         self.seen: list[Request] = []
         self.statuses: list[int] = []
 
-    def enter(self, connection: Connection) -> bool:
+    def enter(self, connection: Connection) -> SemanticError | None:
         del connection
         self.inside += 1
-        return True
+        return None
 
     def leave(self, connection: Connection) -> None:
         del connection

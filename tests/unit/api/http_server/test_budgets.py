@@ -1,0 +1,140 @@
+"""Budgets that all connections share: bytes of bodies, and connections of one peer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import pytest
+
+from api.http.messages import Reply, Request
+from api.http_server.body_budget import FREE_BYTES, BodyBudget
+from api.http_server.errors import BrokenFraming
+from api.http_server.limits import ServerLimits
+from api.http_server.peer_counts import PeerCounts
+from tests.support.builders.http_connection import MemoryHost, play
+
+MIB = 2**20
+
+
+def post(path: str, size_bytes: int) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {size_bytes}\r\n\r\n"
+    return head.encode() + b"a" * size_bytes
+
+
+def chunked(path: str, size_bytes: int) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    return head.encode() + b"%x\r\n" % size_bytes + b"a" * size_bytes + b"\r\n0\r\n\r\n"
+
+
+async def accept(request: Request) -> Reply:
+    return Reply(body=json.dumps(len(request.body)).encode())
+
+
+def test_body_is_counted_while_its_reply_lasts() -> None:
+    async def run() -> list[int]:
+        held: list[int] = []
+
+        async def answer(request: Request) -> Reply:
+            held.append(host.bodies.held_bytes)
+            return await accept(request)
+
+        host = MemoryHost(answer, ServerLimits(bodies_bytes_max=2 * MIB))
+        await play(host, [post("/x", MIB)])
+        await play(host, [post("/x", FREE_BYTES)])
+        return [*held, host.bodies.held_bytes]
+
+    assert asyncio.run(run()) == [MIB - FREE_BYTES, 0, 0]
+
+
+def test_body_beyond_the_budget_is_refused_and_a_small_one_is_not() -> None:
+    async def run() -> tuple[bytes, bytes, int]:
+        host = MemoryHost(accept, ServerLimits(bodies_bytes_max=2 * MIB, linger_s=0.01))
+        with host.bodies.share() as other:
+            other.take(2 * MIB)
+            large = await play(host, [post("/v1/messages", MIB)])
+            small = await play(host, [post("/v1/messages", FREE_BYTES)])
+        return large, small, host.bodies.held_bytes
+
+    large, small, held = asyncio.run(run())
+    assert large.startswith(b"HTTP/1.1 503 ")
+    assert b"x-should-retry: true" in large
+    assert b"retry-after" in large
+    assert b'"type": "overloaded_error"' in large
+    assert small.startswith(b"HTTP/1.1 200 ")
+    assert held == 0
+
+
+def test_announced_bytes_take_no_room_before_they_come() -> None:
+    budget = BodyBudget(MIB)
+    with budget.share(), budget.share() as second:
+        second.take(MIB)
+        with pytest.raises(BrokenFraming, match="repeat"):
+            second.take(MIB)
+
+
+@pytest.mark.parametrize("send", [post, chunked])
+def test_only_uploads_may_be_large(send: Callable[[str, int], bytes]) -> None:
+    limits = ServerLimits(
+        request_bytes_max=1000,
+        body_bytes_max=5000,
+        upload_paths=frozenset({"/v1/files"}),
+        linger_s=0.01,
+    )
+
+    def status(path: str, size_bytes: int) -> bytes:
+        return asyncio.run(play(MemoryHost(accept, limits), [send(path, size_bytes)]))[9:12]
+
+    assert status("/v1/messages", 1000) == b"200"
+    assert status("/v1/messages", 1001) == b"413"
+    assert status("/v1/files", 5000) == b"200"
+    assert status("/v1/%66iles/", 5000) == b"200"
+    assert status("/v1/files", 5001) == b"413"
+    assert status("/v1/files/x", 5000) == b"413"
+
+
+def test_replies_forbid_guesses_of_their_type_and_other_sites() -> None:
+    reply = asyncio.run(play(MemoryHost(accept, ServerLimits()), [post("/x", 1)]))
+    assert b"\r\nx-content-type-options: nosniff\r\n" in reply
+    assert b"\r\ncross-origin-resource-policy: same-origin\r\n" in reply
+
+
+LIMITS = ServerLimits(
+    connections_max=10, loopback_connections_max=6, peer_connections_max=2, refusals_max=1
+)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "most"),
+    [
+        (["127.0.0.1"] * 8, 6),
+        (["::1"] * 8, 6),
+        (["::ffff:127.0.0.1", "127.0.0.1"] * 4, 6),
+        (["192.0.2.7"] * 8, 2),
+        (["::ffff:192.0.2.7", "192.0.2.7"] * 4, 2),
+        ([f"2001:db8::{number}" for number in range(8)], 2),
+        (["fe80::1%eth0", "fe80::2"] * 4, 2),
+    ],
+)
+def test_peer_gets_no_more_than_its_connections(addresses: list[str], most: int) -> None:
+    counts = PeerCounts(LIMITS)
+    found = [counts.enter(address) for address in addresses]
+    assert [refusal is None for refusal, _ in found] == [n < most for n in range(len(found))]
+    assert [is_cut for _, is_cut in found] == [n > most for n in range(len(found))]
+    refusal = found[most][0]
+    assert refusal is not None
+    assert (refusal.status, refusal.code) == (429, "too_many_connections_of_peer")
+    assert counts.enter("198.51.100.1")[0] is None
+    for address in [*addresses, "198.51.100.1"]:
+        counts.leave(address)
+    assert counts.total == 0
+    assert counts.enter(addresses[0]) == (None, False)
+
+
+def test_all_peers_together_get_no_more_than_all_connections() -> None:
+    counts = PeerCounts(LIMITS)
+    found = [counts.enter(f"192.0.2.{number}")[0] for number in range(11)]
+    assert found[:10] == [None] * 10
+    assert found[10] is not None
+    assert (found[10].status, found[10].code) == (503, "too_many_connections")
