@@ -1,9 +1,10 @@
 """Every knob, read once in a ``main`` module and handed down as frozen values.
 
-Precedence: command line > ``SEMANTIC_*`` environment > ``.env`` > the configuration file > the
-user's ``~/.config/semantic/semantic.toml`` > the defaults below. The configuration file is
-``./semantic.toml``, or the file that ``--config`` or ``SEMANTIC_CONFIG`` names. A nested name is
-written with two underscores: ``SEMANTIC_SERVER__PORT=8123``.
+Precedence: command line > ``SEMANTIC_*`` environment > the configuration file > the user's own
+``~/.config/semantic/semantic.toml`` > the defaults below. The configuration file is the one that
+``--config`` or ``SEMANTIC_CONFIG`` names. Without one, ``semantic serve`` and the commands on the
+log read the ``semantic.toml`` of the working directory if it is trusted. A nested name is written
+with two underscores: ``SEMANTIC_SERVER__PORT=8123``.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from ops.setting_groups.service import (
     WebhookSettings,
 )
 from ops.setting_groups.tracing import TracingSettings
+from ops.setting_groups.trusted_files import DIRECTORY_FILE, DirectoryFile
 
 _SQLITE: Final = "sqlite:///"
 
@@ -53,22 +55,33 @@ class _TomlFile(TomlConfigSettingsSource):
         settings_cls: The settings.
         path: The file.
         required: Whether a file that does not exist is an error.
+        content: Its content where that was read already: what was compared with a digest.
     """
 
     def __init__(
-        self, settings_cls: type[BaseSettings], path: Path, *, required: bool = False
+        self,
+        settings_cls: type[BaseSettings],
+        path: Path,
+        *,
+        required: bool = False,
+        content: bytes | None = None,
     ) -> None:
         self._required = required
+        self._content = content
         super().__init__(settings_cls, path)
 
     def _read_files(self, files: Any, deep_merge: bool = False) -> dict[str, Any]:  # noqa: ANN401, FBT001, FBT002 - overridden
-        if not self._required:
+        if not self._required and self._content is None:
             return super()._read_files(files, deep_merge=deep_merge)
         return self._read_file(files)
 
     def _read_file(self, file_path: Any) -> dict[str, Any]:  # noqa: ANN401 - overridden
         try:
-            values = super()._read_file(file_path)
+            values = (
+                super()._read_file(file_path)
+                if self._content is None
+                else tomllib.loads(self._content.decode())
+            )
         except OSError as error:
             message = f"the configuration file {file_path} cannot be read: {error.strerror}"
             raise ConfigFileError(message) from error
@@ -87,14 +100,13 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix="SEMANTIC_",
         env_nested_delimiter="__",
-        env_file=".env",
         frozen=True,
         extra="ignore",
         hide_input_in_errors=True,  # it may be a key
     )
 
     config: Path | None = Field(
-        default=None, description="file of settings that is read in place of ./semantic.toml"
+        default=None, description="file of settings; it has precedence over the user's own"
     )
     data_dir: Path = Field(default_factory=default_data_dir)
     api_key: SecretStr | None = Field(
@@ -164,7 +176,7 @@ class Settings(BaseSettings):
     @property
     def config_files(self) -> tuple[Path, ...]:
         """The configuration files, the strongest first; they need not exist."""
-        return self.config or Path("semantic.toml"), user_config_file()
+        return *filter(None, [self.config]), user_config_file()
 
     @classmethod
     def settings_customise_sources(
@@ -175,20 +187,22 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Put the two TOML files below the environment.
+        """Put the two TOML files below the environment; no ``.env`` is read.
 
         Raises:
             ConfigFileError: A file cannot be used.
         """
-        del file_secret_settings
-        above = (init_settings, env_settings, dotenv_settings)
+        del dotenv_settings, file_secret_settings
+        above = (init_settings, env_settings)
         named = next((path for source in above if (path := source().get("config"))), None)
-        file = (
-            _TomlFile(settings_cls, Path("semantic.toml"))
-            if named is None
-            else _TomlFile(settings_cls, Path(named).expanduser().absolute(), required=True)
-        )
-        return (*above, file, _TomlFile(settings_cls, user_config_file()))
+        here = init_settings().get(DIRECTORY_FILE)
+        files = [_TomlFile(settings_cls, user_config_file())]
+        if named is not None:
+            path = Path(named).expanduser().absolute()
+            files.insert(0, _TomlFile(settings_cls, path, required=True))
+        elif isinstance(here, DirectoryFile):
+            files.insert(0, _TomlFile(settings_cls, here.path, content=here.content))
+        return (*above, *files)
 
 
 def load_settings(**overrides: Any) -> Settings:  # noqa: ANN401 - pydantic checks the values
@@ -196,6 +210,7 @@ def load_settings(**overrides: Any) -> Settings:  # noqa: ANN401 - pydantic chec
 
     Args:
         **overrides: Top-level values that beat every other source; groups as dicts.
+            ``directory_file`` is the trusted file of the working directory, if it is to be read.
 
     Raises:
         pydantic.ValidationError: Naming each setting that is not valid.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Generator
 from pathlib import Path
@@ -58,6 +59,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if config.getoption("--fast"):
         settings.load_profile("fast")
+    # Tests have a home directory of their own, and so a configuration directory in it.
+    os.environ.pop("XDG_CONFIG_HOME", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

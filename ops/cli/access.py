@@ -1,9 +1,9 @@
 """Where the service is and how a command may ask it, without the cost of all settings.
 
 The settings take a quarter of a second to import. A command that only asks the service needs four
-of them. They are read here from the same sources in the same order. Whatever this module does not
-read itself (a ``.env`` file with our names, groups as JSON, keys in the environment, an invalid
-value) is left to the settings.
+of them. They are read here from the same sources in the same order, but never from a file of the
+working directory, which could send the key to another address. Whatever this module does not read
+itself (groups as JSON, keys in the environment, an invalid value) is left to the settings.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ops.cli.config_option import given_config_file
 from ops.cli.options import overrides, settings_or_exit
 from ops.setting_groups.api_keys import first_sendable
 from ops.setting_groups.places import HOST, PORT, default_data_dir, user_config_file
 
+if TYPE_CHECKING:
+    from ops.settings import Settings
+
 _PREFIX: Final = "SEMANTIC_"
 #: Names in the environment that need the parser of the settings.
 _LEFT_TO_SETTINGS: Final = frozenset({"SERVER", "SERVER__API_KEYS"})
 _PORT_MAX: Final = 65_535
-_DOTENV_BYTES_MAX: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,11 @@ def access_or_exit(data_dir: Path | None) -> ServiceAccess:
     found = read_access(data_dir, given_config_file())
     if found is not None:
         return found
-    settings = settings_or_exit(overrides(data_dir=data_dir))
+    return access_of(settings_or_exit(overrides(data_dir=data_dir)))
+
+
+def access_of(settings: Settings) -> ServiceAccess:
+    """Return what the settings have."""
     return ServiceAccess(
         data_dir=settings.data_dir,
         host=settings.server.host,
@@ -94,16 +100,15 @@ class _LeftToSettings(Exception):
 def _sources(data_dir: Path | None, config: Path | None) -> Iterator[Mapping[str, Any]]:
     """Yield the values of each source, the strongest first."""
     variables = _variables()
-    if _dotenv_has_settings():
-        raise _LeftToSettings
     if config is None and variables.get("CONFIG"):
         config = Path(variables["CONFIG"])
     if data_dir is not None:
         yield {"data_dir": data_dir}
     yield _of_environment(variables)
     # A file that is missing or invalid is reported by the settings.
-    yield _of_file(Path("semantic.toml") if config is None else config.expanduser(), config)
-    yield _of_file(user_config_file(), None)
+    if config is not None:
+        yield _of_file(config.expanduser(), is_required=True)
+    yield _of_file(user_config_file(), is_required=False)
     yield {"data_dir": default_data_dir(), "host": HOST, "port": PORT, "api_keys": []}
 
 
@@ -135,22 +140,11 @@ def _of_environment(variables: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def _dotenv_has_settings() -> bool:
-    try:
-        with Path(".env").open("rb") as file:
-            text = file.read(_DOTENV_BYTES_MAX + 1)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return len(text) > _DOTENV_BYTES_MAX or _PREFIX.encode() in text.upper()
-
-
-def _of_file(path: Path, required: Path | None) -> dict[str, Any]:
+def _of_file(path: Path, *, is_required: bool) -> dict[str, Any]:
     try:
         text = path.read_bytes()
     except OSError as error:
-        if isinstance(error, FileNotFoundError) and required is None:
+        if isinstance(error, FileNotFoundError) and not is_required:
             return {}
         raise _LeftToSettings from error
     import tomllib  # noqa: PLC0415 - most machines have no such file

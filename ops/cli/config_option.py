@@ -14,9 +14,7 @@ import typer
 
 ConfigFile = Annotated[
     Path | None,
-    typer.Option(
-        "--config", help="Read this file of settings in place of ./semantic.toml.", metavar="FILE"
-    ),
+    typer.Option("--config", help="Read this file of settings before your own.", metavar="FILE"),
 ]
 _GIVEN: Final[ContextVar[Path | None]] = ContextVar("config file", default=None)
 

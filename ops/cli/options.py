@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -12,6 +14,8 @@ from ops.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from ops.settings import Settings
+
+_CONFIG_ENV: Final = "SEMANTIC_CONFIG"
 
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Where everything the service writes lives.")
@@ -49,7 +53,11 @@ def overrides(
 
 
 def settings_or_exit(given: dict[str, Any]) -> Settings:
-    """Read the settings, or exit with one line for each invalid one."""
+    """Read the settings, or exit with one line for each invalid one.
+
+    No file of the working directory is read, except where ``given`` has one from
+    ``with_directory_file``.
+    """
     from pydantic import ValidationError  # noqa: PLC0415 - keeps --help fast
     from pydantic_settings import SettingsError  # noqa: PLC0415 - the same
 
@@ -65,6 +73,34 @@ def settings_or_exit(given: dict[str, Any]) -> Settings:
         fail("\nsemantic: ".join(lines), ExitCode.CONFIG)
     except (SettingsError, ValueError) as error:  # ValueError: a TOML file that is none
         fail(str(error), ExitCode.CONFIG)
+
+
+def operator_settings(given: dict[str, Any]) -> Settings:
+    """Read the settings as ``semantic serve`` does; see ``with_directory_file``."""
+    return settings_or_exit(with_directory_file(given))
+
+
+def with_directory_file(given: dict[str, Any]) -> dict[str, Any]:
+    """Add the file of the working directory if it is trusted; else name it on stderr."""
+    added, ignored = directory_file(given)
+    for line in ignored:
+        typer.echo(f"semantic: {line}", err=True)
+    return given | added
+
+
+def directory_file(given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the trusted file of the working directory, and lines about those that are not read.
+
+    Args:
+        given: Options as settings; a file that they or the environment name takes its place.
+    """
+    from ops.setting_groups.trusted_files import DIRECTORY_FILE, read_directory  # noqa: PLC0415 - most commands need none
+
+    variables = (value for name, value in os.environ.items() if name.upper() == _CONFIG_ENV)
+    if given.get("config") or any(variables):
+        return {}, ()
+    found, ignored = read_directory(Path())
+    return {} if found is None else {DIRECTORY_FILE: found}, ignored
 
 
 def fail(message: str, code: ExitCode) -> NoReturn:

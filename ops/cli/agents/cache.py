@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ops.cli.exit_codes import EPILOG, ExitCode
-from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
+from ops.cli.options import DataDir, Json, fail, operator_settings, overrides
 from ops.cli.table import print_pairs, print_table
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def ls(
     data_dir: DataDir = None,
 ) -> None:
     """Show the stored blocks and bytes of each model."""
-    settings = settings_or_exit(overrides(data_dir=data_dir))
+    settings = operator_settings(overrides(data_dir=data_dir))
     found = _overview(settings)
     newest = list(reversed(found.blocks))[:limit] if blocks else []
     report = _report(settings, found)
@@ -77,7 +77,7 @@ def verify(
     """
     from ops.blockstore import maintenance  # noqa: PLC0415 - keeps --help fast
 
-    settings = settings_or_exit(overrides(data_dir=data_dir))
+    settings = operator_settings(overrides(data_dir=data_dir))
     root = settings.cache_dir
     found = _overview(settings)
     bad: list[tuple[BlockInfo, Rejected]] = []
@@ -121,7 +121,7 @@ def gc(
     """
     from ops.blockstore import maintenance  # noqa: PLC0415 - keeps --help fast
 
-    settings = settings_or_exit(overrides(data_dir=data_dir))
+    settings = operator_settings(overrides(data_dir=data_dir))
     found = _overview(settings)
     known = {block.model for block in found.blocks}
     models = known if everything else set(model or ())

@@ -13,7 +13,7 @@ import typer
 
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.jobs.replay_report import print_replayed, print_table_of
-from ops.cli.options import DataDir, Json, Model, fail, overrides, settings_or_exit
+from ops.cli.options import DataDir, Json, Model, fail, operator_settings, overrides
 
 if TYPE_CHECKING:
     from ops.settings import Settings
@@ -56,7 +56,7 @@ def replay(
     from a cache, and nothing is written. Exits with 0 if all tokens are the same, 1 if one is not,
     3 if a job cannot be replayed, with the reason. Without --verify, prints the text.
     """
-    settings = settings_or_exit(overrides(data_dir=data_dir, model=model))
+    settings = operator_settings(overrides(data_dir=data_dir, model=model))
     _require_log(settings)
     if bool(jobs) == everything:
         fail("name jobs, or give --all", ExitCode.USAGE)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from ops.cli.exit_codes import ExitCode
-from ops.cli.options import fail, overrides, settings_or_exit
+from ops.cli.options import fail, operator_settings, overrides
 from ops.cli.table import print_pairs, print_table
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def folded(
     from ops.adapters.event_log.database import database_file, reader_engine  # noqa: PLC0415 - the same
     from ops.cli.log.log_options import progress_bar  # noqa: PLC0415 - the same
 
-    settings = settings_or_exit(overrides(data_dir=data_dir))
+    settings = operator_settings(overrides(data_dir=data_dir))
     file = database_file(settings.log_url)
     if file is not None and not file.exists():
         fail(f"there is no event log at {file}", ExitCode.FAILED)

@@ -27,7 +27,7 @@ from domain.values import rfc3339
 from ops.adapters.event_log.database import database_file, reader_engine
 from ops.adapters.event_log.migrate import current, refuse_newer_program
 from ops.cli.exit_codes import ExitCode
-from ops.cli.options import overrides, settings_or_exit
+from ops.cli.options import operator_settings, overrides
 from ops.settings import Settings
 from ops.supervisor.startup_banner import without_password
 
@@ -100,7 +100,7 @@ def parse_instant(text: str, now: datetime) -> str:
 
 def read_settings(data_dir: Path | None) -> Settings:
     """Return the settings, or exit with one line about the invalid setting."""
-    return settings_or_exit(overrides(data_dir=data_dir))
+    return operator_settings(overrides(data_dir=data_dir))
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ops.cli.options import overrides, settings_or_exit
+from ops.cli.options import operator_settings, overrides
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ def current_projections(data_dir: Path | None) -> Iterator[Engine | None]:
     from ops.adapters.event_log.database import database_file, reader_engine  # noqa: PLC0415 - keeps --help fast
     from ops.adapters.event_log.projections.checkpoints import are_current  # noqa: PLC0415 - the same
 
-    url = settings_or_exit(overrides(data_dir=data_dir)).log_url
+    url = operator_settings(overrides(data_dir=data_dir)).log_url
     file = database_file(url)
     if file is not None and not file.exists():
         yield None

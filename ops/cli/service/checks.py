@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -60,6 +60,13 @@ def all_checks(settings: Settings) -> Iterator[Check]:
     yield check_permissions(settings.data_dir)
     yield check_port(settings)
     yield check_model(settings)
+
+
+def check_files(used: Sequence[Path], ignored: Sequence[str]) -> Check:
+    """The configuration files in use, and those of the directory that are not read."""
+    found = f"read: {', '.join(map(str, used))}" if used else "no file is read"
+    detail = "; ".join((*ignored, found))
+    return Check("config", "warn" if ignored else "ok", detail)
 
 
 def check_python() -> Check:

@@ -8,10 +8,19 @@ from typing import Annotated
 
 import typer
 
-from ops.cli.access import access_or_exit
+from ops.cli.access import access_of
 from ops.cli.client import client_of, health_of
 from ops.cli.exit_codes import ExitCode
-from ops.cli.options import DataDir, Host, Json, Model, Port, overrides, settings_or_exit
+from ops.cli.options import (
+    DataDir,
+    Host,
+    Json,
+    Model,
+    Port,
+    directory_file,
+    overrides,
+    settings_or_exit,
+)
 from ops.cli.table import print_table
 
 #: Time limit of the running service's answer, in seconds.
@@ -38,17 +47,20 @@ def doctor(
     Where the service runs, the reasons of its health are added. Exits with 1 if
     a check would prevent a start; warnings do not count.
     """
-    settings = settings_or_exit(overrides(data_dir=data_dir, model=model, host=host, port=port))
+    given = overrides(data_dir=data_dir, model=model, host=host, port=port)
+    added, ignored = directory_file(given)
+    settings = settings_or_exit(given | added)
     # All keep --help fast.
     from ops.adapters.data_dir.permissions import tighten  # noqa: PLC0415
-    from ops.cli.service.checks import all_checks, check_health  # noqa: PLC0415
+    from ops.cli.service.checks import all_checks, check_files, check_health  # noqa: PLC0415
+    from ops.cli.service.origins import files_in_use  # noqa: PLC0415
     from ops.supervisor.serve_record import read_record  # noqa: PLC0415
 
     if mend:
         tighten(settings.data_dir)
-    checks = list(all_checks(settings))
+    checks = [check_files(files_in_use(given | added), ignored), *all_checks(settings)]
     if read_record(settings.data_dir) is not None:
-        checks += check_health(health_of(client_of(access_or_exit(data_dir), answer_s=ANSWER_S)))
+        checks += check_health(health_of(client_of(access_of(settings), answer_s=ANSWER_S)))
     fine = all(check.verdict != "fail" for check in checks)
     if json:
         report = {"ok": fine, "checks": [asdict(check) for check in checks]}

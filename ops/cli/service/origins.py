@@ -43,13 +43,20 @@ def origins(settings: Settings, given: Mapping[str, Any]) -> Iterator[Origin]:
         yield Origin(name, value, next(setters, "default"))
 
 
+def files_in_use(given: Mapping[str, Any]) -> list[Path]:
+    """Return the configuration files that are read and exist, the strongest first."""
+    files = (source for source in _sources(given) if isinstance(source, TomlConfigSettingsSource))
+    paths = (file.toml_file_path for file in files)
+    return [path for path in paths if isinstance(path, Path) and path.exists()]
+
+
 def _sources(given: Mapping[str, Any]) -> tuple[PydanticBaseSettingsSource, ...]:
     """Return the sources that ``load_settings`` reads, strongest first."""
     return Settings.settings_customise_sources(
         Settings,
         InitSettingsSource(Settings, init_kwargs=dict(given)),
         EnvSettingsSource(Settings),
-        DotEnvSettingsSource(Settings, env_file=Settings.model_config.get("env_file")),
+        DotEnvSettingsSource(Settings),
         SecretsSettingsSource(Settings),
     )
 
@@ -60,8 +67,6 @@ def _label(source: PydanticBaseSettingsSource) -> str:
             return str(source.toml_file_path)
         case InitSettingsSource():
             return "command line"
-        case DotEnvSettingsSource():
-            return ".env"
         case _:
             return "environment"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from ops.cli.options import AllowRemote, DataDir, Host, Model, Port, overrides, settings_or_exit
+from ops.cli.options import AllowRemote, DataDir, Host, Model, Port, operator_settings, overrides
 from ops.models.choice import choice_environment
 
 
@@ -33,7 +33,7 @@ def serve(
     given = overrides(
         data_dir=data_dir, model=model, host=host, port=port, allow_remote=allow_remote
     )
-    settings = settings_or_exit(given)
+    settings = operator_settings(given)
     from ops.supervisor.serve import serve as run_service  # noqa: PLC0415 - keeps --help fast
 
     raise typer.Exit(int(run_service(settings, is_explicit=model is not None)))
@@ -68,7 +68,7 @@ def _become(
     module: str, given: dict[str, Any], further: Mapping[str, str] = MappingProxyType({})
 ) -> None:
     """Replace this process by a part; ``ops`` must not import ``api`` or ``worker``."""
-    settings = settings_or_exit(given)
+    settings = operator_settings(given)
     from ops.supervisor.environment import child_environment  # noqa: PLC0415 - keeps --help fast
     from ops.supervisor.parts import module_argv  # noqa: PLC0415 - the same
 

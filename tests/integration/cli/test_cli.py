@@ -173,7 +173,13 @@ def test_unknown_command_is_misuse(shell: Shell) -> None:
 
 
 def test_config_show_origin_says_who_set_what(shell: Shell) -> None:
-    (shell.home / "semantic.toml").write_text("[engine]\nmax_batch_size = 3\n")
+    file = shell.home / "semantic.toml"
+    file.write_text("[engine]\nmax_batch_size = 3\n")
+    assert shell.run("config", "trust") == (
+        0,
+        f"trusted {file}, which sets: engine.max_batch_size\n",
+        "",
+    )
     code, out, _ = shell.run(
         "config", "show", "--origin", "--json", "--model", "org/m", SEMANTIC_SERVER__DRAIN_S="1"
     )
@@ -181,7 +187,7 @@ def test_config_show_origin_says_who_set_what(shell: Shell) -> None:
     values = json.loads(out)
     assert values["model.id"] == {"value": "org/m", "origin": "command line"}
     assert values["server.drain_s"] == {"value": 1.0, "origin": "environment"}
-    assert values["engine.max_batch_size"] == {"value": 3, "origin": "semantic.toml"}
+    assert values["engine.max_batch_size"] == {"value": 3, "origin": str(file)}
     assert values["server.port"] == {"value": 8000, "origin": "default"}
 
 
@@ -217,9 +223,10 @@ def test_setting_that_is_not_valid_is_named_with_78(shell: Shell) -> None:
 
 def test_toml_file_that_is_none_is_told_with_78(shell: Shell) -> None:
     (shell.home / "semantic.toml").write_text("port = = 3")
-    code, _, err = shell.run("config", "show")
-    assert code == 78
-    assert "Traceback" not in err
+    for words in (["config", "show", "--config", "semantic.toml"], ["config", "trust"]):
+        code, _, err = shell.run(*words)
+        assert (code, err.count("\n")) == (78, 1)
+        assert "semantic.toml is not valid TOML" in err
 
 
 def _doctor(shell: Shell, *words: str, **variables: str) -> tuple[int, dict[str, dict[str, str]]]:
@@ -241,12 +248,14 @@ def test_doctor_passes_where_a_start_would_work(shell: Shell) -> None:
     code, checks = _doctor(shell, "--port", "0", "--model", _model_directory(shell.home))
     assert code == 0, checks
     assert set(checks) == {
+        "config",
         "python",
         "platform",
         "sqlite",
         "broker",
         "mlx",
         "data",
+        "permissions",
         "port",
         "model",
     }

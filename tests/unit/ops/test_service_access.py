@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from ops.cli.access import ServiceAccess, read_access
 from ops.setting_groups.places import user_config_file
+from ops.setting_groups.trusted_files import trust
 from ops.settings import ConfigFileError, Settings, load_settings
 
 HOSTS = st.sampled_from(["127.0.0.1", "::1", "localhost", ""])
@@ -53,7 +54,6 @@ VARIABLES = st.fixed_dictionaries(
         "SEMANTIC_CONFIG": st.sampled_from(["", "named.toml", "missing.toml"]),
     },
 )
-DOTENV = st.sampled_from([None, "OTHER=1\n", "semantic_server__port=9\n"])
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +85,6 @@ def _settings(overrides: dict[str, Any]) -> Settings | None:
     here=FILES,
     user=FILES,
     named=FILES,
-    dotenv=DOTENV,
     data_dir=st.sampled_from([None, Path("/data/option")]),
     config=st.sampled_from([None, None, Path("named.toml")]),
 )
@@ -94,7 +93,6 @@ def test_access_is_that_of_the_settings_or_left_to_them(
     here: dict[str, Any],
     user: dict[str, Any],
     named: dict[str, Any],
-    dotenv: str | None,
     data_dir: Path | None,
     config: Path | None,
 ) -> None:
@@ -102,9 +100,6 @@ def test_access_is_that_of_the_settings_or_left_to_them(
     user_config_file().write_text(_toml(user))
     Path("semantic.toml").write_text(_toml(here))
     Path("named.toml").write_text(_toml(named))
-    Path(".env").unlink(missing_ok=True)
-    if dotenv is not None:
-        Path(".env").write_text(dotenv)
     with pytest.MonkeyPatch.context() as patch:
         for name in os.environ:
             if name.upper().startswith("SEMANTIC"):
@@ -123,8 +118,13 @@ def test_access_is_that_of_the_settings_or_left_to_them(
         )
 
 
+def _user_file(text: str) -> None:
+    user_config_file().parent.mkdir(parents=True)
+    user_config_file().write_text(text)
+
+
 def test_plain_sources_are_read_without_the_settings() -> None:
-    Path("semantic.toml").write_text('[server]\nport = 8123\napi_keys = ["me=0123456789abcdef"]\n')
+    _user_file('[server]\nport = 8123\napi_keys = ["me=0123456789abcdef"]\n')
     found = read_access(Path("/data"), None)
     assert found == ServiceAccess(
         data_dir=Path("/data"), host="127.0.0.1", port=8123, own_key="0123456789abcdef"
@@ -135,5 +135,14 @@ def test_plain_sources_are_read_without_the_settings() -> None:
     "text", ["server = 1", "[server]\nport = 'x'", "no toml", "config = 'other.toml'"]
 )
 def test_what_is_not_plain_is_left_to_the_settings(text: str) -> None:
-    Path("semantic.toml").write_text(text)
+    _user_file(text)
     assert read_access(None, None) is None
+
+
+def test_files_of_the_working_directory_are_not_read() -> None:
+    Path("semantic.toml").write_text("[server]\nport = 9\n")
+    Path(".env").write_text("SEMANTIC_SERVER__PORT=9\n")
+    trust(Path())
+    found = read_access(None, None)
+    assert found is not None
+    assert found.port == 8000

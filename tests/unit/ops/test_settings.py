@@ -13,6 +13,7 @@ from ops.cli.service.origins import origins
 from ops.setting_groups.models import DEMO_MODEL
 from ops.setting_groups.places import user_config_file
 from ops.setting_groups.service import JobSettings
+from ops.setting_groups.trusted_files import read_directory, trust
 from ops.settings import ConfigFileError, load_settings
 
 
@@ -48,9 +49,9 @@ def test_each_source_beats_the_ones_below_it(monkeypatch: pytest.MonkeyPatch) ->
     seen = [(load_settings().server.port, _origin_of("server.port"))]
     _user_file("[server]\nport = 1\n")
     seen.append((load_settings().server.port, _origin_of("server.port")))
-    Path("semantic.toml").write_text("[server]\nport = 2\n")
-    seen.append((load_settings().server.port, _origin_of("server.port")))
-    Path(".env").write_text("SEMANTIC_SERVER__PORT=3\n")
+    named = Path("named.toml").absolute()
+    named.write_text("[server]\nport = 2\n")
+    monkeypatch.setenv("SEMANTIC_CONFIG", str(named))
     seen.append((load_settings().server.port, _origin_of("server.port")))
     monkeypatch.setenv("SEMANTIC_SERVER__PORT", "4")
     seen.append((load_settings().server.port, _origin_of("server.port")))
@@ -59,18 +60,50 @@ def test_each_source_beats_the_ones_below_it(monkeypatch: pytest.MonkeyPatch) ->
     assert seen == [
         (8000, "default"),
         (1, str(user_config_file())),
-        (2, "semantic.toml"),
-        (3, ".env"),
+        (2, str(named)),
         (4, "environment"),
         (5, "command line"),
     ]
 
 
-def test_named_file_is_read_in_place_of_the_one_of_the_directory(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+def test_files_of_the_working_directory_are_not_read() -> None:
+    Path("semantic.toml").write_text("[server]\nport = 2\n")
+    Path(".env").write_text("SEMANTIC_SERVER__PORT=3\n")
+    assert load_settings().server.port == 8000
+
+
+def test_trusted_file_of_the_directory_is_above_the_users_own(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _user_file("[server]\nport = 1\ndrain_s = 1.5\n")
-    Path("semantic.toml").write_text("[server]\nport = = 2\n")
+    Path("semantic.toml").write_text("[server]\nport = 2\n")
+    trust(Path())
+    here, _ = read_directory(Path())
+    assert here is not None
+    Path("semantic.toml").write_text("[server]\nport = 9\n")  # read once, with its digest
+    server = load_settings(directory_file=here).server
+    assert (server.port, server.drain_s) == (2, 1.5)
+    assert _origin_of("server.port", directory_file=here) == str(here.path)
+    Path("named.toml").write_text("[server]\nport = 3\n")
+    monkeypatch.setenv("SEMANTIC_CONFIG", "named.toml")
+    assert load_settings(directory_file=here).server.port == 3
+
+
+def test_users_own_file_stands_where_the_environment_says(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _user_file("[server]\nport = 1\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "elsewhere"))
+    assert load_settings().server.port == 8000
+    _user_file("[server]\nport = 2\n")
+    assert (home / "elsewhere" / "semantic" / "semantic.toml").exists()
+    assert load_settings().server.port == 2
+    monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
+    assert load_settings().server.port == 1
+
+
+def test_named_file_is_above_the_users_own(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _user_file("[server]\nport = 1\ndrain_s = 1.5\n")
     named, other = home / "named.toml", home / "other.toml"
     named.write_text("[server]\nport = 3\nhost = '127.0.0.3'\n")
     other.write_text("[server]\nport = 4\n")
@@ -88,11 +121,10 @@ def test_file_is_named_from_the_home_directory_and_an_empty_name_is_none(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / "named.toml").write_text("[server]\nport = 3\n")
-    Path("semantic.toml").write_text("[server]\nport = 2\n")
     monkeypatch.setenv("SEMANTIC_CONFIG", "~/named.toml")
     assert load_settings().server.port == 3
     monkeypatch.setenv("SEMANTIC_CONFIG", "")
-    assert load_settings().server.port == 2
+    assert load_settings().server.port == 8000
 
 
 @pytest.mark.parametrize(
@@ -114,7 +146,7 @@ def test_named_file_that_cannot_be_used_is_an_error(
 
 
 def test_sources_add_up_inside_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("semantic.toml").write_text("[server]\nport = 2\nhost = '127.0.0.2'\n")
+    _user_file("[server]\nport = 2\nhost = '127.0.0.2'\n")
     monkeypatch.setenv("SEMANTIC_SERVER__DRAIN_S", "1.5")
     server = load_settings(server={"port": 5}).server
     assert (server.port, server.host, server.drain_s) == (5, "127.0.0.2", 1.5)

@@ -24,7 +24,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _write(text: str) -> None:
-    Path("semantic.toml").write_text(text)
+    user_config_file().parent.mkdir(parents=True, exist_ok=True)
+    user_config_file().write_text(text)
 
 
 CODER = """
@@ -107,15 +108,16 @@ def test_what_is_not_valid_is_named(text: str, message: str) -> None:
 
 
 def test_each_value_of_a_table_has_its_origin(monkeypatch: pytest.MonkeyPatch) -> None:
-    _write(CODER)
-    user_config_file().parent.mkdir(parents=True)
-    user_config_file().write_text("[models.mine]\nsource = 'org/Mine'\n")
+    _write("[models.mine]\nsource = 'org/Mine'\n")
+    named = Path("named.toml").absolute()
+    named.write_text(CODER)
+    monkeypatch.setenv("SEMANTIC_CONFIG", str(named))
     monkeypatch.setenv("SEMANTIC_MODELS__CODER__CONTEXT", "1024")
     shown = {setting.name: setting for setting in origins(load_settings(), {})}
     assert shown["models.coder.context"].origin == "environment"
-    assert shown["models.coder.sampling.temperature"].origin == "semantic.toml"
+    assert shown["models.coder.sampling.temperature"].origin == str(named)
     assert shown["models.coder.sampling.top_p"].origin == "default"
     assert shown["models.org/Other.source"].value == "/models/other"
     assert shown["models.mine.source"].origin == str(user_config_file())
-    assert shown["models.swap"].origin == "semantic.toml"
+    assert shown["models.swap"].origin == str(named)
     assert shown["models.park_max_s"].origin == "default"

@@ -55,12 +55,13 @@ def test_a_child_gets_the_models_that_the_users_file_does_not_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SEMANTIC_MODELS__FOURTH__SOURCE", "org/Fourth")
-    (tmp_path / "semantic.toml").write_text("[models.first]\nsource = 'org/First'\n")
+    named = tmp_path / "named.toml"
+    named.write_text("[models.first]\nsource = 'org/First'\n")
     user_config_file().parent.mkdir(parents=True)
     user_config_file().write_text(
         "[models]\npark_max_s = 9\n[models.second]\nsource = 'org/Second'\n"
     )
-    before = load_settings()
+    before = load_settings(config=named)
     for name, value in child_environment({}, before, {}).items():
         monkeypatch.setenv(name, value)
     assert load_settings().models == before.models
