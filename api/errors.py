@@ -19,6 +19,7 @@ from domain.errors import (
     NotFound,
     Overloaded,
     PromptTooLong,
+    QuotaExceeded,
     SemanticError,
     Unavailable,
 )
@@ -33,6 +34,7 @@ _STATUS: Final[Mapping[type[SemanticError], int]] = MappingProxyType(
         Conflict: 409,
         GenerationCancelled: 409,
         Overloaded: 429,
+        QuotaExceeded: 403,
         Unavailable: 503,
         DiskFull: 507,
         Failure: 500,

@@ -32,10 +32,12 @@ from api.services.route_services import Services
 from api.services.rules import (
     agent_limits_of,
     batch_rules_of,
+    disk_floor_of,
     efforts_of,
     job_rules_of,
     on_demand_of,
     webhook_policy_of,
+    work_admission,
 )
 from domain.batch.ports import BatchViews
 from domain.errors import LogNewer, SemanticError
@@ -54,7 +56,7 @@ from domain.usecases.model_stock import serving_models
 from domain.usecases.model_swaps import ModelSwaps
 from domain.usecases.webhooks import WebhookCollector
 from domain.webhook.delivery import read_secrets
-from ops.adapters.data_dir.free_space import DiskFloor, floor_of
+from ops.adapters.data_dir.free_space import DiskFloor
 from ops.adapters.data_dir.lock import DataDirLocked, DataLock
 from ops.adapters.data_dir.permissions import create_private_files
 from ops.adapters.event_log.migrate import upgrade
@@ -106,7 +108,7 @@ def build(
         LogUnavailable: The event log cannot be opened.
         QueueUnavailable: No broker answers.
     """
-    clock, ids, disk = SystemClock(), RandomIds(), _floor(settings)
+    clock, ids, disk = SystemClock(), RandomIds(), disk_floor_of(settings)
     log = _open_log(settings, stack, clock, disk)
     client, hub, keys = _broker(settings, stack)
     pulses, signals = RedisWorkerPulses(client, keys), RedisControlSignals(client, keys)
@@ -181,16 +183,13 @@ def _metrics(settings: Settings, log: SqlEventLog, stack: ExitStack) -> MetricPo
     )
 
 
-def _floor(settings: Settings) -> DiskFloor:
-    return floor_of(settings.disk, log_file=settings.log_file, data_dir=settings.data_dir)
-
-
 def _open_log(settings: Settings, stack: ExitStack, clock: Clock, disk: DiskFloor) -> SqlEventLog:
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     upgrade(settings.log_url)
     disk.renew()
-    log = open_log(settings.log_url, clock=clock, require_space=disk.require_space)
-    return stack.enter_context(log)
+    log = stack.enter_context(open_log(settings.log_url, clock=clock))
+    log.admit_work = work_admission(settings.server, disk, log.owner_sums)
+    return log
 
 
 def _broker(settings: Settings, stack: ExitStack) -> tuple[BrokerClient, RedisItemHub, Keys]:

@@ -18,6 +18,7 @@
     │   └── IdempotencyKeyReused    the caller sent one key with two requests
     ├── Overloaded                  a limit is reached; try later
     │   └── RateLimited             the caller sends too many requests
+    ├── QuotaExceeded               the key stores as much as it may
     ├── Unavailable                 a part is down or draining; try later
     │   ├── LogUnavailable
     │   │   ├── LogNewer            a newer program wrote to the log; update this one
@@ -234,6 +235,12 @@ class RateLimited(Overloaded):
     """One caller asks for more than its share."""
 
     code = "rate_limited"
+
+
+class QuotaExceeded(SemanticError):
+    """The key has used up a quota; only a change by its owner or an operator frees some."""
+
+    code = "quota_exceeded"
 
 
 class Unavailable(SemanticError):

@@ -192,8 +192,8 @@ class OverviewService:
             "at": rfc3339(self.clock.now()),
             "version": self.version,
             "state": state,
-            "problem": broker_problem
-            or self._disk_problem()
+            "problem": self._disk_problem()
+            or broker_problem
             or _problem(state, workers, control, swap),
             "model": next((one["model"] for one in workers if one["state"] != "dead"), None),
             "admission": control.admission.value,

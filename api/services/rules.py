@@ -1,13 +1,19 @@
-"""Makes the rules of jobs, batches, agents and webhooks from the settings."""
+"""Makes the rules of jobs, batches, agents, keys and webhooks from the settings."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+from api.access.quotas import KeyQuotas, OwnerSums
 from api.access.rate_limits import AgentLimits, Rate
 from api.access.webhook_policy import WebhookPolicy
 from api.background.batches import BatchRules
 from api.protocols.shared.efforts import Efforts
 from api.submission.job_rules import JobRules
+from domain.events.event import Event
 from domain.model.on_demand import OnDemandRules
+from ops.adapters.data_dir.free_space import DiskFloor, floor_of
+from ops.setting_groups.disk import MB
 from ops.setting_groups.models import ModelsSettings
 from ops.setting_groups.service import (
     BatchSettings,
@@ -16,6 +22,7 @@ from ops.setting_groups.service import (
     ServerSettings,
     WebhookSettings,
 )
+from ops.settings import Settings
 
 
 def efforts_of(reasoning: ReasoningSettings) -> Efforts:
@@ -75,3 +82,26 @@ def job_rules_of(jobs: JobSettings) -> JobRules:
         dedup_grace_s=jobs.dedup_grace_s,
         join_window_s=jobs.join_window_s,
     )
+
+
+def disk_floor_of(settings: Settings) -> DiskFloor:
+    """Return the floor of the disk that has the event log."""
+    return floor_of(settings.disk, log_file=settings.log_file, data_dir=settings.data_dir)
+
+
+def work_admission(
+    server: ServerSettings, disk: DiskFloor, sums: OwnerSums
+) -> Callable[[Sequence[Event], int], None]:
+    """Return the check of new work: the disk has space for it, and the key's quotas allow it."""
+    stored_mb = server.key_stored_mb
+    quotas = KeyQuotas(
+        sums=sums,
+        jobs_at_once=server.key_jobs_at_once,
+        stored_bytes_max=None if stored_mb is None else stored_mb * MB,
+    )
+
+    def admit(events: Sequence[Event], size_bytes: int) -> None:
+        disk.require_space()
+        quotas.admit(events, size_bytes)
+
+    return admit

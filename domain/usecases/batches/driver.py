@@ -39,6 +39,8 @@ from domain.errors import (
     DiskFull,
     InvalidRequest,
     JobAlreadyTerminal,
+    Overloaded,
+    QuotaExceeded,
     SemanticError,
 )
 from domain.events.batch import FileCreated
@@ -141,7 +143,7 @@ def _advance(batch_id: BatchId, driver: BatchDriver, room: int) -> tuple[int, bo
     if batch.state is BatchState.IN_PROGRESS and not late:
         try:
             sent = _submit_lines(batch, driver, room) if room else 0
-        except DiskFull:
+        except (DiskFull, Overloaded, QuotaExceeded):
             sent = 0  # the other lines wait; those that are jobs go on, and the batch can end
         except TEXT_LOST:
             # The lines were erased; those that are no jobs yet cannot become one.

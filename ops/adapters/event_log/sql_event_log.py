@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from domain.errors import LogUnavailable
+from domain.events.event import Event
 from domain.events.new_work import is_new_work
 from domain.log.record import Draft, RecordedEvent
 from domain.ports import Clock
@@ -17,6 +18,7 @@ from ops.adapters.event_log.migrate import current, expected, refuse_newer_progr
 from ops.adapters.event_log.projections.agent_views import SqlAgentViews
 from ops.adapters.event_log.projections.batch_views import SqlBatchViews
 from ops.adapters.event_log.projections.job_views import SqlJobViews
+from ops.adapters.event_log.projections.owner_sums import SqlOwnerSums
 from ops.adapters.event_log.projections.queue_views import SqlQueueViews
 from ops.adapters.event_log.projections.rebuild import ensure_projections
 from ops.adapters.event_log.projections.usage_views import SqlUsageViews
@@ -24,6 +26,8 @@ from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.transaction import Append
 from ops.adapters.event_log.writer import LogWriter
 from ops.metrics.counter_file import Figures
+
+AdmitWork = Callable[[Sequence[Event], int], None]
 
 
 class SqlEventLog(LogReader):
@@ -34,12 +38,9 @@ class SqlEventLog(LogReader):
     Args:
         url: SQLAlchemy URL of the database.
         clock: Stamps the events.
-        require_space: Called before new work is appended; raises to refuse it.
     """
 
-    def __init__(
-        self, url: str, *, clock: Clock, require_space: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, url: str, *, clock: Clock) -> None:
         self._readers = reader_engine(url)
         super().__init__(self._readers)
         self.views = SqlJobViews(self._readers)
@@ -47,7 +48,9 @@ class SqlEventLog(LogReader):
         self.queue_views = SqlQueueViews(self._readers)
         self.agents = SqlAgentViews(self._readers)
         self.usage = SqlUsageViews(self._readers)
-        self._require_space = require_space
+        self.owner_sums = SqlOwnerSums(self._readers)
+        #: Called with new work and the bytes of its texts before they are appended; may raise.
+        self.admit_work: AdmitWork = lambda _events, _size_bytes: None
         file = database_file(url)
         self._writer = LogWriter(
             writer_engine(url), clock=clock, reserve=None if file is None else Reserve.beside(file)
@@ -73,11 +76,12 @@ class SqlEventLog(LogReader):
         """See ``EventLog.append``.
 
         Raises:
-            DiskFull: The disk is short of space, and a draft begins work.
+            SemanticError: A draft begins work, and ``admit_work`` refuses it.
             ValueError: There are no drafts, two share an id, or a payload has another digest.
         """
         if any(is_new_work(draft.event) for draft in drafts):
-            self._require_space()
+            size_bytes = sum(map(len, (payloads or {}).values()))
+            self.admit_work([draft.event for draft in drafts], size_bytes)
         if not drafts or len({draft.event_id for draft in drafts}) != len(drafts):
             msg = "an append needs drafts, each with an event id of its own"
             raise ValueError(msg)
@@ -116,9 +120,7 @@ class SqlEventLog(LogReader):
         self.close()
 
 
-def open_log(
-    url: str, *, clock: Clock, require_space: Callable[[], None] = lambda: None
-) -> SqlEventLog:
+def open_log(url: str, *, clock: Clock) -> SqlEventLog:
     """Open a log whose tables ``migrate.upgrade`` has created; bring its projections up to date.
 
     Raises:
@@ -135,4 +137,4 @@ def open_log(
         )
         raise LogUnavailable(msg)
     ensure_projections(url)
-    return SqlEventLog(url, clock=clock, require_space=require_space)
+    return SqlEventLog(url, clock=clock)

@@ -144,10 +144,11 @@ def test_the_floor_refuses_new_work_alone(disk: FullDisk) -> None:
     with open_log(disk.url, clock=SystemClock()) as log:
         _append(log, "job-1", submitted(), 0)
 
-    def refuse() -> None:
+    def refuse(_events: object, _size_bytes: int) -> None:
         raise DiskFull("no new work")
 
-    with open_log(disk.url, clock=SystemClock(), require_space=refuse) as log:
+    with open_log(disk.url, clock=SystemClock()) as log:
+        log.admit_work = refuse
         with pytest.raises(DiskFull, match="no new work"):
             _append(log, "job-2", submitted(), 0)
         _append(log, "job-1", started(), 1)
