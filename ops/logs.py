@@ -6,14 +6,17 @@ usual names of texts are withheld here, and tracebacks are rendered without loca
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Any, TextIO, TypeAlias
 
 import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
+
+from ops.terminal_text import visible, visible_line
 
 #: The type of logger arguments.
 Logger: TypeAlias = structlog.stdlib.BoundLogger
@@ -40,6 +43,8 @@ WITHHELD_KEYS = frozenset(
 #: Environment variable that requests colour without a terminal (https://force-color.org).
 FORCE_COLOR_ENV = "FORCE_COLOR"
 _OUR_LOGGER = "semantic"
+#: Keys of log events with several lines.
+_OF_LINES = frozenset({"exception", "stack"})
 #: ``06:42:21.735`` of an ISO instant.
 _TIME_OF_DAY = slice(11, 23)
 
@@ -103,7 +108,7 @@ def console_lines(*, coloured: bool) -> Callable[[Mapping[str, object]], str]:
     renderer = _console_renderer(coloured=coloured)
 
     def render(event: Mapping[str, object]) -> str:
-        shown = {**event, "event": event.get("message", "")}
+        shown = {**_visible(event), "event": visible_line(str(event.get("message", "")))}
         for name in ("message", "pid", "part"):
             shown.pop(name, None)
         if shown.get("logger") == _OUR_LOGGER:
@@ -144,7 +149,7 @@ def _renderers(format_name: str) -> list[Processor]:
     on_terminal = sys.stderr.isatty()
     if format_name == "console" or (format_name == "auto" and on_terminal):
         coloured = on_terminal or bool(os.environ.get(FORCE_COLOR_ENV))
-        return [_shorten, _console_renderer(coloured=coloured)]
+        return [_shorten, _show_controls, _console_renderer(coloured=coloured)]
     return _json_renderers()
 
 
@@ -152,7 +157,7 @@ def _console_renderer(*, coloured: bool) -> structlog.dev.ConsoleRenderer:
     return structlog.dev.ConsoleRenderer(
         colors=coloured,
         # The default shows the local variables of every frame, prompts among them.
-        exception_formatter=structlog.dev.plain_traceback,
+        exception_formatter=_visible_traceback,
     )
 
 
@@ -170,7 +175,36 @@ def _json_renderers() -> list[Processor]:
         structlog.processors.format_exc_info,
         structlog.processors.EventRenamer("message"),
         structlog.processors.JSONRenderer(ensure_ascii=False),
+        _show_controls_of_json,
     ]
+
+
+def _show_controls(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Replace control characters of texts from elsewhere, before colours are added."""
+    return _visible(event)
+
+
+def _show_controls_of_json(_logger: WrappedLogger, _method: str, line: Any) -> str:  # noqa: ANN401 - the text of the renderer before
+    """Escape in a JSON line what a terminal would obey and JSON leaves as it is."""
+    return visible_line(line)
+
+
+def _visible(event: Mapping[str, object]) -> dict[str, object]:
+    """Return an event whose texts cannot control a terminal; tracebacks keep their lines."""
+    return {
+        visible_line(name): (
+            value
+            if value is None or isinstance(value, int | float | BaseException | tuple)
+            else (visible if name in _OF_LINES else visible_line)(str(value))
+        )
+        for name, value in event.items()
+    }
+
+
+def _visible_traceback(output: TextIO, info: ExcInfo) -> None:
+    text = io.StringIO()
+    structlog.dev.plain_traceback(text, info)
+    output.write(visible(text.getvalue()))
 
 
 def _shorten(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ops.exit_codes import ExitCode
-from ops.exposure import why_not_listen
+from ops.setting_groups.exposure import why_not_listen
 from ops.setting_groups.service import ServerSettings
 
 #: Connections that the kernel queues until the server accepts them; it may allow fewer.

@@ -14,6 +14,7 @@ import typer
 from ops.adapters.data_dir.permissions import create_private_files
 from ops.cli.config_option import ConfigFile, add_config_option, use_config_file
 from ops.cli.exit_codes import EPILOG
+from ops.cli.output import echo
 
 #: Modules and the commands that each of them adds, in the order of the help.
 MODULES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -95,9 +96,9 @@ def _print_version(asked: bool) -> None:
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - keeps --help fast
 
     try:
-        typer.echo(f"semantic {version('semantic')}")
+        echo(f"semantic {version('semantic')}")
     except PackageNotFoundError:
-        typer.echo("semantic (not installed)")
+        echo("semantic (not installed)")
     raise typer.Exit
 
 

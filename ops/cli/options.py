@@ -11,6 +11,7 @@ import typer
 
 from ops.cli.config_option import given_config_file
 from ops.cli.exit_codes import ExitCode
+from ops.cli.output import echo
 
 if TYPE_CHECKING:
     from ops.settings import Settings
@@ -84,7 +85,7 @@ def with_directory_file(given: dict[str, Any]) -> dict[str, Any]:
     """Add the file of the working directory if it is trusted; else name it on stderr."""
     added, ignored = directory_file(given)
     for line in ignored:
-        typer.echo(f"semantic: {line}", err=True)
+        echo(f"semantic: {line}", err=True)
     return given | added
 
 
@@ -105,7 +106,7 @@ def directory_file(given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str,
 
 def fail(message: str, code: ExitCode) -> NoReturn:
     """Print one line on stderr and exit."""
-    typer.echo(f"semantic: {message}", err=True)
+    echo(f"semantic: {message}", err=True)
     raise typer.Exit(int(code))
 
 

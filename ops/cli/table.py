@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import typer
+from ops.cli.output import echo
+from ops.terminal_text import visible_line
 
 _GAP = "  "
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print rows under a header line."""
-    lines = [tuple(head), *map(tuple, rows)]
+    lines = [tuple(map(visible_line, line)) for line in (head, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        typer.echo(_GAP.join(cells).rstrip())
+        echo(_GAP.join(cells).rstrip())
 
 
 def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
     """Print names and values in two columns."""
     width = max(len(name) for name, _ in pairs)
     for name, value in pairs:
-        typer.echo(f"{name.ljust(width)}{_GAP}{value}".rstrip())
+        echo(f"{name.ljust(width)}{_GAP}{visible_line(value)}".rstrip())

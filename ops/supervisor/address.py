@@ -6,7 +6,7 @@ import errno
 import socket
 from typing import TYPE_CHECKING
 
-from ops.exposure import why_not_listen
+from ops.setting_groups.exposure import why_not_listen
 from ops.supervisor.serve_record import CannotServe
 
 if TYPE_CHECKING:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import IO, Protocol
 
+from ops.terminal_text import visible_line
+
 #: Lines queued for a blocked terminal; further lines are dropped and counted.
 LINES_MAX = 10_000
 #: A longer line is cut into pieces of this size.
@@ -120,7 +122,7 @@ def json_line(part: str, line: str) -> str:
     if parsed(line) is not None:
         return line
     event = {"level": "info", "timestamp": _now(), "part": part, "message": line}
-    return json.dumps(event, ensure_ascii=False)
+    return visible_line(json.dumps(event, ensure_ascii=False))
 
 
 def parsed(line: str) -> dict[str, object] | None:

@@ -35,6 +35,7 @@ from ops.supervisor.serve_record import (
 )
 from ops.supervisor.startup_banner import BannerFacts, StartupBanner, without_password
 from ops.supervisor.supervisor import Outlets, Supervisor
+from ops.terminal_text import visible, visible_line
 
 _COLOURS = {BROKER: "35", WORKER: "33", API: "36"}
 
@@ -71,7 +72,7 @@ def serve(
             choice = choice_environment(is_explicit=is_explicit)
             return _run(resolved, parts_for(resolved), choice)
     except (CannotServe, LogUnavailable) as error:
-        sys.stderr.write(f"semantic: {error}\n")
+        sys.stderr.write(f"semantic: {visible(str(error))}\n")
         return ExitCode.CONFIG
 
 
@@ -151,7 +152,7 @@ def _files(settings: Settings) -> LineWriter | None:
 
 def _as_it_is(part: str, line: str) -> str:
     del part
-    return line
+    return visible_line(line)
 
 
 def _console_line(*, coloured: bool) -> Callable[[str, str], str]:
@@ -164,7 +165,7 @@ def _console_line(*, coloured: bool) -> Callable[[str, str], str]:
 
     def show(part: str, line: str) -> str:
         event = parsed(line)
-        return prefixes.get(part, "") + (line if event is None else render(event))
+        return prefixes.get(part, "") + (visible_line(line) if event is None else render(event))
 
     return show
 

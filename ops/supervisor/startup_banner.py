@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from ops.clients.claude_code import ServedModel
 from ops.clients.set_up import claude_code_lines, curl_lines
+from ops.terminal_text import visible_line
 
 #: A model that is on this disk has come up by then.
 _DOWNLOAD_HINT_S = 30.0
@@ -35,7 +36,9 @@ class StartupBanner:
 
     def begin(self, facts: BannerFacts) -> None:
         """Print version, data directory and log."""
-        self._console.print(f"[bold]semantic[/] {escape(facts.version)}", highlight=False)
+        self._console.print(
+            f"[bold]semantic[/] {escape(visible_line(facts.version))}", highlight=False
+        )
         self._row("data", str(facts.data_dir))
         self._row("log", f"{facts.log_url} · {facts.database}")
 
@@ -65,10 +68,10 @@ class StartupBanner:
         self._console.print(f"[bold green]ready[/] in {seconds:.1f} s\n", highlight=False)
         # Lines to paste must not be wrapped, coloured or shortened.
         for line in claude_code_lines(base_url, model, keyed=keyed):
-            self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+            self._console.print(visible_line(line), soft_wrap=True, markup=False, highlight=False)
         self._console.print()
         for line in curl_lines(base_url, model.id, keyed=keyed):
-            self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+            self._console.print(visible_line(line), soft_wrap=True, markup=False, highlight=False)
         self._console.print("\nCtrl-C stops everything.")
 
     def stopping(self) -> None:
@@ -80,7 +83,7 @@ class StartupBanner:
         self._console.print("stopped")
 
     def _row(self, name: str, text: str, *, raw: bool = False) -> None:
-        shown = text if raw else escape(text)
+        shown = visible_line(text if raw else escape(text))
         self._console.print(f"  [dim]{name:<7}[/] {shown}", soft_wrap=True, highlight=False)
 
 

@@ -18,6 +18,7 @@ from ops.cli.client import ask
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.log.as_of import AsOfOption
 from ops.cli.options import DataDir, Json, fail
+from ops.cli.output import echo
 from ops.cli.table import print_pairs, print_table
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def list_agents(
     page = read_page(limit, as_of, data_dir)
     if json:
         listed = {"data": [row_of(view) for view in page.agents], "has_more": page.has_more}
-        typer.echo(jsonlib.dumps(listed, indent=2, ensure_ascii=False))
+        echo(jsonlib.dumps(listed, indent=2, ensure_ascii=False))
         return
     print_table(
         ("agent", "jobs", "tokens", "prompt", "cached", "hits", "misses", "context", "last seen"),
@@ -64,7 +65,7 @@ def list_agents(
         ],
     )
     if page.has_more:
-        typer.echo("there are more: raise --limit", err=True)
+        echo("there are more: raise --limit", err=True)
 
 
 def show(
@@ -80,10 +81,10 @@ def show(
         for turn in row["turns"]:
             story = reasons.get(turn["job"])
             turn["missed"] = None if story is None else asdict(story)
-        typer.echo(jsonlib.dumps(row, indent=2, ensure_ascii=False))
+        echo(jsonlib.dumps(row, indent=2, ensure_ascii=False))
         return
     print_pairs([(name, value) for name, value in _pairs(view) if value])
-    typer.echo()
+    echo("")
     print_table(
         ("turn", "status", "prompt", "cached", "prefilled", "tokens", "accepted", "why no more"),
         [
@@ -116,9 +117,9 @@ def fork(
     body = {key: value for key, value in wanted.items() if value is not None}
     child = ask("POST", f"{_path(agent)}/fork", data_dir, json=body)
     if json:
-        typer.echo(jsonlib.dumps(child, indent=2, ensure_ascii=False))
+        echo(jsonlib.dumps(child, indent=2, ensure_ascii=False))
         return
-    typer.echo(f"{child['id']} goes on from turn {child['turns']} of {agent}")
+    echo(f"{child['id']} goes on from turn {child['turns']} of {agent}")
 
 
 def remove(
@@ -130,7 +131,7 @@ def remove(
     if not yes:
         typer.confirm(f"Delete {agent}, and cancel its open turn?", abort=True)
     ask("DELETE", _path(agent), data_dir)
-    typer.echo(f"{agent} is deleted; its texts stay until: semantic events erase --agent {agent}")
+    echo(f"{agent} is deleted; its texts stay until: semantic events erase --agent {agent}")
 
 
 def row_of(view: AgentView) -> dict[str, Any]:

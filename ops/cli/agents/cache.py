@@ -13,6 +13,7 @@ import typer
 
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import DataDir, Json, fail, operator_settings, overrides
+from ops.cli.output import echo
 from ops.cli.table import print_pairs, print_table
 
 if TYPE_CHECKING:
@@ -58,11 +59,11 @@ def ls(
     report = _report(settings, found)
     if json:
         listed = {"blocks_listed": [_block(block) for block in newest]} if blocks else {}
-        typer.echo(jsonlib.dumps(report | listed, indent=2))
+        echo(jsonlib.dumps(report | listed, indent=2))
         return
     _print_report(report)
     if newest:
-        typer.echo()
+        echo("")
         _print_blocks(newest)
 
 
@@ -95,12 +96,12 @@ def verify(
             for info, why in bad
         ]
         report = {"ok": not bad, "blocks": len(found.blocks), "size_bytes": found.size_bytes}
-        typer.echo(jsonlib.dumps(report | {"rejected": rejects}, indent=2))
+        echo(jsonlib.dumps(report | {"rejected": rejects}, indent=2))
     else:
         for info, why in bad:
-            typer.echo(f"{info.hash.hex()}  {why.reason}: {why.detail}")
+            echo(f"{info.hash.hex()}  {why.reason}: {why.detail}")
         good = len(found.blocks) - len(bad)
-        typer.echo(f"{good:,} of {len(found.blocks):,} blocks verify ({_size(found.size_bytes)})")
+        echo(f"{good:,} of {len(found.blocks):,} blocks verify ({_size(found.size_bytes)})")
     if bad:
         raise typer.Exit(int(ExitCode.FAILED))
 
@@ -143,12 +144,12 @@ def gc(
             "blocks": len(found.blocks) - len(doomed),
             "size_bytes": found.size_bytes - freed_bytes,
         }
-        typer.echo(jsonlib.dumps(report, indent=2))
+        echo(jsonlib.dumps(report, indent=2))
         return
     verb = "would delete" if dry_run else "deleted"
     reasons = ", ".join(f"{len(blocks):,} for {reason}" for reason, blocks in plan.items())
-    typer.echo(f"{verb} {len(doomed):,} blocks ({reasons}) and {len(found.leftovers):,} leftovers")
-    typer.echo(f"{_size(freed_bytes)} freed, {_size(found.size_bytes - freed_bytes)} left")
+    echo(f"{verb} {len(doomed):,} blocks ({reasons}) and {len(found.leftovers):,} leftovers")
+    echo(f"{_size(freed_bytes)} freed, {_size(found.size_bytes - freed_bytes)} left")
 
 
 def _overview(settings: Settings) -> Overview:
@@ -220,7 +221,7 @@ def _print_report(report: dict[str, Any]) -> None:
         for model in report["models"]
     ]
     if rows:
-        typer.echo()
+        echo("")
         print_table(("model", "kind", "files", "tokens", "size", "last used"), rows)
 
 

@@ -20,6 +20,7 @@ from ops.cli.client import ask, service
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.http_client import HttpClient, Unreachable, UploadBody
 from ops.cli.options import DataDir, Json, fail
+from ops.cli.output import DataOutput, echo
 from ops.cli.table import print_pairs, print_table
 
 BatchArgument = Annotated[str, typer.Argument(metavar="BATCH", help="The batch's id.")]
@@ -73,7 +74,7 @@ def submit(
     with service(data_dir) as client:
         batch = _submit(client, file)
         if not json:
-            typer.echo(batch["id"])
+            echo(batch["id"])
         if wait:
             batch = _follow(client, batch)
             if out is not None:
@@ -192,7 +193,7 @@ def _follow(client: HttpClient, batch: dict[str, Any]) -> dict[str, Any]:
                 if time.monotonic() - away_since > AWAY_S_MAX:
                     raise
             except KeyboardInterrupt:
-                typer.echo(f"the batch goes on: semantic batch show {batch['id']}", err=True)
+                echo(f"the batch goes on: semantic batch show {batch['id']}", err=True)
                 raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
         report(*_progress(batch))
     return batch
@@ -211,16 +212,14 @@ def _bar() -> Iterator[Callable[[int, int], None]]:
 
 
 def _write_results(client: HttpClient, batch: dict[str, Any], out: Path | None) -> None:
-    sink = out.open("wb") if out is not None else sys.stdout.buffer
+    sink = out.open("wb") if out is not None else DataOutput()
     try:
         for path in _result_paths(batch):
             with client.pieces(path, timeout_s=UPLOAD_S) as pieces:
                 for piece in pieces:
                     sink.write(piece)
-        sink.flush()
     finally:
-        if out is not None:
-            sink.close()
+        sink.close()
 
 
 def _result_paths(batch: dict[str, Any]) -> list[str]:
@@ -274,8 +273,8 @@ def _print(batch: dict[str, Any], *, as_json: bool) -> None:
         return
     print_pairs([*_pairs(batch), ("created", _created(batch))])
     if _status(batch) == "failed":
-        typer.echo(_faults(batch))
+        echo(_faults(batch))
 
 
 def _print_json(value: object) -> None:
-    typer.echo(jsonlib.dumps(value, indent=2, ensure_ascii=False))
+    echo(jsonlib.dumps(value, indent=2, ensure_ascii=False))

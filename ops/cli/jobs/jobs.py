@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as jsonlib
-import sys
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -17,6 +16,7 @@ from ops.cli.jobs.timeline import StoryOption, print_story
 from ops.cli.jobs.webhooks import webhook_line
 from ops.cli.log.as_of import AsOfOption, print_past_job, print_past_jobs
 from ops.cli.options import DataDir, Json, fail
+from ops.cli.output import echo, echo_data
 from ops.cli.table import print_pairs, print_table
 
 JobIdArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
@@ -77,7 +77,7 @@ def list_jobs(
     ]
     print_table(("job", "status", "model", "protocol", "tokens", "created", "expected"), rows)
     if page["has_more"]:
-        typer.echo("there are older ones: raise --limit", err=True)
+        echo("there are older ones: raise --limit", err=True)
 
 
 def show(
@@ -116,12 +116,11 @@ def stream(job: JobIdArgument, json: Json = False, data_dir: DataDir = None) -> 
         last: dict[str, Any] = {}
         for last in follow(client, job):
             if json:
-                sys.stdout.write(jsonlib.dumps(last, ensure_ascii=False) + "\n")
+                echo_data(jsonlib.dumps(last, ensure_ascii=False) + "\n")
             elif last["kind"] == "text":
-                sys.stdout.write(last["text"])
-            sys.stdout.flush()
+                echo_data(last["text"])
     if not json:
-        sys.stdout.write("\n")
+        echo_data("\n")
     if last.get("kind") == "failed":
         fail(last["message"], ExitCode.FAILED)
 
@@ -143,7 +142,7 @@ def submit(
     if json:
         _print_json(job)
     else:
-        typer.echo(job["id"])
+        echo(job["id"])
 
 
 def _print_job(job: dict[str, Any], *, as_json: bool) -> None:
@@ -169,7 +168,7 @@ def _print_job(job: dict[str, Any], *, as_json: bool) -> None:
     pairs += [("webhook", webhook_line(webhook)) for webhook in job.get("webhooks", ())]
     print_pairs([(name, value) for name, value in pairs if value])
     if output := job.get("output"):
-        typer.echo("\n" + output["text"])
+        echo("\n" + output["text"])
 
 
 def _expected(job: dict[str, Any]) -> str:
@@ -187,4 +186,4 @@ def _expected(job: dict[str, Any]) -> str:
 
 
 def _print_json(value: object) -> None:
-    typer.echo(jsonlib.dumps(value, indent=2, ensure_ascii=False))
+    echo(jsonlib.dumps(value, indent=2, ensure_ascii=False))

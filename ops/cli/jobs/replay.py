@@ -14,6 +14,7 @@ import typer
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.jobs.replay_report import print_replayed, print_table_of
 from ops.cli.options import DataDir, Json, Model, fail, operator_settings, overrides
+from ops.cli.output import echo
 
 if TYPE_CHECKING:
     from ops.settings import Settings
@@ -67,7 +68,7 @@ def replay(
         if not json and not everything:
             print_replayed(result)
     if json:
-        typer.echo(jsonlib.dumps(results if everything else results[-1], indent=2))
+        echo(jsonlib.dumps(results if everything else results[-1], indent=2))
     elif everything:
         print_table_of(results)
     code = _exit_code({result["verdict"] for result in results})

@@ -6,8 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import typer
-
+from ops.cli.output import echo
 from ops.cli.table import print_pairs, print_table
 
 _HASH_CHARS = 12
@@ -18,14 +17,14 @@ def print_replayed(result: dict[str, Any]) -> None:
     """Print the replay result of one job."""
     verdict = result["verdict"]
     if verdict == "replayed":
-        typer.echo(result["text"])
+        echo(result["text"])
         return
     if verdict == "refused":
-        typer.echo(f"{result['job']} cannot be replayed: {result['message']}", err=True)
+        echo(f"{result['job']} cannot be replayed: {result['message']}", err=True)
         return
     print_pairs(_pairs(result))
     if result["divergence"] is not None:
-        typer.echo()
+        echo("")
         _print_divergence(result["divergence"])
 
 
@@ -45,7 +44,7 @@ def print_table_of(results: Sequence[dict[str, Any]]) -> None:
     print_table(("job", "verdict", "tokens", "attempts", "took", "note"), rows)
     verdicts = [result["verdict"] for result in results]
     counts = [f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts)]
-    typer.echo(", ".join(counts) or "no completed jobs")
+    echo(", ".join(counts) or "no completed jobs")
 
 
 def _pairs(result: dict[str, Any]) -> list[tuple[str, str]]:
@@ -67,10 +66,10 @@ def _pairs(result: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _print_divergence(divergence: dict[str, Any]) -> None:
-    typer.echo(f"after …{_quoted(divergence['context'])}")
+    echo(f"after …{_quoted(divergence['context'])}")
     rows = [(name, *_candidate(divergence[name])) for name in ("stored", "replayed")]
     print_table((f"index {divergence['index']}", "id", "text", "log-prob"), rows)
-    typer.echo(_gaps(divergence))
+    echo(_gaps(divergence))
 
 
 def _candidate(candidate: dict[str, Any]) -> tuple[str, str, str]:

@@ -12,6 +12,7 @@ from ops.cli.client import follow, service
 from ops.cli.exit_codes import ExitCode
 from ops.cli.http_client import HttpClient
 from ops.cli.options import DataDir, Json, fail
+from ops.cli.output import echo, echo_data
 
 Prompt = Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", min=1)]
@@ -46,7 +47,7 @@ def run(
     with service(data_dir) as client:
         job = _run_job(client, body, show=not json)
     if json:
-        typer.echo(jsonlib.dumps(job, indent=2, ensure_ascii=False))
+        echo(jsonlib.dumps(job, indent=2, ensure_ascii=False))
     if job["status"] != "completed":
         message = (job.get("error") or {}).get("message") or f"the job was {job['status']}"
         fail(message, ExitCode.FAILED)
@@ -65,8 +66,7 @@ def _run_job(client: HttpClient, body: dict[str, Any], *, show: bool) -> dict[st
     try:
         for item in follow(client, job_id):
             if show and item["kind"] == "text":
-                sys.stdout.write(item["text"])
-                sys.stdout.flush()
+                echo_data(item["text"])
         ended = True
     except KeyboardInterrupt:
         raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
@@ -74,6 +74,6 @@ def _run_job(client: HttpClient, body: dict[str, Any], *, show: bool) -> dict[st
         if not ended:
             client.ask("POST", f"/v1/jobs/{job_id}/cancel")
         if show:
-            sys.stdout.write("\n")
+            echo_data("\n")
     job: dict[str, Any] = client.ask("GET", f"/v1/jobs/{job_id}")
     return job

@@ -9,6 +9,7 @@ import typer
 
 from ops.cli.exit_codes import ExitCode
 from ops.cli.options import fail, overrides, settings_or_exit
+from ops.cli.output import echo
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,10 +35,10 @@ def print_story(job: str, *, as_json: bool, data_dir: Path | None) -> None:
     if as_json:
         from dataclasses import asdict  # noqa: PLC0415 - the same
 
-        typer.echo(jsonlib.dumps(asdict(story), indent=2, ensure_ascii=False))
+        echo(jsonlib.dumps(asdict(story), indent=2, ensure_ascii=False))
         return
     for line in _lines(story):
-        typer.echo(line)
+        echo(line)
 
 
 def _story(job: str, data_dir: Path | None) -> Timeline | None:

@@ -11,6 +11,7 @@ import typer
 from ops.cli.client import ask
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
+from ops.cli.output import echo
 from ops.cli.table import print_table
 
 WebhookArgument = Annotated[str, typer.Argument(metavar="WEBHOOK", help="The webhook's id.")]
@@ -60,7 +61,7 @@ def list_webhooks(
     ]
     print_table(("webhook", "event", "state", "tries", "http", "next try", "url", "error"), rows)
     if page["has_more"]:
-        typer.echo("there are older ones: raise --limit", err=True)
+        echo("there are older ones: raise --limit", err=True)
 
 
 def retry(webhook: WebhookArgument, json: Json = False, data_dir: DataDir = None) -> None:
@@ -69,7 +70,7 @@ def retry(webhook: WebhookArgument, json: Json = False, data_dir: DataDir = None
     if json:
         _print_json(shown)
     else:
-        typer.echo(f"{shown['id']} goes to {shown['url']} again")
+        echo(f"{shown['id']} goes to {shown['url']} again")
 
 
 def secret(json: Json = False, data_dir: DataDir = None) -> None:
@@ -85,7 +86,7 @@ def secret(json: Json = False, data_dir: DataDir = None) -> None:
     if json:
         _print_json({"secrets": text.split()})
     else:
-        typer.echo(text)
+        echo(text)
 
 
 def webhook_line(webhook: dict[str, Any]) -> str:
@@ -102,4 +103,4 @@ def webhook_line(webhook: dict[str, Any]) -> str:
 
 
 def _print_json(value: object) -> None:
-    typer.echo(jsonlib.dumps(value, indent=2, ensure_ascii=False))
+    echo(jsonlib.dumps(value, indent=2, ensure_ascii=False))

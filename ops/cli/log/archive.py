@@ -14,6 +14,7 @@ from ops.adapters.log_admin.archive import archive_log
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
 from ops.cli.log.log_options import errors_as_one_line, log_engine, parse_instant, read_settings
 from ops.cli.options import DataDir
+from ops.cli.output import echo
 from ops.clock import RandomIds, SystemClock
 
 
@@ -43,9 +44,9 @@ def archive(
     if as_json:
         stretch = asdict(done.archive) if done.archive else None
         report = {"archive": stretch, "events": done.events, "removed": done.removed}
-        typer.echo(json.dumps(report))
+        echo(json.dumps(report))
     elif done.archive is None:
-        typer.echo("nothing to archive")
+        echo("nothing to archive")
     else:
-        typer.echo(f"{done.events:,} events in {directory_of(url) / done.archive.file}, verified")
-        typer.echo(f"{done.removed:,} of them left the log; the rest is still needed there")
+        echo(f"{done.events:,} events in {directory_of(url) / done.archive.file}, verified")
+        echo(f"{done.removed:,} of them left the log; the rest is still needed there")

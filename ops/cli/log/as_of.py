@@ -10,6 +10,7 @@ import typer
 
 from ops.cli.exit_codes import ExitCode
 from ops.cli.options import fail, operator_settings, overrides
+from ops.cli.output import echo
 from ops.cli.table import print_pairs, print_table
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def print_past_status(as_of: str, *, as_json: bool, data_dir: Path | None) -> No
     counts = {status.value: count for status, count in past.counts().items()}
     if as_json:
         report = {"as_of": {"at": past.at, **asdict(past.head)}, "jobs": counts}
-        typer.echo(jsonlib.dumps(report, indent=2))
+        echo(jsonlib.dumps(report, indent=2))
         return
     print_pairs(
         [
@@ -56,7 +57,7 @@ def print_past_jobs(
     if as_json:
         rows: list[dict[str, Any]] = [asdict(job) for job in jobs[:limit]]
         listed = {"as_of": {"at": past.at, **asdict(past.head)}, "data": rows}
-        typer.echo(jsonlib.dumps(listed | {"has_more": len(jobs) > limit}, indent=2))
+        echo(jsonlib.dumps(listed | {"has_more": len(jobs) > limit}, indent=2))
         return
     print_table(
         ("job", "status", "model", "protocol", "tokens", "created"),
@@ -73,7 +74,7 @@ def print_past_jobs(
         ],
     )
     if len(jobs) > limit:
-        typer.echo("there are older ones: raise --limit", err=True)
+        echo("there are older ones: raise --limit", err=True)
 
 
 def print_past_job(job_id: str, as_of: str, *, as_json: bool, data_dir: Path | None) -> None:
@@ -83,7 +84,7 @@ def print_past_job(job_id: str, as_of: str, *, as_json: bool, data_dir: Path | N
     if job is None:
         fail(f"there was no job {job_id} at position {past.head.position}", ExitCode.FAILED)
     if as_json:
-        typer.echo(jsonlib.dumps({"as_of": {"at": past.at, **asdict(past.head)}, **asdict(job)}))
+        echo(jsonlib.dumps({"as_of": {"at": past.at, **asdict(past.head)}, **asdict(job)}))
         return
     usage = job.usage
     pairs = [

@@ -30,6 +30,7 @@ from ops.cli.log.log_options import (
     read_settings,
 )
 from ops.cli.options import DataDir
+from ops.cli.output import echo, echo_data
 from ops.clock import SystemClock
 from ops.settings import Settings
 
@@ -62,31 +63,29 @@ def verify(
             if not as_json:
                 raise
             bad = {"ok": False, "position": error.position, "message": error.message}
-            typer.echo(json.dumps(bad))
+            echo(json.dumps(bad))
             raise typer.Exit(1) from error
     if as_json:
-        typer.echo(json.dumps({"ok": True} | report))
+        echo(json.dumps({"ok": True} | report))
         return
     _print(report)
 
 
 def _print(report: dict[str, Any]) -> None:
-    typer.echo(f"{report['events']:,} events verify ({report['events_per_s']:,} events/s)")
+    echo(f"{report['events']:,} events verify ({report['events_per_s']:,} events/s)")
     if report.get("gaps"):
-        typer.echo(
-            "a selection: each event is unchanged; the events between them are not in the file"
-        )
+        echo("a selection: each event is unchanged; the events between them are not in the file")
     if report["heads"]:
-        typer.echo(f"{report['heads']:,} signed heads fit")
+        echo(f"{report['heads']:,} signed heads fit")
     if report.get("archives"):
-        typer.echo(f"{report['archives']:,} archives verify, which hold the beginning")
+        echo(f"{report['archives']:,} archives verify, which hold the beginning")
     for name in report.get("archives_missing", ()):
-        typer.echo(f"the archive {name} is not here; its events were not checked", err=True)
+        echo(f"the archive {name} is not here; its events were not checked", err=True)
     if "texts" in report:
-        typer.echo(f"{report['texts']:,} texts verify ({report['text_bytes']:,} bytes)")
+        echo(f"{report['texts']:,} texts verify ({report['text_bytes']:,} bytes)")
     if report.get("texts_erased"):
-        typer.echo(f"{report['texts_erased']:,} more belong to forgotten agents")
-    typer.echo(f"head {report['hash']}")
+        echo(f"{report['texts_erased']:,} more belong to forgotten agents")
+    echo(f"head {report['hash']}")
 
 
 def show_head(
@@ -103,13 +102,13 @@ def show_head(
             checkpoint = sign_log(
                 engine, CheckpointFiles.of(settings.data_dir), clock=SystemClock()
             )
-            typer.echo(checkpoint.to_line(), nl=False)
+            echo_data(checkpoint.to_line())
             return
         head = LogReader(engine).head()
     if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(head)))
+        echo(json.dumps(dataclasses.asdict(head)))
     else:
-        typer.echo(f"{head.position} {head.hash}")
+        echo(f"{head.position} {head.hash}")
 
 
 def rebuild(data_dir: DataDir = None) -> None:
@@ -118,7 +117,7 @@ def rebuild(data_dir: DataDir = None) -> None:
     with opened(settings):
         with progress_bar("rebuilding projections") as progress:
             position = rebuild_projections(settings.log_url, progress=progress)
-        typer.echo(f"projections rebuilt from {position:,} events")
+        echo(f"projections rebuilt from {position:,} events")
 
 
 def _verified(

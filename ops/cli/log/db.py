@@ -17,6 +17,7 @@ from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_restor
 from ops.cli.log.exclusive import nothing_runs
 from ops.cli.log.log_options import errors_as_one_line, opened, progress_bar, read_settings
 from ops.cli.options import DataDir
+from ops.cli.output import echo
 from ops.clock import SystemClock
 
 CopyArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The copy.")]
@@ -40,14 +41,14 @@ def upgrade_tables(data_dir: DataDir = None) -> None:
         after = upgrade(url)
         ensure_projections(url, progress=progress)
     state = "already at" if before == after else f"upgraded from {before or 'nothing'} to"
-    typer.echo(f"event log {state} schema {after}")
+    echo(f"event log {state} schema {after}")
 
 
 def show_current(data_dir: DataDir = None) -> None:
     """Print the schema of the tables; exit code 1 if it is not the one this program needs."""
     with errors_as_one_line():
         found = current(read_settings(data_dir).log_url)
-    typer.echo(f"event log at schema {found}, this program needs {expected()}")
+    echo(f"event log at schema {found}, this program needs {expected()}")
     if found != expected():
         raise typer.Exit(1)
 
@@ -57,7 +58,7 @@ def back_up_log(copy: CopyArgument, data_dir: DataDir = None) -> None:
     settings = read_settings(data_dir)
     with opened(settings), progress_bar("verifying the copy") as progress:
         head = back_up(settings.log_url, copy, progress=progress)
-    typer.echo(f"{head.position:,} events in {copy}, verified; head {head.hash}")
+    echo(f"{head.position:,} events in {copy}, verified; head {head.hash}")
 
 
 def restore_log(copy: CopyArgument, data_dir: DataDir = None) -> None:
@@ -79,6 +80,6 @@ def restore_log(copy: CopyArgument, data_dir: DataDir = None) -> None:
             sign_restore(engine, files, clock=SystemClock())
         finally:
             engine.dispose()
-    typer.echo(f"the log is back at {done.head.position:,} events; head {done.head.hash}")
+    echo(f"the log is back at {done.head.position:,} events; head {done.head.hash}")
     if done.kept is not None:
-        typer.echo(f"the log before is kept as {done.kept}")
+        echo(f"the log before is kept as {done.kept}")

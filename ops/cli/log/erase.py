@@ -18,8 +18,10 @@ from ops.blockstore import maintenance
 from ops.cli.log.exclusive import nothing_runs
 from ops.cli.log.log_options import errors_as_one_line, log_engine, read_settings
 from ops.cli.options import DataDir
+from ops.cli.output import echo
 from ops.clock import RandomIds, SystemClock
 from ops.settings import Settings
+from ops.supervisor.startup_banner import without_password
 
 #: Keys per DEL command.
 _KEYS_AT_ONCE = 500
@@ -63,17 +65,23 @@ def erase(
         "payload_bytes": event.payload_bytes,
         "shared": event.shared,
         "blocks": blocks,
+        "redis": settings.redis.url and without_password(settings.redis.url),
     }
     if as_json:
-        typer.echo(json.dumps(report))
+        echo(json.dumps(report))
         return
-    typer.echo(
+    echo(
         f"{agent} is forgotten: {event.payloads:,} texts ({event.payload_bytes:,} bytes) of "
         f"{event.jobs:,} jobs, {blocks:,} blocks of context"
     )
     if event.shared:
-        typer.echo(f"{event.shared:,} texts stay: jobs of others have the very same ones")
-    typer.echo("backups made before still hold the texts")
+        echo(f"{event.shared:,} texts stay: jobs of others have the very same ones")
+    if report["redis"]:
+        echo(
+            f"the Redis at {report['redis']} has deleted its items; its append-only file, snapshots"
+            " and replicas may hold them until it writes these anew (BGREWRITEAOF, BGSAVE)"
+        )
+    echo("backups made before still hold the texts")
 
 
 def _erase_items(settings: Settings, erased: Erased) -> None:

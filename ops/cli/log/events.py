@@ -31,6 +31,7 @@ from ops.cli.log.log_options import (
     wanted,
 )
 from ops.cli.options import DataDir
+from ops.cli.output import echo, echo_data
 from ops.cli.table import print_pairs
 
 #: Most events that one ``ls`` prints; ``export`` has no such limit.
@@ -106,17 +107,17 @@ def show(
     with opened(read_settings(data_dir)) as engine:
         found = LogReader(engine).read_all(after=position - 1, limit=1)
     if not found or found[0].position != position:
-        typer.echo(f"error: there is no event at position {position}", err=True)
+        echo(f"error: there is no event at position {position}", err=True)
         raise typer.Exit(1)
     event = found[0]
     is_whole = event.computed_hash() == event.hash
     if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(event) | {"hash_fits": is_whole}))
+        echo(json.dumps(dataclasses.asdict(event) | {"hash_fits": is_whole}))
         return
     fields = dataclasses.asdict(event) | {"hash fits": "yes" if is_whole else "NO: it was changed"}
     data = fields.pop("data")
     print_pairs([(name, "" if value is None else str(value)) for name, value in fields.items()])
-    typer.echo(json.dumps(data, indent=2))
+    echo(json.dumps(data, indent=2))
 
 
 def export(
@@ -141,9 +142,9 @@ def export(
             _print_lines(events)
         else:
             count = write_events(out, events)
-            typer.echo(f"{count:,} events in {out}")
+            echo(f"{count:,} events in {out}")
 
 
 def _print_lines(events: Iterator[RecordedEvent]) -> None:
     for event in events:
-        typer.echo(event_line(event), nl=False)
+        echo_data(event_line(event))

@@ -28,8 +28,10 @@ from ops.adapters.event_log.database import database_file, reader_engine
 from ops.adapters.event_log.migrate import current, refuse_newer_program
 from ops.cli.exit_codes import ExitCode
 from ops.cli.options import operator_settings, overrides
+from ops.cli.output import echo
 from ops.settings import Settings
 from ops.supervisor.startup_banner import without_password
+from ops.terminal_text import visible_line
 
 _TYPE_WIDTH = len("JobCancelRequested")
 _STREAM_WIDTH = 36
@@ -112,7 +114,7 @@ def log_engine(settings: Settings) -> Iterator[Engine]:
     """
     if current(settings.log_url) is None:
         place = database_file(settings.log_url) or without_password(settings.log_url)
-        typer.echo(f"there is no event log at {place}", err=True)
+        echo(f"there is no event log at {place}", err=True)
         raise typer.Exit(1)
     refuse_newer_program(settings.log_url)
     engine = reader_engine(settings.log_url)
@@ -135,10 +137,10 @@ def errors_as_one_line() -> Iterator[None]:
     try:
         yield
     except LogNewer as error:
-        typer.echo(f"error: {error.message}", err=True)
+        echo(f"error: {error.message}", err=True)
         raise typer.Exit(int(ExitCode.CONFIG)) from error
     except SemanticError as error:
-        typer.echo(f"error: {error.message}", err=True)
+        echo(f"error: {error.message}", err=True)
         raise typer.Exit(1) from error
 
 
@@ -192,10 +194,10 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
 def printer(*, as_json: bool) -> Callable[[RecordedEvent], None]:
     """Return a function that prints an event on one line."""
     if as_json:
-        return lambda event: typer.echo(json.dumps(dataclasses.asdict(event)))
+        return lambda event: echo(json.dumps(dataclasses.asdict(event)))
     console = Console()
     if not console.is_terminal:
-        return lambda event: typer.echo(_line(event).plain)
+        return lambda event: echo(_line(event).plain)
     # A terminal gets one line for each event, cut at its edge.
     return lambda event: console.print(_line(event), no_wrap=True, overflow="ellipsis")
 
@@ -205,9 +207,9 @@ def _line(event: RecordedEvent) -> Text:
     return Text.assemble(
         (f"{event.position:>7} ", "bold"),
         (f"{event.recorded_at[:23].replace('T', ' ')} ", "dim"),
-        (f"{event.stream:<{_STREAM_WIDTH}} ", "cyan"),
+        (f"{visible_line(event.stream):<{_STREAM_WIDTH}} ", "cyan"),
         (f"{event.version:>3} ", "dim"),
-        (f"{event.type:<{_TYPE_WIDTH}} ", _colour(event.type)),
+        (f"{visible_line(event.type):<{_TYPE_WIDTH}} ", _colour(event.type)),
         data,
     )
 

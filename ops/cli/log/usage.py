@@ -10,6 +10,7 @@ import typer
 from domain.usage.ports import UsageGroup
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import DataDir, Json, fail
+from ops.cli.output import echo
 from ops.cli.table import print_table
 
 if TYPE_CHECKING:
@@ -38,14 +39,14 @@ def show_usage(
     """Sum the ended jobs: tokens, cache and times, in UTC; needs no service."""
     report = _report(by, since, limit, data_dir)
     if json:
-        typer.echo(jsonlib.dumps(report.as_json(), indent=2, ensure_ascii=False))
+        echo(jsonlib.dumps(report.as_json(), indent=2, ensure_ascii=False))
         return
     print_table(
         (by.value, "jobs", "prompt", "cached", "tokens", "tok/s", "queue", "first token", "misses"),
         [_cells(row) for row in (*report.rows, *_total(report))],
     )
     if report.has_more:
-        typer.echo("there are more: raise --limit", err=True)
+        echo("there are more: raise --limit", err=True)
 
 
 def _report(by: UsageGroup, since: str | None, limit: int, data_dir: Path | None) -> UsageReport:

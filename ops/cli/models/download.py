@@ -9,6 +9,7 @@ import typer
 from domain.kv.plan import size_text
 from ops.cli.exit_codes import ExitCode
 from ops.cli.options import fail, overrides, settings_or_exit
+from ops.cli.output import echo
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +37,7 @@ def pull(
     entry = _entry(settings_or_exit(overrides()), name)
     try:
         model = find_on_hub(entry.source, revision or entry.revision)
-        typer.echo(
+        echo(
             f"{model.hub_id} at {model.commit[:12]}: {len(model.files)} files,"
             f" {size_text(model.size_bytes)}, {size_text(model.present_bytes)} here"
         )
@@ -44,9 +45,9 @@ def pull(
     except PullFailed as error:
         fail(error.message, ExitCode.FAILED)
     except KeyboardInterrupt:
-        typer.echo("\nsemantic: interrupted; a further pull continues here", err=True)
+        echo("\nsemantic: interrupted; a further pull continues here", err=True)
         raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
-    typer.echo(f"pulled {entry.name} to {directory}")
+    echo(f"pulled {entry.name} to {directory}")
 
 
 def _entry(settings: Settings, name: str) -> ModelEntry:

@@ -9,6 +9,7 @@ import typer
 
 from ops.cli.exit_codes import ExitCode
 from ops.cli.options import fail, overrides, settings_or_exit
+from ops.cli.output import echo
 
 if TYPE_CHECKING:
     from ops.settings import Settings
@@ -57,7 +58,7 @@ def add(
         add_table(user_config_file(), name, values)
     except (NotEditable, OSError) as error:
         _fail_edit(error)
-    typer.echo(f"added {name} to {user_config_file()}")
+    echo(f"added {name} to {user_config_file()}")
 
 
 def rm(name: Name) -> None:
@@ -79,7 +80,7 @@ def rm(name: Name) -> None:
         remove_table(user_config_file(), name)
     except (NotEditable, OSError) as error:
         _fail_edit(error)
-    typer.echo(f"removed {name} from {user_config_file()}")
+    echo(f"removed {name} from {user_config_file()}")
 
 
 def _absolute(source: str) -> str:

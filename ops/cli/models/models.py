@@ -17,6 +17,7 @@ from ops.cli.models.edit import add, rm
 from ops.cli.models.plan import plan
 from ops.cli.models.swap import swap
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
+from ops.cli.output import echo
 from ops.cli.table import print_pairs, print_table
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def ls(json: Json = False, data_dir: DataDir = None) -> None:
     """
     found = _summaries(data_dir)
     if json:
-        typer.echo(jsonlib.dumps(found, indent=2))
+        echo(jsonlib.dumps(found, indent=2))
         return
     rows = [
         (
@@ -60,7 +61,7 @@ def ls(json: Json = False, data_dir: DataDir = None) -> None:
     ]
     print_table(("name", "state", "size", "context", "aliases", "source"), rows)
     if found["follow"]:
-        typer.echo(f"\nThe loaded model also answers to: {', '.join(found['follow'])}")
+        echo(f"\nThe loaded model also answers to: {', '.join(found['follow'])}")
 
 
 def show(
@@ -75,7 +76,7 @@ def show(
         names = ", ".join(one["name"] for one in found)
         fail(f"no model is called {name}; there is: {names}", ExitCode.FAILED)
     if json:
-        typer.echo(jsonlib.dumps(model, indent=2))
+        echo(jsonlib.dumps(model, indent=2))
     else:
         print_pairs(_pairs(model))
 

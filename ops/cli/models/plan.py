@@ -14,6 +14,7 @@ import typer
 from domain.kv.plan import AGENTS_DEFAULT, CONTEXT_TOKENS_DEFAULT, size_text
 from ops.cli.exit_codes import ExitCode
 from ops.cli.options import Json, fail, overrides, settings_or_exit
+from ops.cli.output import echo
 from ops.cli.table import print_pairs
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def plan(
     }
     planned = _planned(settings, request)
     if json:
-        typer.echo(jsonlib.dumps(planned, indent=2))
+        echo(jsonlib.dumps(planned, indent=2))
     else:
         _print_plan(planned)
     if not planned["fits"]:
@@ -149,7 +150,7 @@ def _planned(settings: Settings, request: dict[str, Any]) -> dict[str, Any]:
     except KeyboardInterrupt:
         raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
     if not done.stdout:
-        typer.echo(done.stderr, err=True)
+        echo(done.stderr, err=True)
         fail(f"the planner ended early, with exit code {done.returncode}", ExitCode.FAILED)
     answer: dict[str, Any] = jsonlib.loads(done.stdout)
     if "error" in answer:
@@ -160,9 +161,9 @@ def _planned(settings: Settings, request: dict[str, Any]) -> dict[str, Any]:
 
 def _print_plan(planned: dict[str, Any]) -> None:
     print_pairs(list(_rows(planned)))
-    typer.echo()
+    echo("")
     for note in planned["notes"]:
-        typer.echo(note)
+        echo(note)
 
 
 def _rows(planned: dict[str, Any]) -> Iterator[tuple[str, str]]:

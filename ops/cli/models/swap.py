@@ -13,6 +13,7 @@ from ops.cli.client import service
 from ops.cli.exit_codes import ExitCode
 from ops.cli.http_client import HttpClient, Refused, Unreachable
 from ops.cli.options import DataDir, Json, fail
+from ops.cli.output import echo
 
 #: Pause between two reads of the swap, in seconds.
 LOOK_S: Final = 0.2
@@ -55,9 +56,9 @@ def swap(
         begun = client.ask("POST", path, params=params)
         ended = _followed(client, begun, shows=not json)
     if json:
-        typer.echo(jsonlib.dumps(ended, indent=2))
+        echo(jsonlib.dumps(ended, indent=2))
     elif ended["state"] == "done":
-        typer.echo(f"{ended['model']} serves after {ended['timings_ms']['total'] / 1000:.1f} s")
+        echo(f"{ended['model']} serves after {ended['timings_ms']['total'] / 1000:.1f} s")
     if ended["state"] != "done":
         fail(_reason(ended), ExitCode.FAILED)
 
@@ -69,7 +70,7 @@ def _followed(client: HttpClient, swap: dict[str, Any], *, shows: bool) -> dict[
         if swap["state"] != state:
             state = swap["state"]
             if shows and state in _TEXTS:
-                typer.echo(f"{time.monotonic() - begun_s:6.1f} s  {state:<10}  {_TEXTS[state]}")
+                echo(f"{time.monotonic() - begun_s:6.1f} s  {state:<10}  {_TEXTS[state]}")
         if swap["ended_at"] is not None:
             return swap
         if state == "requested" and time.monotonic() - begun_s > NOTICE_MAX_S:

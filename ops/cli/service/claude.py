@@ -13,6 +13,7 @@ from ops.cli.access import access_or_exit
 from ops.cli.client import service
 from ops.cli.exit_codes import ExitCode
 from ops.cli.options import DataDir, fail
+from ops.cli.output import echo
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +66,7 @@ def claude(
     if print_env:
         token = NO_KEY if key is None else KEY_VARIABLE
         for line in shell_lines(environment(base_url, model, token=token)):
-            typer.echo(line)
+            echo(line)
         return
     variables = environment(base_url, model)
     program = shutil.which(binary)

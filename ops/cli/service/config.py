@@ -20,6 +20,7 @@ from ops.cli.options import (
     settings_or_exit,
     with_directory_file,
 )
+from ops.cli.output import echo
 from ops.cli.table import print_table
 
 Directory = Annotated[Path, typer.Argument(help="The directory of the semantic.toml.")]
@@ -70,7 +71,7 @@ def show(
             )
             for setting in found
         }
-        typer.echo(jsonlib.dumps(values, indent=2))
+        echo(jsonlib.dumps(values, indent=2))
         return
     rows = [
         (setting.name, jsonlib.dumps(setting.value), *([setting.origin] if origin else []))
@@ -93,7 +94,7 @@ def trust(directory: Directory = Path()) -> None:
         fail(str(error), ExitCode.CONFIG)
     except OSError as error:
         fail(f"{error.filename} cannot be written: {error.strerror}", ExitCode.FAILED)
-    typer.echo(f"trusted {path}, which sets: {', '.join(names) or 'nothing'}")
+    echo(f"trusted {path}, which sets: {', '.join(names) or 'nothing'}")
 
 
 def untrust(directory: Directory = Path()) -> None:
@@ -105,4 +106,4 @@ def untrust(directory: Directory = Path()) -> None:
     except OSError as error:
         fail(f"{error.filename} cannot be written: {error.strerror}", ExitCode.FAILED)
     path = (directory / "semantic.toml").absolute()
-    typer.echo(f"{path} is {'no longer' if was_trusted else 'not'} trusted")
+    echo(f"{path} is {'no longer' if was_trusted else 'not'} trusted")

@@ -21,6 +21,7 @@ from ops.cli.options import (
     overrides,
     settings_or_exit,
 )
+from ops.cli.output import echo
 from ops.cli.table import print_table
 
 #: Time limit of the running service's answer, in seconds.
@@ -64,7 +65,7 @@ def doctor(
     fine = all(check.verdict != "fail" for check in checks)
     if json:
         report = {"ok": fine, "checks": [asdict(check) for check in checks]}
-        typer.echo(jsonlib.dumps(report, indent=2))
+        echo(jsonlib.dumps(report, indent=2))
     else:
         rows = [(check.verdict, check.name, check.detail) for check in checks]
         print_table(("", "check", "found"), rows)

@@ -11,6 +11,7 @@ import typer
 from ops.cli.client import ask, service
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import DataDir, Json, fail
+from ops.cli.output import echo
 from ops.cli.table import print_pairs
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def _has_drained(state: dict[str, Any]) -> bool:
 
 def _print(state: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        typer.echo(jsonlib.dumps(state, indent=2))
+        echo(jsonlib.dumps(state, indent=2))
         return
     admission = state["admission"]
     if state["reason"]:

@@ -18,6 +18,8 @@ from ops.adapters.data_dir.log_files import LogFileReader
 from ops.cli.access import access_or_exit
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import DataDir, fail
+from ops.cli.output import echo
+from ops.terminal_text import visible, visible_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +38,6 @@ _JOB_KEYS: Final = ("job_id", "job")
 _SHOWN_APART: Final = frozenset({"timestamp", "level", "part", "message", "pid", "exception"})
 _OUR_LOGGER: Final = "semantic"
 #: Characters that could control a terminal.
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def register(app: typer.Typer) -> None:
@@ -146,7 +147,7 @@ def _event(line: str) -> Mapping[str, Any]:
 
 def _print(lines: Iterable[str], *, as_json: bool) -> None:
     for line in lines:
-        typer.echo(jsonlib.dumps(_event(line), ensure_ascii=False) if as_json else _plain(line))
+        echo(jsonlib.dumps(_event(line), ensure_ascii=False) if as_json else _plain(line))
 
 
 def _plain(line: str) -> str:
@@ -159,6 +160,7 @@ def _plain(line: str) -> str:
         f"{str(event.get('timestamp', ''))[:23]:<23} {event.get('part', ''):<6}"
         f" {event.get('level', ''):<8} {event.get('message', '')} {more}"
     ).rstrip()
+    text = visible_line(text)
     if event.get("exception"):
         text += f"\n{event['exception']}"
-    return _CONTROL.sub("?", text)
+    return visible(text)

@@ -13,6 +13,7 @@ import typer
 
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
+from ops.cli.output import echo
 from ops.cli.table import print_pairs
 
 if TYPE_CHECKING:
@@ -50,20 +51,20 @@ def install(
     from ops.supervisor.machine.unit import left_out  # noqa: PLC0415 - the same
 
     if names := left_out(os.environ):
-        typer.echo(f"semantic: not part of the service: {', '.join(names)}", err=True)
+        echo(f"semantic: not part of the service: {', '.join(names)}", err=True)
     if dry_run:
-        typer.echo(f"# {service.path}")
-        typer.echo(service.render(unit).decode())
+        echo(f"# {service.path}")
+        echo(service.render(unit).decode())
         for command in service.install_commands():
-            typer.echo(f"$ {shlex.join(command)}")
+            echo(f"$ {shlex.join(command)}")
         return
     try:
         is_new = service.install(unit)
     except (ManagerFailed, OSError, ValueError) as error:
         fail(f"the service is not installed: {error}", ExitCode.FAILED)
-    typer.echo(f"{'installed' if is_new else 'installed already'}: {service.path}")
+    echo(f"{'installed' if is_new else 'installed already'}: {service.path}")
     if service.manager is Manager.SYSTEMD:
-        typer.echo("to start it without a login: loginctl enable-linger")
+        echo("to start it without a login: loginctl enable-linger")
 
 
 def uninstall(manager: ManagerOption = None, data_dir: DataDir = None) -> None:
@@ -75,7 +76,7 @@ def uninstall(manager: ManagerOption = None, data_dir: DataDir = None) -> None:
         was_installed = service.uninstall()
     except (ManagerFailed, OSError) as error:
         fail(f"the service is not removed: {error}", ExitCode.FAILED)
-    typer.echo("removed" if was_installed else "not installed")
+    echo("removed" if was_installed else "not installed")
 
 
 def status(json: Json = False, manager: ManagerOption = None, data_dir: DataDir = None) -> None:
@@ -94,7 +95,7 @@ def status(json: Json = False, manager: ManagerOption = None, data_dir: DataDir 
         "running": is_running,
     }
     if json:
-        typer.echo(jsonlib.dumps(report, indent=2))
+        echo(jsonlib.dumps(report, indent=2))
     else:
         print_pairs([(name, str(value)) for name, value in report.items()])
     if not is_running:

@@ -15,6 +15,7 @@ from ops.cli.exit_codes import ExitCode
 from ops.cli.http_client import HttpClient, Refused, Unreachable
 from ops.cli.log.as_of import AsOfOption, print_past_status
 from ops.cli.options import DataDir, Json
+from ops.cli.output import echo
 from ops.cli.table import print_pairs
 from ops.supervisor.serve_record import read_record
 
@@ -48,7 +49,7 @@ def status(as_of: AsOfOption = None, json: Json = False, data_dir: DataDir = Non
         return
     report = _report(data_dir)
     if json:
-        typer.echo(jsonlib.dumps(report, indent=2))
+        echo(jsonlib.dumps(report, indent=2))
     else:
         print_pairs(_lines(report))
     if not report["running"]:

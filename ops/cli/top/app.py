@@ -17,6 +17,7 @@ from textual.widgets import DataTable, Footer, Sparkline, Static
 from ops.cli.http_client import HttpClient, Refused, Unreachable
 from ops.cli.top import text
 from ops.cli.top.feed import Lost, overviews
+from ops.terminal_text import visible, visible_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +54,7 @@ class TimelineScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """Lay the screen out."""
         with VerticalScroll(id="timeline"):
-            yield Static("\n".join([self._job, "", *self._lines]), markup=False)
+            yield Static(visible("\n".join([self._job, "", *self._lines])), markup=False)
         yield Footer()
 
 
@@ -155,7 +156,7 @@ class TopApp(App[None]):
         scrolled = table.scroll_y
         table.clear()
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*map(visible_line, row))
         self._jobs[name] = jobs
         if under in jobs:
             table.move_cursor(row=jobs.index(under), scroll=False)
@@ -226,4 +227,4 @@ class TopApp(App[None]):
         self._write("notice", text.plain(words, width=200))
 
     def _write(self, name: str, words: str) -> None:
-        self.screen_stack[0].query_one(f"#{name}", Static).update(words)
+        self.screen_stack[0].query_one(f"#{name}", Static).update(visible(words))

@@ -13,6 +13,7 @@ from ops.cli.access import access_or_exit
 from ops.cli.client import client_of, service
 from ops.cli.exit_codes import EPILOG
 from ops.cli.options import DataDir, Json
+from ops.cli.output import echo
 from ops.cli.top.feed import snapshot
 from ops.cli.top.text import snapshot as snapshot_lines
 
@@ -49,7 +50,7 @@ def _print_snapshot(data_dir: Path | None, *, as_json: bool) -> None:
     with service(data_dir) as client:
         found = snapshot(client, time.sleep)
     if as_json:
-        typer.echo(jsonlib.dumps(found, indent=2))
+        echo(jsonlib.dumps(found, indent=2))
         return
     for line in snapshot_lines(found):
-        typer.echo(line)
+        echo(line)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+
+from ops.terminal_text import visible_line
 
 #: An overview as ``GET /admin/overview`` returns it; missing fields show as empty.
 Overview = Mapping[str, Any]
@@ -17,13 +18,11 @@ _BAR_CELLS: Final = 10
 _ID_CHARS: Final = 8
 _NAME_CHARS: Final = 24
 _MINUTE_S, _HOUR_S = 60, 3600
-#: Control characters of a name, and marks that change the direction of a text.
-_HOSTILE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def plain(text: object, width: int = _NAME_CHARS) -> str:
     """Return a text that cannot control a terminal, cut to a width."""
-    clean = _HOSTILE.sub("?", str(text))
+    clean = visible_line(str(text))
     return clean if len(clean) <= width else clean[: width - 1] + "…"
 
 

@@ -252,6 +252,7 @@ def test_doctor_passes_where_a_start_would_work(shell: Shell) -> None:
         "python",
         "platform",
         "sqlite",
+        "event log",
         "broker",
         "mlx",
         "data",

@@ -10,8 +10,8 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from ops.cli.service.origins import origins
-from ops.exposure import why_not_listen
 from ops.setting_groups.api_keys import first_sendable, read_keys
+from ops.setting_groups.exposure import why_not_listen
 from ops.setting_groups.service import ServerSettings
 from ops.settings import Settings, load_settings
 from ops.supervisor.address import claim_port
