@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from rich.console import Console
 
 from domain.errors import LogUnavailable
+from ops.adapters.data_dir.free_space import floor_of
 from ops.adapters.data_dir.log_files import LogFiles, LogLimits
 from ops.adapters.data_dir.permissions import tighten
 from ops.adapters.event_log.database import is_sqlite
@@ -61,6 +63,8 @@ def serve(
             if leftovers is not None:
                 _wait_for(leftovers, settings)
             tighten(settings.data_dir)
+            data_dir, log_file = settings.data_dir, settings.log_file
+            floor_of(settings.disk, log_file=log_file, data_dir=data_dir).make_way()
             server = settings.server
             port = claim_port(server.host, server.port, server=server)
             resolved = settings.model_copy(
@@ -74,6 +78,11 @@ def serve(
     except (CannotServe, LogUnavailable) as error:
         sys.stderr.write(f"semantic: {visible(str(error))}\n")
         return ExitCode.CONFIG
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+        sys.stderr.write(f"semantic: the disk of {settings.data_dir} is full: {error.strerror}\n")
+        return ExitCode.FAILED
 
 
 def _wait_for(leftovers: ServeRecord, settings: Settings) -> None:

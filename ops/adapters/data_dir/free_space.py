@@ -12,10 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from domain.errors import DiskFull
 from ops.adapters.data_dir.reserve import Reserve
 from ops.setting_groups.disk import MB, DiskSettings
+
+#: Free space that a start of the service takes at least.
+START_BYTES: Final = MB
 
 
 def free_bytes(directory: Path) -> int:
@@ -67,6 +71,11 @@ class DiskFloor:
         """
         if (why := self.shortage()) is not None:
             raise DiskFull(f"no new work is accepted: {why}")
+
+    def make_way(self) -> None:
+        """Free the reserve if the disk is full: a service that starts writes files of its own."""
+        if self.reserve is not None and self.measure() < START_BYTES:
+            self.reserve.release()
 
     def renew(self) -> None:
         """Hold the reserve again if there is space for it above the floor."""

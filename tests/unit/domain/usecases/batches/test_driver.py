@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from domain.batch.state import BatchState, LineCounts, job_of_line
-from domain.errors import BatchNotEnded, LogUnavailable, Overloaded
+from domain.errors import BatchNotEnded, DiskFull, LogUnavailable, Overloaded
 from domain.log.trace import parse_traceparent
 from domain.not_found import BatchNotFound
 from domain.usecases.batches.driver import ROUND_LINES_MAX, file_of_part
+from domain.usecases.jobs.submit import JobSubmission
 from domain.values import JobId, JobStatus, Priority
 from tests.support.builders.batch_world import DAY_S, BatchWorld
 
@@ -211,6 +212,24 @@ def test_log_that_cannot_be_written_costs_nothing_but_time() -> None:
         while world.step():
             world.work()
         assert world.counts(batch_id) == LineCounts(succeeded=2)
+
+
+def test_lines_wait_for_space_and_hold_no_other_batch_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with BatchWorld() as world:
+        waiting, cancelled = world.submit_batch("one", "two"), world.submit_batch("three")
+
+        def refuse(*_: object, **__: object) -> None:
+            raise DiskFull("no space")
+
+        with monkeypatch.context() as full:
+            full.setattr(JobSubmission, "submit", refuse)
+            assert world.step() == 2
+            world.batches.cancel(cancelled)
+            assert world.step() == 1
+            assert world.counts(cancelled) == LineCounts(canceled=1)
+        while world.step():
+            world.work()
+        assert world.counts(waiting) == LineCounts(succeeded=2)
 
 
 def test_only_a_batch_that_has_ended_is_deleted_and_then_gone() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from domain.errors import DiskFull
-from ops.adapters.data_dir.free_space import DiskFloor, floor_of, free_bytes
+from ops.adapters.data_dir.free_space import START_BYTES, DiskFloor, floor_of, free_bytes
 from ops.adapters.data_dir.reserve import Reserve
 from ops.setting_groups.disk import DiskSettings
 from ops.setting_groups.service import LogSettings
@@ -69,6 +69,16 @@ def test_new_work_is_refused_until_the_reserve_is_held_again(disk: SmallDisk) ->
     disk.free = 13 * MB
     disk.floor.renew()
     disk.floor.require_space()
+
+
+def test_a_start_on_a_full_disk_takes_the_space_of_the_reserve(disk: SmallDisk) -> None:
+    disk.floor.renew()
+    disk.free = START_BYTES
+    disk.floor.make_way()
+    assert disk.reserve.exists()
+    disk.free = 0
+    disk.floor.make_way()
+    assert not disk.reserve.exists()
 
 
 def test_a_disk_that_is_full_for_this_user_leaves_no_part_of_the_reserve(
