@@ -65,6 +65,16 @@ def test_append_returns_what_load_and_read_all_return(store: Store) -> None:
     assert store.log.head() == LogHead(position=2, hash=recorded[1].hash)
 
 
+def test_an_event_is_never_recorded_before_the_one_in_front_of_it(store: Store) -> None:
+    store.clock.advance(60)
+    (first,) = store.log.append(JOB, [draft(submitted())], expected_version=0)
+    store.clock.advance(-3600)
+    (second,) = store.log.append(JOB, [draft(started())], expected_version=1)
+    store.clock.advance(3600)
+    (third,) = store.log.append(WORKER, [draft(worker_event())], expected_version=0)
+    assert first.recorded_at == second.recorded_at == third.recorded_at
+
+
 def test_appends_to_several_streams_form_one_chain_without_gaps(store: Store) -> None:
     store.log.append(JOB, [draft(submitted())], expected_version=0)
     store.log.append(WORKER, [draft(worker_event())], expected_version=0)

@@ -18,7 +18,9 @@ from ops.adapters.event_log.tables import EVENTS
 
 _COLUMNS = tuple(column.name for column in EVENTS.columns)
 _HEAD = HotStatement(
-    select(EVENTS.c.position, EVENTS.c.hash).order_by(EVENTS.c.position.desc()).limit(1)
+    select(EVENTS.c.position, EVENTS.c.hash, EVENTS.c.recorded_at)
+    .order_by(EVENTS.c.position.desc())
+    .limit(1)
 )
 
 
@@ -86,11 +88,16 @@ def event_of(row: Sequence[Any]) -> RecordedEvent:
 
 def read_head(connection: Connection) -> LogHead:
     """Return the last position and its hash."""
+    return read_stamped_head(connection)[0]
+
+
+def read_stamped_head(connection: Connection) -> tuple[LogHead, str]:
+    """Return the head, and the instant of the last event; "" for an empty log."""
     row = _HEAD.row(connection, {})
     if row is None:
-        return LogHead(position=0, hash=GENESIS_HASH)
-    position, hash_ = row
-    return LogHead(position=position, hash=hash_)
+        return LogHead(position=0, hash=GENESIS_HASH), ""
+    position, hash_, recorded_at = row
+    return LogHead(position=position, hash=hash_), recorded_at
 
 
 def hash_at(connection: Connection, position: int) -> str | None:

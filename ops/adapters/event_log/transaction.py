@@ -29,7 +29,7 @@ from ops.adapters.event_log.row_codec import (
     event_of,
     event_values,
     link,
-    read_head,
+    read_stamped_head,
 )
 from ops.adapters.event_log.tables import EVENTS, JOBS, PAYLOADS
 
@@ -71,7 +71,7 @@ class LogTransaction:
     Args:
         connection: In a transaction that holds the write lock.
         batch: Every append that will be made.
-        now: Returns the timestamp of new events.
+        now: Returns the timestamp of new events; that of the last event where it is earlier.
 
     Raises:
         LogNewer: A newer program has written to the log since this one opened it.
@@ -84,7 +84,7 @@ class LogTransaction:
         self._now = now
         self._reader_min = self._reader_needed = read_reader_min(connection)
         refuse_newer(self._reader_min)
-        self._head = read_head(connection)
+        self._head, self._last_at = read_stamped_head(connection)
         streams = {one.stream for one in batch}
         self._versions = {stream: _version(connection, stream) for stream in streams}
         self._existing: dict[str, RecordedEvent] = {}
@@ -147,7 +147,8 @@ class LogTransaction:
                 request.stream, expected=request.expected_version, actual=version
             )
         keys = self._fresh_keys(request.stream, drafts)
-        now = self._now()
+        # Another process may have written the last event, with a clock that was ahead.
+        now = max(self._last_at, self._now())
         head = self._head
         recorded: list[RecordedEvent] = []
         for draft in drafts:
@@ -160,7 +161,7 @@ class LogTransaction:
         if self._projections is not None:
             self._projections.fold(recorded)
         # Nothing below can fail, so a refused append changes nothing.
-        self._head = head
+        self._head, self._last_at = head, now
         self._versions[request.stream] = version
         self._recorded += recorded
         needed = (reader_needed(event.type, event.schema_version) for event in recorded)

@@ -67,7 +67,6 @@ class LogWriter:
         self._engine = engine
         self._reserve = reserve
         self._clock = clock
-        self._last_instant = ""
         self._changed = threading.Condition()
         self._inbox: deque[_Waiting] = deque()
         self._inbox_bytes = 0
@@ -209,8 +208,7 @@ class LogWriter:
         return ends
 
     def _now(self) -> str:
-        self._last_instant = max(self._last_instant, rfc3339(self._clock.now()))
-        return self._last_instant
+        return rfc3339(self._clock.now())
 
 
 def _attempt(transaction: LogTransaction, request: Append) -> _Result:

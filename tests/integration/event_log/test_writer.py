@@ -60,6 +60,22 @@ def _spawn(url: str, prefix: str, count: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
+def test_instants_never_step_back_over_writers_restarts_and_jumps_of_a_clock(url: str) -> None:
+    ten_years_s = 10 * 365 * 86_400.0
+    ahead, behind = FakeClock(), FakeClock()
+    ahead.advance(3600)
+    with open_log(url, clock=ahead) as first, open_log(url, clock=behind) as second:
+        for log, name in ((first, "a"), (second, "b"), (first, "c")):
+            log.append(StreamName(f"worker-{name}"), [draft(worker_event())], expected_version=0)
+        behind.advance(ten_years_s)
+        second.append(StreamName("worker-d"), [draft(worker_event())], expected_version=0)
+    with open_log(url, clock=FakeClock()) as log:
+        log.append(StreamName("worker-e"), [draft(worker_event())], expected_version=0)
+        instants = [event.recorded_at for event in log.read_all()]
+    assert instants == [*["2026-01-01T01:00:00.000000Z"] * 3, *["2035-12-30T00:00:00.000000Z"] * 2]
+    assert verify(url)
+
+
 def test_processes_that_append_at_once_form_one_chain(url: str) -> None:
     writers = [_spawn(url, prefix, 40) for prefix in ("a", "b")]
     for writer in writers:

@@ -326,13 +326,15 @@ class InMemoryEventLog:
                     raise IdempotencyKeyTaken(view.id)
         recorded: list[RecordedEvent] = []
         head = self.head()
+        last_at = self._events[-1].recorded_at if self._events else ""
+        now = max(last_at, rfc3339(self._clock.now()))
         for offset, draft in enumerate(drafts, start=1):
             event = link(
                 draft,
                 stream=stream,
                 version=version + offset,
                 before=head,
-                recorded_at=rfc3339(self._clock.now()),
+                recorded_at=now,
             )
             recorded.append(event)
             head = LogHead(position=event.position, hash=event.hash)

@@ -6,6 +6,7 @@ computes a mask in microseconds and releases the GIL meanwhile.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Collection
@@ -28,6 +29,11 @@ REFUSALS_MAX: Final = 4096
 _SILENT: Final = 0
 #: Most characters of the library's message in an error.
 _REASON_CHARS_MAX: Final = 300
+#: How the library begins an error: the position in the generated grammar.
+_POSITION: Final = re.compile(r"^at \d+\(\d+\): ")
+#: How it begins the error of a pattern. The lines behind it repeat the pattern; one has the cause.
+_REGEX_ERROR: Final = "regex parse error"
+_DETAIL: Final = "error: "
 
 
 class GuidanceMatcher:
@@ -168,6 +174,11 @@ def grammars_for(tokenizer_json: str, end_ids: Collection[int]) -> GuidanceGramm
 
 
 def _reason(error: str) -> str:
-    """Return the first line of an error, without the position in the generated grammar."""
-    line = error.strip().split("\n", 1)[0]
-    return line.split("failed to compile JSON schema: ")[-1][:_REASON_CHARS_MAX]
+    """Return the cause that an error of the library states, without its view of the grammar."""
+    cause = error.strip().split("failed to compile JSON schema: ")[-1]
+    lines = _POSITION.sub("", cause).split("\n")
+    if lines[0].startswith(_REGEX_ERROR):
+        detail = next((line for line in lines if line.startswith(_DETAIL)), _DETAIL)
+        stated = detail.removeprefix(_DETAIL).strip() or "it cannot be parsed"
+        return f"a pattern is not a valid regular expression: {stated}"[:_REASON_CHARS_MAX]
+    return lines[0][:_REASON_CHARS_MAX]

@@ -249,6 +249,27 @@ def test_a_form_that_cannot_be_kept_is_an_error_or_the_nearest_that_can(
     assert _allowed_part(wider, "words") == ""
 
 
+@pytest.mark.parametrize(
+    ("pattern", "cause"),
+    [
+        ("[", "unclosed character class"),
+        ("(a", "unclosed group"),
+        ("(?=a)b", "look-around, including look-ahead and look-behind, is not supported"),
+        ("a\nerror: b[", "unclosed character class"),
+    ],
+)
+def test_error_of_a_pattern_states_its_cause_and_nothing_of_the_parser(
+    grammars: GuidanceGrammars, pattern: str, cause: str
+) -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": pattern}}}
+    with pytest.raises(InvalidRequest) as caught:
+        _constraint(grammars, answer_schema=schema, is_strict=True)
+    assert caught.value.message == (
+        "the schema of the answer cannot be kept:"
+        f" a pattern is not a valid regular expression: {cause}"
+    )
+
+
 def test_a_name_that_is_no_text_leaves_calls_free(grammars: GuidanceGrammars) -> None:
     assert _is_free(_constraint(grammars, _HERMES, tools=(_tool("\ud800"), _WAIT)))
 
