@@ -8,7 +8,6 @@ so a killed process leaves the old state or the new one.
 from __future__ import annotations
 
 import os
-import shutil
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,19 +158,33 @@ def verify_copy(
 
 
 def _set_aside(file: Path, kept: Path) -> None:
-    """Give the present database a second name, with the content of its write-ahead log."""
-    wal = file.with_name(file.name + "-wal")
+    """Give the present database a second name, with the content of its write-ahead log.
+
+    The names are durable before the new file takes the place of the old one. Otherwise a power cut
+    could leave the new file beside the old write-ahead log, which SQLite would apply to it.
+
+    Raises:
+        LogUnavailable: Another process reads the database.
+    """
+    wal, kept_wal = (path.with_name(path.name + "-wal") for path in (file, kept))
+    if wal.exists():
+        # SQLite deletes the write-ahead log of a file that it does not take for a database.
+        os.link(wal, kept_wal)
+        _sync(kept_wal)
     try:
         with closing(_connect(file, write=True)) as connection:
-            # SQLite would take a write-ahead log that is left here for the new file's.
             connection.execute("PRAGMA journal_mode = DELETE").fetchall()
-    except driver_module().Error:
-        # A damaged database may be the reason for the restore; keep its write-ahead log.
-        if wal.exists():
-            shutil.copy(wal, kept.with_name(kept.name + "-wal"))
+        kept_wal.unlink(missing_ok=True)
+    except driver_module().DatabaseError as error:
+        if "locked" in str(error):
+            kept_wal.unlink(missing_ok=True)
+            msg = "another process reads the log; end it and repeat this"
+            raise LogUnavailable(msg) from error
+        # A damaged database may be the reason for the restore; its write-ahead log is kept.
     os.link(file, kept)
     for suffix in ("-wal", "-shm"):
         file.with_name(file.name + suffix).unlink(missing_ok=True)
+    sync_directory(file.parent)
 
 
 def _file(url: str) -> Path:

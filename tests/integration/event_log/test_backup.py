@@ -15,6 +15,7 @@ from domain.log.record import LogHead
 from domain.values import StreamName
 from ops.adapters.event_log.database import database_file
 from ops.adapters.event_log.sql_event_log import open_log
+from ops.adapters.log_admin import backup
 from ops.adapters.log_admin.backup import back_up, restore, verify_copy
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles
 from ops.cli.log import db, events
@@ -205,3 +206,51 @@ def test_a_restore_that_is_killed_leaves_the_old_log_or_the_new_one(url: str, co
             present = _grow(url)
     assert verify(url) == old
     assert deaths > 5
+
+
+def test_the_old_names_are_durable_before_the_new_file_takes_their_place(
+    url: str, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back_up(url, copy)
+    file = database_file(url)
+    assert file is not None
+    # Damaged, so that its write-ahead log cannot be folded into it.
+    file.write_bytes(b"x" * 8192)
+    wal = file.with_name(file.name + "-wal")
+    wal.write_bytes(b"the last commits")
+    #: What a power cut would leave of the directory, and what was synced.
+    durable: set[str] = set()
+    at_replacement: list[set[str]] = []
+    replace = Path.replace
+
+    def sync(directory: Path) -> None:
+        durable.clear()
+        durable.update(path.name for path in directory.iterdir())
+
+    def replaced(path: Path, target: Path) -> Path:
+        if target == file:
+            at_replacement.append(set(durable))
+        return replace(path, target)
+
+    monkeypatch.setattr(backup, "sync_directory", sync)
+    monkeypatch.setattr(Path, "replace", replaced)
+    restore(url, copy, kept_as="kept")
+    (names,) = at_replacement
+    assert {f"{file.name}.kept", f"{file.name}.kept-wal"} <= names
+    assert wal.name not in names
+    assert file.with_name(f"{file.name}.kept-wal").read_bytes() == b"the last commits"
+
+
+def test_a_restore_waits_for_the_readers_of_the_log(
+    url: str, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back_up(url, copy)
+    present = _grow(url)
+    monkeypatch.setattr(backup, "BUSY_TIMEOUT_MS", 10)
+    with closing(raw_connection(url)) as raw:
+        raw.execute("SELECT count(*) FROM events").fetchall()
+        with pytest.raises(LogUnavailable, match="another process reads the log"):
+            restore(url, copy, kept_as="kept")
+    assert verify(url) == present
+    restore(url, copy, kept_as="kept")
+    assert verify(url) != present
