@@ -14,6 +14,7 @@ from importlib.metadata import version
 
 from api.background.batch_lines import BatchLines
 from api.background.batch_thread import BatchThread, LineThreads
+from api.background.erasing import ERASE_S, open_sweeper
 from api.background.eta import LiveEta
 from api.background.live_rates import SAMPLE_S, LiveRates
 from api.background.periodic_tasks import PeriodicTasks
@@ -78,9 +79,7 @@ from ops.liveness.parent_watch import watch_lifeline
 from ops.logs import Logger, configure_logging
 from ops.metrics.counter_file import CounterFile
 from ops.models.registry import RegistryReader, first_model
-from ops.setting_groups.service import (
-    RedisSettings,
-)
+from ops.setting_groups.service import RedisSettings
 from ops.settings import Settings, load_settings
 from ops.tracing.open import open_spans
 
@@ -308,17 +307,19 @@ def _webhook_thread(
 
 
 def _periodic_tasks(
-    settings: Settings, ports: ApiPorts, call: BlockingCalls, logger: Logger
+    settings: Settings, ports: ApiPorts, call: BlockingCalls, logger: Logger, stack: ExitStack
 ) -> list[PeriodicTasks]:
     expiry = JobExpiry(views=ports.views, clock=ports.clock, cancellation=ports.cancellation)
     wanted = settings.models
     on_demand = on_demand_of(wanted)
     care = absent_models(ports, park_max_s=wanted.park_max_s, on_demand=on_demand)
+    sweeper = open_sweeper(settings, stack, places=ports.places)
     actions = (
         ("deadlines", EXPIRE_S, expiry.expire_overdue),
         ("absent_models", ABSENT_CHECK_S, care),
         ("rates", SAMPLE_S, ports.rates.sample),
         ("disk", DISK_CHECK_S, ports.disk.renew),
+        ("erasing", ERASE_S, sweeper.run),
     )
     return [
         PeriodicTasks(name, interval_s, partial(call, action), logger=logger)
@@ -350,7 +351,7 @@ def run(settings: Settings, logger: Logger) -> int:
 
         spans = open_spans(settings.tracing, part="api", logger=logger)
         call = BlockingCalls(ports.executor)
-        periodic = _periodic_tasks(settings, ports, call, logger)
+        periodic = _periodic_tasks(settings, ports, call, logger, stack)
 
         async def on_start() -> None:
             await hub.start()

@@ -35,6 +35,7 @@ from ops.setting_groups.service import (
     MetricsSettings,
     ReasoningSettings,
     RedisSettings,
+    RetentionSettings,
     ServerSettings,
     WebhookSettings,
 )
@@ -128,6 +129,7 @@ class Settings(BaseSettings):
     batches: BatchSettings = BatchSettings()
     metrics: MetricsSettings = MetricsSettings()
     webhooks: WebhookSettings = WebhookSettings()
+    retention: RetentionSettings = RetentionSettings()
     tracing: TracingSettings = TracingSettings()
 
     @field_validator("config", mode="before")

@@ -69,7 +69,7 @@ class AgentForked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentDeleted:
-    """The owner deleted an agent; its texts stay until they are erased."""
+    """The owner deleted an agent; texts that no other owner needs are erased soon after."""
 
     agent: AgentId
 

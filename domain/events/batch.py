@@ -40,7 +40,7 @@ class FileCreated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileDeleted:
-    """The owner deleted it."""
+    """The owner deleted it; content that no batch needs is erased soon after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class BatchEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDeleted:
-    """Its owner wants to see it no more."""
+    """The owner deleted it; texts that no other owner needs are erased soon after."""
 
 
 FileEvent = FileCreated | FileDeleted

@@ -219,7 +219,7 @@ class JobAttached:
 class JobHidden:
     """The caller deleted the answer: the routes of its dialect no longer return it.
 
-    The texts stay in the log until the agent is forgotten.
+    Texts that no other owner needs are erased soon after.
     """
 
 

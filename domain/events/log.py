@@ -24,4 +24,38 @@ class LogArchived:
     file: str
 
 
-LogEvent = LogArchived
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextsErased:
+    """Texts that no owner needs were erased; see ``domain.log.text_owners``.
+
+    Attributes:
+        payloads: Number of erased texts.
+        payload_bytes: Length of the erased texts together.
+        jobs: Number of jobs whose texts they were.
+        waiting: What is still to be erased: further texts, and open jobs of deleted agents.
+        ended_before: The texts of jobs and batches that ended before this RFC 3339 instant went.
+        expired_by: The contents of files that expired by this RFC 3339 instant went.
+    """
+
+    payloads: int
+    payload_bytes: int
+    jobs: int
+    waiting: int = 0
+    ended_before: str | None = None
+    expired_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveErased:
+    """A file of old events was deleted, as a rule of retention wants.
+
+    Attributes:
+        file: Its name.
+        last_position: Last position in it.
+    """
+
+    file: str
+    last_position: int
+
+
+LogEvent = LogArchived | TextsErased | ArchiveErased

@@ -41,7 +41,11 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 #: Groups whose modules import the database libraries: imported on use only.
 LAZY_GROUPS: Final[Mapping[str, str]] = MappingProxyType(
-    {"events": "The event log.", "db": "The event log's tables."}
+    {
+        "events": "The event log.",
+        "db": "The event log's tables.",
+        "retention": "How much is stored, and for how long.",
+    }
 )
 #: Set by shells that complete a command line; every name is needed then.
 _COMPLETION_ENV = "_SEMANTIC_COMPLETE"

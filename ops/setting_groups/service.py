@@ -363,3 +363,21 @@ class WebhookSettings(SettingGroup):
     kept_s: float = Field(
         default=7 * 24 * 3600.0, gt=0, description="after their end they are still listed"
     )
+
+
+class RetentionSettings(SettingGroup):
+    """What is erased although its owner did not delete it; nothing by default."""
+
+    text_days: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="requests and answers of jobs and batches that ended longer ago, and files that"
+        " have expired, are erased",
+    )
+    text_gb: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="while texts take more, those of the jobs that ended first are erased",
+    )
+    archive_days: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="archives that were made longer ago are erased"
+    )
+    interval_s: float = Field(default=3600.0, gt=0, description="between two sweeps")

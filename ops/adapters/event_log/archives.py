@@ -10,7 +10,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, inspect, select
 
 from domain.errors import CorruptLog, LogUnavailable
-from domain.events.log import LogArchived
+from domain.events.log import ArchiveErased, LogArchived
 from domain.log.record import GENESIS_HASH, EventFilter, LogHead, RecordedEvent
 from ops.adapters.event_log.database import database_file, reading
 from ops.adapters.event_log.event_file import read_events, verify_file
@@ -55,10 +55,12 @@ class ArchiveReport:
     Attributes:
         verified: How many files verify.
         missing: Names of files that are missing; their events could not be verified.
+        erased: How many files retention has erased.
     """
 
     verified: int
     missing: tuple[str, ...]
+    erased: int = 0
 
 
 def directory_of(url: str) -> Path:
@@ -142,8 +144,12 @@ def verify_archives(engine: Engine, url: str, *, signed_hashes: dict[int, str]) 
         event.data["last_position"]: event.data
         for event in EventQuery(engine, EventFilter(types=[LogArchived.__name__])).each()
     }
+    gone = {
+        event.data["file"]
+        for event in EventQuery(engine, EventFilter(types=[ArchiveErased.__name__])).each()
+    }
     before = LogHead(position=0, hash=GENESIS_HASH)
-    verified, missing = 0, []
+    verified, missing, erased = 0, [], 0
     for archive in archives:
         first = archive.first_position
         if (first, archive.base_hash) != (before.position + 1, before.hash):
@@ -157,11 +163,14 @@ def verify_archives(engine: Engine, url: str, *, signed_hashes: dict[int, str]) 
             raise CorruptLog(first, "no event of the log records the archive of these events")
         path = archive.path(url)
         if not path.exists():
-            missing.append(archive.file)
+            if archive.file in gone:
+                erased += 1
+            else:
+                missing.append(archive.file)
             continue
         _verify(engine, archive, path, signed_hashes)
         verified += 1
-    return ArchiveReport(verified=verified, missing=tuple(missing))
+    return ArchiveReport(verified=verified, missing=tuple(missing), erased=erased)
 
 
 def archived_stretch(engine: Engine, url: str, archive: Archive) -> Iterator[RecordedEvent]:

@@ -1,52 +1,63 @@
-"""Erases the texts of an agent from every file of the log.
+"""Erases texts that no owner needs from every file of the log, while it may be written to.
 
-Events hold digests, so the chain verifies without the texts. Texts that other agents refer to stay.
-SQLite overwrites deleted pages with zeros, and the write-ahead log, which holds earlier versions of
-pages, is truncated. Earlier copies, and blocks that the disk keeps, are out of reach.
+Events hold digests, so the chain verifies without the texts, and an event explains why they are
+missing. The log is read before the transaction that deletes; whatever an event since then refers to
+stays. SQLite overwrites deleted rows with zeros, and the write-ahead log, which holds earlier
+versions of pages, is truncated. Earlier copies, and blocks that the disk keeps, are out of reach.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
-import re
-from collections.abc import Iterable, Iterator
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import Final
 
-from sqlalchemy import Connection, delete, select
-from sqlalchemy import event as sqlalchemy_event
+from sqlalchemy import Connection, Engine, delete
 from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import LogUnavailable
 from domain.events.agent import AgentForgotten
-from domain.events.cache import AgentCacheSaved
+from domain.events.log import TextsErased
 from domain.job.commands import ConfirmCancel, RequestCancel
 from domain.job.state import Job
+from domain.log.record import AGENT_STREAM
+from domain.log.text_owners import LifeEvent, RetentionCut
 from domain.ports import Clock, IdSource
 from domain.usecases.jobs.commit import commit
-from domain.values import AgentId, Digest, JobId, StreamName, Usage
-from ops.adapters.event_log.archives import read_archives
-from ops.adapters.event_log.database import database_file, reason_of, writer_engine
-from ops.adapters.event_log.event_file import read_events
+from domain.values import AgentId, JobId, StreamName, Usage
+from ops.adapters.event_log.database import (
+    database_file,
+    reader_engine,
+    reason_of,
+    writer_engine,
+)
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.event_log.sqlite_driver import driver_module
-from ops.adapters.event_log.tables import EVENTS, JOBS, PAYLOADS
+from ops.adapters.event_log.tables import PAYLOADS
 from ops.adapters.event_log.transaction import append_event
-
-if TYPE_CHECKING:
-    from sqlite3 import Connection as SqliteConnection
+from ops.adapters.log_admin.saved_blocks import own_blocks
+from ops.adapters.log_admin.text_map import (
+    TextMap,
+    read_text_map,
+    stored_sizes,
+    texts_named_since,
+)
 
 #: How long to wait for a reader that still needs the old pages.
 WAL_WAIT_MAX_S = 2.0
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_BLOCK = re.compile(r'"([0-9a-f]{64})"')
+#: Texts and bytes of one transaction: appends wait for it.
+TEXTS_AT_ONCE: Final = 1000
+BYTES_AT_ONCE: Final = 64 * 1024 * 1024
+#: A larger database is not rewritten while a service runs, since appends wait meanwhile.
+REWRITTEN_BYTES_MAX: Final = 256 * 1024 * 1024
+LOG_STREAM: Final = StreamName("log")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erased:
-    """The result of an erasure; the caller erases the items and the blocks.
+    """The result of erasing an agent; the caller erases the items and the blocks.
 
     Attributes:
         event: The event that was appended.
@@ -59,42 +70,221 @@ class Erased:
     blocks: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doomed:
+    """Texts that no owner needs, as one read of the log found them.
+
+    Attributes:
+        found: The owners of the texts.
+        cut: What retention overtakes.
+        sizes: Length in bytes of each text, by digest.
+        jobs: The jobs that refer to them.
+        kept_bytes: Length of all other texts together.
+    """
+
+    found: TextMap
+    cut: RetentionCut
+    sizes: Mapping[str, int]
+    jobs: tuple[JobId, ...]
+    kept_bytes: int
+
+
 def agent_stream(agent: AgentId) -> StreamName:
     """Return the stream of an agent."""
-    return StreamName(f"agent-{agent}")
+    return StreamName(AGENT_STREAM + agent)
 
 
-def erase_agent(url: str, agent: AgentId, *, clock: Clock, ids: IdSource) -> Erased:
-    """Cancel the open jobs of an agent and erase all its texts; no service may run meanwhile.
+def find_doomed(found: TextMap, sizes: Mapping[str, int], cut: RetentionCut) -> Doomed:
+    """Return the stored texts that no owner needs under a cut.
+
+    Args:
+        found: The owners.
+        sizes: Of all stored texts, read after ``found``.
+        cut: What retention overtakes.
+    """
+    owners = found.owners
+    kept = owners.kept(cut)
+    # A text that no event names belongs to nothing, unless an archive is missing that names it.
+    known = None if found.is_complete else set().union(*owners.texts.values())
+    doomed = {
+        digest: size
+        for digest, size in sizes.items()
+        if digest not in kept and (known is None or digest in known)
+    }
+    jobs = (job for job in owners.released(cut) if not doomed.keys().isdisjoint(owners.texts[job]))
+    return Doomed(
+        found=found,
+        cut=cut,
+        sizes=doomed,
+        jobs=tuple(JobId(job) for job in jobs),
+        kept_bytes=sum(sizes.values()) - sum(doomed.values()),
+    )
+
+
+def erase_texts(url: str, doomed: Doomed, *, clock: Clock, ids: IdSource) -> tuple[int, int]:
+    """Delete texts, a limited number in each transaction, with the events that explain it.
+
+    Returns:
+        Number of deleted texts, and their length in bytes.
+
+    Raises:
+        LogUnavailable: The log cannot be written; what is left can be erased later.
+    """
+    waiting = doomed.found.owners.waiting()
+    left = dict(doomed.sizes)
+    texts = size_bytes = 0
+    engine = writer_engine(url)
+    try:
+        while True:
+            chosen = _some(left)
+            for digest in chosen:
+                del left[digest]
+            with writing(engine) as connection:
+                gone = _delete(connection, chosen, doomed.found)
+                event = TextsErased(
+                    payloads=len(gone),
+                    payload_bytes=sum(gone.values()),
+                    jobs=len(doomed.jobs),
+                    waiting=waiting + len(left),
+                    ended_before=doomed.cut.ended_before,
+                    expired_by=doomed.cut.expired_by,
+                )
+                append_event(connection, LOG_STREAM, event, clock=clock, ids=ids)
+            texts += event.payloads
+            size_bytes += event.payload_bytes
+            if not left:
+                return texts, size_bytes
+    finally:
+        engine.dispose()
+
+
+def erase_agent(
+    url: str, agent: AgentId, *, clock: Clock, ids: IdSource, is_served: bool = False
+) -> Erased:
+    """Cancel the open jobs of an agent and erase all its texts; a service may run.
 
     A second call erases later texts, and completes a call whose process was killed.
 
+    Args:
+        url: Of the log.
+        agent: Whose texts.
+        clock: Stamps the events.
+        ids: Returns their ids.
+        is_served: Whether a service runs on the log, which must not wait long.
+
     Raises:
-        LogUnavailable: The log is not in a SQLite file or cannot be written. Or a reader keeps the
-            write-ahead log from being truncated: call again.
+        LogUnavailable: The log cannot be written. Or a reader keeps the write-ahead log from being
+            truncated: call again.
         CorruptLog: An event cannot be read.
+    """
+    _cancel_open_jobs(url, agent, clock=clock, ids=ids)
+    reader, writer = reader_engine(url), writer_engine(url)
+    try:
+        found = read_text_map(reader, url)
+        sizes = stored_sizes(reader)
+        blocks = own_blocks(reader, url, {agent: found.through})
+        own, shared, jobs = _texts_of(found, agent, sizes)
+        with writing(writer) as connection:
+            gone = _delete(connection, own, found)
+            event = AgentForgotten(
+                agent=agent,
+                jobs=len(jobs),
+                payloads=len(gone),
+                payload_bytes=sum(gone.values()),
+                shared=len(shared) + len(own) - len(gone),
+            )
+            append_event(connection, agent_stream(agent), event, clock=clock, ids=ids)
+    finally:
+        reader.dispose()
+        writer.dispose()
+    remove_traces(url, is_served=is_served)
+    return Erased(event=event, jobs=jobs, blocks=blocks)
+
+
+def remove_traces(url: str, *, is_served: bool) -> None:
+    """Remove what SQLite's files still have of deleted rows; does nothing on PostgreSQL.
+
+    Rows that moved between pages leave bytes behind in the unused part of a page. Rewriting the
+    database removes these; while a service runs, only a small database is rewritten.
+
+    Raises:
+        LogUnavailable: A reader keeps the write-ahead log: call again.
     """
     file = database_file(url)
     if file is None:
-        msg = (
-            "texts are erased for good from a log in a SQLite file only: PostgreSQL keeps them in "
-            "its own log, replicas and backups; see docs/several-machines.md"
-        )
+        return
+    driver = driver_module()
+    try:
+        opened = driver.connect(str(file), isolation_level=None, timeout=WAL_WAIT_MAX_S)
+        with closing(opened) as connection:
+            connection.execute("PRAGMA secure_delete = ON").fetchall()
+            connection.execute("PRAGMA synchronous = FULL").fetchall()
+            if not is_served or file.stat().st_size <= REWRITTEN_BYTES_MAX:
+                connection.execute("VACUUM").fetchall()
+            ((busy, _, _),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    except (driver.Error, OSError) as error:
+        msg = f"the write-ahead log cannot be truncated: {error}: repeat this"
+        raise LogUnavailable(msg) from error
+    if busy:
+        msg = "a reader of the log keeps its write-ahead log, which holds the texts: repeat this"
         raise LogUnavailable(msg)
-    _cancel_open_jobs(url, agent, clock=clock, ids=ids)
-    engine = writer_engine(url)
-    # Of no effect inside a transaction, so it is set when the connection opens.
-    sqlalchemy_event.listen(engine, "connect", _overwrite_deleted)
+
+
+def _texts_of(
+    found: TextMap, agent: AgentId, sizes: Mapping[str, int]
+) -> tuple[dict[str, int], set[str], tuple[JobId, ...]]:
+    """Return the texts that only an agent needs, its texts that others need, and its jobs."""
+    owners = found.owners
+    jobs = tuple(JobId(job.id) for job in owners.jobs.values() if job.agent == agent)
+    streams = (agent_stream(agent), *jobs)
+    own = set().union(*(owners.texts.get(stream, set()) for stream in streams)) & sizes.keys()
+    owners.fold(
+        LifeEvent(
+            position=found.through + 1,
+            stream=agent_stream(agent),
+            type=AgentForgotten.__name__,
+            at="",
+            data={},
+        )
+    )
+    kept = owners.kept(RetentionCut())
+    return {digest: sizes[digest] for digest in own - kept}, own & kept, jobs
+
+
+def _delete(connection: Connection, doomed: Mapping[str, int], found: TextMap) -> dict[str, int]:
+    """Delete the texts that no event since the read of the log refers to; return them."""
+    named = texts_named_since(connection, found)
+    gone = {digest: size for digest, size in doomed.items() if digest not in named}
+    for digest in sorted(gone):
+        connection.execute(delete(PAYLOADS).where(PAYLOADS.c.digest == digest))
+    return gone
+
+
+def _some(left: Mapping[str, int]) -> dict[str, int]:
+    """Return as many texts as one transaction deletes."""
+    chosen: dict[str, int] = {}
+    size_bytes = 0
+    for digest, size in islice(left.items(), TEXTS_AT_ONCE):
+        size_bytes += size
+        if chosen and size_bytes > BYTES_AT_ONCE:
+            break
+        chosen[digest] = size
+    return chosen
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """Open a transaction that holds the write lock.
+
+    Raises:
+        LogUnavailable: The log cannot be written; nothing has changed.
+    """
     try:
         with engine.begin() as connection:
-            erased = _erase(connection, url, agent, clock=clock, ids=ids)
+            yield connection
     except SQLAlchemyError as error:
         msg = f"the texts cannot be erased: {reason_of(error)}"
         raise LogUnavailable(msg) from error
-    finally:
-        engine.dispose()
-    _truncate_wal(str(file))
-    return erased
 
 
 def _cancel_open_jobs(url: str, agent: AgentId, *, clock: Clock, ids: IdSource) -> None:
@@ -109,101 +299,3 @@ def _confirm(job: Job) -> ConfirmCancel | None:
     if job.status.is_terminal:
         return None
     return ConfirmCancel(attempt=job.attempt if job.speaking else 0, usage=Usage())
-
-
-def _erase(
-    connection: Connection, url: str, agent: AgentId, *, clock: Clock, ids: IdSource
-) -> Erased:
-    query = select(JOBS.c.id).where(JOBS.c.agent == agent).order_by(JOBS.c.accepted_position)
-    jobs = tuple(JobId(row[0]) for row in connection.execute(query))
-    stream = agent_stream(agent)
-    own_streams = frozenset((stream, *jobs))
-    own_references, others = _references(connection, url, own_streams)
-    payloads = sorted(own_references.digests - others.digests)
-    sizes = _sizes(connection, payloads)
-    for digest in payloads:
-        connection.execute(delete(PAYLOADS).where(PAYLOADS.c.digest == digest))
-    forgotten = AgentForgotten(
-        agent=agent,
-        jobs=len(jobs),
-        payloads=len(sizes),
-        payload_bytes=sum(sizes),
-        shared=len(_sizes(connection, own_references.digests & others.digests)),
-    )
-    append_event(connection, stream, forgotten, clock=clock, ids=ids)
-    return Erased(
-        event=forgotten, jobs=jobs, blocks=frozenset(own_references.blocks - others.blocks)
-    )
-
-
-def _sizes(connection: Connection, digests: Iterable[Digest]) -> list[int]:
-    """Return the sizes in bytes of the stored payloads; some digests are not of a payload."""
-    sizes = (
-        connection.execute(
-            select(PAYLOADS.c.bytes).where(PAYLOADS.c.digest == digest)
-        ).scalar_one_or_none()
-        for digest in digests
-    )
-    return [size for size in sizes if size is not None]
-
-
-#: A stream, the type of one of its events, and a text that holds digests.
-_Reference = tuple[str, str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class _References:
-    digests: set[Digest]
-    blocks: set[str]
-
-
-def _references(
-    connection: Connection, url: str, own_streams: frozenset[str]
-) -> tuple[_References, _References]:
-    """Return the references of ``own_streams``, and those of all other streams."""
-    own, others = _References(set(), set()), _References(set(), set())
-    for stream, type_name, data in itertools.chain(
-        _events(connection), _archived(connection, url), _listed(connection)
-    ):
-        found = own if stream in own_streams else others
-        found.digests.update(Digest(one) for one in _DIGEST.findall(data))
-        if type_name == AgentCacheSaved.__name__:
-            found.blocks.update(_BLOCK.findall(data))
-    return own, others
-
-
-def _events(connection: Connection) -> Iterator[_Reference]:
-    query = select(EVENTS.c.stream, EVENTS.c.type, EVENTS.c.data)
-    yield from connection.execute(query)
-
-
-def _archived(connection: Connection, url: str) -> Iterator[_Reference]:
-    for archive in read_archives(connection):
-        path = archive.path(url)
-        for event in read_events(path) if path.exists() else ():
-            yield event.stream, event.type, json.dumps(event.data)
-
-
-def _listed(connection: Connection) -> Iterator[_Reference]:
-    """Yield the references of the jobs table: the only ones of an archive whose file is missing."""
-    query = select(JOBS.c.id, JOBS.c.request, JOBS.c.output)
-    for job, request, output in connection.execute(query):
-        yield job, "", f"{request} {output}"
-
-
-def _truncate_wal(file: str) -> None:
-    driver = driver_module()
-    try:
-        opened = driver.connect(file, isolation_level=None, timeout=WAL_WAIT_MAX_S)
-        with closing(opened) as connection:
-            ((busy, _, _),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    except driver.Error as error:
-        msg = f"the write-ahead log cannot be truncated: {error}"
-        raise LogUnavailable(msg) from error
-    if busy:
-        msg = "a reader of the log keeps its write-ahead log, which holds the texts: repeat this"
-        raise LogUnavailable(msg)
-
-
-def _overwrite_deleted(connection: SqliteConnection, _record: object) -> None:
-    connection.execute("PRAGMA secure_delete = ON").close()

@@ -1,49 +1,28 @@
 """Verifies that the texts of the log are there and have the content that their digests name.
 
-The hash chain covers digests only, so that texts can be erased. A text may be missing if the agent
-of each event that refers to it was forgotten afterwards.
+The hash chain covers digests only, so that texts can be erased. A text may be missing if no owner
+needs it (``domain.log.text_owners``) and an event about erased texts follows those that name it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import Engine, select
 
 from domain.errors import CorruptLog, PayloadDamaged
-from domain.events.agent import AgentForgotten, AgentForked, AgentRegistered
-from domain.events.batch import BatchFailed, BatchSubmitted, FileCreated
-from domain.events.job import JobCancelled, JobCompleted, JobExpired, JobSubmitted
 from domain.log.record import EventFilter
 from domain.values import digest_of
 from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.event_query import EventQuery
-from ops.adapters.event_log.tables import JOBS, PAYLOADS
+from ops.adapters.event_log.tables import PAYLOADS
+from ops.adapters.log_admin.text_map import PAYLOAD_FIELDS, last_erasure, read_text_map
 from ops.adapters.log_admin.verify import Progress
 
-#: Fields that name a payload, by type of event.
-PAYLOAD_FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        cls.__name__: fields
-        for cls, fields in (
-            (AgentRegistered, ("profile",)),
-            (AgentForked, ("profile", "request", "output")),
-            (BatchFailed, ("errors",)),
-            (BatchSubmitted, ("content",)),
-            (FileCreated, ("content",)),
-            (JobCancelled, ("output",)),
-            (JobCompleted, ("output",)),
-            (JobExpired, ("output",)),
-            (JobSubmitted, ("request", "wire")),
-        )
-    }
-)
 #: Payloads read at a time; each may have many megabytes.
 _PAGE_PAYLOADS: Final = 16
-_AGENT_STREAM: Final = "agent-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +32,7 @@ class VerifiedPayloads:
     Attributes:
         payloads: Number of payloads.
         size_bytes: Their total size.
-        erased: References to payloads of agents that were forgotten.
+        erased: References to payloads that were erased.
     """
 
     payloads: int
@@ -64,16 +43,7 @@ class VerifiedPayloads:
 @dataclass(frozen=True, slots=True)
 class _Reference:
     position: int
-    stream: str
     digest: str
-
-
-@dataclass(slots=True)
-class _References:
-    """What the events refer to that is not stored, and when agents were forgotten."""
-
-    missing: list[_Reference] = field(default_factory=list)
-    forgotten_at: dict[str, int] = field(default_factory=dict)
 
 
 def verify_payloads(engine: Engine, *, progress: Progress | None = None) -> VerifiedPayloads:
@@ -98,12 +68,12 @@ def verify_payloads(engine: Engine, *, progress: Progress | None = None) -> Veri
             damaged.add(digest)
         if progress is not None:
             progress(number, len(stored))
-    references = _references(engine, stored - damaged)
+    references, kept, erased_at = _missing(engine, stored - damaged)
     erased = 0
-    for one in sorted(references.missing, key=lambda one: one.position):
+    for one in references:
         if one.digest in damaged:
             raise CorruptLog(one.position, f"the text {one.digest} is not as it was written")
-        if _is_erased(engine, one, references.forgotten_at):
+        if one.digest not in kept and one.position < erased_at:
             erased += 1
         elif not _is_stored(engine, one.digest):
             raise CorruptLog(one.position, f"the text {one.digest} is missing")
@@ -135,29 +105,18 @@ def _contents(engine: Engine, digests: list[str]) -> Iterator[tuple[str, bytes]]
             yield digest, bytes(content)
 
 
-def _references(engine: Engine, stored: set[str]) -> _References:
-    found = _References()
-    types = (*PAYLOAD_FIELDS, AgentForgotten.__name__)
-    for event in EventQuery(engine, EventFilter(types=types)).each():
-        if event.type == AgentForgotten.__name__:
-            found.forgotten_at[event.data["agent"]] = event.position
-            continue
+def _missing(engine: Engine, stored: set[str]) -> tuple[list[_Reference], set[str], int]:
+    """Return the references to other payloads, those that owners need, and the last erasure.
+
+    Returns:
+        In the order of the log; the digests; the position of the last event about erased texts.
+    """
+    found = read_text_map(engine)
+    cut, erased_at = last_erasure(engine)
+    missing: list[_Reference] = []
+    for event in EventQuery(engine, EventFilter(types=tuple(PAYLOAD_FIELDS))).each():
         for name in PAYLOAD_FIELDS[event.type]:
             digest = event.data.get(name)
-            if digest is not None and digest not in stored:
-                found.missing.append(_Reference(event.position, event.stream, digest))
-    return found
-
-
-def _is_erased(engine: Engine, one: _Reference, forgotten_at: Mapping[str, int]) -> bool:
-    agent = (
-        one.stream.removeprefix(_AGENT_STREAM)
-        if one.stream.startswith(_AGENT_STREAM)
-        else _agent_of_job(engine, one.stream)
-    )
-    return agent is not None and forgotten_at.get(agent, 0) > one.position
-
-
-def _agent_of_job(engine: Engine, stream: str) -> str | None:
-    with reading(engine) as connection:
-        return connection.scalar(select(JOBS.c.agent).where(JOBS.c.id == stream))
+            named = () if digest is None else (digest, *sorted(found.parts.get(digest, ())))
+            missing += (_Reference(event.position, one) for one in named if one not in stored)
+    return missing, found.owners.kept(cut), erased_at

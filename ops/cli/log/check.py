@@ -81,10 +81,12 @@ def _print(report: dict[str, Any]) -> None:
         echo(f"{report['archives']:,} archives verify, which hold the beginning")
     for name in report.get("archives_missing", ()):
         echo(f"the archive {name} is not here; its events were not checked", err=True)
+    if report.get("archives_erased"):
+        echo(f"{report['archives_erased']:,} archives were erased, as retention wants")
     if "texts" in report:
         echo(f"{report['texts']:,} texts verify ({report['text_bytes']:,} bytes)")
     if report.get("texts_erased"):
-        echo(f"{report['texts_erased']:,} more belong to forgotten agents")
+        echo(f"{report['texts_erased']:,} more were erased")
     echo(f"head {report['hash']}")
 
 
@@ -144,6 +146,7 @@ def _verified_log(settings: Settings, signed_hashes: dict[int, str]) -> dict[str
         "hash": head.hash,
         "heads": len(signed_hashes),
         "archives": archives.verified,
+        "archives_erased": archives.erased,
         "archives_missing": list(archives.missing),
     }
 

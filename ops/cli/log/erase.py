@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-import shutil
-from typing import Annotated
+import time
+from typing import Annotated, Final
 
 import typer
 
 from domain.errors import LogUnavailable
-from domain.kv.hashing import BlockHash
+from domain.usecases.jobs.cancel import JobCancellation
 from domain.values import AgentId
-from ops.adapters.data_dir.sync import sync_directory
-from ops.adapters.log_admin.erase import Erased, erase_agent
-from ops.adapters.redis.client import Keys, broker_errors, connect
-from ops.blockstore import maintenance
-from ops.cli.log.exclusive import nothing_runs
+from ops.adapters.event_log.database import database_file
+from ops.adapters.event_log.sql_event_log import open_log
+from ops.adapters.log_admin.erase import erase_agent
+from ops.adapters.redis.client import BrokerClient, Keys
+from ops.adapters.redis.control import RedisControlSignals
+from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
+from ops.adapters.redis.items import RedisItemBacklog, RedisItemSink
+from ops.cli.log.erasers import erasers
 from ops.cli.log.log_options import errors_as_one_line, log_engine, read_settings
 from ops.cli.options import DataDir
 from ops.cli.output import echo
@@ -23,10 +26,9 @@ from ops.clock import RandomIds, SystemClock
 from ops.settings import Settings
 from ops.supervisor.startup_banner import without_password
 
-#: Keys per DEL command.
-_KEYS_AT_ONCE = 500
-#: Data files of the private redis-server.
-_BROKER_DATA = ("appendonlydir", "dump.rdb", "appendonly.aof")
+#: How long to wait until the workers have ended cancelled jobs, in seconds.
+_ENDS_MAX_S: Final = 10.0
+_POLL_S: Final = 0.1
 
 
 def add_to(events: typer.Typer) -> None:
@@ -42,18 +44,26 @@ def erase(
 ) -> None:
     """Erase the prompts and answers of an agent for good; its events stay, and verify.
 
-    The service must be stopped: its memory may hold the texts.
+    A service may run; the memory of its processes may hold the texts until it is used again.
     """
     settings = read_settings(data_dir)
     if not yes:
         typer.confirm(f"Erase every text of {agent}, and cancel its open jobs?", abort=True)
-    with errors_as_one_line(), nothing_runs(settings):
+    with errors_as_one_line(), erasers(settings) as beside:
         with log_engine(settings):
             pass  # there is one
-        erased = erase_agent(settings.log_url, AgentId(agent), clock=SystemClock(), ids=RandomIds())
+        if beside.client is not None and beside.is_served:
+            _cancel_open_jobs(settings, beside.client, AgentId(agent))
+        erased = erase_agent(
+            settings.log_url,
+            AgentId(agent),
+            clock=SystemClock(),
+            ids=RandomIds(),
+            is_served=beside.is_served,
+        )
         try:
-            _erase_items(settings, erased)
-            blocks = _erase_blocks(settings, erased)
+            beside.items(erased.jobs)
+            blocks = beside.blocks(erased.blocks)
         except OSError as error:
             msg = f"not all is erased, repeat this: {error}"
             raise LogUnavailable(msg) from error
@@ -82,47 +92,27 @@ def erase(
             " and replicas may hold them until it writes these anew (BGREWRITEAOF, BGSAVE)"
         )
     echo("backups made before still hold the texts")
+    if database_file(settings.log_url) is None:
+        echo("so do the server's own log, replicas and unvacuumed pages of PostgreSQL")
 
 
-def _erase_items(settings: Settings, erased: Erased) -> None:
-    """Delete the stream items that the broker keeps.
-
-    A private broker that does not run is emptied, since its files keep even what was
-    deleted; its state is rebuilt from the log.
-
-    Raises:
-        QueueUnavailable: An external broker cannot be reached.
-    """
-    if settings.redis.url is None:
-        for name in _BROKER_DATA:
-            path = settings.broker_dir / name
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-        if settings.broker_dir.is_dir():
-            sync_directory(settings.broker_dir)  # a power cut could bring the files back
-        return
-    keys = Keys(settings.redis.prefix)
-    client = connect(settings.redis.url)
-    names = [keys.items(job) for job in erased.jobs]
-    try:
-        with broker_errors():
-            for first in range(0, len(names), _KEYS_AT_ONCE):
-                client.delete(*names[first : first + _KEYS_AT_ONCE])
-    finally:
-        client.close()
-
-
-def _erase_blocks(settings: Settings, erased: Erased) -> int:
-    """Delete the blocks that only this agent's contexts use; return their number.
-
-    What builds on them goes too: checkpoints, and blocks of jobs that never completed.
-    """
-    if not erased.blocks or not settings.cache_dir.is_dir():
-        return 0
-    found = maintenance.overview(settings.cache_dir)
-    names = {BlockHash(bytes.fromhex(digits)) for digits in erased.blocks}
-    doomed = maintenance.with_descendants(found.blocks, names)
-    maintenance.delete(settings.cache_dir, doomed)
-    return len(doomed)
+def _cancel_open_jobs(settings: Settings, client: BrokerClient, agent: AgentId) -> None:
+    """Cancel the open jobs of an agent, and wait until their worker has ended them."""
+    keys, ids = Keys(settings.redis.prefix), RandomIds()
+    limits = {"items_max": settings.redis.items_max, "ttl_s": settings.redis.items_ttl_s}
+    with open_log(settings.log_url, clock=SystemClock()) as log:
+        cancellation = JobCancellation(
+            log=log,
+            queue=DramatiqJobQueue(client, keys),
+            sink=RedisItemSink(client, keys, **limits),
+            backlog=RedisItemBacklog(client, keys),
+            signals=RedisControlSignals(client, keys),
+            ids=ids,
+        )
+        give_up_at = time.monotonic() + _ENDS_MAX_S
+        while jobs := [view.id for view in log.views.unfinished() if view.agent == agent]:
+            for job in jobs:
+                cancellation.cancel(job, reason="operator")
+            if time.monotonic() >= give_up_at:
+                return  # the erasing ends what is left in the log
+            time.sleep(_POLL_S)

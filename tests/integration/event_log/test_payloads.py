@@ -20,7 +20,8 @@ from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.log_admin.backup import verify_copy
 from ops.adapters.log_admin.erase import erase_agent
-from ops.adapters.log_admin.payloads import PAYLOAD_FIELDS, VerifiedPayloads, verify_payloads
+from ops.adapters.log_admin.payloads import VerifiedPayloads, verify_payloads
+from ops.adapters.log_admin.text_map import PAYLOAD_FIELDS
 from ops.clock import RandomIds, SystemClock
 from tests.support.builders.job_events import TEXTS, completed, draft, started, submitted
 from tests.support.builders.log_files import new_log, raw_connection, verify

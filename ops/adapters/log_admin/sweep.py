@@ -1,0 +1,301 @@
+"""Erases what was deleted, and what a rule of retention overtakes, in the background.
+
+All state is in the log: a sweep that a kill ends is completed by the next one. Two processes may
+sweep at once, since each transaction looks again at what was written meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy import func, select
+
+from domain.errors import LogUnavailable
+from domain.events.agent import AgentDeleted
+from domain.events.batch import BatchDeleted, FileDeleted
+from domain.events.job import JobHidden
+from domain.events.log import ArchiveErased, LogArchived, TextsErased
+from domain.log.record import AGENT_STREAM, EventFilter
+from domain.log.text_owners import RetentionCut, cut_to_size
+from domain.ports import Clock, IdSource
+from domain.values import JobId, rfc3339
+from ops.adapters.data_dir.sync import sync_directory
+from ops.adapters.event_log.archives import Archive, directory_of, read_archives
+from ops.adapters.event_log.database import database_file, reader_engine, reading, writer_engine
+from ops.adapters.event_log.event_query import EventQuery
+from ops.adapters.event_log.tables import EVENTS
+from ops.adapters.event_log.transaction import append_event
+from ops.adapters.log_admin.erase import (
+    LOG_STREAM,
+    Doomed,
+    erase_texts,
+    find_doomed,
+    remove_traces,
+    writing,
+)
+from ops.adapters.log_admin.saved_blocks import own_blocks
+from ops.adapters.log_admin.text_map import (
+    TextMap,
+    erased_archives,
+    last_erasure,
+    read_text_map,
+    stored_sizes,
+)
+from ops.setting_groups.service import RetentionSettings
+
+#: A sweep reads the whole log: the next one comes after this many times what the last one took.
+PACE: Final = 10
+#: Time between two looks for deleted jobs that were still open, in seconds.
+WAITING_S: Final = 30.0
+_DAY_S: Final = 24 * 3600.0
+_DELETIONS: Final = tuple(
+    cls.__name__ for cls in (AgentDeleted, BatchDeleted, FileDeleted, JobHidden)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionRules:
+    """What is erased although its owner did not delete it; by default nothing.
+
+    Attributes:
+        text_age_s: Texts of jobs and batches that ended longer ago go, in seconds.
+        text_bytes_max: The texts of the jobs that ended first go until the others fit.
+        archive_age_s: Archives that were made longer ago go, in seconds.
+        interval_s: Time between two sweeps, in seconds.
+    """
+
+    text_age_s: float | None = None
+    text_bytes_max: int | None = None
+    archive_age_s: float | None = None
+    interval_s: float = 3600.0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any rule is set."""
+        return any(
+            rule is not None for rule in (self.text_age_s, self.text_bytes_max, self.archive_age_s)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPlan:
+    """What a sweep erases.
+
+    Attributes:
+        doomed: Texts.
+        blocks: Names of blocks that only deleted agents used, 64 hex digits each.
+        items: Jobs whose items the broker may still have.
+        archives: Files of old events.
+    """
+
+    doomed: Doomed
+    blocks: frozenset[str]
+    items: tuple[JobId, ...]
+    archives: tuple[Archive, ...]
+
+
+def rules_of(settings: RetentionSettings, *, text_days: float | None = None) -> RetentionRules:
+    """Return the rules in seconds and bytes.
+
+    Args:
+        settings: The group.
+        text_days: In place of the setting of this name.
+    """
+    text_days = settings.text_days if text_days is None else text_days
+    return RetentionRules(
+        text_age_s=None if text_days is None else text_days * _DAY_S,
+        text_bytes_max=None if settings.text_gb is None else int(settings.text_gb * 1e9),
+        archive_age_s=None if settings.archive_days is None else settings.archive_days * _DAY_S,
+        interval_s=settings.interval_s,
+    )
+
+
+class TextSweeper:
+    """Erases texts, items, blocks and archives.
+
+    Args:
+        url: Of the log.
+        rules: Of retention.
+        clock: The present.
+        ids: Ids of the new events.
+        erase_items: Erases the items of jobs.
+        erase_blocks: Deletes blocks in memory and on disk.
+        is_served: Whether a service runs on the log, which must not wait long.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        rules: RetentionRules,
+        *,
+        clock: Clock,
+        ids: IdSource,
+        erase_items: Callable[[Sequence[JobId]], object],
+        erase_blocks: Callable[[frozenset[str]], object],
+        is_served: bool = True,
+    ) -> None:
+        self._url = url
+        self._rules = rules
+        self._clock = clock
+        self._ids = ids
+        self._erase_items = erase_items
+        self._erase_blocks = erase_blocks
+        self._is_served = is_served
+        self._reader = reader_engine(url)
+        self._swept_at: float | None = None
+        self._took_s = 0.0
+        #: Whether files of the database may have what was deleted; a process before may have died.
+        self._has_traces = last_erasure(self._reader)[1] > 0
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._reader.dispose()
+
+    def run(self) -> None:
+        """Sweep if something was deleted or a rule is due; call it every few seconds.
+
+        Raises:
+            LogUnavailable: The log cannot be read or written, or a reader needs old pages.
+            QueueUnavailable: The broker cannot be reached; nothing was erased from the log.
+        """
+        if self._is_due():
+            self.sweep()
+        elif self._has_traces:
+            self._remove_traces()
+
+    def plan(self) -> SweepPlan:
+        """Return what a sweep would erase now.
+
+        Raises:
+            LogUnavailable: The log cannot be read.
+        """
+        now = self._clock.now()
+        found, sizes = read_text_map(self._reader, self._url), stored_sizes(self._reader)
+        cut = RetentionCut()
+        if self._rules.text_age_s is not None or self._rules.text_bytes_max is not None:
+            oldest = timedelta(seconds=self._rules.text_age_s or 0)
+            before = rfc3339(now - oldest) if self._rules.text_age_s is not None else None
+            cut = RetentionCut(ended_before=before, expired_by=rfc3339(now))
+        if self._rules.text_bytes_max is not None:
+            most = self._rules.text_bytes_max
+            cut = cut_to_size(found.owners, sizes, most, cut, now=rfc3339(now))
+        doomed, gone = find_doomed(found, sizes, cut), self._gone_agents(found)
+        theirs = {job.id for job in found.owners.jobs.values() if job.agent in gone}
+        ended = theirs.intersection(found.owners.released(cut))
+        return SweepPlan(
+            doomed=doomed,
+            blocks=own_blocks(self._reader, self._url, gone),
+            items=tuple(JobId(job) for job in sorted(ended.union(doomed.jobs))),
+            archives=self._old_archives(),
+        )
+
+    def sweep(self) -> SweepPlan:
+        """Erase everything that ``plan`` returns; return it.
+
+        Raises:
+            LogUnavailable: As of ``run``.
+            QueueUnavailable: As of ``run``.
+        """
+        started_s = self._clock.monotonic()
+        try:
+            return self._sweep()
+        except OSError as error:
+            msg = f"not all is erased: {error}"
+            raise LogUnavailable(msg) from error
+        finally:
+            self._swept_at = self._clock.monotonic()
+            self._took_s = self._swept_at - started_s
+
+    def _sweep(self) -> SweepPlan:
+        is_deleted = self._last_deletion() > self._last_sweep()[0]
+        plan = self.plan()
+        # The log comes last: a sweep that ends before is repeated.
+        self._erase_items(plan.items)
+        self._erase_blocks(plan.blocks)
+        if plan.doomed.sizes or is_deleted:
+            erase_texts(self._url, plan.doomed, clock=self._clock, ids=self._ids)
+            self._has_traces = True
+        for archive in plan.archives:
+            self._erase_archive(archive)
+        if self._has_traces:
+            self._remove_traces()
+        return plan
+
+    def _is_due(self) -> bool:
+        position, waiting = self._last_sweep()
+        is_deleted = self._last_deletion() > position
+        if self._swept_at is None:
+            return is_deleted or self._rules.is_on or waiting > 0
+        passed_s = self._clock.monotonic() - self._swept_at
+        if passed_s < PACE * self._took_s:
+            return False
+        if is_deleted:
+            return True
+        return (waiting > 0 and passed_s >= WAITING_S) or (
+            self._rules.is_on and passed_s >= self._rules.interval_s
+        )
+
+    def _remove_traces(self) -> None:
+        remove_traces(self._url, is_served=self._is_served)
+        self._has_traces = False
+
+    def _last_deletion(self) -> int:
+        query = select(func.max(EVENTS.c.position)).where(EVENTS.c.type.in_(_DELETIONS))
+        with reading(self._reader) as connection:
+            return int(connection.scalar(query) or 0)
+
+    def _last_sweep(self) -> tuple[int, int]:
+        """Return position of the last sweep, and what it had to leave."""
+        events = EventQuery(self._reader, EventFilter(types=(TextsErased.__name__,)))
+        last = events.last(1)
+        return (last[0].position, last[0].data["waiting"]) if last else (0, 0)
+
+    def _gone_agents(self, found: TextMap) -> Mapping[str, int]:
+        """Return the agents deleted since the last sweep that left nothing, with a position.
+
+        Contexts that an agent saved up to that position are its own: all so far, unless another
+        agent has its name now.
+        """
+        settled = 0
+        for event in EventQuery(self._reader, EventFilter(types=(TextsErased.__name__,))).each():
+            settled = event.position if not event.data["waiting"] else settled
+        gone: dict[str, int] = {}
+        wanted = EventFilter(types=(AgentDeleted.__name__,))
+        for event in EventQuery(self._reader, wanted).each(after=settled):
+            agent = event.stream.removeprefix(AGENT_STREAM)
+            is_there = found.owners.has_agent(agent)
+            gone[agent] = event.position if is_there else found.through
+        return gone
+
+    def _old_archives(self) -> tuple[Archive, ...]:
+        """Return archives to erase; also one that a killed sweep has not unlinked."""
+        if self._rules.archive_age_s is None or database_file(self._url) is None:
+            return ()
+        before = rfc3339(self._clock.now() - timedelta(seconds=self._rules.archive_age_s))
+        made = {
+            event.data["last_position"]
+            for event in EventQuery(
+                self._reader, EventFilter(types=(LogArchived.__name__,), until=before)
+            ).each()
+        }
+        with reading(self._reader) as connection:
+            archives = read_archives(connection)
+        return tuple(
+            one for one in archives if one.last_position in made and one.path(self._url).exists()
+        )
+
+    def _erase_archive(self, archive: Archive) -> None:
+        """Record that an archive goes, then delete its file."""
+        if archive.file not in erased_archives(self._reader):
+            engine = writer_engine(self._url)
+            try:
+                with writing(engine) as connection:
+                    event = ArchiveErased(file=archive.file, last_position=archive.last_position)
+                    append_event(connection, LOG_STREAM, event, clock=self._clock, ids=self._ids)
+            finally:
+                engine.dispose()
+        archive.path(self._url).unlink(missing_ok=True)
+        sync_directory(directory_of(self._url))

@@ -1,0 +1,297 @@
+"""Reads which streams of the log refer to which texts, and which owners are still there."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from sqlalchemy import Connection, Engine, func, select
+
+from domain.batch.state import BATCH_PREFIX
+from domain.events.agent import AgentForgotten, AgentForked, AgentRegistered, AgentTurnAdded
+from domain.events.batch import BatchFailed, BatchSubmitted, FileCreated
+from domain.events.job import JobCancelled, JobCompleted, JobExpired, JobSubmitted
+from domain.events.log import ArchiveErased, TextsErased
+from domain.log.record import EventFilter
+from domain.log.text_owners import (
+    LIFE_TYPES,
+    LifeEvent,
+    OwnedJob,
+    RetentionCut,
+    TextOwners,
+)
+from ops.adapters.event_log.archives import Archive, read_archives
+from ops.adapters.event_log.database import database_file, reading
+from ops.adapters.event_log.event_file import read_events
+from ops.adapters.event_log.event_query import EventQuery
+from ops.adapters.event_log.tables import EVENTS, JOBS, PAYLOADS
+
+#: Fields that name a text, by type of event.
+PAYLOAD_FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        cls.__name__: fields
+        for cls, fields in (
+            (AgentRegistered, ("profile",)),
+            (AgentForked, ("profile", "request", "output")),
+            (BatchFailed, ("errors",)),
+            (BatchSubmitted, ("content",)),
+            (FileCreated, ("content",)),
+            (JobCancelled, ("output",)),
+            (JobCompleted, ("output",)),
+            (JobExpired, ("output",)),
+            (JobSubmitted, ("request", "wire")),
+        )
+    }
+)
+#: Types of events whose text is a manifest (``domain.batch.jsonl``).
+_WITH_MANIFEST: Final = frozenset({BatchSubmitted.__name__, FileCreated.__name__})
+_TYPES: Final = tuple(sorted({*PAYLOAD_FIELDS, *LIFE_TYPES}))
+#: Rows read at a time; small statements keep no snapshot open for long.
+_PAGE_ROWS: Final = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextMap:
+    """The owners of the texts of a log.
+
+    Attributes:
+        owners: They, with the digests that each refers to.
+        parts: Digests of the chunks of each manifest, by its digest.
+        through: Position up to which every event was read; some later ones may have been.
+        is_complete: Whether every archive could be read. Texts that no known owner refers to may
+            belong to a job of a missing archive.
+    """
+
+    owners: TextOwners
+    parts: Mapping[str, set[str]]
+    through: int
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """An event of ``_TYPES`` as it is stored."""
+
+    position: int
+    stream: str
+    type: str
+    at: str
+    data: str
+
+
+def read_text_map(engine: Engine, url: str | None = None) -> TextMap:
+    """Read the owners of the texts; the log may be written to meanwhile.
+
+    Args:
+        engine: From ``reader_engine``.
+        url: Of the log; archives are read only with it.
+
+    Raises:
+        LogUnavailable: The database or an archive cannot be read.
+    """
+    with reading(engine) as connection:
+        # First, so that whatever changes during the reads is at a later position.
+        through = connection.scalar(select(func.max(EVENTS.c.position))) or 0
+    texts: defaultdict[str, set[str]] = defaultdict(set)
+    jobs = list(_jobs(engine, texts))
+    parts: dict[str, set[str]] = {}
+    lives: list[LifeEvent] = []
+    erased = erased_archives(engine)
+    archives = _archives(engine, url)
+    is_complete = _add_archived(archives, url or "", erased, texts)
+    present: set[str] = set()
+    for page in _pages(engine):
+        with reading(engine) as connection:
+            for row in page:
+                texts[row.stream] |= _named_texts(connection, row, parts)
+        present.update(row.stream for row in page if row.type == JobSubmitted.__name__)
+        lives += (_life_event(row) for row in page if row.type in LIFE_TYPES)
+    gone = [one for one in archives if one.file in erased]
+    if gone:
+        last = max(one.last_position for one in gone)
+        jobs = [
+            replace(job, is_erased=job.position <= last and job.id not in present) for job in jobs
+        ]
+    owners = TextOwners(jobs, texts, lives, parts=parts)
+    return TextMap(owners=owners, parts=parts, through=through, is_complete=is_complete)
+
+
+def texts_named_since(connection: Connection, found: TextMap) -> set[str]:
+    """Return the texts that events after ``found`` name, and all texts of the streams they are in.
+
+    Args:
+        connection: In a transaction that holds the write lock.
+        found: Read before it.
+    """
+    query = select(EVENTS.c.position, EVENTS.c.stream, EVENTS.c.type, EVENTS.c.data).where(
+        EVENTS.c.position > found.through
+    )
+    named: set[str] = set()
+    for position, stream, type_name, data in connection.execute(query).all():
+        named |= found.owners.texts.get(stream, set())
+        named |= _named_texts(connection, _Row(position, stream, type_name, "", data), {})
+        if type_name == AgentTurnAdded.__name__:
+            # The job has its texts from before the agent referred to it.
+            named |= found.owners.texts.get(json.loads(data)["job"], set())
+    return named
+
+
+def _named_texts(connection: Connection, row: _Row, parts: dict[str, set[str]]) -> set[str]:
+    """Return the digests in an event, with the chunks of a manifest; adds these to ``parts``."""
+    names = PAYLOAD_FIELDS.get(row.type, ())
+    data = json.loads(row.data) if names else {}
+    digests = {digest for name in names if (digest := data.get(name)) is not None}
+    for manifest in digests if row.type in _WITH_MANIFEST else ():
+        if manifest not in parts:
+            parts[manifest] = _chunks(connection, manifest)
+        digests = digests | parts[manifest]
+    return digests
+
+
+def _chunks(connection: Connection, manifest: str) -> set[str]:
+    query = select(PAYLOADS.c.content).where(PAYLOADS.c.digest == manifest)
+    content = connection.scalar(query)
+    if content is None:
+        return set()
+    with suppress(ValueError, KeyError, TypeError):  # of a damaged payload
+        return {chunk["digest"] for chunk in json.loads(content)["chunks"]}
+    return set()
+
+
+def _jobs(engine: Engine, texts: defaultdict[str, set[str]]) -> Iterator[OwnedJob]:
+    """Yield every job, and add its texts: those of an archived one are named only there."""
+    columns = (
+        JOBS.c.accepted_position,
+        JOBS.c.id,
+        JOBS.c.finished_at,
+        JOBS.c.agent,
+        JOBS.c.correlation_id,
+        JOBS.c.request,
+        JOBS.c.output,
+    )
+    after = 0
+    while True:
+        query = select(*columns).where(JOBS.c.accepted_position > after)
+        with reading(engine) as connection:
+            rows = connection.execute(query.order_by(columns[0]).limit(_PAGE_ROWS)).all()
+        for position, job, ended_at, agent, cause, request, output in rows:
+            texts[job] |= {digest for digest in (request, output) if digest is not None}
+            yield OwnedJob(
+                id=job,
+                position=position,
+                ended_at=ended_at,
+                agent=agent,
+                batch=cause if cause.startswith(BATCH_PREFIX) else None,
+            )
+        if len(rows) < _PAGE_ROWS:
+            return
+        after = rows[-1][0]
+
+
+def _pages(engine: Engine) -> Iterator[Sequence[_Row]]:
+    columns = (
+        EVENTS.c.position,
+        EVENTS.c.stream,
+        EVENTS.c.type,
+        EVENTS.c.recorded_at,
+        EVENTS.c.data,
+    )
+    after = 0
+    while True:
+        query = select(*columns).where(EVENTS.c.type.in_(_TYPES), EVENTS.c.position > after)
+        with reading(engine) as connection:
+            rows = connection.execute(query.order_by(EVENTS.c.position).limit(_PAGE_ROWS)).all()
+        yield [_Row(*row) for row in rows]
+        if len(rows) < _PAGE_ROWS:
+            return
+        after = rows[-1][0]
+
+
+def _archives(engine: Engine, url: str | None) -> tuple[Archive, ...]:
+    if url is not None and database_file(url) is None:
+        return ()  # only a log in a file has archives
+    with reading(engine) as connection:
+        return read_archives(connection)
+
+
+def _add_archived(
+    archives: Sequence[Archive],
+    url: str,
+    erased: frozenset[str],
+    texts: defaultdict[str, set[str]],
+) -> bool:
+    """Add the texts that archived events name; return whether no archive was missing."""
+    if not url:
+        return False
+    present = [one for one in archives if one.path(url).exists()]
+    for archive in present:
+        for event in read_events(archive.path(url)):
+            for name in PAYLOAD_FIELDS.get(event.type, ()):
+                if (digest := event.data.get(name)) is not None:
+                    texts[event.stream].add(digest)
+    return all(one in present or one.file in erased for one in archives)
+
+
+def _life_event(row: _Row) -> LifeEvent:
+    return LifeEvent(
+        position=row.position,
+        stream=row.stream,
+        type=row.type,
+        at=row.at,
+        data=json.loads(row.data),
+    )
+
+
+def last_erasure(engine: Engine) -> tuple[RetentionCut, int]:
+    """Return what retention has overtaken so far, and the position of the last erasure.
+
+    Raises:
+        LogUnavailable: The database cannot be read.
+    """
+    query = (
+        select(EVENTS.c.position, EVENTS.c.data)
+        .where(EVENTS.c.type.in_((AgentForgotten.__name__, TextsErased.__name__)))
+        .order_by(EVENTS.c.position)
+    )
+    with reading(engine) as connection:
+        rows = connection.execute(query).all()
+    erasures = [json.loads(data) for _, data in rows]
+
+    def latest(name: str) -> str | None:
+        return max((one[name] for one in erasures if one.get(name)), default=None)
+
+    cut = RetentionCut(ended_before=latest("ended_before"), expired_by=latest("expired_by"))
+    return cut, rows[-1][0] if rows else 0
+
+
+def stored_sizes(engine: Engine) -> dict[str, int]:
+    """Return the length in bytes of each stored text, by digest.
+
+    Raises:
+        LogUnavailable: The database cannot be read.
+    """
+    sizes: dict[str, int] = {}
+    after = ""
+    while True:
+        query = select(PAYLOADS.c.digest, PAYLOADS.c.bytes).where(PAYLOADS.c.digest > after)
+        with reading(engine) as connection:
+            rows = connection.execute(query.order_by(PAYLOADS.c.digest).limit(_PAGE_ROWS)).all()
+        for digest, size in rows:
+            sizes[digest], after = size, digest
+        if len(rows) < _PAGE_ROWS:
+            return sizes
+
+
+def erased_archives(engine: Engine) -> frozenset[str]:
+    """Return the names of the archives that were erased.
+
+    Raises:
+        LogUnavailable: The database cannot be read.
+    """
+    wanted = EventFilter(types=(ArchiveErased.__name__,))
+    return frozenset(event.data["file"] for event in EventQuery(engine, wanted).each())

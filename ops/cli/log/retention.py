@@ -1,0 +1,141 @@
+"""``semantic retention``: how much is stored, and what the rules of retention erase."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from ops.adapters.log_admin.stored import StoredBytes, measure_stored
+from ops.adapters.log_admin.sweep import RetentionRules, SweepPlan, TextSweeper, rules_of
+from ops.cli.log.erasers import erasers
+from ops.cli.log.log_options import errors_as_one_line, log_engine, read_settings
+from ops.cli.options import DataDir
+from ops.cli.output import echo
+from ops.clock import RandomIds, SystemClock
+from ops.settings import Settings
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the ``retention`` commands to ``app``."""
+    retention = typer.Typer(help="How much is stored, and for how long.", no_args_is_help=True)
+    retention.command("show")(show)
+    retention.command("sweep")(sweep)
+    app.add_typer(retention, name="retention")
+
+
+def show(as_json: Json = False, data_dir: DataDir = None) -> None:
+    """Print how much is stored, the rules of the settings, and what a sweep would erase."""
+    settings = read_settings(data_dir)
+    with errors_as_one_line():
+        with log_engine(settings):
+            stored = measure_stored(settings.data_dir, settings.cache_dir, settings.log_url)
+        with _sweeper(settings) as sweeper:
+            plan = sweeper.plan()
+    if as_json:
+        echo(json.dumps(_stored(stored) | {"rules": _rules(settings)} | _report(plan)))
+        return
+    for name, size in _stored(stored).items():
+        echo(f"{name:<16} {size / 1e6:>12,.1f} MB")
+    rules = {name: value for name, value in _rules(settings).items() if value is not None}
+    shown = ", ".join(f"{name} {value:g}" for name, value in rules.items())
+    echo(f"rules            {shown if len(rules) > 1 else 'none: only deletions erase'}")
+    _print(plan, "a sweep would erase")
+
+
+def sweep(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would go.")] = False,
+    text_days: Annotated[
+        float | None, typer.Option("--text-days", min=0, help="In place of retention.text_days.")
+    ] = None,
+    as_json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Erase now what was deleted and what the rules overtake; a service may run."""
+    settings = read_settings(data_dir)
+    with errors_as_one_line():
+        with log_engine(settings):
+            pass  # there is one
+        with _sweeper(settings, text_days=text_days, erases=not dry_run) as sweeper:
+            plan = sweeper.plan() if dry_run else sweeper.sweep()
+    if as_json:
+        echo(json.dumps({"dry_run": dry_run} | _report(plan)))
+    else:
+        _print(plan, "a sweep would erase" if dry_run else "erased")
+
+
+@contextmanager
+def _sweeper(
+    settings: Settings, *, text_days: float | None = None, erases: bool = False
+) -> Iterator[TextSweeper]:
+    rules = rules_of(settings.retention, text_days=text_days)
+    if not erases:
+        with closing(_made(settings, rules, lambda _: None, lambda _: None)) as made:
+            yield made
+        return
+    with (
+        erasers(settings) as beside,
+        closing(
+            _made(settings, rules, beside.items, beside.blocks, is_served=beside.is_served)
+        ) as made,
+    ):
+        yield made
+
+
+def _made(
+    settings: Settings,
+    rules: RetentionRules,
+    items: Any,  # noqa: ANN401 - the types of TextSweeper
+    blocks: Any,  # noqa: ANN401 - the types of TextSweeper
+    *,
+    is_served: bool = True,
+) -> TextSweeper:
+    return TextSweeper(
+        settings.log_url,
+        rules,
+        clock=SystemClock(),
+        ids=RandomIds(),
+        erase_items=items,
+        erase_blocks=blocks,
+        is_served=is_served,
+    )
+
+
+def _stored(stored: StoredBytes) -> dict[str, int]:
+    return {
+        "texts": stored.texts,
+        "log": stored.log,
+        "archives": stored.archives,
+        "broker": stored.broker,
+        "cache": stored.cache,
+    }
+
+
+def _rules(settings: Settings) -> dict[str, float | None]:
+    return settings.retention.model_dump()
+
+
+def _report(plan: SweepPlan) -> dict[str, Any]:
+    return {
+        "texts": len(plan.doomed.sizes),
+        "text_bytes": sum(plan.doomed.sizes.values()),
+        "kept_bytes": plan.doomed.kept_bytes,
+        "jobs": len(plan.doomed.jobs),
+        "blocks": len(plan.blocks),
+        "archives": [archive.file for archive in plan.archives],
+        "ended_before": plan.doomed.cut.ended_before,
+    }
+
+
+def _print(plan: SweepPlan, verb: str) -> None:
+    report = _report(plan)
+    echo(
+        f"{verb}: {report['texts']:,} texts ({report['text_bytes']:,} bytes) of "
+        f"{report['jobs']:,} jobs, {report['blocks']:,} blocks of context, "
+        f"{len(report['archives']):,} archives"
+    )
