@@ -38,13 +38,14 @@ def show(as_json: Json = False, data_dir: DataDir = None) -> None:
         with _sweeper(settings) as sweeper:
             plan = sweeper.plan()
     if as_json:
-        echo(json.dumps(_stored(stored) | {"rules": _rules(settings)} | _report(plan)))
+        shown = {"stored": _stored(stored), "rules": _rules(settings), "sweep": _report(plan)}
+        echo(json.dumps(shown))
         return
     for name, size in _stored(stored).items():
         echo(f"{name:<16} {size / 1e6:>12,.1f} MB")
     rules = {name: value for name, value in _rules(settings).items() if value is not None}
-    shown = ", ".join(f"{name} {value:g}" for name, value in rules.items())
-    echo(f"rules            {shown if len(rules) > 1 else 'none: only deletions erase'}")
+    named = ", ".join(f"{name} {value:g}" for name, value in rules.items())
+    echo(f"rules            {named if len(rules) > 1 else 'none: only deletions erase'}")
     _print(plan, "a sweep would erase")
 
 

@@ -7,7 +7,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from ops.adapters.event_log.database import is_sqlite
 from ops.adapters.event_log.migrate import current, expected, refuse_newer_program
 from ops.adapters.event_log.sqlite_driver import has_wal_reset_fix, sqlite_version
 from ops.adapters.log_admin.server_report import report_server
+from ops.adapters.log_admin.stored import measure_stored
 from ops.broker.server_binary import find_server
 from ops.models.files import directory_of
 from ops.models.hub_cache import is_hub_id
@@ -58,6 +59,7 @@ def all_checks(settings: Settings) -> Iterator[Check]:
     yield check_mlx()
     yield check_data_dir(settings)
     yield check_permissions(settings.data_dir)
+    yield check_stored(settings)
     yield check_port(settings)
     yield check_model(settings)
 
@@ -181,6 +183,20 @@ def check_permissions(data_dir: Path) -> Check:
         detail = f"other users may replace files in {data_dir}; mend: chmod go-w"
         return Check("permissions", "warn", detail)
     return Check("permissions", "ok", "only you can open the service's files")
+
+
+def check_stored(settings: Settings) -> Check:
+    """How much is stored, and whether a rule of retention bounds it."""
+    try:
+        if current(settings.log_url) is None:
+            return Check("stored", "ok", "nothing yet")
+        found = measure_stored(settings.data_dir, settings.cache_dir, settings.log_url)
+    except LogUnavailable as error:
+        return Check("stored", "warn", error.message)
+    sizes = ", ".join(f"{name} {size / 1e6:,.0f} MB" for name, size in asdict(found).items())
+    rules = settings.retention
+    is_bounded = rules.text_days is not None or rules.text_gb is not None
+    return Check("stored", "ok", sizes if is_bounded else f"{sizes}; no rule of retention")
 
 
 def check_port(settings: Settings) -> Check:
