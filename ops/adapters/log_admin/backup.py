@@ -137,8 +137,11 @@ def verify_copy(
         LogNewer: A newer program has written to the copied log.
         LogUnavailable: The file has no event log.
     """
-    with closing(_connect(path)) as connection:
-        ((found,),) = connection.execute("PRAGMA integrity_check(1)").fetchall()
+    try:
+        with closing(_connect(path)) as connection:
+            ((found,),) = connection.execute("PRAGMA integrity_check(1)").fetchall()
+    except driver_module().DatabaseError as error:
+        raise CorruptLog(1, f"the database is damaged: {error}") from error
     if found != "ok":
         raise CorruptLog(1, f"the database is damaged: {found}")
     url = f"sqlite:///{path.absolute()}"
