@@ -92,7 +92,8 @@ class Router:
         fixed = self._fixed.get((method, route_path))
         if fixed is not None:
             return fixed
-        if method not in ROUTED_METHODS:
+        if method not in ROUTED_METHODS or not route_path.startswith("/"):
+            # Robyn cannot parse a request for ``*``.
             return None
         status, body = await self._ask(method, route_path)
         if status in _UNROUTED:

@@ -1,7 +1,9 @@
 """Does every invalid request get a typed 4xx, never a 5xx, without memory growth?
 
-``python -m bench.fuzz --bodies 10000 --seed 7`` starts a service of its own. The exit code is 1 if
-an answer was a server failure, was not a typed error, or did not come, or if the api's memory grew.
+``python -m bench.fuzz --bodies 100000 --connections 10000 --record FILE`` starts a service of its
+own, and writes what it prints to FILE too. The exit code is 1 if an answer was a server failure,
+was not a typed error, or did not come, if the memory of the api or of the worker grew, or if the
+stream of another client waited too long.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import redirect_stdout, suppress
+from io import StringIO
+from itertools import chain
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Final
@@ -22,6 +27,8 @@ from urllib.parse import unquote
 import psutil
 
 from bench.experiments.report import print_conditions
+from bench.fuzz.innocent import InnocentStream
+from bench.fuzz.raw_connections import raw_connections, send_raw
 from bench.fuzz.requests import FuzzRequest, fuzz_requests
 from bench.fuzz.verdict import fault_of
 from tests.support.processes.service import Service
@@ -30,54 +37,68 @@ from tests.support.processes.service import Service
 PATIENCE_S: Final = 20.0
 #: Growth of the api's memory that is no leak: caches and the allocator.
 GROWTH_MAX: Final = 64 * 2**20
+#: Growth of the worker's memory that is no leak: contexts, within their budget, and its caches.
+WORKER_GROWTH_MAX: Final = 512 * 2**20
+PARTS: Final = ("api", "worker")
+#: Longest wait of the innocent stream for its next piece, in seconds.
+GAP_MAX_S: Final = 5.0
 SHOWN_MAX: Final = 20
 #: Longest error body.
 ANSWER_BYTES_MAX: Final = 65_536
 
 
 class Run:
-    """Clients that share one list of requests, and their results."""
+    """Clients that share one list of requests and raw connections, and their results."""
 
-    def __init__(self, service: Service, *, seed: int, bodies: int) -> None:
+    def __init__(self, service: Service, *, seed: int, bodies: int, connections: int = 0) -> None:
         self._service = service
-        self._remaining = enumerate(fuzz_requests(seed, bodies))
-        self._fifth = max(1, bodies // 5)
+        sent: Iterator[FuzzRequest | bytes] = chain[FuzzRequest | bytes](
+            fuzz_requests(seed, bodies), raw_connections(seed, connections)
+        )
+        self._remaining = enumerate(sent)
+        self._fifth = max(1, (bodies + connections) // 5)
         self._lock = Lock()
-        self._api = psutil.Process(service.part("api.main").pid)
-        #: Resident memory of the api after each fifth of the requests.
-        self.rss_bytes: list[int] = []
+        self._processes = {part: service.part(f"{part}.main") for part in PARTS}
+        #: Resident memory of each part after each fifth.
+        self.rss_bytes: dict[str, list[int]] = {part: [] for part in PARTS}
         self.statuses: Counter[str] = Counter()
         self.faults: list[str] = []
 
-    def send_all(self, clients: int) -> int:
-        """Send everything; return by how many bytes the api grew after the first fifth."""
+    def send_all(self, clients: int) -> dict[str, int]:
+        """Send everything; return by how many bytes each part grew after the first fifth."""
         threads = [Thread(target=self._client) for _ in range(clients)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        if not self._api.is_running():
-            self.faults.append("the api died")
-            return 0
-        self.rss_bytes.append(int(self._api.memory_info().rss))
-        return self.rss_bytes[-1] - self.rss_bytes[0]
+        self._measure()
+        return {part: rss[-1] - rss[0] if rss else 0 for part, rss in self.rss_bytes.items()}
+
+    def _measure(self) -> None:
+        for part, process in self._processes.items():
+            try:
+                self.rss_bytes[part].append(int(process.memory_info().rss))
+            except psutil.NoSuchProcess:
+                self.faults.append(f"the {part} died")
 
     def _client(self) -> None:
         while True:
             with self._lock:
-                number, request = next(self._remaining, (-1, None))
+                number, sent = next(self._remaining, (-1, None))
                 if number > 0 and number % self._fifth == 0:
-                    self.rss_bytes.append(int(self._api.memory_info().rss))
-            if request is None:
+                    self._measure()
+            if sent is None:
                 return
-            status, fault = self._ask(request)
+            if isinstance(sent, bytes):
+                status, fault = send_raw(self._service.port, sent)
+                status, what = f"raw {status}", "raw connection"
+            else:
+                status, fault = self._ask(sent)
+                what = f"{sent.method} {sent.target[:80]} [{', '.join(sent.strokes)}]"
             with self._lock:
                 self.statuses[status] += 1
                 if fault is not None:
-                    strokes = ", ".join(request.strokes)
-                    self.faults.append(
-                        f"{request.method} {request.target[:80]} [{strokes}] {fault}"
-                    )
+                    self.faults.append(f"{what} {fault}")
 
     def _ask(self, request: FuzzRequest) -> tuple[str, str | None]:
         connection = http.client.HTTPConnection("127.0.0.1", self._service.port, PATIENCE_S)
@@ -101,30 +122,59 @@ class Run:
 
 def main() -> int:
     """Run the requests, print the result, and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m bench.fuzz", description=__doc__)
-    parser.add_argument("--bodies", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--clients", type=int, default=4)
-    options = parser.parse_args()
+    options = _options()
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     env = {"SEMANTIC_JOBS__MAX_TOKENS_DEFAULT": "2"}
     service = Service(folder / "data", env=env).start()
     try:
-        run = Run(service, seed=options.seed, bodies=options.bodies)
-        grown_bytes = run.send_all(options.clients)
+        run = Run(
+            service, seed=options.seed, bodies=options.bodies, connections=options.connections
+        )
+        innocent = InnocentStream(service.port)
+        try:
+            grown_bytes = run.send_all(options.clients)
+        finally:
+            innocent.close()
     finally:
         code = service.stop() if service.process.poll() is None else 1
         shutil.rmtree(folder, ignore_errors=True)
+    faults = run.faults + innocent.faults
+    report = StringIO()
+    with redirect_stdout(report):
+        _print_result(run, innocent, faults, seed=options.seed)
+        print_conditions(began)
+    print(report.getvalue(), end="")
+    if options.record is not None:
+        options.record.write_text(report.getvalue())
+    growth_max = {"api": GROWTH_MAX, "worker": options.worker_growth_max_mb * 2**20}
+    has_grown = any(grown_bytes[part] > growth_max[part] for part in PARTS)
+    has_waited = innocent.longest_gap_s > options.gap_max_s or not innocent.streams
+    return int(bool(faults) or has_grown or has_waited or code != 0)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.fuzz", description=__doc__)
+    parser.add_argument("--bodies", type=int, default=10_000)
+    parser.add_argument("--connections", type=int, default=1_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--gap-max-s", type=float, default=GAP_MAX_S)
+    parser.add_argument("--worker-growth-max-mb", type=int, default=WORKER_GROWTH_MAX // 2**20)
+    parser.add_argument("--record", type=Path)
+    return parser.parse_args()
+
+
+def _print_result(run: Run, innocent: InnocentStream, faults: list[str], *, seed: int) -> None:
     counted = ", ".join(f"{status}: {count:,}" for status, count in sorted(run.statuses.items()))
-    print(f"requests   {sum(run.statuses.values()):,}, seed {options.seed} ({counted})")
-    fifths = ", ".join(f"{rss / 2**20:.0f}" for rss in run.rss_bytes)
-    print(f"memory     of the api after each fifth: {fifths} MiB")
-    for fault in run.faults[:SHOWN_MAX]:
+    print(f"sent       {sum(run.statuses.values()):,}, seed {seed} ({counted})")
+    for part, rss_bytes in run.rss_bytes.items():
+        fifths = ", ".join(f"{rss / 2**20:.0f}" for rss in rss_bytes)
+        print(f"memory     of the {part} after each fifth: {fifths} MiB")
+    print(f"innocent   {innocent.streams:,} streams, longest gap {innocent.longest_gap_s:.2f} s")
+    for fault in faults[:SHOWN_MAX]:
         print(f"FAULT      {fault}")
-    print(f"faults     {len(run.faults)}")
-    print_conditions(began)
-    return int(bool(run.faults) or grown_bytes > GROWTH_MAX or code != 0)
+    print(f"faults     {len(faults)}")
 
 
 if __name__ == "__main__":

@@ -137,6 +137,11 @@ def test_garbage_gets_a_400_and_a_close(server: SampleServer, name: str) -> None
     assert server.is_well()
 
 
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_asterisk_is_no_path(server: SampleServer, method: str) -> None:
+    assert 400 <= server.ask(method, "*").status < 500
+
+
 @pytest.mark.parametrize(
     ("path", "headers", "dialect"),
     [
